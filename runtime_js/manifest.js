@@ -137,9 +137,10 @@ export function shapeOf(port, symbols) {
  * @param {Manifest} manifest
  * @param {Record<string, Tensor | TypedArray>} inputs
  * @param {number} [length]  of the session
+ * @param {number} [capacity]  of the session; without one, its symbol is not bound
  * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
  */
-export function bind(manifest, inputs, length = 0) {
+export function bind(manifest, inputs, length = 0, capacity) {
   const signature = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
   for (const name of Object.keys(inputs ?? {})) {
     if (!manifest.inputs.some((p) => p.name === name)) {
@@ -155,7 +156,11 @@ export function bind(manifest, inputs, length = 0) {
   }
   /** @type {Symbols} */
   const symbols = {};
-  for (const { name, input, axis } of manifest.symbols) symbols[name] = input ? (tensors.get(input)?.shape[axis] ?? 0) : length;
+  for (const { name, input, axis } of manifest.symbols) {
+    if (input) symbols[name] = tensors.get(input)?.shape[axis] ?? 0;
+    else if (axis === 0) symbols[name] = length;
+    else if (capacity !== undefined) symbols[name] = capacity;
+  }
   const values = new Map();
   for (const port of manifest.inputs) {
     const { shape, data } = /** @type {{ shape: number[], data: TypedArray }} */ (tensors.get(port.name));
@@ -232,7 +237,7 @@ export function checkCounts(manifest, values) {
  */
 function origins(manifest, symbols, names) {
   const sources = manifest.symbols.filter(({ name }) => names?.has(name) ?? true);
-  const from = (/** @type {Manifest["symbols"][number]} */ { axis, input }) => (input ? `axis ${axis} of "${input}"` : "the length of the session");
+  const from = (/** @type {Manifest["symbols"][number]} */ { axis, input }) => (input ? `axis ${axis} of "${input}"` : `the ${axis ? "capacity" : "length"} of the session`);
   return sources.map((symbol) => `${symbol.name} = ${symbols[symbol.name]} from ${from(symbol)}`).join(", ");
 }
 

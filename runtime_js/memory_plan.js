@@ -393,8 +393,8 @@ export function checkPlaces(places, layout, states) {
 }
 
 /** Throw `InputError` if states without memory had some: a device was restored since. @param {import("./types.d.ts").States} states */
-export function checkNew({ sizes }) {
-  if (sizes) throw new InputError("the session was lost with its device; open another session");
+export function checkNew({ symbols }) {
+  if (symbols) throw new InputError("the session was lost with its device; open another session");
 }
 
 /** The group of each buffer: 0 if its size is known from the start, n after the n-th bind. @param {Program} program */

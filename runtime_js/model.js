@@ -4,7 +4,7 @@ import { arrayOf } from "./dtypes.js";
 import { InputError, InternalError } from "./errors.js";
 import { bind, bindFromMemory, checkCounts, checkRequirements, shapeOf } from "./manifest.js";
 import { keepAlive } from "./platform.js";
-import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
+import { capacityOf, evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -104,7 +104,7 @@ export class Model {
       const { symbols, values, claims } = await this.#execute(feeds, false, states);
       checkCounts(this.#manifest, values);
       if (states) states.length += this.rows(symbols);
-      if (states) states.sizes = this.stateSizes(symbols);
+      if (states) states.symbols = symbols;
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
@@ -158,7 +158,8 @@ export class Model {
   /** The symbols of the shapes of states, but for the length. @param {Symbols} symbols @returns {Symbols} */
   stateSizes(symbols) {
     const names = this.#program.buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape)] : []));
-    return Object.fromEntries(names.filter((name) => name !== this.#length).map((name) => [name, symbols[name]]));
+    const known = names.filter((name) => name !== this.#length && name in symbols);
+    return Object.fromEntries(known.map((name) => [name, symbols[name]]));
   }
 
   /** The bytes of the valid rows of each state of a session. @param {States} states @returns {Promise<Transfers>} */
@@ -177,7 +178,9 @@ export class Model {
    */
   writeStates(states, rows, symbols) {
     const sizes = { ...Object.fromEntries(this.#manifest.symbols.map(({ name }) => [name, 1])), ...symbols };
-    const planned = this.#length ? { ...sizes, [this.#length]: states.capacity - this.rows(sizes) } : sizes;
+    const planned = { ...sizes };
+    if (this.#length) planned[this.#length] = states.capacity - this.rows(sizes);
+    if (capacityOf(this.#manifest)) planned[capacityOf(this.#manifest)] = states.capacity;
     return this.#enqueue(async () => {
       const executors = Object.values(this.#loaded.executors);
       await Promise.all(executors.map((executor) => executor.writeStates(planned, states, rows)));
@@ -230,7 +233,7 @@ export class Model {
    * @param {States} [states]
    */
   async #execute(inputs, measure = false, states) {
-    let { symbols, values } = bind(this.#manifest, inputs, states?.length);
+    let { symbols, values } = bind(this.#manifest, inputs, states?.length, states?.capacity);
     /** @type {Symbols} The largest length of the session: memory is planned for it. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : {};
     const key = JSON.stringify(symbols);

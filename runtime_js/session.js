@@ -9,7 +9,7 @@
 import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { bind, shapeOf } from "./manifest.js";
-import { hasStates, lengthOf } from "./sizes.js";
+import { capacityOf, evaluate, hasStates, lengthOf } from "./sizes.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -30,7 +30,7 @@ export class Session {
   /** @param {Model} model @param {Manifest} manifest @param {number} [capacity] */
   constructor(model, manifest, capacity) {
     if (!hasStates(manifest)) throw new InputError("this model has no states, so it has no sessions; call model.run");
-    if (!lengthOf(manifest)) capacity ??= 1;
+    if (!lengthOf(manifest) && !capacityOf(manifest)) capacity ??= 1;
     if (capacity === undefined) throw new InputError("capacity is missing: this model has states that grow");
     if (!(Number.isInteger(capacity) && capacity >= 1)) {
       throw new InputError(`capacity is ${capacity}, expected a whole number of at least 1`);
@@ -77,7 +77,7 @@ export class Session {
     this.#check();
     const rows = await this.#model.readStates(this.#states);
     /** @type {Record<string, any>} */
-    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(this.#states.sizes ?? {}) } };
+    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(this.#model.stateSizes(this.#states.symbols ?? {})) } };
     let end = 0;
     for (const [name, { length }] of rows) {
       header[name] = { dtype: "U8", shape: [length], data_offsets: [end, end + length] };
@@ -96,9 +96,11 @@ export class Session {
     this.#check();
     const { length, sizes, rows } = parse(data);
     if (length > this.capacity) throw new InputError(`the saved session has ${length} rows, but capacity is ${this.capacity}`);
+    const capacity = sizes[capacityOf(this.#manifest)] ?? this.capacity;
+    if (capacity !== this.capacity) throw new InputError(`the saved session has capacity ${capacity}, not ${this.capacity}`);
     if (!rows.length && !length) return this.reset(); // the saved session had not begun
     await this.#model.writeStates({ ...this.#states, length }, rows, sizes);
-    Object.assign(this.#states, { length, sizes });
+    Object.assign(this.#states, { length, symbols: sizes });
   }
 
   async dispose() {
@@ -114,12 +116,17 @@ export class Session {
 
 /** States that have not begun. @param {number} capacity @returns {States} */
 function newStates(capacity) {
-  return { id: ++sessions, capacity, length: 0, sizes: null };
+  return { id: ++sessions, capacity, length: 0, symbols: null };
 }
 
 /** The axis along which a past grows, or -1. @param {Port} past @param {Manifest} manifest */
 function axisOf({ shape }, manifest) {
   return lengthOf(manifest) ? shape.indexOf(lengthOf(manifest)) : -1;
+}
+
+/** The axis of a past that has the capacity of the session, or -1. @param {Port} past @param {Manifest} manifest */
+function bufferAxisOf({ shape }, manifest) {
+  return capacityOf(manifest) ? shape.indexOf(capacityOf(manifest)) : -1;
 }
 
 /**
@@ -152,9 +159,13 @@ export function runAlone(model, manifest, inputs) {
     const results = await model.run(feeds, states);
     if (!manifest.states) return results;
     const rows = new Map(await model.readStates(states));
-    const after = lengthOf(manifest) ? { ...symbols, [lengthOf(manifest)]: states.length } : symbols;
-    for (const { past, present } of manifest.states) {
-      results[present] = toPresent(past, rows.get(past.buffer), axisOf(past, manifest), after);
+    const after = { ...states.symbols, ...symbols };
+    if (lengthOf(manifest)) after[lengthOf(manifest)] = states.length;
+    for (const { past, present, size } of manifest.states) {
+      const axis = bufferAxisOf(past, manifest);
+      const stored = axis < 0 ? after : { ...after, [capacityOf(manifest)]: states.capacity };
+      const tensor = toPresent(past, rows.get(past.buffer), axisOf(past, manifest), stored);
+      results[present] = axis < 0 || size === undefined ? tensor : resized(tensor, axis, evaluate(size, after));
     }
     return results;
   });
@@ -179,12 +190,22 @@ export async function withStates(model, manifest, inputs, use) {
   if (lengths.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...lengths]}`);
   const [length = 0] = lengths;
   const { symbols } = bind(manifest, feeds, length);
-  const states = { ...newStates(Math.max(length + model.rows(symbols), 1)), length };
+  const capacity = capacityOf(manifest);
+  const buffers = pasts.filter(({ past }) => bufferAxisOf(past, manifest) >= 0);
+  const stored = new Set(buffers.map(({ past }) => inputs[past.name].shape[bufferAxisOf(past, manifest)]));
+  if (stored.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...stored]}`);
+  if (capacity) symbols[capacity] = Math.max(0, ...stored);
+  const rows = [model.rows(symbols), ...ports.map(({ rows: size }) => (size === undefined ? 0 : evaluate(size, symbols)))];
+  const states = { ...newStates(Math.max(length, ...stored) + Math.max(...rows) || 1), length };
   try {
     if (pasts.length) {
-      const rowsOf = (/** @type {Port} */ past) => fromPast(past, inputs[past.name], axisOf(past, manifest), symbols);
-      const rows = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, rowsOf(past)]));
-      await model.writeStates(states, rows, symbols);
+      const rowsOf = (/** @type {Port} */ past) => {
+        const tensor = check(past, inputs[past.name], symbols);
+        const axis = bufferAxisOf(past, manifest);
+        return fromPast(axis < 0 ? tensor : resized(tensor, axis, states.capacity), axisOf(past, manifest));
+      };
+      const contents = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, rowsOf(past)]));
+      await model.writeStates(states, contents, symbols);
     }
     return await use(states, feeds, symbols);
   } finally {
@@ -193,19 +214,42 @@ export async function withStates(model, manifest, inputs, use) {
 }
 
 /**
- * The rows of a state that an input holds, as bytes. `axis` is the one along which it grows.
+ * Check the type of an input for a state.
  * @param {Port} past
  * @param {Tensor} tensor
- * @param {number} axis
  * @param {Symbols} symbols
  */
-function fromPast(past, { dtype, shape, data }, axis, symbols) {
+function check(past, tensor, symbols) {
+  const { dtype, shape } = tensor;
   const expected = shapeOf(past, symbols);
-  if (dtype !== past.dtype || `${shape}` !== `${expected}`) {
-    throw new InputError(`input "${past.name}" is ${dtype}[${shape}], expected ${past.dtype}[${expected}]`);
-  }
+  if (dtype === past.dtype && `${shape}` === `${expected}`) return tensor;
+  throw new InputError(`input "${past.name}" is ${dtype}[${shape}], expected ${past.dtype}[${expected}]`);
+}
+
+/**
+ * The rows of a state that an input holds, as bytes. `axis` is the one along which it grows.
+ * @param {Tensor} tensor
+ * @param {number} axis
+ */
+function fromPast({ shape, data }, axis) {
   const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-  return moved(bytes, expected, axis, data.BYTES_PER_ELEMENT, false);
+  return moved(bytes, shape, axis, data.BYTES_PER_ELEMENT, false);
+}
+
+/**
+ * A tensor with another size along an axis: without its last elements, or with zeros behind them.
+ * @param {Tensor} tensor
+ * @param {number} axis
+ * @param {number} size
+ * @returns {Tensor}
+ */
+function resized({ dtype, shape, data }, axis, size) {
+  const product = (/** @type {readonly number[]} */ sizes) => sizes.reduce((total, n) => total * n, 1);
+  const [outer, inner] = [product(shape.slice(0, axis)), product(shape.slice(axis + 1))];
+  const result = new (arrayOf(dtype))(outer * size * inner);
+  const [from, to] = [shape[axis] * inner, size * inner];
+  for (let i = 0; i < outer; i++) result.set(/** @type {any} */ (data.subarray(i * from, i * from + Math.min(from, to))), i * to);
+  return { dtype, shape: shape.map((n, a) => (a === axis ? size : n)), data: result };
 }
 
 /**

@@ -46,7 +46,12 @@ export const OPERATORS = {
 
 /** The symbol of the length of sessions, or "" for a model without states that grow. @param {Pick<import("./types.d.ts").Manifest, "symbols">} manifest */
 export function lengthOf({ symbols }) {
-  return symbols.find(({ input }) => !input)?.name ?? "";
+  return symbols.find(({ input, axis }) => !input && axis === 0)?.name ?? "";
+}
+
+/** The symbol of the capacity of sessions, or "" for a model without states of this size. @param {Pick<import("./types.d.ts").Manifest, "symbols">} manifest */
+export function capacityOf({ symbols }) {
+  return symbols.find(({ input, axis }) => !input && axis === 1)?.name ?? "";
 }
 
 /** True if sessions keep states, which grow or are replaced. @param {import("./types.d.ts").Manifest} manifest */

@@ -102,7 +102,7 @@ export interface Manifest {
   /** Each buffer holds an int32 per node: how many of its indices are out of range. */
   checks: [buffer: string, nodes: string[]][];
   /** Inputs and outputs of the model that states replace. */
-  states?: { past: Port; present: string }[];
+  states?: StatePort[];
   weights: { bytes: number; files: WeightFile[] };
   files: Record<string, { bytes: number; sha256: string }>;
   programs: Partial<Record<Device, Program>>;
@@ -131,15 +131,26 @@ export interface Layout {
 }
 
 /**
+ * The input and the output that the model had in place of a state. A past that is a buffer has an axis whose size is the symbol of
+ * the capacity. A run writes at most `rows` rows to it, and the present has `size` rows.
+ */
+export interface StatePort {
+  past: Port;
+  present: string;
+  rows?: Size;
+  size?: Size;
+}
+
+/**
  * The states of a session. Those that grow have room for `capacity` rows, of which the first `length` are valid. The others are
- * zero at first. `sizes` are the symbols of the states' shapes, but for the length. They are known when the session has begun.
+ * zero at first. `symbols` are those of the last run. They are known when the session has begun.
  * Devices find the bytes by `id`.
  */
 export interface States {
   id: number;
   capacity: number;
   length: number;
-  sizes: Symbols | null;
+  symbols: Symbols | null;
 }
 
 /** The offset of a state in the block of a session, and the bytes of a row. A state that does not grow is one row. */

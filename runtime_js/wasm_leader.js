@@ -237,7 +237,7 @@ export class Leader {
 
   /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
   writeStates(symbols, states, rows) {
-    this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, sizes: null });
+    this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, symbols: null });
     const contents = new Map(rows);
     const views = this.readStates(states);
     if (views.length !== rows.length || views.some(([name, view]) => contents.get(name)?.length !== view.length)) {

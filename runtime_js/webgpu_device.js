@@ -397,7 +397,7 @@ export class WebGpuDevice {
   /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
   async writeStates(symbols, states, rows) {
     if (this.failure) throw this.failure;
-    const bound = this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, sizes: null });
+    const bound = this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, symbols: null });
     const { buffer, places } = /** @type {Block} */ (bound.block);
     const contents = new Map(rows);
     if (rows.length !== places.size || [...places].some(([name, p]) => contents.get(name)?.length !== stateBytes(p, states.length))) {

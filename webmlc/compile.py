@@ -39,6 +39,7 @@ from webmlc.graph.simplify.flush_subnormals import flush_subnormals
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.hand_down_constants import hand_down_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
+from webmlc.graph.simplify.use_buffer_states import use_buffer_states
 from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
 from webmlc.graph.simplify.use_states import use_states
 from webmlc.loops import text as loop_text
@@ -202,7 +203,7 @@ def shared_graph(
     block_products = use_block_products(module, quantise, exact)
     module = _show(watch, "use block products", block_products)
     if state == "auto":
-        module = _show(watch, "use states", use_recurrent_states(use_states(module)))
+        module = _show(watch, "use states", with_states(module))
     module = _show(watch, "check indices", check_indices(module))
     module = _show(watch, "check bodies", check_bodies(module))
     module = _show(watch, "compute in integers", compute_in_integers(module))
@@ -212,6 +213,11 @@ def shared_graph(
     module = _show(watch, "hand down constants", hand_down_constants(module))
     module = _show(watch, "flush subnormals", flush_subnormals(module))
     return _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
+
+
+def with_states(module: Module) -> Module:
+    """Keep pasts and recurrent states in sessions."""
+    return use_recurrent_states(use_buffer_states(use_states(module)))
 
 
 def kernel_module(module: Module, target: Target, watch: Watcher) -> Module:

@@ -5,11 +5,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 
 import webmlc
 from tests import recurrent
 from tests.decoders import DECODER, check_session, session_data
+from tests.host.test_buffer_session import MODEL, PASTS, TOLERANCE
+from tests.node import as_tensors
+from tests.test_group_query_attention import GROUPS, SIZE, feeds_of
 
 SCRIPT = Path(__file__).parent / "run_session.mjs"
 
@@ -42,3 +47,29 @@ def test_states_are_replaced(tmp_path: Path, threads: int) -> None:
     data = recurrent.session_data()
     results = exercised(tmp_path, threads, "./recurrent.mjs", data)
     recurrent.check_session(data, results)
+
+
+def test_states_are_buffers(tmp_path: Path) -> None:
+    webmlc.build(MODEL, tmp_path, target="wasm")
+    reference = onnxruntime.InferenceSession(MODEL.SerializeToString())
+    runs = [feeds_of([n, n], 5 if n == 5 else 1, None, n, True) for n in range(5, 10)]
+    alone = [feeds_of([7, 7], 1, stored, 7, True) for stored in (16, 6)]
+    data = {
+        "runs": list(map(as_tensors, runs)),
+        "capacity": 12,
+        "alone": list(map(as_tensors, alone)),
+    }
+    results = exercised(tmp_path, 2, "./buffers.mjs", data)
+    pasts = {name: np.zeros((2, GROUPS, 12, SIZE), np.float32) for name in PASTS}
+    for feeds, got in zip(runs, results["together"], strict=True):
+        y, *presents = reference.run(None, feeds | pasts)
+        pasts = dict(zip(PASTS, presents, strict=True))
+        np.testing.assert_allclose(got["y"]["data"], y.ravel(), **TOLERANCE)
+    assert results["continued"] == results["together"][-1]
+    assert "the first must not be larger" in results["full"]
+    for feeds, got in zip(alone, results["alone"], strict=True):
+        wanted = reference.run(None, feeds)
+        for name, array in zip(("y", "present_k", "present_v"), wanted, strict=True):
+            actual = np.reshape(got[name]["data"], array.shape)
+            valid = (slice(None), slice(None), slice(0, 7))  # rows behind the last are undefined
+            np.testing.assert_allclose(actual[valid], array[valid], **TOLERANCE)

@@ -175,12 +175,17 @@ class StatePort:
 
     A state grows by rows, or each run replaces it. If it grows, the symbol of the length is the
     size of one axis. If it is replaced, `state` is the input itself.
+
+    A replaced state may be a buffer, of which one axis has the capacity of the session. A run
+    writes at most `rows` new rows. Without a session, the present has `size` rows.
     """
 
     past: str
     present: str
     state: str
     type: TensorType
+    rows: Expr | None = None
+    size: Expr | None = None
 
     @property
     def is_replaced(self) -> bool:
@@ -199,6 +204,7 @@ class Module:
     `length` is the symbol of a model with states: the number of rows that a session holds before a
     run. `states` are these values of `main`, once their rows are written in place
     (`append_in_place.py`). `state_ports` are the inputs and outputs that states replace.
+    `capacity` is the symbol of the rows of states that are buffers, which a session chooses.
     `equal_symbols` maps each symbol that only such an input has to an equal one of another input.
 
     `assets` are files that the package holds beside the model, such as a tokeniser.
@@ -213,6 +219,7 @@ class Module:
     length: str = ""
     states: tuple[str, ...] = ()
     state_ports: tuple[StatePort, ...] = ()
+    capacity: str = ""
     equal_symbols: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
 

@@ -31,9 +31,10 @@ Derived from kernels, whose indices are int32.
 
 
 def bind(
-    manifest: Manifest, inputs: Mapping[str, Array], length: int = 0
+    manifest: Manifest, inputs: Mapping[str, Array], length: int = 0, capacity: int | None = None
 ) -> tuple[dict[str, int], dict[str, Array]]:
-    """Return the symbols by name and the inputs by port name. `length` is that of the session.
+    """Return the symbols by name and the inputs by port name. `length` and `capacity` are those of
+    the session. Without a capacity, its symbol is not bound.
 
     Raises `InputError` if a name, dtype or shape does not match the model.
     """
@@ -46,6 +47,10 @@ def bind(
     symbols = {
         s.name: int(arrays[s.input].shape[s.axis]) if s.input else length for s in manifest.symbols
     }
+    if capacity is not None and manifest.capacity:
+        symbols[manifest.capacity] = capacity
+    elif manifest.capacity:
+        del symbols[manifest.capacity]
     for port in manifest.inputs:
         expected = shape_of(port, symbols)
         if arrays[port.name].shape != expected:
@@ -83,6 +88,10 @@ FAILURES: Mapping[Rule, str] = {
     "stretch": "they must be equal, or the first 1",
 }
 """The condition on a pair of sizes that a rule stands for, in the words of an error."""
+
+
+_PARTS = ("length", "capacity")
+"""The symbols without an input, by their axes."""
 
 
 def check_requirements(
@@ -139,7 +148,7 @@ def _origins(
     """Describe the inputs that bind the symbols, or only the symbols of these names."""
     return ", ".join(
         f"{s.name} = {symbols[s.name]} from "
-        + (f"axis {s.axis} of {s.input!r}" if s.input else "the length of the session")
+        + (f"axis {s.axis} of {s.input!r}" if s.input else f"the {_PARTS[s.axis]} of the session")
         for s in manifest.symbols
         if names is None or s.name in names
     )

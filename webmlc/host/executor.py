@@ -84,15 +84,15 @@ class Cache(Generic[T]):
 @dataclass(eq=False, slots=True)
 class States:
     """The states of one session. Those that grow have room for `capacity` rows; the first `length`
-    are valid. The others are valid as a whole, and zero at first. `sizes` are the symbols of the
-    states' shapes, but for the length. They are known when the session has begun.
+    are valid. The others are valid as a whole, and zero at first. `symbols`
+    are those of the last run. They are known when the session has begun.
 
     The bytes are in the memory of the devices, which find them by this record.
     """
 
     capacity: int
     length: int = 0
-    sizes: Mapping[str, int] | None = None
+    symbols: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def state_places(layout: Layout, states: States) -> dict[str, StatePlace]:
 
 def check_new(states: States) -> None:
     """Raise `InputError` if states without memory had some: a device was restored since."""
-    if states.sizes is not None:
+    if states.symbols is not None:
         raise InputError("the session was lost with its device; open another session")
 
 

@@ -136,7 +136,7 @@ class Model:
         check_counts(self.manifest, values)
         if states is not None:
             states.length += self.rows(symbols)
-            states.sizes = self._state_sizes(symbols)
+            states.symbols = symbols
         return {port.name: _output(port, values[port.buffer], symbols) for port in self.outputs}
 
     def session(self, capacity: int | None = None) -> Session:
@@ -170,6 +170,8 @@ class Model:
         planned = dict(sizes)
         if self.manifest.length:
             planned[self.manifest.length] = states.capacity - self.rows(sizes)
+        if self.manifest.capacity:
+            planned[self.manifest.capacity] = states.capacity
         for executor in self._executors.values():
             executor.bind(planned, states)
         previous, states.length = states.length, length
@@ -180,7 +182,7 @@ class Model:
         contents = {name: array.reshape(-1).view(np.uint8) for name, array in rows.items()}
         for executor in self._executors.values():
             executor.write_states(states, contents)
-        states.sizes = self._state_sizes(sizes)
+        states.symbols = sizes
 
     def release(self, states: States) -> None:
         """Free the states of a session."""
@@ -245,7 +247,8 @@ class Model:
         Returns all symbols, the bytes of input buffers and downloaded buffers, and the seconds of
         every step if `measure` is true.
         """
-        symbols, arrays = bind(self.manifest, inputs, states.length if states else 0)
+        length, capacity = (states.length, states.capacity) if states else (0, None)
+        symbols, arrays = bind(self.manifest, inputs, length, capacity)
         longest = {}
         if states is not None and self.manifest.length:
             longest[self.manifest.length] = self._longest(states, symbols)
@@ -267,11 +270,12 @@ class Model:
                     check_requirements(self.manifest, symbols, new_symbols)
         return symbols, values, times
 
-    def _state_sizes(self, symbols: Mapping[str, int]) -> dict[str, int]:
-        """The symbols of the shapes of states, but for the length."""
+    def state_sizes(self, symbols: Mapping[str, int]) -> dict[str, int]:
+        """The symbols of the shapes of states, but for the length. None before the first run."""
         states = (buffer for buffer in self.program.buffers if buffer.kind == "state")
-        names = {name for buffer in states for name in buffer.symbols} - {self.manifest.length}
-        return {name: symbols[name] for name in sorted(names)}
+        names = {name for buffer in states for name in buffer.symbols}
+        names.discard(self.manifest.length)
+        return {name: symbols[name] for name in sorted(names) if name in symbols}
 
     def rows(self, symbols: Mapping[str, int]) -> int:
         """The number of rows that a run appends to the states that grow."""

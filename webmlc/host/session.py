@@ -27,9 +27,10 @@ import safetensors
 import safetensors.numpy
 
 from webmlc.core.errors import InputError, UserError
+from webmlc.core.sizes import evaluate_size
 from webmlc.host.bind import bind, shape_of
 from webmlc.host.executor import Array, States
-from webmlc.package.manifest import StatePort
+from webmlc.package.manifest import Manifest, StatePort
 
 if TYPE_CHECKING:
     from webmlc.host.load import Model
@@ -42,7 +43,7 @@ class Session:
         if not model.manifest.has_states:
             raise UserError("this model has no states, so it has no sessions; call model.run")
         if capacity is None:
-            if model.manifest.length:
+            if model.manifest.length or model.manifest.capacity:
                 raise InputError("capacity is missing: this model has states that grow")
             capacity = 1
         if capacity < 1:
@@ -96,7 +97,7 @@ class Session:
     def save(self) -> bytes:
         """The valid rows of all states, as a safetensors file."""
         rows = self._model.read_states(self.states)
-        sizes = json.dumps(self.states.sizes or {})
+        sizes = json.dumps(self._model.state_sizes(self.states.symbols or {}))
         metadata = {"length": str(self.length), "sizes": sizes}
         return safetensors.numpy.save({n: rows[n] for n in sorted(rows)}, metadata)
 
@@ -115,6 +116,9 @@ class Session:
             raise InputError(
                 f"the saved session has {length} rows, but capacity is {self.capacity}"
             )
+        capacity = sizes.get(self._model.manifest.capacity, self.capacity)
+        if capacity != self.capacity:
+            raise InputError(f"the saved session has capacity {capacity}, not {self.capacity}")
         if rows or length:
             self._model.write_states(self.states, rows, length, sizes)
         else:  # the session had not begun
@@ -137,7 +141,13 @@ def run_alone(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
             states, name = model.read_states(session.states), model.manifest.length
             if name:
                 symbols[name] = session.length
-            results |= {p.present: _present(p, states[p.past.buffer], symbols, name) for p in ports}
+            after = {**(session.states.symbols or {}), **symbols}
+            results |= {
+                p.present: _present(
+                    p, states[p.past.buffer], after, model.manifest, session.capacity
+                )
+                for p in ports
+            }
         return results
 
 
@@ -146,7 +156,8 @@ def session_of(
     model: Model, inputs: Mapping[str, Array]
 ) -> Iterator[tuple[Session, dict[str, Array], dict[str, int]]]:
     """Open a session that holds the pasts in `inputs`, which may be missing, and that has room for
-    one run. Yields also the other inputs and their symbols.
+    one run. Yields also the other inputs and their symbols. Among these, the capacity is the number
+    of rows of the pasts that are buffers.
     """
     ports, name = model.manifest.state_ports, model.manifest.length
     present = [port for port in ports if port.past.name in inputs]
@@ -161,9 +172,23 @@ def session_of(
         raise InputError(f"the pasts have different numbers of rows: {sorted(lengths)}")
     (length,) = lengths
     symbols, _ = bind(model.manifest, feeds, length)
+    new, stored = model.rows(symbols), {0}
+    if symbol := model.manifest.capacity:
+        places = [(p.past.buffer, p.buffer_axis(symbol)) for p in present]
+        stored = {pasts[name].shape[axis] for name, axis in places if axis is not None} or {0}
+        if len(stored) > 1:
+            raise InputError(f"the pasts have different numbers of rows: {sorted(stored)}")
+        new = max(
+            new, *(evaluate_size(port.rows, symbols) for port in ports if port.rows is not None)
+        )
+        symbols[symbol] = max(stored)
     for port in present:
         _check_replaced(port, inputs[port.past.name], symbols, name)
-    session = model.session(max(length + model.rows(symbols), 1))
+    session = model.session(max(length, *stored) + new or 1)
+    for port in present:
+        axis = port.buffer_axis(symbol)
+        if axis is not None:
+            pasts[port.past.buffer] = _padded(pasts[port.past.buffer], axis, session.capacity)
     try:
         if pasts:
             model.write_states(session.states, pasts, length, symbols)
@@ -193,9 +218,24 @@ def _check_replaced(port: StatePort, past: Array, symbols: Mapping[str, int], le
         )
 
 
-def _present(port: StatePort, rows: Array, symbols: Mapping[str, int], length: str) -> Array:
-    """The rows of a state as the output that it replaces. `symbols` hold after the run."""
-    axis, shape = port.axis(length), list(shape_of(port.past, symbols))
+def _padded(past: Array, axis: int, rows: int) -> Array:
+    """A past with zeros behind it, so that it has this number of rows along the axis."""
+    widths = [(0, rows - past.shape[axis] if a == axis else 0) for a in range(past.ndim)]
+    return np.pad(past, widths)
+
+
+def _present(
+    port: StatePort, rows: Array, symbols: Mapping[str, int], manifest: Manifest, capacity: int
+) -> Array:
+    """The rows of a state as the output that it replaces. `symbols` hold after the run, with the
+    number of rows of the pasts as the capacity. `capacity` is that of the session.
+    """
+    axis, shape = port.axis(manifest.length), list(shape_of(port.past, symbols))
+    buffer_axis = port.buffer_axis(manifest.capacity)
+    if buffer_axis is not None and port.size is not None:
+        shape[buffer_axis] = capacity
+        whole = rows.view(port.past.dtype.numpy).reshape(shape)
+        return whole.take(range(evaluate_size(port.size, symbols)), buffer_axis)
     if axis is None:
         return rows.view(port.past.dtype.numpy).reshape(shape)
     array = rows.view(port.past.dtype.numpy).reshape(shape[axis], *shape[:axis], *shape[axis + 1 :])

@@ -43,7 +43,8 @@ Size = int | str | list[Any]
 class Symbol:
     """A symbolic dimension, which a run binds from one axis of one input.
 
-    Without an input it is the length of a session: the rows of its states before the run.
+    Without an input it is the length of a session, the rows of its states before the run (`axis`
+    0), or its capacity (`axis` 1).
     """
 
     name: str
@@ -67,15 +68,24 @@ class StatePort:
 
     A run without a session takes and returns them. A past may grow along the axis whose size is the
     symbol of the length, which is the first axis of the state. Otherwise each run replaces it.
+
+    A past that is a buffer has an axis whose size is the symbol of the capacity. A run writes at
+    most `rows` rows to it, and the present has `size` rows.
     """
 
     past: Port
     present: str
+    rows: Expr | None = None
+    size: Expr | None = None
 
     def axis(self, length: str) -> int | None:
         """The axis along which the past grows. `None` if it is replaced."""
         sizes = self.past.shape
         return sizes.index(Var(length)) if length and Var(length) in sizes else None
+
+    def buffer_axis(self, capacity: str) -> int | None:
+        """The axis of a buffer that has the capacity of the session. `None` for other states."""
+        return self.axis(capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +327,12 @@ class Manifest:
     @property
     def length(self) -> str:
         """The symbol of the length of sessions; "" for a model without states that grow."""
-        return next((s.name for s in self.symbols if not s.input), "")
+        return next((s.name for s in self.symbols if not s.input and s.axis == 0), "")
+
+    @property
+    def capacity(self) -> str:
+        """The symbol of the capacity of sessions; "" for a model without states of this size."""
+        return next((s.name for s in self.symbols if not s.input and s.axis == 1), "")
 
     @property
     def has_states(self) -> bool:

@@ -128,7 +128,10 @@ def _port(port: Port) -> dict[str, Any]:
 
 
 def _state_port(port: StatePort) -> dict[str, Any]:
-    return {"past": _port(port.past), "present": port.present}
+    data: dict[str, Any] = {"past": _port(port.past), "present": port.present}
+    if port.rows is not None and port.size is not None:
+        data |= {"rows": to_size(port.rows), "size": to_size(port.size)}
+    return data
 
 
 def _tuned(kernel: TunedKernel) -> dict[str, Any]:
@@ -322,7 +325,8 @@ def _read_port(o: JsonObject) -> Port:
 
 def _read_state_port(o: JsonObject) -> StatePort:
     past = JsonObject(o.get("past", dict), o.path("past"))
-    return StatePort(_read_port(past), o.get("present", str))
+    rows, size = (from_size(o.data[key]) if key in o.data else None for key in ("rows", "size"))
+    return StatePort(_read_port(past), o.get("present", str), rows, size)
 
 
 def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
@@ -458,7 +462,7 @@ def _check(manifest: Manifest) -> None:
         if unknown := sorted(set(parts or ()) - outputs):
             raise PackageError(f"manifest.json: sequence {name} has no outputs {unknown}")
     for symbol in manifest.symbols:
-        if symbol.name == manifest.length:
+        if symbol.name in (manifest.length, manifest.capacity):
             continue
         if symbol.input not in inputs or symbol.axis >= len(inputs[symbol.input].shape):
             raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")

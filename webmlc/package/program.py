@@ -65,6 +65,8 @@ def signature(module: Module) -> Signature:
         symbols.setdefault(name, replace(symbols[equal], name=name))
     if module.length:
         symbols[module.length] = Symbol(module.length, "", 0)
+    if module.capacity:
+        symbols[module.capacity] = Symbol(module.capacity, "", 1)
     bound_symbols = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
     if unbound := sorted(used - symbols.keys() - bound_symbols):
         raise UserError(
@@ -72,7 +74,7 @@ def signature(module: Module) -> Signature:
             "time; give an input a dimension of this name"
         )
     state_ports = tuple(
-        StatePort(Port(p.past, p.type.dtype, p.type.shape, p.state), p.present)
+        StatePort(Port(p.past, p.type.dtype, p.type.shape, p.state), p.present, p.rows, p.size)
         for p in module.state_ports
     )
     return Signature(ports[0], ports[1], tuple(symbols.values()), function.sequences, state_ports)

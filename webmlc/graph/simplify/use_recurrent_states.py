@@ -20,7 +20,7 @@ A pair is one that the model's author clearly meant:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 from webmlc.core.expr import Expr, Var
@@ -52,11 +52,12 @@ def use_recurrent_states(module: Module) -> Module:
     states; until then, they are inputs and outputs.
     """
     main = module.main
-    pairs = dict(_pairs(main))
+    taken = {port.past for port in module.state_ports}
+    pairs = dict(_pairs(main, taken))
     bound = {
         v.name
         for name in main.inputs
-        if name not in pairs
+        if name not in pairs and name not in taken
         for v in main.type(name).shape
         if isinstance(v, Var)
     }
@@ -69,15 +70,15 @@ def use_recurrent_states(module: Module) -> Module:
             type_ = main.type(present)
             shape = tuple(_known(size, equal) for size in type_.shape)
             ports.append(StatePort(past, present, past, replace(type_, shape=shape)))
-    if len(ports) in (len(main.inputs), len(main.outputs)):
+    if len(ports) + len(taken & set(main.inputs)) in (len(main.inputs), len(main.outputs)):
         return module
     return replace(module, state_ports=(*module.state_ports, *ports), equal_symbols=equal)
 
 
-def _pairs(function: Function) -> Iterator[tuple[str, str]]:
+def _pairs(function: Function, taken: Set[str]) -> Iterator[tuple[str, str]]:
     """The inputs and outputs with one stem each, of types that may be equal."""
     readers, makers = consumers(function), producers(function)
-    inputs = {name: set(_stems(name, *_PAST)) for name in function.inputs if name in readers}
+    inputs = {n: set(_stems(n, *_PAST)) for n in function.inputs if n in readers and n not in taken}
     outputs = {name: set(_stems(name, *_PRESENT)) for name in dict.fromkeys(function.outputs)}
     for past, stems in inputs.items():
         matches = [n for n, other in outputs.items() if _are_alike(function, past, n, stems, other)]
