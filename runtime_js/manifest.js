@@ -19,7 +19,7 @@ import { request } from "./weights.js";
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
-const VERSION = 5;
+const VERSION = 6;
 const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices
 
 /**

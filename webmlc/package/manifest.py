@@ -27,7 +27,7 @@ from webmlc.schedule.rules import Tuning
 
 FORMAT = "webmlc"
 """The value of the manifest's key `format`, which marks a folder as a package of webmlc."""
-VERSION = 5
+VERSION = 6
 """The version of the package format. It increases with every incompatible change."""
 MANIFEST = "manifest.json"
 """The name of the manifest file in a package."""
