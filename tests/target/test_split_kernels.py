@@ -68,6 +68,18 @@ def test_a_kernel_that_needs_whole_results_is_cut() -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_block_that_writes_what_another_has_written_is_cut_off() -> None:
+    """Indices of a ScatterND that are constants are places known at build time."""
+    scattered = """g (float[6,8] x, float[2,8] u) => (float[6,8] y)
+    <int64[2,1] i = {3, 4}> { y = ScatterND(x, i, u) }"""
+    joined = "g (float[6,8] x, float[2,8] u) => (float[8,8] y) { y = Concat<axis = 0>(x, u) }"
+    counts = []
+    for text in (scattered, joined):
+        cut = split_kernels(_lowered(text), WEBGPU, fits_dispatch)
+        counts.append(len(cut.main.nodes))
+    assert counts == [2, 1]
+
+
 def test_a_kernel_of_one_dispatch_is_not_cut() -> None:
     whole = _lowered(CENTRED)
     cut = split_kernels(whole, WEBGPU, fits_dispatch)

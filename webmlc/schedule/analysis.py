@@ -10,6 +10,7 @@ rules of all targets.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from functools import lru_cache
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call, const
 from webmlc.core.machine import POLYNOMIAL_COST, TYPICAL_SIZE
 from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
@@ -279,6 +280,29 @@ def updates_others(function: LoopFunction) -> bool:
     """
     every = list(blocks(function.body))
     return len(every) > 1 and any(map(is_update, every))
+
+
+def overwrites_others(function: LoopFunction) -> bool:
+    """True where a block fills a whole buffer, and another block writes some of its elements again,
+    at places known at build time. The other block has to start when the first is done.
+    """
+    every = list(blocks(function.body))
+    writers = Counter(name for b in every for name in {s.buffer.name for s in stores(b.body)})
+    return any(
+        writers[store.buffer.name] > 1 and _fills(block, store)
+        for block in every
+        for store in stores(block.body)
+    )
+
+
+def _fills(block: Block, store: Store) -> bool:
+    """True if the instances of a block store to every element of a buffer."""
+    extents = {axis.var: axis.extent for axis in block.axes if axis.kind == "spatial"}
+    return all(
+        (isinstance(index, Var) and extents.get(index) == size)
+        or (index == const(0) and size == const(1))
+        for index, size in zip(store.indices, store.buffer.shape, strict=True)
+    )
 
 
 def _reduce_axes(block: Block) -> tuple[Axis, ...]:

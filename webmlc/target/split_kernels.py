@@ -30,7 +30,7 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.loops.name_dimensions import name_dimensions
-from webmlc.schedule.analysis import updates_others
+from webmlc.schedule.analysis import overwrites_others, updates_others
 from webmlc.schedule.rules import match_kernel
 
 Test = Callable[[LoopFunction, Machine], bool]
@@ -40,9 +40,9 @@ Test = Callable[[LoopFunction, Machine], bool]
 def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
     """True where one dispatch computes the kernel. Some rule schedules it. No reduction reduces the
     results of another, because many workgroups compute those (`factor_reductions`). No other
-    statement stands beside updates.
+    statement stands beside updates, and none writes what another has written.
     """
-    if _reduces_results(function) or updates_others(function):
+    if _reduces_results(function) or updates_others(function) or overwrites_others(function):
         return False
     return match_kernel(name_dimensions(function).function, machine) is not None
 
