@@ -33,6 +33,7 @@ from webmlc.graph.layout.widen_halves import widen_halves
 from webmlc.graph.quantise.compute_exactly import compute_exactly
 from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
+from webmlc.graph.quantise.join_products import join_products
 from webmlc.graph.quantise.quantise_weights import QUANTISATIONS, Quantisation
 from webmlc.graph.quantise.use_block_products import use_block_products
 from webmlc.graph.simplify.flush_subnormals import flush_subnormals
@@ -204,6 +205,7 @@ def shared_graph(
     module = _show(watch, "use block products", block_products)
     if state == "auto":
         module = _show(watch, "use states", with_states(module))
+    module = _show(watch, "join products", join_products(module))
     module = _show(watch, "check indices", check_indices(module))
     module = _show(watch, "check bodies", check_bodies(module))
     module = _show(watch, "compute in integers", compute_in_integers(module))
