@@ -29,7 +29,7 @@ export async function openModel(url, { device = "auto", threads, variant, inline
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
   };
   expect(["auto", "wasm", "webgpu"].includes(device), { device }, '"auto", "wasm" or "webgpu"');
-  expect([undefined, "dot", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "relaxed" or "simd128"');
+  expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
   const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads) };
   if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);

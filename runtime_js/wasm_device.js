@@ -30,7 +30,7 @@ import { Workers } from "./workers.js";
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").Way} Way */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
-/** @typedef {"dot" | "relaxed" | "simd128"} Variant */
+/** @typedef {"dot" | "pairs" | "relaxed" | "simd128"} Variant */
 /** A request that can be repeated. `binding` is the symbols for which memory must be bound. */
 /** @typedef {{ slot: number, binding: string, downloads: Transfers, places: Map<string, Uint8Array>, pace: Pace }} Repeatable */
 
@@ -53,17 +53,17 @@ const DOT_PROBES = new Map([
 ]);
 
 /**
- * True if relaxed dot products read the second operand as unsigned up to `largest`, and add without saturation. Node 20 swaps the
- * operands.
+ * The relaxed dot product of four bytes -128 and four bytes `largest`. The exact product is -128 * 4 * largest. An engine may read
+ * 255 as -1, or add pairs with saturation. Node 20 swaps the operands.
  * @param {127 | 255} largest
  */
-function hasExactDot(largest) {
+function probedDot(largest) {
   try {
     const probe = new WebAssembly.Module(/** @type {BufferSource} */ (DOT_PROBES.get(largest)));
     const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(probe).exports);
-    return f() === 4 * -128 * largest;
+    return f();
   } catch {
-    return false; // a policy forbids it; the error for the package's module will say so
+    return NaN; // a policy forbids it; the error for the package's module will say so
   }
 }
 
@@ -74,8 +74,9 @@ function validates(module) {
 
 /** The variants from fast to slow, and functions that say if this engine runs them. @type {Record<Variant, () => boolean>} */
 const VARIANTS = {
-  dot: () => VARIANTS.relaxed() && hasExactDot(255),
-  relaxed: () => validates(RELAXED_PROBE) && hasExactDot(127),
+  dot: () => VARIANTS.relaxed() && probedDot(255) === -128 * 4 * 255,
+  pairs: () => VARIANTS.relaxed() && probedDot(255) === 2 * -32768, // pairs saturate: an engine for x86 without VNNI
+  relaxed: () => validates(RELAXED_PROBE) && probedDot(127) === -128 * 4 * 127,
   simd128: () => validates(SIMD_PROBE),
 };
 

@@ -46,7 +46,7 @@ export interface LoadOptions {
   /** CPU threads. The default is the number of cores, up to 8. It is 1 if the page is not cross-origin isolated. */
   threads?: number;
   /** The WebAssembly module. The default is the fastest one that the engine runs. */
-  variant?: "dot" | "relaxed" | "simd128";
+  variant?: "dot" | "pairs" | "relaxed" | "simd128";
   /**
    * Runs on the CPU that take at most this many milliseconds may execute in the page and block it, which is faster than in a
    * worker. The default is 5, less than a third of a frame. With 0, every run executes in a worker.
@@ -65,8 +65,11 @@ export interface Model {
   readonly device: "wasm" | "webgpu";
   /** Why `load` chose the device. */
   readonly deviceReason: string;
-  /** The WebAssembly module, or null. "relaxed" uses relaxed SIMD, "dot" also its dot products of bytes, "simd128" neither. */
-  readonly variant: "dot" | "relaxed" | "simd128" | null;
+  /**
+   * The WebAssembly module, or null. "relaxed" uses relaxed SIMD, "simd128" does not. "dot" and "pairs" are "relaxed" for engines
+   * whose dot products of bytes, or the halves of these, are fast.
+   */
+  readonly variant: "dot" | "pairs" | "relaxed" | "simd128" | null;
   /** The names of the package's files. */
   readonly files: string[];
   readonly threads: number;

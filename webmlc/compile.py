@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 from webmlc.core.errors import UserError
 from webmlc.core.flags import verify_level
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import RELAXED, Device, Machine
+from webmlc.core.machine import RELAXED, SIMD128, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source, read_model
@@ -50,7 +50,6 @@ from webmlc.loops.verify import verify
 from webmlc.package.manifest import Manifest, TunedKernel
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
-from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.rules import Chooser, default_schedule, find_match, machine_of
 from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
@@ -238,8 +237,8 @@ def _wasm_modules(
 ) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
     """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
 
-    Returns the variants, and the kernels of the relaxed variant by program. The variant `dot`
-    exists only if some kernel has dot products of bytes.
+    Returns the variants, and the kernels of the relaxed variant by program. The variants
+    `relaxed` and `simd128` always exist, another one only if some kernel is compiled for it.
     """
     by_program: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
     calls = module_calls(programs, model_signature)
@@ -253,7 +252,8 @@ def _wasm_modules(
         return {}, by_program
     modules: dict[str, WasmModule] = {}
     for variant, machine in TARGETS["wasm"].variants.items():
-        if variant == "dot" and not any(map(multiplies_bytes, kernels.values())):
+        is_always_there = machine in (RELAXED, SIMD128)
+        if not is_always_there and all(machine_of(k, machine) != machine for k in kernels.values()):
             continue
         compiled = _compile_kernels(kernels, machine, variant, schedule, watch)
         modules[variant] = emit_module(compiled, steps, variant)

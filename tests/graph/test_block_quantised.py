@@ -15,7 +15,7 @@ from tests.schedule.rules import kernels
 from webmlc.compile import build, shared_graph
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
-from webmlc.core.machine import RELAXED, Features
+from webmlc.core.machine import PAIRS, RELAXED, Features
 from webmlc.core.stages import watcher
 from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.infer.evaluate_module import evaluate_module
@@ -29,7 +29,7 @@ from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import print_function
 
 Array = np.ndarray[Any, Any]
-VARIANTS: tuple[Features, ...] = ("relaxed", "simd128")
+VARIANTS: tuple[Features, ...] = ("pairs", "relaxed", "simd128")
 FORMS = [(2, 16), (4, 16), (4, 32), (4, 128), (8, 32), (8, 64)]
 """Bits and block sizes of weights."""
 
@@ -172,7 +172,7 @@ def test_packages_multiply_any_number_of_rows(case: Any, tmp_path: Path) -> None
     folder = tmp_path / "package"
     with no_frontend():
         build(product(record, exact, epilogue), folder)  # type: ignore[arg-type]
-    models = {features: load(folder, "wasm", features=features) for features in VARIANTS}
+    models = {f: load(folder, "wasm", features=f) for f in VARIANTS if has_variant(folder, f)}
     models |= {"webgpu": load(folder, "webgpu")}
     for rows in (1, 2, 5, 64):
         x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
@@ -182,6 +182,35 @@ def test_packages_multiply_any_number_of_rows(case: Any, tmp_path: Path) -> None
         for name, loaded in models.items():
             (got,) = loaded.run({"x": x}).values()
             assert np.abs(got - wanted).max() <= 2e-6 * np.abs(wanted).max(), (name, rows)
+
+
+def has_variant(folder: Path, features: str) -> bool:
+    return (folder / f"model.{features}.wasm").is_file()
+
+
+@pytest.mark.parametrize(("bits", "block"), [(2, 64), (4, 32), (4, 128)])
+def test_pairs_of_the_largest_products_do_not_overflow(
+    bits: int, block: int, tmp_path: Path
+) -> None:
+    columns, depth = 8, 2 * block
+    values = np.full((columns, depth), (1 << bits) - 1, np.uint8)
+    record = BlockQuantised(values, bits, block, np.ones((columns, 2), np.float32))
+    with no_frontend():
+        build(product(record), tmp_path, "wasm")  # type: ignore[arg-type]
+    x = np.repeat(np.array([[1.0], [-1.0]], np.float32), depth, 1)
+    for features in VARIANTS:
+        (got,) = load(tmp_path, "wasm", features=features).run({"x": x}).values()
+        wanted = x[:, :columns] * float(values[0].sum())
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_pairs_are_widened_once_a_block() -> None:
+    scheduled = schedule_kernel(kernels.block_product(4, 16, 18), PAIRS).function
+    text = print_function(lower(scheduled, PAIRS), "kernel", "pairs").text
+    end = text.index("(br_if")
+    loop = text[text.rindex("(loop", 0, end) : end]
+    assert loop.count("i16x8.relaxed_dot_i8x16_i7x16_s") == 16 * 4
+    assert loop.count("i32x4.dot_i16x8_s") == 2 * 4
 
 
 @pytest.mark.parametrize(("rows", "height"), [(1, 1), (4, 4)])

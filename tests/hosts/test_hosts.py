@@ -86,7 +86,7 @@ def check_choice(load: Load, shares_memory: bool, has_adapter: bool) -> None:
     assert load.device_reason
     if load.wanted_threads:
         assert (load.device, load.device_reason) == ("wasm", "requested")
-        assert load.variant in ("dot", "relaxed", "simd128")
+        assert load.variant in ("dot", "pairs", "relaxed", "simd128")
         assert load.threads == (load.wanted_threads if shares_memory else 1)
     if load.threads == load.wanted_threads:
         assert load.threads_reason == "requested"

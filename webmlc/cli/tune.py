@@ -40,6 +40,7 @@ class VariantChoice(StrEnum):
     relaxed = "relaxed"
     simd128 = "simd128"
     dot = "dot"
+    pairs = "pairs"
 
 
 def duration(text: str) -> float:

@@ -16,7 +16,7 @@ from typing import Literal
 Device = Literal["wasm", "webgpu"]
 """The device that runs a kernel: the CPU through WebAssembly, or the GPU through WebGPU."""
 
-Features = Literal["dot", "relaxed", "simd128"]
+Features = Literal["dot", "pairs", "relaxed", "simd128"]
 """The feature sets of WebAssembly variants."""
 
 ADDRESSABLE_BYTES = 1 << 32
@@ -83,7 +83,8 @@ class Machine:
     device: Device
     features: frozenset[str]
     """The instructions that may be emitted. "relaxed": FMA. "dot": a relaxed dot product of
-    unsigned and signed bytes that is exact."""
+    unsigned and signed bytes that is exact. "pairs": a dot product of bytes is slower than its
+    half, whose sums have 16 bits."""
     lanes: int
     """32-bit elements of a vector, fixed by the instruction set (WASM's v128, WGSL's vec4)."""
     vector_registers: int
@@ -188,10 +189,23 @@ DOT = replace(RELAXED, features=RELAXED.features | {"dot"})
 as unsigned bytes. The specification leaves that open, so hosts try it out.
 """
 
-WASM_MACHINES: Mapping[str, Machine] = {"dot": DOT, "relaxed": RELAXED, "simd128": SIMD128}
+PAIRS = replace(RELAXED, features=RELAXED.features | {"pairs"})
+"""Relaxed SIMD on x86 without VNNI, or with an engine that does not use it.
+
+An engine needs three instructions and a load for `i32x4.relaxed_dot_i8x16_i7x16_add_s` there, but
+one for `i16x8.relaxed_dot_i8x16_i7x16_s`. ARM is the other way around, with one and three.
+"""
+
+WASM_MACHINES: Mapping[str, Machine] = {
+    "dot": DOT,
+    "pairs": PAIRS,
+    "relaxed": RELAXED,
+    "simd128": SIMD128,
+}
 """The variants of a package's module, by the feature name in their file names.
 
-A package has the variant `dot` only if some kernel has dot products of bytes.
+A package has the variants `dot` and `pairs` only if some kernel differs there from the kernel of
+`relaxed`.
 """
 
 WEBGPU = Machine(

@@ -343,6 +343,11 @@ def multiplies_bytes(function: LoopFunction) -> bool:
     return _calls(function.body, "dot_u8_i8")
 
 
+def multiplies_small_bytes(function: LoopFunction) -> bool:
+    """True where a function has dot products of words of bytes, the left ones of seven bits."""
+    return _calls(function.body, "dot_u7_i8")
+
+
 def reduces_products(function: LoopFunction) -> bool:
     """True where a block of a function multiplies and reduces."""
     reductions = (block for block in blocks(function.body) if _reduce_axes(block))

@@ -33,7 +33,8 @@ def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) ->
     - `device`: "wasm" or "webgpu".
     - `engine`: what measures: "chromium", "node", "wasmtime" or "firefox" for `wasm`; "chromium" or
       "wgpu" for `webgpu`. Without it, the first of them that is installed.
-    - `variant`: the module whose kernels are searched: "relaxed", "simd128" or "dot".
+    - `variant`: the module whose kernels are searched: "relaxed", "simd128", "dot" or
+      "pairs".
     - `threads`: CPU threads that run a kernel.
     - `sizes`: those of symbolic dimensions, by name; 1 where they are missing.
     - `constants`: inputs that become constants, as in `webmlc.build`.

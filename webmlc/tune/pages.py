@@ -179,7 +179,7 @@ class PageServer:
                     raise UserError("this browser has no GPU adapter (navigator.gpu)")
                 return gpu_platform(engine, version, adapter)
             needed = {f for task in self.search.tasks for f in task.match.machine.features}
-            if lacking := sorted(needed - {"dot"} - set(cpu["features"])):
+            if lacking := sorted(needed - {"dot", "pairs"} - set(cpu["features"])):
                 raise UserError(
                     f"{data['engine']} has no {lacking[0]} SIMD; search for it with "
                     "--variant simd128"

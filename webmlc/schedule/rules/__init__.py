@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from webmlc.core.errors import InternalError
-from webmlc.core.machine import DOT, RELAXED, SIMD128, Device, Machine
+from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, Device, Machine
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.analysis import multiplies_bytes, reduces_products
+from webmlc.schedule.analysis import (
+    multiplies_bytes,
+    multiplies_small_bytes,
+    reduces_products,
+)
 from webmlc.schedule.rules import wasm, webgpu
 from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
 from webmlc.schedule.rules.space import Value
@@ -51,9 +55,12 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     """The machine to compile a kernel of a variant for.
 
     A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
-    `DOT` differs from `RELAXED` in products of bytes, `SIMD128` in the register tile of products.
+    `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
+    products.
     """
     if variant == DOT and not multiplies_bytes(function):
+        return RELAXED
+    if variant == PAIRS and not multiplies_small_bytes(function):
         return RELAXED
     if variant == SIMD128 and not reduces_products(function):
         return RELAXED

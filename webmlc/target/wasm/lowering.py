@@ -19,11 +19,12 @@ from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.wasm.legalise import legalise
+from webmlc.target.wasm.sum_in_pairs import sum_in_pairs
 
 
 def lowering(machine: Machine) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
-    return _passes(machine.vector_registers, _dots(machine))
+    return _passes(machine.vector_registers, _dots(machine), "pairs" in machine.features)
 
 
 def _dots(machine: Machine) -> frozenset[str]:
@@ -33,7 +34,7 @@ def _dots(machine: Machine) -> frozenset[str]:
 
 
 @lru_cache
-def _passes(vector_registers: int, dots: frozenset[str]) -> tuple[Pass, ...]:
+def _passes(vector_registers: int, dots: frozenset[str], sums_in_pairs: bool) -> tuple[Pass, ...]:
     return (
         write_out_combinations,
         clear_empty_reductions,
@@ -43,6 +44,7 @@ def _passes(vector_registers: int, dots: frozenset[str]) -> tuple[Pass, ...]:
         expand_vectors,
         unroll_loops,
         scalar_replacement,
+        *((sum_in_pairs,) if sums_in_pairs else ()),
         legalise_types,
         guard_division,
         partial(legalise, dots=dots),

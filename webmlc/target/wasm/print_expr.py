@@ -157,6 +157,8 @@ class ExprPrinter:
                 return (
                     f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {self.value(b)} {self.value(a)} {zero})"
                 )
+            case Call(op="pairs_u7_i8", args=(a, b)):
+                return f"(i16x8.relaxed_dot_i8x16_i7x16_s {self.value(b)} {self.value(a)})"
             case Call(op="word_u8", args=args):
                 first, second, *upper = map(self.lowest_bytes, args)
                 pairs = (INTERLEAVED[1].format(first, second), INTERLEAVED[1].format(*upper))

@@ -77,6 +77,7 @@ _UNSIGNED_LANES = {
     "min": "min_u",
     "max": "max_u",
 }
+_WORDS_OF_PAIRS = {"dot_i16": "i32x4.dot_i16x8_s", "add_i16": "i16x8.add"}
 _VECTOR_BITS = {"bit_and": "v128.and", "bit_or": "v128.or", "bit_xor": "v128.xor"}
 
 
@@ -94,7 +95,7 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
     "u64": _rows("i64", _UNSIGNED),
     "bool": _rows("i32", _BITS | {"eq": "eq", "ne": "ne"}),
     "f32x4": _rows("f32x4", _FLOAT),
-    "i32x4": _rows("i32x4", _SIGNED_LANES) | _VECTOR_BITS | {"dot_i16": "i32x4.dot_i16x8_s"},
+    "i32x4": _rows("i32x4", _SIGNED_LANES) | _VECTOR_BITS | _WORDS_OF_PAIRS,
     "u32x4": _rows("i32x4", _UNSIGNED_LANES) | _VECTOR_BITS,
     "mask": _VECTOR_BITS | {"eq": "i32x4.eq", "ne": "v128.xor"},
 }

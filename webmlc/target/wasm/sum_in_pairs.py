@@ -1,0 +1,157 @@
+"""Sum dot products of bytes in pairs of 16 bits, and widen the sums at the end.
+
+In: a lowered function whose registers add up `dot_u7_i8` products. Out: the same sums. A run of
+products of one register, in one sequence of statements, is added in 16-bit halves while these
+cannot overflow. Then each half is added to the register as 32 bits:
+
+    C = C + T.dot_u7_i8(a, x)            P = T.pairs_u7_i8(a, x)
+    C = C + T.dot_u7_i8(b, y)     →      P = T.add_i16(P, T.pairs_u7_i8(b, y))
+                                         C = C + T.dot_i16(P, 0x00010001)
+
+Without an instruction for the whole dot product, an engine for x86 computes `dot_u7_i8` and its sum
+in three instructions and a load, and `pairs_u7_i8` and its sum in two. The products of values of
+four bits leave room for eight steps: 8 · 2 · 15 · 128 = 30,720 is less than 2^15. A block of 32
+such values has just as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Broadcast, Call, Const, Expr, call
+from webmlc.loops.ir import (
+    Buffer,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    loads,
+    map_statements,
+    seq,
+    stores,
+)
+from webmlc.target import VECTOR_LANES
+from webmlc.target.registers import LANES, read_register
+from webmlc.target.scoped import Names
+
+_LARGEST_HALF = (1 << 15) - 1
+_LARGEST_ACTIVATION = 128
+"""The largest magnitude of a signed byte."""
+_LANE_SHAPE = (Const(VECTOR_LANES),)
+_ONES = Broadcast(Const(0x00010001, DType.int32), VECTOR_LANES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A statement that adds the dot product of `a` and `b` to a vector register."""
+
+    register: Buffer
+    a: Expr
+    b: Expr
+
+
+def sum_in_pairs(function: LoopFunction) -> LoopFunction:
+    """Rewrite the runs of every sequence of statements.
+
+    needs: loops unrolled, registers. guarantees: the same sums, as no half overflows.
+    """
+    names = Names.of(function)
+    added: list[Buffer] = []
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, Seq):
+            return None
+        statements: list[Stmt | None] = list(stmt.statements)
+        for run in _runs(stmt.statements):
+            pairs = Buffer(names.fresh("pairs"), _LANE_SHAPE, DType.int32, "local")
+            added.append(pairs)
+            _rewrite(statements, run, pairs)
+        return seq(*(statement for statement in statements if statement is not None))
+
+    body = map_statements(function.body, rule)
+    if not added:
+        return function
+    return replace(function, body=body, allocations=(*function.allocations, *added))
+
+
+def _runs(statements: Sequence[Stmt]) -> list[dict[int, _Step]]:
+    """The runs of at least two products: the steps by their positions."""
+    runs: list[dict[int, _Step]] = []
+    open_runs: dict[Buffer, tuple[dict[int, _Step], int]] = {}
+    for position, stmt in enumerate(statements):
+        step = _step(stmt)
+        for register in _accessed(stmt):
+            if step is None or register != step.register:
+                open_runs.pop(register, None)
+        if step is None:
+            continue
+        largest = 2 * _largest_byte(step.a) * _LARGEST_ACTIVATION
+        run, total = open_runs.get(step.register, ({}, _LARGEST_HALF))
+        if total + largest > _LARGEST_HALF:
+            run, total = {}, 0
+            runs.append(run)
+        run[position] = step
+        open_runs[step.register] = run, total + largest
+    return [run for run in runs if len(run) > 1]
+
+
+def _step(stmt: Stmt) -> _Step | None:
+    """What a statement adds to a vector register; `None` for other statements."""
+    match stmt:
+        case Store(
+            buffer=Buffer(shape=shape, scope="local") as register,
+            indices=(index,),
+            value=Call(op="add", args=terms),
+        ) if (shape, index) == (_LANE_SHAPE, LANES) and read_register(register) in terms:
+            for term in terms:
+                if isinstance(term, Call) and term.op == "dot_u7_i8":
+                    return _Step(register, *term.args)
+    return None
+
+
+def _accessed(stmt: Stmt) -> set[Buffer]:
+    """The buffers that a statement reads or writes."""
+    return {load.buffer for load in loads(stmt)} | {store.buffer for store in stores(stmt)}
+
+
+def _largest_byte(word: Expr) -> int:
+    """The largest byte of a word, as far as a mask tells."""
+    match word:
+        case (
+            Call(op="bit_and", args=(_, Broadcast(value=Const(value=mask))))
+            | Broadcast(value=Const(value=mask))
+        ):
+            return min(127, max(int(mask) >> shift & 255 for shift in range(0, 32, 8)))
+    return 127
+
+
+def _rewrite(statements: list[Stmt | None], run: Mapping[int, _Step], pairs: Buffer) -> None:
+    """Rewrite the statements of a run. A register that is cleared before it gets the first sum."""
+    first, last = min(run), max(run)
+    register = run[first].register
+    for position, step in run.items():
+        value = call("pairs_u7_i8", step.a, step.b)
+        if position != first:
+            value = call("add_i16", read_register(pairs), value)
+        statements[position] = Store(pairs, (LANES,), value)
+    total = call("dot_i16", read_register(pairs), _ONES)
+    if not _remove_clearing(statements, first, register):
+        total = call("add", read_register(register), total)
+    statements[last] = seq(Store(pairs, (LANES,), value), Store(register, (LANES,), total))
+
+
+def _remove_clearing(statements: list[Stmt | None], before: int, register: Buffer) -> bool:
+    """Remove the store of zero to a register, if it is the last access until `before`."""
+    for position in reversed(range(before)):
+        stmt = statements[position]
+        match stmt:
+            case None:
+                continue
+            case Store(buffer=buffer, value=Broadcast(value=Const(value=0))) if buffer == register:
+                statements[position] = None
+                return True
+        if register in _accessed(stmt):
+            return False
+    return False
