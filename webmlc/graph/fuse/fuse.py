@@ -30,6 +30,9 @@ from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
 
 POINTWISE = MAPS | {"injective"}
+QUANTISE_BLOCKS = ("webmlc", "QuantiseBlocks")
+ROW_NORMS = frozenset({("", "RMSNormalization"), ("", "LayerNormalization")})
+"""The operators that normalise rows, and that the kernel of a `QuantiseBlocks` may compute."""
 MAX_NODES = 64
 """The most nodes of one kernel. Build time and code grow at least in proportion to it. The largest
 kernel of the tested models has 58 nodes (a quantised LSTM).
@@ -46,13 +49,15 @@ class FusionLimits:
 
     `nodes` bounds its code, `buffers` its parameters (8 storage buffers on a default WebGPU
     device), `binding_bytes` the bytes of each. `pads` lets a contraction or reduction write into
-    the padded feature map that its consumer reads.
+    the padded feature map that its consumer reads. `quantises_rows` lets the kernel that quantises
+    blocks of rows compute these rows, norms of rows included, if nothing else reads them.
     """
 
     nodes: int = MAX_NODES
     buffers: int = 64
     binding_bytes: int = 1 << 32
     pads: bool = False
+    quantises_rows: bool = False
 
 
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
@@ -108,6 +113,10 @@ class _Fusion:
         for node in self.function.nodes:
             if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
+        for node in self.function.nodes if self.limits.quantises_rows else ():
+            if (node.domain, node.op) == QUANTISE_BLOCKS:
+                self.groups[node] = [node]
+                self.take_rows(self.groups[node])
         for node in sorted(self.function.nodes, key=lambda node: node.op != "Concat"):
             if node not in self.groups and not _is_no_kernel(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
@@ -250,6 +259,25 @@ class _Fusion:
             group.insert(0, maker)
             self.groups[maker] = group
             queue += [i for i in maker.inputs if i]
+
+    def take_rows(self, group: list[Node]) -> None:
+        """Let the kernel that quantises blocks compute their rows: maps, what they read once, and
+        a norm of rows before them.
+        """
+
+        def fits(maker: Node) -> bool:
+            return kind_of(maker) in MAPS or self.is_read_once(maker)
+
+        self.take_prologue(group, fits)
+        norm = self.makers.get(group[0].inputs[0])
+        norm_group = self.groups.get(norm, []) if norm is not None else []
+        if norm is None or (norm.domain, norm.op) not in ROW_NORMS or len(group) > 1:
+            return
+        whole = [*norm_group, *group]
+        if norm_group[-1] is norm and self.live_out(whole) == self.live_out(group):
+            for node in norm_group:
+                self.groups[node] = whole
+            self.groups[group[0]] = whole
 
     def is_read_once(self, maker: Node) -> bool:
         """True for a pointwise node whose consumers read every element once. Concat and Transpose

@@ -234,9 +234,12 @@ def _quantised_types(context: Context) -> tuple[TensorType, ...]:
 
 def _quantise_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
     """Quantise each block by its largest magnitude: the words, the scales, and the sums of the
-    quantised numbers.
+    quantised numbers. Data that the same kernel computes are stored: two stages read them.
     """
     data, block = operand(inputs, 0), int(context.attribute("block"))
+    if data.body is not None:
+        computed = data
+        data = compute("data", data.shape, lambda *axes: computed[axes], keep=True)
     words, blocks = (type_.shape for type_ in context.outputs[:2])
 
     def magnitude(*axes: Expr) -> Expr:

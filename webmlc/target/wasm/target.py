@@ -13,6 +13,7 @@ from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.choose_padding import padding_alternatives
 from webmlc.graph.fuse.concat_in_place import concat_in_place
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
 from webmlc.graph.quantise.use_byte_products import use_byte_products
@@ -23,8 +24,8 @@ from webmlc.target.target import Target
 from webmlc.target.wasm.fits_scratch import fits_scratch
 from webmlc.target.wasm.lowering import lowering
 
-LIMITS = FusionLimits(pads=True)
-"""The limits of fusion: a kernel may pad its input itself."""
+LIMITS = FusionLimits(pads=True, quantises_rows=True)
+"""The limits of fusion: a kernel may pad its input itself, and quantise the rows that it makes."""
 
 
 def split_for_scratch(module: Module) -> Module:
@@ -50,6 +51,7 @@ WASM = Target(
         ("fuse", partial(fuse, limits=LIMITS)),
         ("concat in place", concat_in_place),
         ("append in place", append_in_place),
+        ("merge siblings", merge_siblings),
         ("lower", partial(lower_module, form=CPU_FORM)),
         ("split for scratch", split_for_scratch),
     ),

@@ -139,12 +139,38 @@ def _gather_rows(schedule: Schedule) -> tuple[Schedule, int]:
         if (buffer := written_buffer(schedule.block(name)))
         and is_parameter(schedule.function, buffer)
     ]
+    if len(outputs) > 1:
+        return _gather_forward(schedule)
     if len(outputs) != 1 or outputs[0] != schedule.blocks()[-1]:
         return schedule, 0
     anchor = outputs[0]
     if fold_of(schedule.block(anchor)) is not None:
         anchor = schedule.cache_write(anchor, "local")
     return _gather(schedule, anchor)
+
+
+def _gather_forward(schedule: Schedule) -> tuple[Schedule, int]:
+    """Put the stages of several results under the outermost loops of the first stage, as few loops
+    as leave no loop of symbolic size inside; returns the schedule and how many loops they share.
+    """
+    first, *others = schedule.blocks()
+    reduced = schedule.reduce_loops(first)
+    loops = [loop for loop in schedule.loops(first) if loop not in reduced]
+    symbolic = [n for n, loop in enumerate(loops, 1) if extent_of(schedule, loop) is None]
+    depth = max(symbolic, default=1)
+    if depth > len(loops):
+        return schedule, 0
+    gathered = schedule.copy()
+    try:
+        for name in others:
+            gathered.reverse_compute_at(name, loops[depth - 1])
+    except ScheduleError:
+        return schedule, 0
+    for name in (first, *others):
+        buffer = written_buffer(gathered.block(name))
+        if buffer is not None and not is_parameter(gathered.function, buffer):
+            _keep_near(gathered, name)
+    return gathered, depth
 
 
 def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
