@@ -134,9 +134,10 @@ async function openExecutors(base, manifest, options, choice, adapter, cpu) {
     dispose(executors); // also those that opened meanwhile
     throw error;
   }
-  const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
+  const { weights, arena, memory, largest_binding: largestBinding, features, row = null } = program.resources;
   const readsFirst = readsInputsFirst(manifest, Object.values(executors)[0].stages);
-  return { ...choice, variant, executors, readsInputsFirst: readsFirst, resources: { weights, arena, memory, largestBinding, features, download } };
+  const resources = { weights, arena, memory, largestBinding, features, download, row };
+  return { ...choice, variant, executors, readsInputsFirst: readsFirst, resources };
 }
 
 /** Choose the number of threads. @param {number | undefined} threads @returns {{ threads: number, threadsReason: string }} */

@@ -67,6 +67,7 @@ export interface Resources {
   arena: Partial<Record<Device, number | null>>;
   memory: number | null;
   largest_binding: number | null;
+  row?: { steps: number; bytes: number; bytes_per_row: number };
   scratch_per_thread: number;
   features: string[];
 }

@@ -82,6 +82,11 @@ export interface Model {
     largestBinding: number | null;
     features: string[];
     download: number;
+    /**
+     * A run that appends one row to the states of a session (of a language model: a token): its kernels or dispatches, and the
+     * least bytes that they read and write, which grow by `bytes_per_row` for each row of the session. Null without states.
+     */
+    row: { steps: number; bytes: number; bytes_per_row: number } | null;
   };
   /**
    * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Throws

@@ -22,6 +22,7 @@ from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.quantise.compute_exactly import compute_exactly
+from webmlc.host.load import read_manifest
 from webmlc.package.manifest import File, Symbol
 from webmlc.package.program import signature
 
@@ -55,6 +56,19 @@ def test_logits_equal_reference(
     for device in devices:
         logits = run_parts(tmp_path / "package", device, model)
         np.testing.assert_allclose(logits, expected, atol=2e-5, err_msg=device)
+        check_row_work(tmp_path / "package", device, model)
+
+
+def check_row_work(package: Path, device: str, model: SmallModel) -> None:
+    """Check that the manifest states a token's work. A token reads all keys and values, and nearly
+    all weights.
+    """
+    program = read_manifest(package).programs[device]  # type: ignore[index]
+    row = program.resources.row
+    assert row is not None
+    assert 0 < row.steps < len(program.steps) or not any(run.once for run in program.runs)
+    assert row.bytes_per_row >= model.layers * 2 * model.groups * model.size * 4
+    assert 0.5 * program.resources.weights < row.bytes < 4 * program.resources.weights
 
 
 def check_assets(package: Path, files: Mapping[str, File], positions: int) -> None:

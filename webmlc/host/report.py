@@ -13,7 +13,7 @@ from typing import Any
 
 from webmlc.core.machine import Device
 from webmlc.host.load import read_manifest
-from webmlc.package.manifest import Manifest, Program
+from webmlc.package.manifest import Manifest, Program, RowWork
 
 _RUNTIME_SUFFIXES = (".js", ".html", ".css")
 
@@ -43,6 +43,17 @@ def package_report(folder: Path) -> dict[str, Any]:
     }
 
 
+def _row_work(row: RowWork | None) -> dict[str, Any]:
+    """What a run that appends one row takes: a token of a language model."""
+    if row is None:
+        return {}
+    return {
+        "steps per token": row.steps,
+        "bytes per token": row.bytes,
+        "bytes per token and token of context": row.bytes_per_row,
+    }
+
+
 def _program(manifest: Manifest, device: Device, program: Program) -> dict[str, Any]:
     used = {b.tensor for b in program.buffers if b.tensor is not None}
     weights = sum(f.bytes for f in manifest.weights if used & f.tensors.keys())
@@ -61,4 +72,5 @@ def _program(manifest: Manifest, device: Device, program: Program) -> dict[str, 
         "arena bytes": dict(program.resources.arena),
         "memory bytes": program.resources.memory,
         "largest binding bytes": program.resources.largest_binding,
+        **_row_work(program.resources.row),
     }

@@ -24,7 +24,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Literal, cast, get_args
 
 from webmlc.core.dtypes import DType
@@ -45,6 +45,7 @@ from webmlc.package.manifest import (
     Port,
     Program,
     Resources,
+    RowWork,
     Run,
     Segment,
     StatePort,
@@ -169,6 +170,7 @@ def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dic
             "largest_binding": resources.largest_binding,
             "scratch_per_thread": resources.scratch_per_thread,
             "features": list(resources.features),
+            **({"row": asdict(resources.row)} if resources.row is not None else {}),
         },
     }
     if program.modules:
@@ -365,6 +367,13 @@ def _read_programs(root: JsonObject, tensors: AbstractSet[str]) -> Mapping[Devic
     }
 
 
+def _read_row_work(resources: JsonObject) -> RowWork | None:
+    if "row" not in resources.data:
+        return None
+    row = JsonObject(resources.get("row", dict), resources.path("row"))
+    return RowWork(*(row.get(field.name, int) for field in fields(RowWork)))
+
+
 def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> Program:
     resources = JsonObject(o.get("resources", dict), o.path("resources"))
     o = JsonObject({**o.data, **{k: unfold(o.get(k, list)) for k in ("buffers", "steps")}}, o.where)
@@ -381,6 +390,7 @@ def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> P
             largest_binding=resources.size("largest_binding"),
             scratch_per_thread=resources.get("scratch_per_thread", int),
             features=resources.strings("features"),
+            row=_read_row_work(resources),
         ),
         modules=cast("Mapping[str, str]", o.get("modules", dict)) if "modules" in o.data else {},
         shaders=o.get("shaders", str) if "shaders" in o.data else None,

@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from webmlc.core.machine import Device
-from webmlc.package.write import Parts
+from webmlc.package.manifest import Manifest, RowWork
 from webmlc.target.kernel_work import KernelWork, kernel_work
+
+if TYPE_CHECKING:
+    from webmlc.package.write import Parts
+
+LENGTHS = (512, 1024)
+"""Two lengths of a session, to tell the work of a run from that of each row: both are linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,23 @@ def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[S
         StepWork(step.kernel, step.origin, works.get(step.kernel, none))
         for step in parts.programs[device].steps
     )
+
+
+def row_work(parts: Parts, manifest: Manifest, device: Device) -> RowWork | None:
+    """The work of a run that appends one row. It is `None` for models without states, and for
+    those whose kernels are not known.
+    """
+    if not manifest.length or device not in parts.kernels:
+        return None
+    is_run: list[bool] = []
+    for run in manifest.programs[device].runs:
+        is_run += [not run.once] * (run.last - run.first)
+    totals = []
+    for length in LENGTHS:
+        works = step_work(parts, device, {manifest.length: length})
+        totals.append(sum(w.work.least for w, runs in zip(works, is_run, strict=True) if runs))
+    each = (totals[1] - totals[0]) // (LENGTHS[1] - LENGTHS[0])
+    return RowWork(sum(is_run), totals[0] - each * LENGTHS[0], each)
 
 
 def print_work(

@@ -47,6 +47,7 @@ from webmlc.package.manifest_json import from_json, to_json
 from webmlc.package.memory_plan import layout, used_on
 from webmlc.package.replace_package import replaced_package
 from webmlc.package.runtime_files import runtime_files
+from webmlc.package.step_work import row_work
 from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
 
@@ -187,7 +188,9 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         state_ports=tuple(parts.state_ports),
     )
     programs = {
-        device: replace(p, resources=resources(draft, device))
+        device: replace(
+            p, resources=replace(resources(draft, device), row=row_work(parts, draft, device))
+        )
         for device, p in draft.programs.items()
     }
     manifest = replace(draft, programs=programs)
