@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
-from webmlc.loops.ir import Buffer, Let, LoopFunction, Stmt, Store, seq
+from webmlc.loops.ir import Buffer, Let, LoopFunction, Stmt, Store, map_statements, seq
 
 DEPTH = 3000
 """More statements inside each other than Python's recursion reaches."""
@@ -28,3 +28,15 @@ def test_deep_functions_are_compared() -> None:
     assert one == replace(other, origin=("node",))
     assert one != replace(other, name="other")
     assert one.key() == replace(other, name="other").key()
+
+
+def test_deep_functions_are_rewritten() -> None:
+    def other_last(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Store(value=Const(value=7)):
+                return replace(stmt, value=Const(8))
+        return None
+
+    one = _chain(7)
+    assert replace(one, body=map_statements(one.body, other_last)) == _chain(8)
+    assert replace(one, body=map_statements(one.body, lambda _: None)) == one

@@ -16,7 +16,7 @@ and parses as Python (`loops.text`), and `loops.interp` defines its meaning:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
@@ -285,24 +285,36 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     """Rewrite statements bottom-up.
 
     `rule` receives each statement with its rewritten children. It returns a replacement, or `None`
-    to keep the statement. Sequences are flattened.
+    to keep the statement. Sequences are flattened. The walk is a loop: an unrolled body nests more
+    lets than Python's recursion reaches.
     """
-    match root:
-        case Seq(statements=statements):
-            new: Stmt = seq(*(map_statements(s, rule) for s in statements))
+    pending, results = [(root, False)], list[Stmt]()
+    while pending:
+        stmt, is_expanded = pending.pop()
+        children = child_statements(stmt)
+        if children and not is_expanded:
+            pending.append((stmt, True))
+            pending.extend((child, False) for child in reversed(children))
+            continue
+        mapped = results[len(results) - len(children) :]
+        del results[len(results) - len(children) :]
+        new = _with_children(stmt, mapped)
+        results.append(rule(new) or new)
+    return results[0]
+
+
+def _with_children(stmt: Stmt, children: Sequence[Stmt]) -> Stmt:
+    """The statement with other child statements, in the order of `child_statements`."""
+    match stmt:
+        case Seq():
+            return seq(*children)
         case For() | Let():
-            body = map_statements(root.body, rule)
-            new = root if body is root.body else replace(root, body=body)
-        case If(then=then, otherwise=otherwise):
-            other = None if otherwise is None else map_statements(otherwise, rule)
-            new = replace(root, then=map_statements(then, rule), otherwise=other)
-        case Block(body=inner, init=init):
-            first = None if init is None else map_statements(init, rule)
-            new = replace(root, body=map_statements(inner, rule), init=first)
-        case _:
-            new = root
-    result = rule(new)
-    return new if result is None else result
+            return stmt if children[0] is stmt.body else replace(stmt, body=children[0])
+        case If(otherwise=otherwise):
+            return replace(stmt, then=children[0], otherwise=otherwise and children[1])
+        case Block(init=init):
+            return replace(stmt, body=children[-1], init=init and children[0])
+    return stmt
 
 
 def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:

@@ -85,27 +85,47 @@ def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows) -> Tensor:
-    """The flat index of each maximum in the whole input. If several are equal, the first one."""
+    """The flat index of each maximum in the whole input. If several are equal, the first one.
+
+    The reduction finds the number of a tap, a constant where its loops are unrolled; the last stage
+    computes the index of that tap alone. 2**31 - 1 if no tap is the maximum, which is a NaN then.
+    """
     rank, spatial = windows.rank, x.shape[2:]
     columns_first = bool(context.attribute("storage_order", 0))
     order = range(rank)[::-1] if columns_first else range(rank)
     nothing = const(2**31 - 1)
 
-    def position(n: Expr, c: Expr, *axes: Expr) -> Expr:
-        padded_place = windows.positions(axes[:rank], axes[rank:])
-        place = [p - b for p, b in zip(padded_place, windows.begins, strict=True)]
-        inside: Expr = const(True, DType.bool)
-        flat: Expr = n * x.shape[1] + c
-        for d in range(rank):
-            inside = inside & (place[d] >= 0) & (place[d] < spatial[d])
-        for d in order:
-            flat = flat * spatial[d] + place[d]
-        best = call("eq", x[(n, c, *place)], pooled[(n, c, *axes[:rank])])
-        return select(inside & best, flat, nothing)
+    def place(window: Sequence[Expr], tap: Sequence[Expr]) -> list[Expr]:
+        padded_place = windows.positions(window, tap)
+        return [p - b for p, b in zip(padded_place, windows.begins, strict=True)]
+
+    def tap_number(n: Expr, c: Expr, *axes: Expr) -> Expr:
+        at = place(axes[:rank], axes[rank:])
+        is_maximum: Expr = const(True, DType.bool)
+        number: Expr = ZERO
+        for d, kernel in enumerate(windows.kernel):
+            number = number * kernel + axes[rank + d]
+            if not windows.is_inside(d):
+                is_maximum = is_maximum & (at[d] >= 0) & (at[d] < spatial[d])
+        is_maximum = is_maximum & call("eq", x[(n, c, *at)], pooled[(n, c, *axes[:rank])])
+        return select(is_maximum, number, nothing)
 
     taps = [const(k) for k in windows.kernel]
-    first = reduce("position", pooled.shape, taps, "min", position)
-    return compute("indices", pooled.shape, lambda *i: first[i].astype(DType.int64))
+    first = reduce("position", pooled.shape, taps, "min", tap_number)
+
+    def index(n: Expr, c: Expr, *window: Expr) -> Expr:
+        number = first[(n, c, *window)]
+        remainder, tap = number, list[Expr]()
+        for kernel in reversed(windows.kernel):
+            tap.insert(0, remainder % kernel)
+            remainder = remainder // kernel
+        at = place(window, tap)
+        flat: Expr = n * x.shape[1] + c
+        for d in order:
+            flat = flat * spatial[d] + at[d]
+        return select(call("eq", number, nothing), nothing, flat).astype(DType.int64)
+
+    return compute("indices", pooled.shape, index)
 
 
 def mean_type(dtype: DType) -> DType:

@@ -7,6 +7,15 @@ import numpy as np
 from tests.fuzz.sizes.cases.case import INF, Cases, floats, integers, ones
 
 CASES: Cases = {
+    "places of maxima in large symbolic windows": (
+        """g (float[n,1,h,w] x) => (float[n,1,k,l] y, int64[n,1,k,l] i) {
+            y, i = MaxPool<kernel_shape=[5,5], pads=[2,2,2,2], storage_order=1>(x) }""",
+        [
+            ("equal", {"x": floats(*range(63), 70, *range(63)).reshape(1, 1, 1, 127)}),
+            ("equal", {"x": floats(*(i * 37 % 19 for i in range(99))).reshape(1, 1, 9, 11)}),
+            ("equal", {"x": np.full((1, 1, 6, 6), -np.inf, np.float32)}),
+        ],
+    ),
     "scales that are not one for each axis": (
         "g (float[2,3] x, float[n] s) => (float[a,b] y) { y = Resize(x, , s) }",
         [

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import Const, as_int
+from webmlc.core.expr import Call, Const, as_int
 from webmlc.core.machine import Machine
-from webmlc.loops.ir import Block, LoopFunction, loads
+from webmlc.core.rewrite import walk
+from webmlc.loops.ir import Block, Load, LoopFunction, expressions, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, is_vectorizable, stride
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
@@ -53,6 +54,10 @@ PIXELS = 4
 old as the rule)."""
 UNROLLED_TAPS = 25
 """Taps of the largest window that is unrolled, by default: 5x5."""
+UNROLLED_SELECTIONS = 9
+"""The same where each tap selects by what it reads: 3x3. An update is a dozen instructions then, of
+each lane; tiles of 5x5 would nest a thousand values.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,8 @@ def window_facts(schedule: Schedule, update: str, lanes: int, fixed: int = 0) ->
     if live[-1] not in inner:
         return None
     taps = product([schedule.extent(loop) for loop in schedule.reduce_loops(update)])
-    is_small = taps is not None and taps <= UNROLLED_TAPS
+    longest = UNROLLED_SELECTIONS if _has_data_conditions(block) else UNROLLED_TAPS
+    is_small = taps is not None and taps <= longest
     edge = _edge(schedule, update, live[-1], lanes, is_small)
     if edge is None:
         return None
@@ -106,6 +112,17 @@ def window_facts(schedule: Schedule, update: str, lanes: int, fixed: int = 0) ->
     outer = [loop for loop in spatial if loop != live[-1]]
     has_rows = len(live) > 1 and outer[-1:] == [live[-2]] and edge == 0
     return WindowFacts(edge, has_rows, is_small)
+
+
+def _has_data_conditions(block: Block) -> bool:
+    """True if the update selects by elements that it reads, as the place of a maximum does."""
+    return any(
+        isinstance(condition, Load)
+        for value in expressions(block.body)
+        for node in walk(value)
+        if isinstance(node, Call) and node.op == "select"
+        for condition in walk(node.args[0])
+    )
 
 
 def window_space(facts: WindowFacts, machine: Machine) -> Space:
