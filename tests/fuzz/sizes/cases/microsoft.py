@@ -32,6 +32,16 @@ CASES: Cases = {
             ("refused", {"x": ones(1, 1, 2), "s": ones(1, 3, 2), "w": floats(1, 2)}),
         ],
     ),
+    "a bias of scores that would broadcast along keys": (
+        """g (float[1,2,2] q, float[n,1,m,k] b) => (float[1,2,2] y) {
+            y = com.microsoft.MultiHeadAttention<num_heads=1>(q, q, q, "", "", b) }""",
+        [
+            ("equal", {"q": ones(1, 2, 2), "b": ones(1, 1, 2, 2)}),
+            ("refused", {"q": ones(1, 2, 2), "b": ones(1, 1, 2, 1)}),
+            ("refused", {"q": ones(1, 2, 2), "b": ones(1, 1, 1, 2)}),
+            ("refused", {"q": ones(1, 2, 2), "b": ones(2, 1, 2, 2)}),
+        ],
+    ),
     "keys of other batches": (
         """g (float[n,1,2] q, float[m,1,2] k) => (float[n,1,2] y) {
             y = com.microsoft.MultiHeadAttention<num_heads=1>(q, k, k) }""",

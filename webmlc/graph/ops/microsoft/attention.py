@@ -16,6 +16,7 @@ from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.rows import (
+    check_score_bias,
     known_size,
     number,
     optional,
@@ -140,8 +141,10 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     x, weights, bias, mask, past, score_bias = (optional(context, i) for i in range(6))
     assert x is not None and weights is not None
     before = context.shape(4)[3] if past is not None else ZERO
-    _check_mask(context, 3, canonical(before + context.shape(0)[1]))
+    total = canonical(before + context.shape(0)[1])
+    _check_mask(context, 3, total)
     heads = context.count("num_heads")
+    check_score_bias(context, 5, context.shape(0)[0], heads, context.shape(0)[1], total)
     columns = known_size(context.shape(1)[1], "the number of columns of the weights")
     sizes = [int(s) for s in context.attribute("qkv_hidden_sizes", ()) or (columns // 3,) * 3]
     cache = {"batch": context.shape(0)[0], "heads": const(heads), "size": const(sizes[1] // heads)}
@@ -205,7 +208,9 @@ def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
     check_shapes(context, f"batch length {query}", "", "", "columns", heads=heads, parts=3)
     _check_keys(context, heads)
     before = context.shape(6)[2] if context.has(6) else ZERO
-    _check_mask(context, 4, canonical(before + _key_count(context)))
+    keys = canonical(before + _key_count(context))
+    _check_mask(context, 4, keys)
+    check_score_bias(context, 5, context.shape(0)[0], heads, context.shape(0)[1], keys)
     parts = list(_separate(context, build))
     has_heads = context.has(1) and context.rank(1) == 4
     if (bias := optional(context, 3)) is not None:

@@ -16,6 +16,7 @@ from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
 from webmlc.graph.ops.microsoft.rotary import rotate
 from webmlc.graph.ops.microsoft.rows import (
+    check_score_bias,
     known_size,
     optional,
     reshape,
@@ -168,6 +169,8 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
         limited = build("Tanh", build("Div", scores, attention.number(cap)))
         scores = build("Mul", limited, attention.number(cap))
     if (bias := optional(context, 10)) is not None:
+        total = context.known_value(6, "the total sequence length").reshape(-1)[0]
+        check_score_bias(context, 10, context.shape(0)[0], heads, context.shape(0)[1], total)
         scores = build("Add", scores, bias)
     window = int(attribute("local_window_size", -1))
     if window == 0:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator
+from webmlc.graph.ops.shapes import check_shape, check_stretches
 
 DOMAIN = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...] | None]
@@ -58,6 +59,16 @@ def select_outputs(context: Context, *results: str | None) -> tuple[str, ...]:
 def optional(context: Context, index: int) -> str | None:
     """The name of an input, or None if it is omitted."""
     return context.node.inputs[index] if context.has(index) else None
+
+
+def check_score_bias(context: Context, index: int, *scores: Expr | int) -> None:
+    """Check that a bias of scores [B, N, S, T] has their last two sizes, and one or all of their
+    batches and heads.
+    """
+    if context.has(index):
+        batch, heads, *last = map(as_expr, scores)
+        check_stretches(context, index, (batch, heads, *last))
+        check_shape(context, index, (*context.shape(index)[:2], *last))
 
 
 def number(build: Builder, value: float, dtype: DType) -> str:
