@@ -12,6 +12,7 @@ import onnx
 from tests.fuzz.sizes import devices, judge
 from tests.fuzz.sizes.devices import Way
 from tests.fuzz.sizes.draw import Form, Subject
+from tests.fuzz.sizes.elements import magnitudes, with_magnitudes
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.processes import Failure, Process
 from tests.fuzz.sizes.verdict import NUDGED_RUNS, UNJUDGED, Outputs, Verdict, judge_run
@@ -95,7 +96,8 @@ class Bench:
         data = model.SerializeToString()
         nudge = partial(self._nudged, data, feeds, way == "webgpu")
         reference = partial(self.judge.ask, "reference", data, feeds)
-        return judge_run(model, feeds, ours, judged, nudge, reference, way == "webgpu")
+        sums = partial(self._sum_magnitudes, model, feeds)
+        return judge_run(model, feeds, ours, judged, nudge, reference, way == "webgpu", sums)
 
     def judged(self, model: onnx.ModelProto, runs: list[Feeds]) -> list[Outputs | Failure]:
         """What the judge says of each run."""
@@ -113,6 +115,13 @@ class Bench:
         self.judge.ask("open", data)
         results = self.judge.ask("nudged", feeds, NUDGED_RUNS, flushes)
         return [results] if isinstance(results, Failure) else results
+
+    def _sum_magnitudes(self, model: onnx.ModelProto, feeds: Feeds) -> Outputs | Failure:
+        """The run of the judge on the magnitudes of inputs and constants."""
+        opened = self.judge.ask("open", with_magnitudes(model).SerializeToString())
+        positive = {name: magnitudes(array) for name, array in feeds.items()}
+        result: Outputs | Failure = opened or self.judge.ask("run", positive)
+        return result
 
     def _run(
         self, folder: str, way: Way, threads: int, runs: list[Feeds]

@@ -117,6 +117,30 @@ class DFT(OpRun):  # type: ignore[misc]
         return (np.moveaxis(np.moveaxis(parts, -1, along + 1), 0, -1).astype(x.dtype),)
 
 
+class STFT(OpRun):  # type: ignore[misc]
+    """The transform of each frame by itself, exact as `DFT`. onnx.reference and onnxruntime
+    multiply an infinity by the other part of the complex window, which is 0: a NaN.
+    """
+
+    def _run(
+        self,
+        x: Array,
+        step: Array,
+        window: Array | None = None,
+        length: Array | None = None,
+        onesided: int = 1,
+    ) -> tuple[Array]:
+        size = window.shape[0] if window is not None else int(length)  # type: ignore[arg-type]
+        signal = x if x.ndim == 3 else x[..., None]
+        starts = range(0, signal.shape[1] - size + 1, int(step))
+        frames = np.stack([signal[:, start : start + size] for start in starts], axis=1)
+        frames = frames.astype(np.float64)
+        if window is not None:
+            frames = frames * window[:, None]
+        transform = DFT.eval(frames, axis=2, inverse=0, onesided=onesided)
+        return (np.asarray(transform, x.dtype),)
+
+
 def _from_one_side(x: Array, length: Array | None, axis: int) -> Array:
     """The real signal whose transform has these first bins; the other bins are their conjugates."""
     size = 2 * (x.shape[axis] - 1) if length is None else int(length)
@@ -152,5 +176,5 @@ class DynamicQuantizeMatMul(OpRun):  # type: ignore[misc]
         return (product if bias is None else product + bias,)
 
 
-EXACT = (Pow, LRN, GridSample, MicrosoftGridSample, DFT, DynamicQuantizeMatMul)
+EXACT = (Pow, LRN, GridSample, MicrosoftGridSample, DFT, STFT, DynamicQuantizeMatMul)
 """All of them."""

@@ -271,10 +271,10 @@ _ORDER = (
 
 SUMS = {
     **dict.fromkeys(
-        ("Attention", "AveragePool", "CDist", "Conv", "ConvTranspose", "DFT", "DeformConv",
+        ("Attention", "AveragePool", "CDist", "Conv", "ConvTranspose", "DeformConv",
          "FusedConv", "GRU", "Gemm", "GlobalAveragePool", "GroupNormalization",
          "GroupQueryAttention", "LSTM", "MatMul", "MatMulNBits", "MultiHeadAttention", "RNN",
-         "ReduceMean", "ReduceSum", "Resize", "STFT"),
+         "ReduceMean", "ReduceSum", "Resize"),
         _ORDER,
     ),
     **dict.fromkeys(

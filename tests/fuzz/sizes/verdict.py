@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from tests.fuzz.graph import Array
-from tests.fuzz.sizes import rules
+from tests.fuzz.sizes import elements, rules
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.processes import Failure
 
@@ -67,9 +67,10 @@ def judge_run(
     nudge: Callable[[], Sequence[Outputs | Failure]],
     reference: Callable[[Sequence[str]], Outputs | Failure],
     on_gpu: bool = False,
+    sum_magnitudes: Callable[[], Outputs | Failure] = lambda: Failure("refused", ""),
 ) -> Verdict:
     """The verdict on one run. `nudge` runs the judge on nudged inputs; `reference` is the second
-    opinion on outputs.
+    opinion on outputs; `sum_magnitudes` runs the judge on the magnitudes of inputs and constants.
     """
     if isinstance(judged, Failure) and judged.kind in UNJUDGED:
         return Verdict("unjudged", judged.message)
@@ -125,8 +126,38 @@ def judge_run(
     for name, message in disputed.items():
         makers = _makers(model, name)
         named = [maker for maker in makers if maker in reasons]
+        wrong = _wrong_of(name, ours, judged, others, terms)
+        if wrong is not None and _has_no_reason(model, feeds, name, wrong, sum_magnitudes):
+            verdicts.append(Verdict("differs", message, makers[0]))
+            continue
         verdicts.append(_by_rule("differs", message, (named or makers)[0], reasons))
     return next((verdict for verdict in verdicts if verdict.is_bug), verdicts[0])
+
+
+def _wrong_of(
+    name: str, ours: Outputs, judged: Outputs, nudged: Sequence[Outputs], terms: int
+) -> Array | None:
+    """The elements of an output that are wrong; None if its shape is."""
+    got, want = ours[name], judged[name]
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return None
+    return _wrong(got, want, [other[name] for other in nudged], terms)
+
+
+def _has_no_reason(
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    name: str,
+    wrong: Array,
+    sum_magnitudes: Callable[[], Outputs | Failure],
+) -> bool:
+    """True if an element is wrong that a rule for its operator has no reason for."""
+    allowed = elements.may_differ(model, _with_constants(model, feeds), name)
+    if allowed is None and elements.is_linear(model, name):
+        sums = sum_magnitudes()
+        if not isinstance(sums, Failure):
+            allowed = elements.may_overflow(sums[name])
+    return allowed is not None and bool((wrong & ~allowed).any())
 
 
 def _allowed(
@@ -150,7 +181,24 @@ def _allowed(
         return allowed
     if finite_differ:
         return allowed
-    return allowed | rules.SUMS | (rules.FINITE_ON_GPU if on_gpu else {})
+    allowed |= rules.SUMS
+    if on_gpu:
+        allowed |= {o: r for o, r in rules.FINITE_ON_GPU.items() if _adds(model, o)}
+    return allowed
+
+
+def _adds(model: onnx.ModelProto, operator: str) -> bool:
+    """True if such a node adds or subtracts, itself or in a body."""
+    bodies = [a.g for n in model.graph.node if n.op_type == operator for a in n.attribute]
+    added = {node.op_type for body in bodies for node in _all_nodes(body)}
+    return bool({operator, *added} & {"Add", "Sub"})
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from _all_nodes(attribute.g)
 
 
 def _with_constants(model: onnx.ModelProto, feeds: Feeds) -> Feeds:

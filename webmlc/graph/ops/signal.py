@@ -7,6 +7,7 @@ a signal of length N is one matrix product: [N · parts] · [N · parts][bins ·
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -64,18 +65,27 @@ def transform_matrix(
     n, k = np.arange(input_bins), np.arange(length)
     if onesided and not inverse:
         k = k[: length // 2 + 1]
-    angle = sign * 2 * np.pi * (np.outer(n, k) % length) / length
+    turns = np.outer(n, k) % length
+    cosine, sine = _exact_wave(np.cos, turns, length), sign * _exact_wave(np.sin, turns, length)
     scale = 1.0 / length if inverse else 1.0
     if onesided and inverse:  # a conjugate bin has the same real part: count it twice
         weight = np.where((n == 0) | (2 * n == length), 1.0, 2.0)[:, None] * scale
         weight[length // 2 + 1 :] = 0
-        return np.stack([np.cos(angle) * weight, -np.sin(angle) * weight], 1).reshape(-1, length)
-    real, imaginary = np.cos(angle) * scale, np.sin(angle) * scale
+        return np.stack([cosine * weight, -sine * weight], 1).reshape(-1, length)
+    real, imaginary = cosine * scale, sine * scale
     rows = [np.stack([real, imaginary], -1)]
     if parts == 2:
         rows.append(np.stack([-imaginary, real], -1))
     matrix: Array = np.stack(rows[: min(parts, 2)], 1)
     return matrix.reshape(input_bins * parts, -1)
+
+
+def _exact_wave(wave: Callable[[Array], Array], turns: Array, length: int) -> Array:
+    """A sine or cosine of these parts of `length` turns. Its zeros and extremes are exact: 1e-16 of
+    a huge element would hide the others, and 1e-16 of an infinity is one.
+    """
+    values = wave(2 * np.pi * turns / length)
+    return np.where(turns * 4 % length == 0, np.round(values), values)
 
 
 def _dft(context: Context, build: Builder) -> tuple[str, ...]:

@@ -7,6 +7,14 @@ import numpy as np
 from tests.fuzz.sizes.cases.case import INF, NAN, Cases, floats, integers
 
 CASES: Cases = {
+    "an infinity in a frame, whose transform has an exact 0": (
+        "g (float[1,n,1] x) => (float[1,m,5,2] y) <int64 s = {4}, int64 l = {8}> "
+        '{ y = STFT(x, s, "", l) }',
+        [
+            ("equal", {"x": floats(1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3).reshape(1, 12, 1)}),
+            ("by reference", {"x": floats(0, 1, 2, -INF, 3, 4, 5, 6).reshape(1, 8, 1)}),
+        ],
+    ),
     "powers of infinity, and infinite powers": (
         "g (float[n] x, float[n] e) => (float[n] y) { y = Pow(x, e) }",
         [
