@@ -1,5 +1,5 @@
-"""Statistics over many elements on the GPU, in models whose sizes a run decides: one package, built
-once, against numpy.
+"""Statistics over many elements, in models whose sizes a run decides: on the GPU, one package, built
+once, against numpy; a sum on the CPU.
 """
 
 from __future__ import annotations
@@ -69,3 +69,15 @@ def test_statistics_of_rows(rows: webmlc.Model, shape: tuple[int, ...]) -> None:
     wide = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     np.testing.assert_allclose(result["y"], wide / wide.sum(1, keepdims=True), rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(result["all"], x.sum(dtype=np.float64), rtol=1e-3, atol=1e-2)
+
+
+def test_ones_are_counted_beyond_2_to_the_24(tmp_path: Path) -> None:
+    """One float32 accumulator stops at 16,777,216. On the CPU alone: the software GPU of the tests,
+    llvmpipe, ends every loop of a shader after 65,535 iterations.
+    """
+    text = "agraph (float[n, m] x) => (float y) { y = ReduceSum <keepdims = 0> (x) }"
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]>\n' + text)
+    webmlc.build(model, tmp_path, target="wasm")
+    loaded = webmlc.load(tmp_path, device="wasm")
+    assert loaded.run({"x": np.ones((4100, 4100), np.float32)})["y"] == 4100 * 4100
+    loaded.dispose()

@@ -206,6 +206,11 @@ def _has_sequence_of_0(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return lengths is not None and bool((lengths == 0).any())
 
 
+def _has_infinite_scale(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    scale = feeds.get(node.input[1])
+    return scale is None or bool(np.isinf(scale.astype(np.float64)).any())
+
+
 def _never_runs(node: onnx.NodeProto, feeds: Feeds) -> bool:
     """True if a Loop has no steps, or only a run knows whether it has some."""
     arrays = [feeds.get(name) for name in node.input[:2] if name]
@@ -248,6 +253,10 @@ DIFFERS_IF: dict[str, tuple[str, Condition]] = {
     ),
     **dict.fromkeys(("GlobalMaxPool", "MaxPool"), (_LOWEST, _reads_lowest)),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), (_NO_STEPS, _has_sequence_of_0)),
+    "InstanceNormalization": (
+        "onnxruntime subtracts the mean times the scale: of an infinite scale, a NaN",
+        _has_infinite_scale,
+    ),
     "Loop": (
         "onnxruntime has no sizes for what a loop without steps stacks: zeros stand for them",
         _never_runs,

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 from tests.fuzz.graph import Array
-from tests.fuzz.sizes import judge
+from tests.fuzz.sizes import elements, judge
 from tests.fuzz.sizes.check import Bench
 from tests.fuzz.sizes.draw import draw_subject, operators
 from tests.fuzz.sizes.processes import Failure, Process
@@ -72,6 +72,47 @@ def test_verdicts() -> None:
     assert {v.is_bug for v in (verdict(off, TWO), verdict(named, TWO), verdict(TWO, refused))} == {
         True
     }
+
+
+def in_one_node(text: str, feeds: Outputs, ours: Array, on_gpu: bool = False) -> str:
+    """The verdict on a model `y = ...` of inputs of ranks that `feeds` has."""
+    inputs = ", ".join(f"float[{','.join('n' * a.ndim)}] {n}" for n, a in feeds.items())
+    kind, rank = ("int64" if ours.dtype.kind == "i" else "float"), ",".join("k" * ours.ndim)
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    model = onnx.parser.parse_model(f"{head} g ({inputs}) => ({kind}[{rank}] y) {{ y = {text} }}")
+    session, sums = judge.Judge(), judge.Judge()
+    session.handle("open", model.SerializeToString())
+    sums.handle("open", elements.with_magnitudes(model).SerializeToString())
+    magnitudes = {name: elements.magnitudes(array) for name, array in feeds.items()}
+    missing = Failure("refused", "no reference")
+    return judge_run(
+        model,
+        feeds,
+        {"y": ours},
+        session.handle("run", feeds),  # type: ignore[arg-type]
+        list,
+        lambda _: missing,
+        on_gpu,
+        lambda: sums.handle("run", magnitudes),  # type: ignore[arg-type,return-value]
+    ).kind
+
+
+def test_only_elements_with_a_reason_may_differ() -> None:
+    nan, inf = np.float32(np.nan), np.float32(np.inf)
+    rows = np.array([[3e38, 3e38, -3e38], [1, 2, 3]], np.float32)
+    feeds: Outputs = {"x": rows, "z": np.ones((3, 1), np.float32)}
+    for ours, kind in (([[nan], [6]], "differs by rule"), ([[3e38], [nan]], "differs")):
+        assert in_one_node("MatMul(x, z)", feeds, np.array(ours, np.float32)) == kind
+    feeds = {"x": np.array([[1, nan, 0], [1, 2, 0]], np.float32)}
+    for places, kind in (([2, 1], "differs by rule"), ([2, 0], "differs")):
+        text = "ArgMax<axis=1,keepdims=0>(x)"
+        assert in_one_node(text, feeds, np.array(places)) == kind
+    feeds = {"x": np.array([1e30, 1], np.float32)}
+    for values, kind in (([0.5, np.sin(1)], "differs by rule"), ([0.5, 0.5], "differs")):
+        assert in_one_node("Sin(x)", feeds, np.array(values, np.float32)) == kind
+    feeds = {"x": np.array([inf, inf], np.float32), "z": np.array([-inf, 1], np.float32)}
+    for sums, kind in (([0, inf], "differs by rule"), ([nan, nan], "differs")):
+        assert in_one_node("Add(x, z)", feeds, np.array(sums, np.float32), True) == kind
 
 
 def test_data_may_decide_the_shape_of_a_nudged_run() -> None:
