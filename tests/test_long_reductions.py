@@ -1,4 +1,4 @@
-"""Statistics over many elements, in models whose sizes a run decides: on the GPU, one package, built
+"""Statistics over many elements, in models whose sizes a run decides: one package on the GPU, built
 once, against numpy; a sum on the CPU.
 """
 

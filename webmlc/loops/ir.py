@@ -285,8 +285,7 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     """Rewrite statements bottom-up.
 
     `rule` receives each statement with its rewritten children. It returns a replacement, or `None`
-    to keep the statement. Sequences are flattened. The walk is a loop: an unrolled body nests more
-    lets than Python's recursion reaches.
+    to keep the statement. Sequences are flattened. A loop walks: lets may nest a thousand deep.
     """
     pending, results = [(root, False)], list[Stmt]()
     while pending:
@@ -296,10 +295,9 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
             pending.append((stmt, True))
             pending.extend((child, False) for child in reversed(children))
             continue
-        mapped = results[len(results) - len(children) :]
-        del results[len(results) - len(children) :]
-        new = _with_children(stmt, mapped)
-        results.append(rule(new) or new)
+        first = len(results) - len(children)
+        new = _with_children(stmt, results[first:])
+        results[first:] = [rule(new) or new]
     return results[0]
 
 
