@@ -12,7 +12,12 @@ import pytest
 import webmlc
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, UnsupportedError
-from webmlc.core.expr import Expr, Var, const
+from webmlc.core.expr import Const, Expr, Var, as_int, const
+from webmlc.core.machine import RELAXED
+from webmlc.core.rewrite import substitute
+from webmlc.core.simplify import simplify
+from webmlc.graph.algorithms.attention.tile_rows import tile_rows
+from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.ir import Function, Module, Node, TensorType
 
 HEADS, GROUPS, SIZE = 6, 2, 12
@@ -53,7 +58,7 @@ def test_attention_equals_reference(window: int, softcap: float, tmp_path: Path)
     rng = np.random.default_rng(4)
     for device in ("wasm", "webgpu"):
         model = webmlc.load(tmp_path / "package", device=device)
-        for tokens, keys in ((1, 1), (1, 70), (5, 5), (7, 41), (33, 33)):
+        for tokens, keys in ((1, 1), (1, 70), (5, 5), (6, 6), (7, 41), (33, 33)):
             q = rng.standard_normal((tokens, HEADS, SIZE)).astype(np.float32)
             k, v = rng.standard_normal((2, keys, GROUPS, SIZE)).astype(np.float32)
             k *= 20  # large scores: the exponentials must not overflow
@@ -62,6 +67,20 @@ def test_attention_equals_reference(window: int, softcap: float, tmp_path: Path)
             np.testing.assert_allclose(y, expected, atol=5e-5, err_msg=f"{device} {tokens} {keys}")
         with pytest.raises(InputError, match="keys"):
             model.run({"q": q, "k": k[:8], "v": v[:8]})
+
+
+def test_whole_tiles_of_rows_read_packed_keys() -> None:
+    function = infer_shapes(module_of(scale=1.0))
+    main = tile_rows(function, RELAXED).main
+    operators = ["PackKeys", "CausalScores", "Softmax", "WeightedValues", "CausalAttention"]
+    assert [node.op for node in main.nodes] == [*operators, "Concat"]
+    for tokens, panels, rows, rest in ((1, 0, 0, 1), (14, 5, 12, 2)):
+        values = {Var("tokens"): Const(tokens), Var("keys"): Const(40)}
+        shapes = [main.types[main.nodes[i].outputs[0]].shape for i in (0, 1, 4)]
+        packed, scores, last = (
+            [as_int(simplify(substitute(size, values))) for size in shape] for shape in shapes
+        )
+        assert (packed[1], scores[1], last[0]) == (panels, rows, rest)
 
 
 def test_heads_that_cannot_be_shared() -> None:

@@ -6,6 +6,7 @@ from functools import partial
 
 from webmlc.core.machine import RELAXED, WASM_MACHINES
 from webmlc.graph.algorithms.alternatives import alternatives
+from webmlc.graph.algorithms.attention.tile_rows import tile_rows
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.algorithms.strassen.use_strassen import use_strassen
 from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
@@ -45,6 +46,7 @@ WASM = Target(
     passes=(
         ("use winograd", partial(use_winograd, machine=RELAXED)),
         ("use attention", use_attention),
+        ("tile rows", partial(tile_rows, machine=RELAXED)),
         ("use byte products", use_byte_products),
         ("use strassen", partial(use_strassen, machine=RELAXED)),
         ("split operands", partial(split_operands, limits=LIMITS)),

@@ -10,19 +10,30 @@ The keys of the new tokens are the last ones. So row `i` of the queries attends 
 - `scale`: the factor of the scores.
 - `softcap`: scores become `softcap * tanh(score / softcap)`; 0: they stay.
 - `window`: a query attends to so many keys at most, the last ones; 0: to all.
+- `rows`: the first row of queries that the node computes, and the number of rows; all by default.
+
+`tile_rows.py` replaces the attention of many rows by the operators below and a softmax, because
+their products have register tiles. The keys are packed in P panels of eight (`ops/layout.py`):
+
+    PackKeys(k [N, G, D])                         ->  [G, P, D, 8]
+    CausalScores(q [T, H, D], packed, k)          ->  [H, rows, N]
+    WeightedValues(weights [H, rows, N], v)       ->  [rows, H, D]
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from webmlc.core.expr import Const, Expr, as_int, call, select
+from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import canonical, check_shapes, operand, require
+from webmlc.graph.ops.shapes import ZERO, canonical, check_shapes, operand, require
 
 Tensors = tuple[Tensor | None, ...]
+Hide = Callable[[Expr, Expr], Expr]
 
 
 def _infer(context: Context) -> tuple[TensorType, ...]:
@@ -31,49 +42,146 @@ def _infer(context: Context) -> tuple[TensorType, ...]:
     if heads is None or groups is None or heads % groups:
         raise NotSupportedError(f"{heads} heads of queries for {groups} heads of keys")
     require(context, "at most", context.shape(0)[0], context.shape(1)[0])
-    return (context.type(0),)
+    return (TensorType(context.dtype(0), (_rows(context)[1], *context.shape(0)[1:])),)
+
+
+def _rows(context: Context) -> tuple[Expr, Expr]:
+    """The first row of queries that the node computes, and the number of its rows."""
+    first, rows = context.attribute("rows", None) or (ZERO, context.shape(0)[0])
+    return as_expr(first), as_expr(rows)
 
 
 def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     """The scores, the maximum, exponentials and sum of each row; the product; the quotient."""
     queries, keys, values = (operand(tensors, slot) for slot in range(3))
-    tokens, heads, size = queries.shape
-    count, groups = keys.shape[:2]
-    shared = (as_int(heads) or 1) // (as_int(groups) or 1)
-    past = canonical(count - tokens)
-    scale = context.attribute("scale", 1.0)
-    window, softcap = context.attribute("window", 0), context.attribute("softcap", 0.0)
+    heads, size = queries.shape[1:]
+    count = keys.shape[0]
+    shared = _shared(queries, keys)
+    first, tokens = _rows(context)
     rows = (tokens, heads)
-    dtype = queries.dtype
+    logit = _logit(context, count, _select)
 
     scores = reduce(
         "scores", (*rows, count), (size,), "add",
-        lambda t, h, j, d: queries[t, h, d] * keys[j, h // shared, d],
+        lambda t, h, j, d: queries[t + first, h, d] * keys[j, h // shared, d],
     )  # fmt: skip
 
-    def logit(t: Expr, h: Expr, j: Expr) -> Expr:
-        score = scores[t, h, j] * Const(scale, dtype)
-        if softcap:
-            score = call("tanh", score * Const(1 / softcap, dtype)) * Const(softcap, dtype)
-        visible = call("le", j, t + past)
-        if window:
-            visible = visible & call("gt", j, t + past - window)
-        return select(visible, score, Const(-math.inf, dtype))
-
-    logits = compute("logits", scores.shape, logit, keep=True)
+    logits = compute(
+        "logits", scores.shape, lambda t, h, j: logit(scores[t, h, j], t, j), keep=True
+    )
     top = reduce("max", rows, (count,), "max", lambda t, h, j: logits[t, h, j])
     exponentials = compute(
         "exponential", scores.shape, lambda t, h, j: call("exp", logits[t, h, j] - top[t, h]),
         keep=True,
     )  # fmt: skip
     total = reduce("sum_exp", rows, (count,), "add", lambda t, h, j: exponentials[t, h, j])
+    shape = (*rows, size)
     product = reduce(
-        "product", queries.shape, (count,), "add",
+        "product", shape, (count,), "add",
         lambda t, h, d, j: exponentials[t, h, j] * values[j, h // shared, d],
     )  # fmt: skip
-    return (compute("attention", queries.shape, lambda t, h, d: product[t, h, d] / total[t, h]),)
+    return (compute("attention", shape, lambda t, h, d: product[t, h, d] / total[t, h]),)
+
+
+def _shared(queries: Tensor, keys: Tensor) -> int:
+    """The heads of queries that share a head of keys."""
+    return (as_int(queries.shape[1]) or 1) // (as_int(keys.shape[1]) or 1)
+
+
+def _logit(context: Context, keys: Expr, hide: Hide) -> Callable[[Expr, Expr, Expr], Expr]:
+    """The logit of a score, by the row of the query and the key."""
+    first, _ = _rows(context)
+    past = canonical(keys - context.shape(0)[0] + first)
+    window, softcap = context.attribute("window", 0), context.attribute("softcap", 0.0)
+    dtype = context.dtype(0)
+    scale = Const(context.attribute("scale", 1.0), dtype)
+
+    def logit(score: Expr, t: Expr, j: Expr) -> Expr:
+        score = score * scale
+        if softcap:
+            score = call("tanh", score * Const(1 / softcap, dtype)) * Const(softcap, dtype)
+        last = t + past
+        score = hide(score, last - j)
+        return hide(score, j + window - last - 1) if window else score
+
+    return logit
+
+
+def _select(score: Expr, distance: Expr) -> Expr:
+    """The score, or minus infinity if the distance is negative."""
+    return select(call("ge", distance, 0), score, Const(-math.inf, score.dtype))
+
+
+def _limit(score: Expr, distance: Expr) -> Expr:
+    """The same by arithmetic, in which the lanes of a vector may differ, as they may not in a
+    condition: the smaller of the score and an infinity with the sign of the distance.
+    """
+    dtype = score.dtype
+    infinity = (distance.astype(dtype) + Const(0.5, dtype)) * Const(math.inf, dtype)
+    return call("min", score, infinity)
+
+
+def _infer_packed(context: Context) -> tuple[TensorType, ...]:
+    keys, groups, size = context.shape(0)
+    used = minimum(as_expr(context.attribute("rows")[1]), 1)
+    panels = canonical((keys + (PACK - 1)) // PACK * used)
+    return (TensorType(context.dtype(0), (groups, panels, size, const(PACK))),)
+
+
+def _pack_keys(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """Pack the keys as the right operand of the scores. Copies of the last key fill the last panel.
+    There is no panel if there are no rows.
+    """
+    keys = operand(tensors, 0)
+    last = keys.shape[0] - 1
+    return (
+        compute(
+            "packed", context.outputs[0].shape,
+            lambda g, p, d, c: keys[minimum(p * PACK + c, last), g, d],
+        ),
+    )  # fmt: skip
+
+
+def _infer_scores(context: Context) -> tuple[TensorType, ...]:
+    shape = (context.shape(0)[1], _rows(context)[1], context.shape(2)[0])
+    return (TensorType(context.dtype(0), shape),)
+
+
+def _scores(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The logits of a block of rows. The keys themselves are not read, only counted."""
+    queries, packed = operand(tensors, 0), operand(tensors, 1)
+    shape, size = context.outputs[0].shape, queries.shape[2]
+    first, _ = _rows(context)
+    shared = (as_int(queries.shape[1]) or 1) // (as_int(packed.shape[0]) or 1)
+    scores = reduce(
+        "scores", shape, (size,), "add",
+        lambda h, t, j, d: queries[t + first, h, d] * packed[h // shared, j // PACK, d, j % PACK],
+    )  # fmt: skip
+    logit = _logit(context, shape[2], _limit)
+    return (compute("logits", shape, lambda h, t, j: logit(scores[h, t, j], t, j)),)
+
+
+def _infer_values(context: Context) -> tuple[TensorType, ...]:
+    (heads, rows, _), size = context.shape(0), context.shape(1)[2]
+    return (TensorType(context.dtype(0), (rows, heads, size)),)
+
+
+def _values(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The sums of the values by their weights."""
+    weights, values = operand(tensors, 0), operand(tensors, 1)
+    shape, count = context.outputs[0].shape, values.shape[0]
+    shared = (as_int(shape[1]) or 1) // (as_int(values.shape[1]) or 1)
+    return (
+        reduce(
+            "product", shape, (count,), "add",
+            lambda t, h, d, j: weights[h, t, j] * values[j, h // shared, d],
+        ),
+    )  # fmt: skip
 
 
 OPS: tuple[Operator, ...] = (
     Operator("CausalAttention", _infer, _attention, kind="contraction", domain="webmlc"),
+    Operator("PackKeys", _infer_packed, _pack_keys, kind="injective", domain="webmlc"),
+    Operator("CausalScores", _infer_scores, _scores, kind="contraction", domain="webmlc"),
+    Operator("WeightedValues", _infer_values, _values, kind="contraction", domain="webmlc"),
 )

@@ -1,0 +1,80 @@
+"""Give the causal attention of many rows register tiles.
+
+In: a function after layouts. Out: the same meaning; a causal attention over a number of tokens that
+only a run knows is one of whole tiles of rows, over packed keys and values, and one of the rows
+that are left:
+
+    %y = CausalAttention(%q [T, H, D], %k, %v)
+    ->  %s = CausalScores(%q, PackKeys(%k), %k) {rows=(0, T // 6 * 6)}
+        %t = WeightedValues(Softmax(%s), %v)
+        %r = CausalAttention(%q, %k, %v) {rows=(T // 6 * 6, T % 6)}
+        %y = Concat(%t, %r)
+
+One new token makes no tile: it reads keys and values where they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from webmlc.core.expr import Expr
+from webmlc.core.machine import Machine
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.ops.shapes import ZERO, canonical
+from webmlc.graph.rewrite.function_writer import FunctionRewriter
+
+
+def tile_rows(module: Module, machine: Machine) -> Module:
+    """Rewrite every function.
+
+    needs: layouts chosen, inferred types. guarantees: inferred types.
+    """
+    height = machine.tile.rows
+    functions = {name: _Rewrite(f, height=height).run() for name, f in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+@dataclass(slots=True)
+class _Rewrite(FunctionRewriter):
+    """The function being written; `height`: the rows of a tile."""
+
+    height: int = 1
+
+    def run(self) -> Function:
+        for node in self.source.nodes:
+            if (node.domain, node.op) == ("webmlc", "CausalAttention"):
+                self.attention(node)
+            else:
+                self.keep(node)
+        return self.written()
+
+    def attention(self, node: Node) -> None:
+        """Write the two attentions that replace a node."""
+        build, (output,) = Builder(node, self), node.outputs
+        tokens = self.types[node.inputs[0]].shape[0]
+        tiled = canonical(tokens // self.height * self.height)
+        rest = (tiled, canonical(tokens - tiled))
+        parts = (
+            self.tiles(node, build, (ZERO, tiled)),
+            build(
+                node.op, *node.inputs, output=f"{output}.rest", domain="webmlc",
+                **{**node.attributes, "rows": rest},
+            ),
+        )  # fmt: skip
+        build("Concat", *parts, output=output, axis=0)
+
+    def tiles(self, node: Node, build: Builder, rows: tuple[Expr, Expr]) -> str:
+        """The attention of whole tiles of rows: packed keys, scores, softmax, values."""
+        (queries, keys, values), (output,) = node.inputs, node.outputs
+
+        def part(op: str, *inputs: str, domain: str = "webmlc", **attributes: Any) -> str:
+            name = f"{output}.{op.lower()}"
+            return build(op, *inputs, output=name, domain=domain, **attributes)
+
+        packed = part("PackKeys", keys, rows=rows)
+        attributes = {**node.attributes, "rows": rows}
+        logits = part("CausalScores", queries, packed, keys, **attributes)
+        weights = part("Softmax", logits, domain="", axis=-1)
+        return part("WeightedValues", weights, values)
