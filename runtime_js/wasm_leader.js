@@ -54,6 +54,7 @@ import { scatter, verify } from "./weights.js";
 
 const MAX_PAGES = 65536;
 const STATE_ROOM = 1 << 30; // bytes of addresses for sessions, so that memory grows in place
+const SPARSE_BYTES = 1 << 14; // of memory that is copied, or not, at once: some pages of the system
 const MAX_BINDINGS = 16; // the number of bindings whose plans are cached
 const WARMING_CALLS = 10_000; // the number of calls of a loop in one call of `warm`
 const WARMINGS = 4; // calls of `warm` for each loop: enough for V8 to optimise even the shortest loops
@@ -299,8 +300,7 @@ export class Leader {
     for (const [id, block] of blocks.reverse()) {
       end -= block.bytes; // blocks move to higher addresses, the last one first
       const { address, bytes } = block;
-      if (address !== NOWHERE && isInPlace) this.bytes.copyWithin(end, address, address + bytes);
-      else if (address !== NOWHERE) this.bytes.set(old.subarray(address, address + bytes), end);
+      if (address !== NOWHERE) copySparse(isInPlace ? this.bytes : old, address, this.bytes, end, bytes);
       this.blocks.set(id, { ...block, address: end });
     }
     if (isInPlace) return;
@@ -343,6 +343,31 @@ export class Leader {
     this.receivedBytes[file] = begin + chunk.length;
     if (this.module) this.#derive();
   }
+}
+
+/**
+ * Copy bytes to an address that is not lower, and do not write zeros over zeros: a system gives memory only to pages that were
+ * written, and most of a session is empty.
+ * @param {Uint8Array} source
+ * @param {number} from
+ * @param {Uint8Array} target  may be the same memory
+ * @param {number} to
+ * @param {number} length
+ */
+function copySparse(source, from, target, to, length) {
+  for (let end = length; end > 0; end -= SPARSE_BYTES) {
+    const begin = Math.max(0, end - SPARSE_BYTES);
+    const [read, written] = [source.subarray(from + begin, from + end), target.subarray(to + begin, to + end)];
+    if (!isZero(read) || !isZero(written)) written.set(read);
+  }
+}
+
+/** @param {Uint8Array} bytes  at an address that is a multiple of 4 */
+function isZero({ buffer, byteOffset, length }) {
+  const words = new Int32Array(buffer, byteOffset, length >> 2);
+  let i = 0;
+  while (i < words.length && !words[i]) i++;
+  return i === words.length;
 }
 
 /** Allocate memory. @param {number} total  bytes @param {number} maximum  bytes to which it may grow: addresses, not memory */
