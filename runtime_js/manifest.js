@@ -106,14 +106,16 @@ function spans({ start, tensors }) {
  * @param {Set<string>} tensors
  */
 function addDefaults(device, program, tensors) {
+  const sized = (/** @type {any} */ size) => program.sizes?.[size] ?? size;
   for (const buffer of program.buffers) {
     buffer.kind ??= tensors.has(buffer.name) ? "constant" : "scratch";
     buffer.dtype ??= "float32";
     if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
-    buffer.shape = buffer.shape.map((/** @type {any} */ size) => program.sizes?.[size] ?? size);
+    buffer.shape = buffer.shape.map(sized);
   }
   for (const step of program.steps) {
     step.arguments = step.arguments.map((/** @type {number} */ index) => program.buffers[index].name);
+    if (step.workgroups) step.workgroups = step.workgroups.map(sized);
     step.device ??= device;
     step.outputs ??= 1;
     step.origin ??= [];

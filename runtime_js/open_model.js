@@ -22,8 +22,13 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
 const MAX_DEFAULT_THREADS = 8;
 
-/** Check the options of `load`, and open the program of a device. @param {string | URL} url @param {LoadOptions} options */
-export async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
+/**
+ * Check the options of `load`, and open the program of a device.
+ * @param {string | URL} url
+ * @param {LoadOptions} options
+ * @param {(base: URL, manifest: Manifest) => void} [onManifest]  called before the download of the weights
+ */
+export async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }, onManifest) {
   const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
@@ -39,6 +44,7 @@ export async function openModel(url, { device = "auto", threads, variant, inline
   const cpu = device === "webgpu" ? null : new WasmDevice(base);
   try {
     const manifest = await fetchManifest(base);
+    onManifest?.(base, manifest);
     const open = (/** @type {WasmDevice | null} */ wasm) => openProgram(base, manifest, options, wasm);
     return new Model(base, manifest, options, () => open(null), await open(cpu));
   } catch (error) {

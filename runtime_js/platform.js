@@ -47,6 +47,13 @@ export function parentPort() {
   };
 }
 
+/** Decompress data in the format of zlib. @param {ArrayBuffer} data @returns {Promise<ArrayBuffer>} */
+export async function inflate(data) {
+  if (!builtin) return new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+  const { buffer, byteOffset, byteLength } = builtin("node:zlib").inflateSync(data);
+  return buffer.slice(byteOffset, byteOffset + byteLength);
+}
+
 /**
  * Fetch `url`; Node also reads files. If a browser may not fetch the URL, the error says why, which the browser's own error does
  * not.

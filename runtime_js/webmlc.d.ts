@@ -103,7 +103,7 @@ export interface Model {
    * must be given then. Sessions share the weights and the code. Throws InputError if the model has no states.
    */
   session(options?: { capacity?: number }): Promise<Session>;
-  /** Fetch one of `files`, and check it against its hash. Throws PackageError. */
+  /** Fetch one of `files`, check it against its hash, and decompress it if its name ends in ".deflate". Throws PackageError. */
   file(path: string): Promise<ArrayBuffer>;
   /** Measure each step. */
   profile(inputs: Record<string, Tensor | TypedArray>): Promise<StepTime[]>;
@@ -207,6 +207,8 @@ export interface Generation extends AsyncGenerator<string, Usage, void> {
 
 /** A model whose package holds a tokenizer: `load<LanguageModel>(url)`. */
 export interface LanguageModel extends Model {
+  /** False for a model that only completes texts. It continues the text of all messages. */
+  readonly hasChatTemplate: boolean;
   /**
    * Answer a prompt. A new generation ends the one before. Throws InputError if an option is wrong, or if the prompt does not fit
    * the context.

@@ -4,7 +4,7 @@
 //   out: nothing; every chunk is verified before it is used, either here or by the thread that takes it
 
 import { PackageError } from "./errors.js";
-import { open } from "./platform.js";
+import { inflate, open } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").WeightFile} WeightFile */
@@ -12,12 +12,13 @@ import { open } from "./platform.js";
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 /** @typedef {{ done: boolean, value: Bytes }} Part */
 
+const COMPRESSED = /\.deflate$/;
 const MISSING = "a file of the package is missing";
 const MAX_BUFFERS = 6; // buffers with chunks that are not taken yet; more would not fit the cache
 const BACKLOG = 4; // if another thread has fewer chunks to take than this, it also verifies the next one
 
 /**
- * Download a whole file of the package, and verify it.
+ * Download a whole file of the package, verify it, and decompress it if its name says so.
  * @param {URL} base
  * @param {Manifest} manifest
  * @param {string} path
@@ -34,7 +35,10 @@ export async function fetchFile(base, manifest, path, onBytes) {
   if (data.byteLength !== entry.bytes) throw incomplete(path, data.byteLength, entry.bytes);
   await verify(path, data, entry.sha256);
   onBytes(data.byteLength);
-  return data;
+  if (!COMPRESSED.test(path)) return data;
+  return inflate(data).catch((error) => {
+    throw new PackageError(`${path}: cannot be decompressed (${error.message})`);
+  });
 }
 
 /**

@@ -43,7 +43,12 @@ def test_build_reports_what_it_wrote(webmlc, tmp_path: Path) -> None:  # type: i
     report = json.loads(result.out)
     assert report["programs"]["wasm"]["steps on the cpu"] == report["programs"]["wasm"]["steps"]
     files = {p.name for p in (tmp_path / "p").iterdir()}
-    assert {"manifest.json", "model.relaxed.wasm", "model.simd128.wasm", "webmlc.js"} <= files
+    assert {
+        "manifest.json",
+        "model.relaxed.wasm.deflate",
+        "model.simd128.wasm.deflate",
+        "webmlc.js",
+    } <= files
     assert not any(name.endswith(".wat") for name in files)
 
 

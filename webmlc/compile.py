@@ -176,11 +176,17 @@ def compile_model(
         },
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders=shaders.text if shaders.entries else None,
-        texts={f"model.{v}.wat": m.text for v, m in modules.items()} if emit_text else {},
+        texts=_texts(modules, shaders) if emit_text else {},
         assets=module.assets,
         tuned=tuned,
         kernels={d: cpu_kernels[d] | (gpu_kernels if d == WEBGPU.device else {}) for d in devices},
     )
+
+
+def _texts(modules: Mapping[str, WasmModule], shaders: Shaders) -> dict[str, str]:
+    """The code as text, for people."""
+    texts = {f"model.{variant}.wat": module.text for variant, module in modules.items()}
+    return texts | ({"kernels.wgsl": shaders.text} if shaders.entries else {})
 
 
 def shared_graph(

@@ -8,7 +8,7 @@ const CACHE = `webmlc ${scope}`;
 /** Files that the page loads before this worker has control, or only for the first answer. */
 const SHELL = ["./", "./index.css", "./index.js", "./webmlc.js", "./shared.js", "./session.js"];
 const MANIFEST = new URL("manifest.json", scope).href;
-const DATA = /\.(safetensors|wasm|wgsl|json|jinja)$/;
+const DATA = /\.(safetensors|deflate|json|jinja)$/;
 
 /** @param {Cache} cache @returns {Promise<Record<string, { sha256: string }>>} */
 async function filesOf(cache) {

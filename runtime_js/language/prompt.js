@@ -4,16 +4,20 @@
 // Hugging Face, which tests/js/bundle_libraries.mjs writes.
 
 import { InputError, PackageError } from "../errors.js";
+import { unpackTokenizer } from "./tokenizer_file.js";
 
 /** @typedef {import("../webmlc.js").Prompt} Prompt */
 /** @typedef {import("../webmlc.js").Message} Message */
-/** @typedef {(path: string) => Promise<Uint8Array | ArrayBuffer>} ReadFile */
+/** @typedef {(path: string) => Promise<ArrayBuffer>} ReadFile */
 
-const TOKENIZER = "tokenizer.json";
+const TOKENIZER = "tokenizer.deflate";
 const TEMPLATE = "chat_template.jinja";
 const CONFIG = "generation_config.json";
 
-/** The tokenizer and the chat template of a model. */
+/** The names of these files in a package. */
+export const LANGUAGE_FILES = { tokenizer: TOKENIZER, template: TEMPLATE };
+
+/** The tokenizer and the chat template of a model. If it has none, it continues the text of messages. */
 export class TextCodec {
   #tokenizer;
   #template;
@@ -21,15 +25,16 @@ export class TextCodec {
   /**
    * Read the files of a package. Throws PackageError.
    * @param {ReadFile} read
+   * @param {boolean} [hasTemplate]
    */
-  static async open(read) {
+  static async open(read, hasTemplate = true) {
     const text = async (/** @type {string} */ path) => new TextDecoder().decode(await read(path));
-    const texts = Promise.all([TOKENIZER, TEMPLATE, CONFIG].map(text));
-    const [{ Tokenizer }, { Template }] = await Promise.all([import("./tokenizers.js"), import("./jinja.js")]);
-    const [tokenizer, template, config] = await texts;
+    const libraries = Promise.all([import("./tokenizers.js"), hasTemplate ? import("./jinja.js") : null]);
+    const files = Promise.all([read(TOKENIZER), hasTemplate ? text(TEMPLATE) : "", text(CONFIG)]);
+    const [[{ Tokenizer }, jinja], [tokenizer, template, config]] = await Promise.all([libraries, files]);
     return new TextCodec(
-      attempt(TOKENIZER, () => new Tokenizer(JSON.parse(tokenizer), {})),
-      attempt(TEMPLATE, () => new Template(template)),
+      attempt(TOKENIZER, () => openTokenizer(Tokenizer, unpackTokenizer(tokenizer))),
+      attempt(TEMPLATE, () => jinja && new jinja.Template(template)),
       attempt(CONFIG, () => JSON.parse(config)),
     );
   }
@@ -54,7 +59,7 @@ export class TextCodec {
     const items = /** @type {any[]} */ (Array.from(/** @type {ArrayLike<any>} */ (prompt ?? [])));
     if (items.every((item) => typeof item === "bigint" || Number.isInteger(item))) return items.map(Number);
     if (items.every((item) => typeof item?.role === "string")) {
-      return this.#tokenizer.encode(this.format(items, variables), { add_special_tokens: false }).ids;
+      return this.#tokenizer.encode(this.format(items, variables), { add_special_tokens: !this.#template }).ids;
     }
     throw new InputError('the prompt is neither a text, nor tokens, nor messages like { role: "user", content: "Hello" }');
   }
@@ -66,6 +71,7 @@ export class TextCodec {
    * @returns {string}
    */
   format(messages, variables) {
+    if (!this.#template) return messages.map(({ content }) => content).join("");
     const [bos_token, eos_token] = [this.#tokenText("bos_token_id"), this.#tokenText("eos_token_id")];
     try {
       return this.#template.render({ messages, add_generation_prompt: true, bos_token, eos_token, ...variables });
@@ -85,6 +91,21 @@ export class TextCodec {
     const [token] = [this.config[key]].flat();
     return token === undefined || token === null ? "" : (this.#tokenizer.id_to_token(token) ?? "");
   }
+}
+
+/**
+ * Make a tokenizer, and free what its maps repeat: 10 MB for a vocabulary of 50,000 tokens.
+ * @param {any} Tokenizer
+ * @param {any} contents
+ */
+function openTokenizer(Tokenizer, contents) {
+  const tokenizer = new Tokenizer(contents, {});
+  const { model } = contents;
+  if (model.type === "BPE") {
+    model.vocab = {};
+    model.merges.length = 0;
+  }
+  return tokenizer;
 }
 
 /**

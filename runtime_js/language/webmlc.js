@@ -4,8 +4,9 @@
 
 import { openModel } from "../open_model.js";
 import { keepAlive } from "../platform.js";
+import { fetchFile } from "../weights.js";
 import { TextGenerator } from "./generate.js";
-import { TextCodec } from "./prompt.js";
+import { LANGUAGE_FILES, TextCodec } from "./prompt.js";
 
 export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../errors.js";
 
@@ -18,10 +19,28 @@ export function load(url, options = {}) {
   return keepAlive(openLanguageModel(url, options));
 }
 
-/** Open a model. If its package holds a tokenizer, add `generate`. @param {string | URL} url @param {import("../webmlc.js").LoadOptions} options */
+/**
+ * Open a model. If its package holds a tokenizer, add `generate`. The tokenizer is read while the weights arrive.
+ * @param {string | URL} url
+ * @param {import("../webmlc.js").LoadOptions} options
+ */
 async function openLanguageModel(url, options) {
-  const model = /** @type {any} */ (await openModel(url, options));
-  if (!model.files.includes("tokenizer.json")) return model;
-  const generator = new TextGenerator(model, await TextCodec.open((path) => model.file(path)));
-  return Object.assign(model, { generate: generator.generate.bind(generator) });
+  /** @type {Promise<TextCodec> | undefined} */
+  let codec;
+  let hasChatTemplate = false;
+  /** @type {any} */
+  const model = await openModel(url, options, (base, manifest) => {
+    if (!manifest.files[LANGUAGE_FILES.tokenizer]) return;
+    hasChatTemplate = LANGUAGE_FILES.template in manifest.files;
+    codec = TextCodec.open((path) => fetchFile(base, manifest, path, () => {}), hasChatTemplate);
+    codec.catch(() => {}); // reported below, if the model opens
+  });
+  if (!codec) return model;
+  try {
+    const generator = new TextGenerator(model, await codec);
+    return Object.assign(model, { hasChatTemplate, generate: generator.generate.bind(generator) });
+  } catch (error) {
+    model.dispose();
+    throw error;
+  }
 }

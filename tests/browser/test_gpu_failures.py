@@ -88,8 +88,8 @@ def shaders(change: Callable[[str], str]) -> Callable[[Path], None]:
 def alter_shaders(folder: Path) -> None:
     """Write a package whose shaders do not match their hash in the manifest."""
     scaled(folder)
-    file = folder / "kernels.wgsl"
-    file.write_text(file.read_text().replace("relu", "ulre"))
+    file = folder / "kernels.wgsl.deflate"
+    file.write_bytes(file.read_bytes()[::-1])
 
 
 def without(file: str) -> Callable[[Path], None]:
@@ -145,7 +145,9 @@ CASES = {
         ("kernel scale", "scale_t[id.x] = scale_x[id.x] * scale_w;"),
     ),
     "altered_shaders": Case(alter_shaders, "none", "PackageError", ("kernels.wgsl", "SHA-256")),
-    "no_shaders": Case(without("kernels.wgsl"), "none", "PackageError", ("kernels.wgsl", "404")),
+    "no_shaders": Case(
+        without("kernels.wgsl.deflate"), "none", "PackageError", ("kernels.wgsl", "404")
+    ),
     "no_runtime": Case(without("webgpu_device.js"), "none", "InternalError", ("webgpu_device.js",)),
     "a_feature": Case(
         needs(features=["shader-f16"]), "none", "AdapterError", ("lacks shader-f16",)

@@ -86,7 +86,7 @@ def test_an_error_names_the_policy_that_forbids_webassembly(site: Path) -> None:
     for report in open_pages({"/": site}, page("nothing"), dot, headers=policy):
         value = report.value
         assert (value["typed"], value["code"]) == (True, "host")
-        assert "model.simd128.wasm: cannot be compiled" in value["message"]
+        assert "model.simd128.wasm.deflate: cannot be compiled" in value["message"]
         assert "must allow 'wasm-unsafe-eval'" in value["message"]
 
 

@@ -87,8 +87,8 @@ def test_every_device_computes_the_same(site: Path) -> None:
     assert [v["variant"] for v in values[:4]] == ["relaxed", "relaxed", None, "relaxed"]
     assert values[-1]["variant"] == "simd128"
     fetched = {r["path"] for r in reports[0].requests}
-    assert "/scaled/model.relaxed.wasm" in fetched
-    assert not fetched & {"/scaled/model.simd128.wasm", "/scaled/kernels.wgsl"}
+    assert "/scaled/model.relaxed.wasm.deflate" in fetched
+    assert not fetched & {"/scaled/model.simd128.wasm.deflate", "/scaled/kernels.wgsl.deflate"}
 
 
 FIXED = """async (device) => {
@@ -343,7 +343,7 @@ def test_errors_name_the_fault_of_a_package(site: Path) -> None:
     altered.write_bytes(data)
     short = broken(site, "short") / "weights.safetensors"
     short.write_bytes(short.read_bytes()[:-4])
-    code = broken(site, "code") / "model.relaxed.wasm"
+    code = broken(site, "code") / "model.relaxed.wasm.deflate"
     code.write_bytes(code.read_bytes()[:-1] + b"\0")
     other = broken(site, "other") / "manifest.json"
     other.write_text('{"format": "other"}')
@@ -355,7 +355,7 @@ def test_errors_name_the_fault_of_a_package(site: Path) -> None:
         "missing": "weights.safetensors: HTTP status 404",
         "altered": "weights.safetensors: its SHA-256 differs",
         "short": "weights.safetensors: has 268 bytes, expected 272",
-        "code": "model.relaxed.wasm: its SHA-256 differs",
+        "code": "model.relaxed.wasm.deflate: its SHA-256 differs",
         "other": "not a webmlc package",
         "page": "manifest.json: is not JSON (",
         "newer": "package version 99",

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from webmlc.core.errors import InputError
+from webmlc.package.manifest import TOKENIZER
+from webmlc.package.tokenizer_file import pack_tokenizer
 
 START, END, BEGIN = "<|im_start|>", "<|im_end|>", "<|begin|>"
 TEMPLATE = """{%- for message in messages %}
@@ -45,8 +47,8 @@ def tokenizer() -> Tokenizer:
     return result
 
 
-def language_files(**config: Any) -> dict[str, str]:
-    """The files that make a package one of a language model."""
+def language_assets(**config: Any) -> dict[str, bytes]:
+    """The files that make a package one of a language model, as the frontend gives them."""
     tokens = tokenizer()
     defaults = {
         "bos_token_id": tokens.token_to_id(BEGIN),
@@ -54,20 +56,21 @@ def language_files(**config: Any) -> dict[str, str]:
         "max_length": 4096,
     }
     return {
-        "tokenizer.json": tokens.to_str(),
-        "chat_template.jinja": TEMPLATE,
-        "generation_config.json": json.dumps(defaults | config),
+        "tokenizer.json": tokens.to_str().encode(),
+        "chat_template.jinja": TEMPLATE.encode(),
+        "generation_config.json": json.dumps(defaults | config).encode(),
     }
 
 
-def language_assets() -> dict[str, bytes]:
-    """The same files, as a package takes them."""
-    return {path: text.encode() for path, text in language_files().items()}
+def language_files(**config: Any) -> dict[str, bytes]:
+    """The same files as a package holds them, decompressed."""
+    files = language_assets(**config)
+    return files | {TOKENIZER: pack_tokenizer(files.pop("tokenizer.json"))}
 
 
-def reader(files: Mapping[str, str]) -> Callable[[str], bytes]:
+def reader(files: Mapping[str, bytes]) -> Callable[[str], bytes]:
     """A function that reads these files."""
-    return lambda path: files[path].encode()
+    return lambda path: files[path]
 
 
 def mixed_logits(tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -145,6 +148,6 @@ class FakeModel:
 
 def write_files(folder: Path, **config: Any) -> Path:
     """Write the files of a language model."""
-    for name, text in language_files(**config).items():
-        (folder / name).write_text(text, "utf-8")
+    for name, data in language_files(**config).items():
+        (folder / name).write_bytes(data)
     return folder

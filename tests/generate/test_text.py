@@ -10,6 +10,8 @@ from webmlc.core.errors import InputError, PackageError
 from webmlc.generate.detokenise import Detokeniser
 from webmlc.generate.prompt import TextCodec
 from webmlc.generate.stop_strings import StopStrings
+from webmlc.package.manifest import TOKENIZER
+from webmlc.package.tokenizer_file import pack_tokenizer
 
 
 def test_a_character_comes_with_its_last_token() -> None:
@@ -87,8 +89,8 @@ def test_the_template_formats_messages() -> None:
 def test_templates_can_refuse_and_have_the_functions_of_transformers() -> None:
     files = language_files()
     files["chat_template.jinja"] = (
-        "{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}\n"
-        "{{ bos_token }}{{ strftime_now('%Y') }}{{ messages[0]|tojson }}{{ mood }}"
+        b"{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}\n"
+        b"{{ bos_token }}{{ strftime_now('%Y') }}{{ messages[0]|tojson }}{{ mood }}"
     )
     codec = TextCodec(reader(files))
     message = {"role": "user", "content": "<é>"}
@@ -103,13 +105,22 @@ def test_templates_can_refuse_and_have_the_functions_of_transformers() -> None:
     ["{{ messages.append(1) }}", "{{ ''.__class__.__mro__[1].__subclasses__() }}"],
 )
 def test_templates_run_in_a_sandbox(attack: str) -> None:
-    codec = TextCodec(reader(language_files() | {"chat_template.jinja": attack}))
+    codec = TextCodec(reader(language_files() | {"chat_template.jinja": attack.encode()}))
     with pytest.raises(InputError, match="the chat template refuses"):
         codec.format([], {})
 
 
 def test_bad_files_are_named() -> None:
-    with pytest.raises(PackageError, match=r"tokenizer\.json"):
-        TextCodec(reader(language_files() | {"tokenizer.json": "{}"}))
+    with pytest.raises(PackageError, match=r"tokenizer\.deflate"):
+        TextCodec(reader(language_files() | {TOKENIZER: pack_tokenizer(b"{}")}))
+    with pytest.raises(PackageError, match="the tokeniser of the package is malformed"):
+        TextCodec(reader(language_files() | {TOKENIZER: b"12345"}))
+    template = (TEMPLATE + "{% if %}").encode()
     with pytest.raises(PackageError, match=r"chat_template\.jinja"):
-        TextCodec(reader(language_files() | {"chat_template.jinja": TEMPLATE + "{% if %}"}))
+        TextCodec(reader(language_files() | {"chat_template.jinja": template}))
+
+
+def test_without_a_template_messages_are_one_text() -> None:
+    codec = TextCodec(reader(language_files()), has_template=False)
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": " world"}]
+    assert codec.tokens_of(messages) == codec.tokens_of("hello world")

@@ -52,7 +52,7 @@ class FakeSession {
 }
 
 const { folder, random, jobs } = JSON.parse(await text(process.stdin));
-const codec = await TextCodec.open((file) => readFile(path.join(folder, file)));
+const codec = await TextCodec.open(async (file) => new Uint8Array(await readFile(path.join(folder, file))).buffer);
 const sessions = [];
 const model = {
   async session({ capacity }) {

@@ -131,9 +131,9 @@ def damaged(tmp_path: Path, how: str) -> Path:
         case "altered":
             weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         case "module":
-            (tmp_path / "model.relaxed.wasm").write_bytes(b"")
+            (tmp_path / "model.relaxed.wasm.deflate").write_bytes(b"")
         case "shaders":
-            (tmp_path / "kernels.wgsl").write_text("fn")
+            (tmp_path / "kernels.wgsl.deflate").write_text("fn")
         case "manifest":
             (tmp_path / "manifest.json").unlink()
     return tmp_path
@@ -145,8 +145,8 @@ def damaged(tmp_path: Path, how: str) -> Path:
         ("missing", "wasm", "weights.safetensors: cannot be read"),
         ("short", "wasm", "has 268 bytes, expected 272: incomplete or altered"),
         ("altered", "webgpu", "its SHA-256 differs from the manifest's"),
-        ("module", "wasm", "model.relaxed.wasm: has 0 bytes"),
-        ("shaders", "webgpu", "kernels.wgsl: has 2 bytes"),
+        ("module", "wasm", "model.relaxed.wasm.deflate: has 0 bytes"),
+        ("shaders", "webgpu", "kernels.wgsl.deflate: has 2 bytes"),
         ("manifest", "wasm", "no manifest.json here; make a package with `webmlc build"),
     ],
 )

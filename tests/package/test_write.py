@@ -39,7 +39,7 @@ def test_the_manifest_lists_every_other_file(tmp_path: Path) -> None:
     for path, data in files.items():
         assert manifest.files[path].bytes == len(data)
         assert manifest.files[path].sha256 == hashlib.sha256(data).hexdigest()
-    assert {"webmlc.js", "webmlc.d.ts", "index.html", "model.simd128.wasm"} <= files.keys()
+    assert {"webmlc.js", "webmlc.d.ts", "index.html", "model.simd128.wasm.deflate"} <= files.keys()
 
 
 def test_nothing_of_an_older_package_stays(tmp_path: Path) -> None:

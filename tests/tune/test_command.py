@@ -102,7 +102,7 @@ def test_a_record_of_this_machine_changes_the_build_and_the_manifest_says_so(
     code, out, _ = run(*build, tmp_path / "default")
     assert json.loads(out)["tuned"] == []
     code, out, _ = run(*build, tmp_path / "again")
-    for name in ("manifest.json", "model.relaxed.wasm"):
+    for name in ("manifest.json", "model.relaxed.wasm.deflate"):
         default, again, tuned = (
             (tmp_path / folder / name).read_bytes() for folder in ("default", "again", "tuned")
         )

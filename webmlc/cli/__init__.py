@@ -88,7 +88,7 @@ def build(
     ] = None,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
-    emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
+    emit_text: Annotated[bool, typer.Option(help="Also write the code as text.")] = False,
     exact: Annotated[
         bool,
         typer.Option(

@@ -113,10 +113,12 @@ class Generation(Iterator[str]):
 class TextGenerator:
     """The generations of one model, one at a time, over one session."""
 
-    def __init__(self, sessions: Sessions, read: Callable[[str], bytes]) -> None:
+    def __init__(
+        self, sessions: Sessions, read: Callable[[str], bytes], has_template: bool = True
+    ) -> None:
         """Read the package's files with `read`. Raises `UserError` if a library is missing."""
         self._sessions = sessions
-        self.codec = TextCodec(read)
+        self.codec = TextCodec(read, has_template)
         self._session: Session | None = None
         self._tokens: list[int] = []  # the tokens in the session
         self._latest: Usage | None = None

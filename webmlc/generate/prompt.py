@@ -20,18 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, PackageError, UserError
-from webmlc.package.manifest import LANGUAGE_FILES
-
-TOKENIZER, TEMPLATE, CONFIG = LANGUAGE_FILES
+from webmlc.package.manifest import CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER
+from webmlc.package.tokenizer_file import unpack_tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int] | NDArray[Any]
 
 
 class TextCodec:
-    """The tokenizer and the chat template of a model."""
+    """The tokenizer and the chat template of a model. If it has none, it continues the text of
+    messages.
+    """
 
-    def __init__(self, read: Callable[[str], bytes]) -> None:
+    def __init__(self, read: Callable[[str], bytes], has_template: bool = True) -> None:
         """Read the files of a package with `read`. Raises `UserError` if a library is missing."""
         try:
             import jinja2  # noqa: F401
@@ -41,13 +42,14 @@ class TextCodec:
                 f"text needs the library {error.name!r}: pip install 'webmlc[chat]'"
             ) from error
         try:
-            self._tokenizer = Tokenizer.from_str(read(TOKENIZER).decode())
+            contents = unpack_tokenizer(read(TOKENIZER))
+            self._tokenizer = Tokenizer.from_str(json.dumps(contents))
         except PackageError:
             raise
         except Exception as error:  # the library raises nothing more specific
             raise PackageError(f"{TOKENIZER}: {error}") from error
-        self._template = _compiled(read(TEMPLATE).decode())
-        self.config: dict[str, Any] = json.loads(read(CONFIG))
+        self._template = _compiled(read(CHAT_TEMPLATE).decode()) if has_template else None
+        self.config: dict[str, Any] = json.loads(read(GENERATION_CONFIG))
         ends = self.config.get("eos_token_id")
         self.end_tokens = frozenset(
             ends if isinstance(ends, list) else [] if ends is None else [ends]
@@ -66,7 +68,7 @@ class TextCodec:
             return items
         if all(isinstance(item, Mapping) and "role" in item for item in items):
             text = self.format(items, arguments or {})
-            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            return list(self._tokenizer.encode(text, add_special_tokens=not self._template).ids)
         raise InputError(
             "the prompt is neither a text, nor tokens, nor messages like "
             '{"role": "user", "content": "Hello"}'
@@ -76,6 +78,8 @@ class TextCodec:
         """Format messages with the chat template, up to where the answer begins."""
         import jinja2
 
+        if self._template is None:
+            return "".join(str(message.get("content", "")) for message in messages)
         variables = {
             "messages": list(messages),
             "add_generation_prompt": True,
@@ -126,4 +130,4 @@ def _compiled(source: str) -> Any:
     try:
         return environment.from_string(source)
     except TemplateError as error:
-        raise PackageError(f"{TEMPLATE}: {error}") from error
+        raise PackageError(f"{CHAT_TEMPLATE}: {error}") from error

@@ -35,7 +35,16 @@ from webmlc.host.executor import Executor, Loaded, States
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
-from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST, Bind, Manifest, Port, Run
+from webmlc.package.compression import inflate
+from webmlc.package.manifest import (
+    CHAT_TEMPLATE,
+    LANGUAGE_FILES,
+    MANIFEST,
+    Bind,
+    Manifest,
+    Port,
+    Run,
+)
 from webmlc.package.manifest_json import from_json
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
@@ -106,8 +115,16 @@ class Model:
         """True if the package holds what `generate` needs."""
         return all(path in self.manifest.files for path in LANGUAGE_FILES)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """True if messages make a prompt. A model without a template only completes texts."""
+        return CHAT_TEMPLATE in self.manifest.files
+
     def file(self, path: str) -> bytes:
-        """Read a file of the package, and check it against its hash. Raises `PackageError`."""
+        """Read a file of the package, check it against its hash, and decompress it.
+
+        Raises `PackageError`.
+        """
         return _verified(self._folder, self.manifest, path)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
@@ -120,7 +137,7 @@ class Model:
         if not self.is_language_model:
             raise InputError(f"{self.manifest.name} is no language model: it has no tokenizer")
         if self._generator is None:
-            self._generator = TextGenerator(self, self.file)
+            self._generator = TextGenerator(self, self.file, self.has_chat_template)
         return self._generator.generate(prompt, options)
 
     def run(self, inputs: Mapping[str, Array], states: States | None = None) -> dict[str, Array]:
@@ -404,4 +421,4 @@ def _verified(folder: Path, manifest: Manifest, path: str) -> bytes:
     if path not in manifest.files:
         raise PackageError(f"manifest.json: {path} has no hash")
     file = manifest.files[path]
-    return read_file(folder, path, file.bytes, file.sha256)
+    return inflate(path, read_file(folder, path, file.bytes, file.sha256))

@@ -12,8 +12,8 @@ and `runtime_js/manifest.js` restores them:
   it has none.
 
 The arguments of a step are the positions of its buffers. Equal layers are said once (`repeats.py`):
-buffers, steps and tensors. The `sizes` of a program name the symbolic
-sizes of several dimensions. Reading checks every field and names the culprit:
+buffers, steps and tensors. The `sizes` of a program name the symbolic sizes of several dimensions
+and numbers of workgroups. Reading checks every field and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
 """
@@ -115,8 +115,9 @@ def _text(value: Any) -> str:
     return compact
 
 
-def _shape(shape: tuple[Expr, ...]) -> list[Any]:
-    return [to_size(d) for d in shape]
+def _shape(shape: tuple[Expr, ...], names: Mapping[Expr, str] | None = None) -> list[Any]:
+    """Sizes as JSON. A size that has a name is written as its name."""
+    return [(names or {}).get(size) or to_size(size) for size in shape]
 
 
 def _port(port: Port) -> dict[str, Any]:
@@ -157,11 +158,11 @@ def _tensors(weights: Sequence[WeightFile]) -> frozenset[str]:
 def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dict[str, Any]:
     resources = program.resources
     positions = {buffer.name: position for position, buffer in enumerate(program.buffers)}
-    names = _name_sizes(program.buffers)
+    names = _name_sizes(program)
     data: dict[str, Any] = {
         **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
         "buffers": fold([_buffer(b, names, tensors) for b in program.buffers]),
-        "steps": fold([_step(device, s, positions) for s in program.steps]),
+        "steps": fold([_step(device, s, positions, names) for s in program.steps]),
         "segments": [_segment(s) for s in program.segments],
         "resources": {
             "weights": resources.weights,
@@ -180,9 +181,12 @@ def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dic
     return data
 
 
-def _name_sizes(buffers: Sequence[Buffer]) -> dict[Expr, str]:
-    """Name the symbolic sizes that several dimensions share. No symbol has such a name."""
-    counts = Counter(d for b in buffers for d in b.shape if not isinstance(d, Const))
+def _name_sizes(program: Program) -> dict[Expr, str]:
+    """Name the symbolic sizes that several dimensions or numbers of workgroups share. No symbol has
+    such a name.
+    """
+    shapes = [b.shape for b in program.buffers] + [s.workgroups or () for s in program.steps]
+    counts = Counter(size for shape in shapes for size in shape if not isinstance(size, Const))
     return {size: f"#{i}" for i, size in enumerate(d for d, count in counts.items() if count > 1)}
 
 
@@ -191,8 +195,7 @@ def _usual_kind(name: str, tensors: AbstractSet[str]) -> BufferKind:
 
 
 def _buffer(buffer: Buffer, sizes: Mapping[Expr, str], tensors: AbstractSet[str]) -> dict[str, Any]:
-    shape = [sizes.get(d) or to_size(d) for d in buffer.shape]
-    data: dict[str, Any] = {"name": buffer.name, "shape": shape}
+    data: dict[str, Any] = {"name": buffer.name, "shape": _shape(buffer.shape, sizes)}
     if buffer.dtype is not DType.float32:
         data["dtype"] = str(buffer.dtype)
     if buffer.kind != _usual_kind(buffer.name, tensors):
@@ -202,7 +205,9 @@ def _buffer(buffer: Buffer, sizes: Mapping[Expr, str], tensors: AbstractSet[str]
     return data
 
 
-def _step(program_device: Device, step: Step, positions: Mapping[str, int]) -> dict[str, Any]:
+def _step(
+    program_device: Device, step: Step, positions: Mapping[str, int], sizes: Mapping[Expr, str]
+) -> dict[str, Any]:
     data: dict[str, Any] = {} if step.device == program_device else {"device": step.device}
     data |= {"kernel": step.kernel, "arguments": [positions[a] for a in step.arguments]}
     if step.outputs != 1:
@@ -212,7 +217,7 @@ def _step(program_device: Device, step: Step, positions: Mapping[str, int]) -> d
     if step.control is not None:
         data["control"] = _control(step.control)
     if step.workgroups is not None:
-        data["workgroups"] = _shape(step.workgroups)
+        data["workgroups"] = _shape(step.workgroups, sizes)
     if step.reason:
         data["reason"] = step.reason
     return {**data, "origin": list(step.origin)} if step.origin else data
@@ -381,7 +386,7 @@ def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> P
     buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
     return Program(
         buffers=buffers,
-        steps=o.objects("steps", lambda s: _read_step(s, device, buffers)),
+        steps=o.objects("steps", lambda s: _read_step(s, device, buffers, sizes)),
         segments=o.objects("segments", _read_segment),
         resources=Resources(
             weights=resources.get("weights", int),
@@ -415,11 +420,13 @@ def _read_device(o: JsonObject) -> Device:
     return cast("Device", o.one_of("device", ("wasm", "webgpu")))
 
 
-def _read_step(o: JsonObject, program_device: Device, buffers: Sequence[Buffer]) -> Step:
+def _read_step(
+    o: JsonObject, program_device: Device, buffers: Sequence[Buffer], sizes: Mapping[str, Any]
+) -> Step:
     positions = o.integers("arguments")
     if not all(0 <= position < len(buffers) for position in positions):
         raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
-    workgroups = o.shape("workgroups") if "workgroups" in o.data else None
+    workgroups = o.shape("workgroups", sizes) if "workgroups" in o.data else None
     if workgroups is not None and len(workgroups) != 3:
         raise PackageError(f"manifest.json: {o.path('workgroups')} does not have three sizes")
     return Step(

@@ -27,9 +27,11 @@ from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
 from webmlc.graph.ir import Check, Requirement
 from webmlc.package.check_memory import check_total
+from webmlc.package.compression import SUFFIX, deflate
 from webmlc.package.manifest import (
     LANGUAGE_FILES,
     MANIFEST,
+    TOKENIZER,
     Bind,
     Buffer,
     File,
@@ -48,6 +50,7 @@ from webmlc.package.memory_plan import layout, used_on
 from webmlc.package.replace_package import replaced_package
 from webmlc.package.runtime_files import runtime_files
 from webmlc.package.step_work import row_work
+from webmlc.package.tokenizer_file import pack_tokenizer
 from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
 
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
     from webmlc.target.wasm.emit_module import Module as WasmModule
     from webmlc.target.webgpu.emit_shaders import Shaders
 
-SHADERS = "kernels.wgsl"
+SHADERS = f"kernels.wgsl{SUFFIX}"
 """The file of all shaders in a package."""
 
 
@@ -161,12 +164,12 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         for stem, tensors in _weight_groups(parts).items()
         for file in write_weights(out, stem, tensors, shard_bytes)
     )
-    contents = {f"model.{variant}.wasm": code for variant, code in parts.modules.items()}
+    contents = {module_path(variant): deflate(code) for variant, code in parts.modules.items()}
     if parts.shaders is not None:
-        contents[SHADERS] = parts.shaders.encode()
+        contents[SHADERS] = deflate(parts.shaders.encode())
     contents |= {path: text.encode() for path, text in parts.texts.items()}
-    contents |= parts.assets
-    is_language_model = all(path in parts.assets for path in LANGUAGE_FILES)
+    contents |= _assets(parts.assets)
+    is_language_model = all(path in contents for path in LANGUAGE_FILES)
     contents |= runtime_files(is_language_model=is_language_model)
     for path, data in contents.items():
         (out / path).write_bytes(data)
@@ -198,6 +201,19 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     from_json(text)  # checks that the manifest can be read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
+
+
+def module_path(variant: str) -> str:
+    """The file of a WebAssembly module."""
+    return f"model.{variant}.wasm{SUFFIX}"
+
+
+def _assets(assets: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The assets as the package holds them: the tokeniser in little space."""
+    stored = dict(assets)
+    if text := stored.pop("tokenizer.json", None):
+        stored[TOKENIZER] = deflate(pack_tokenizer(text))
+    return stored
 
 
 def share_equal_constants(parts: Parts) -> Parts:
@@ -289,7 +305,7 @@ def _program(device: Device, parts: Parts) -> Program:
             scratch_per_thread=program.scratch_bytes,
             features=program.features,
         ),
-        modules={v: f"model.{v}.wasm" for v in parts.modules} if uses_wasm else {},
+        modules={v: module_path(v) for v in parts.modules} if uses_wasm else {},
         shaders=SHADERS if uses_webgpu else None,
     )
 

@@ -1,0 +1,125 @@
+"""Write a tokeniser in little space, and read it again.
+
+In: the contents of `tokenizer.json`. Out: bytes from which the same JSON follows. `write.py` puts
+them, compressed, into the package. `runtime_js/language/tokenizer_file.js` is the twin that reads.
+
+The merges of a BPE tokeniser imply nearly all of its vocabulary: a merge joins the texts of two
+tokens, and is listed in the order of the tokens that it makes. So the bytes hold
+
+1. the number of bytes of the JSON below, as uint32;
+2. the JSON without merges, and without the tokens whose text a merge makes before another uses it;
+3. for each merge three numbers: the tokens on its left and right, and how far the token that it
+   makes is from the one after that of the last merge, modulo 2^32. This is nearly always 0.
+
+    vocab: {"l": 0, "o": 1, "w": 2, "lo": 3, "low": 4}, merges: [["l", "o"], ["lo", "w"]]
+    ->  vocab: {"l": 0, "o": 1, "w": 2}, left: [0, 3], right: [1, 2], step: [3, 0]
+
+The numbers of one kind are written as four planes of bytes, the most significant bytes first. The
+bytes of the last plane are in the order of those of the third: tokens that begin alike follow each
+other, which compresses better. SmolLM2's 1.56 MB become 149 KB; compressed, they were 558 KB.
+
+If any of this does not hold, such as for a tokeniser without merges, the JSON is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.errors import PackageError
+
+Numbers = NDArray[np.uint32]
+
+LENGTH_BYTES = 4
+"""The bytes of the number of bytes of the JSON."""
+KINDS = 3
+"""The numbers of a merge: left, right, step."""
+WIDTH = 4
+"""The bytes of a number."""
+
+
+def pack_tokenizer(text: bytes) -> bytes:
+    """Make the bytes from the contents of `tokenizer.json`."""
+    contents = json.loads(text)
+    shortened = _without_merges(contents)
+    if shortened is not None:
+        packed = _bytes(*shortened)
+        if unpack_tokenizer(packed) == contents:
+            return packed
+    return _bytes(contents, np.zeros((KINDS, 0), np.uint32))
+
+
+def unpack_tokenizer(data: bytes) -> dict[str, Any]:
+    """The contents of `tokenizer.json`. Raises `PackageError` if the bytes are malformed."""
+    try:
+        size = int.from_bytes(data[:LENGTH_BYTES], "little")
+        contents: dict[str, Any] = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + size])
+        planes = np.frombuffer(data, np.uint8, offset=LENGTH_BYTES + size)
+        if planes.size:
+            _add_merges(contents["model"], _numbers(planes.reshape(KINDS, WIDTH, -1)))
+    except (ValueError, LookupError, TypeError) as error:
+        raise PackageError(f"the tokeniser of the package is malformed ({error})") from error
+    return contents
+
+
+def _without_merges(contents: dict[str, Any]) -> tuple[dict[str, Any], Numbers] | None:
+    """The contents without what the merges imply, and the numbers [3, merges]. None if the
+    tokeniser is of another kind.
+    """
+    model = contents.get("model") or {}
+    vocabulary, merges = model.get("vocab"), model.get("merges")
+    if model.get("type") != "BPE" or not merges or not isinstance(vocabulary, dict):
+        return None
+    made: set[str] = set()
+    listed = vocabulary.keys() - {"".join(merge) for merge in merges}
+    for merge in merges:
+        listed |= {part for part in merge if part not in made}
+        made.add("".join(merge))
+    try:
+        numbers = np.array([[vocabulary[t] for t in (*m, "".join(m))] for m in merges]).T
+    except (KeyError, ValueError):  # a suffix marks parts of words, or a merge has not two parts
+        return None
+    tokens = {token: number for token, number in vocabulary.items() if token in listed}
+    rest = {**contents, "model": {**model, "vocab": tokens, "merges": []}}
+    return rest, _steps(numbers.astype(np.int64))
+
+
+def _steps(numbers: NDArray[np.int64]) -> Numbers:
+    """Replace the tokens that merges make, the last row, by steps."""
+    expected = np.concatenate([[0], numbers[-1, :-1] + 1])
+    return np.stack([*numbers[:-1], numbers[-1] - expected]).astype(np.uint32)
+
+
+def _bytes(contents: dict[str, Any], numbers: Numbers) -> bytes:
+    text = json.dumps(contents, ensure_ascii=False, separators=(",", ":")).encode()
+    parts = [len(text).to_bytes(LENGTH_BYTES, "little"), text]
+    for row in numbers:
+        planes = row.astype(">u4").view(np.uint8).reshape(-1, WIDTH).T
+        order = np.argsort(planes[2], kind="stable")
+        parts += [planes[:3].tobytes(), planes[3][order].tobytes()]
+    return b"".join(parts)
+
+
+def _numbers(planes: NDArray[np.uint8]) -> Numbers:
+    """The numbers [3, merges] of planes [3, 4, merges]."""
+    planes = planes.copy()
+    for kind in planes:
+        order = np.argsort(kind[2], kind="stable")
+        kind[3, order] = kind[3].copy()
+    return np.ascontiguousarray(planes.transpose(0, 2, 1)).view(">u4")[..., 0].astype(np.uint32)
+
+
+def _add_merges(model: dict[str, Any], numbers: Numbers) -> None:
+    """Add the merges to a model, and the tokens that they make to its vocabulary."""
+    texts = {number: token for token, number in model["vocab"].items()}
+    merges, token = [], -1
+    for left, right, step in numbers.T.tolist():
+        merge = [texts[left], texts[right]]
+        token = (token + 1 + step) % 2**32
+        texts[token] = "".join(merge)
+        merges.append(merge)
+    model["vocab"] = {text: number for number, text in sorted(texts.items())}
+    model["merges"] = merges
