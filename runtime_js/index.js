@@ -1,13 +1,11 @@
 // The page of a package: load the model in the same folder, describe it, and run it on random inputs.
 // `?device=wasm|webgpu&threads=2` choose the device and the threads.
 
+import { create, element, openPage, showError, showFailure } from "./page.js";
 import { load } from "./webmlc.js";
 
 /** @typedef {import("./webmlc.js").Model} Model */
 /** @typedef {import("./webmlc.js").Size} Size */
-
-/** @param {string} id @returns {any} */
-const element = (id) => document.getElementById(id);
 
 /** @param {number | null | undefined} bytes */
 function byteText(bytes) {
@@ -23,19 +21,13 @@ function evaluate(size, symbols) {
 
 /** Add a fact about the model. @param {string} term @param {string} text */
 function fact(term, text) {
-  const dt = document.createElement("dt");
-  const dd = document.createElement("dd");
-  dt.textContent = term;
-  dd.textContent = text;
-  element("facts").append(dt, dd);
+  element("facts").append(create("dt", term), create("dd", text));
 }
 
 /** Add an item to a list. @param {string} list @param {string} text */
 function item(list, text) {
-  const li = document.createElement("li");
-  const code = document.createElement("code");
-  code.textContent = text;
-  li.append(code);
+  const li = create("li");
+  li.append(create("code", text));
   element(list).append(li);
 }
 
@@ -114,33 +106,11 @@ async function run(model) {
   element("status").textContent = `Ran in ${first.toFixed(2)} ms${repeats}.`;
 }
 
-/** Let people choose a device. The choice reloads the page. @param {string} device */
-function offerDevices(device) {
-  for (const name of ["auto", "wasm", "webgpu"]) element("device").append(new Option(name, name, false, name === device));
-  element("device").addEventListener("change", () => {
-    const query = new URLSearchParams(location.search);
-    query.set("device", element("device").value);
-    location.search = query.toString();
-  });
-}
-
-/** Show an error. @param {unknown} error */
-function report(error) {
-  element("status").textContent = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-  element("status").className = "error";
-}
-
 async function main() {
-  element("notice").remove(); // this script runs, so the page came from a server
-  element("page").hidden = false;
-  const query = new URLSearchParams(location.search);
-  const threads = query.get("threads");
-  const device = query.get("device") ?? "auto";
-  offerDevices(device);
+  const options = openPage();
   const start = performance.now();
   const model = await load("./", {
-    device: /** @type {"auto"} */ (device),
-    threads: threads === null ? undefined : Number(threads),
+    ...options,
     onProgress: ({ loaded, total }) => Object.assign(element("progress"), { value: loaded, max: total }),
   });
   element("status").textContent = `Loaded in ${(performance.now() - start).toFixed(0)} ms.`;
@@ -153,13 +123,9 @@ async function main() {
     element("status").textContent = "Running…";
     event.submitter?.toggleAttribute("disabled", true);
     run(model)
-      .catch(report)
+      .catch(showError)
       .finally(() => event.submitter?.toggleAttribute("disabled", false));
   });
 }
 
-main().catch((error) => {
-  element("name").textContent = document.title = "The model did not load";
-  element("progress").hidden = true;
-  report(error);
-});
+main().catch(showFailure);

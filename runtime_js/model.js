@@ -84,6 +84,10 @@ export class Model {
     return this.#loaded.resources;
   }
 
+  get memoryBytes() {
+    return this.#loaded.executors.wasm?.memoryBytes ?? 0;
+  }
+
   /** Fetch one of `files`, and check it against its hash. @param {string} path */
   file(path) {
     return keepAlive(fetchFile(this.#base, this.#manifest, path, () => {}));

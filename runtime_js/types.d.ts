@@ -169,6 +169,8 @@ export interface Executor {
   stages: Stage[];
   /** The reason why it cannot run any more. */
   failure: Error | null;
+  /** The size of the WebAssembly memory, if the executor has one that this thread can see. */
+  memoryBytes?: number;
   /**
    * Reads the uploads before it returns. With states, the symbol of their length has its largest value, for which memory is
    * planned; kernels see `states.length`.

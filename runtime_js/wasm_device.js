@@ -385,6 +385,11 @@ export class WasmDevice {
     this.#call({ type: "release", states }).catch(() => {});
   }
 
+  /** Bytes, also of the rows that sessions have not filled. 0 before the first run, or if the memory cannot be shared. */
+  get memoryBytes() {
+    return this.memory?.buffer.byteLength ?? 0;
+  }
+
   dispose() {
     this.#fail(new InternalError("the model was disposed of"));
   }

@@ -89,6 +89,11 @@ export interface Model {
     row: { steps: number; bytes: number; bytes_per_row: number } | null;
   };
   /**
+   * Bytes of the WebAssembly memory after the last run, with the states of all sessions. The system gives memory only to the part
+   * that was written. 0 before the first run, if nothing runs on the CPU, or if the page is not cross-origin isolated.
+   */
+  readonly memoryBytes: number;
+  /**
    * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Throws
    * InputError, InternalError or DeviceLostError.
    */

@@ -84,6 +84,7 @@ def build(
     exact: bool = False,
     state: StateMode = "auto",
     quantise: Quantisation | None = None,
+    context: int | None = None,
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
@@ -92,8 +93,9 @@ def build(
 
     `constants` are inputs that become constants, and that leave the signature. Integers and
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
-    the WAT text. `choose` chooses the schedule of each kernel, and `algorithms` those of some
-    layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
+    the code as text. `context` limits the tokens of a language model in a GGUF file. `choose`
+    chooses the schedule of each kernel, and `algorithms` those of some layers
+    (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
     become states of sessions, which grow in place or are replaced; with "off" they stay inputs
     and outputs.
     `quantise` quantises float weights in blocks, to "int8" or "int4"; `host.quantisation_loss`
@@ -115,6 +117,7 @@ def build(
         exact=exact,
         state=state,
         quantise=quantise,
+        context=context,
         choose=choose,
         algorithms=algorithms,
         on_stage=on_stage,
@@ -132,6 +135,7 @@ def compile_model(
     exact: bool = False,
     state: StateMode = "auto",
     quantise: Quantisation | None = None,
+    context: int | None = None,
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
@@ -145,7 +149,7 @@ def compile_model(
         raise UserError(f"unknown state {state!r}: choose auto or off")
     if quantise is not None and quantise not in QUANTISATIONS:
         raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
-    module = shared_graph(model, constants, watch, state, exact, quantise)
+    module = shared_graph(model, constants, watch, state, exact, quantise, context)
     module = replace(module, algorithms=algorithms or {})
     lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
     model_signature = signature(module)
@@ -196,9 +200,10 @@ def shared_graph(
     state: StateMode = "auto",
     exact: bool = False,
     quantise: Quantisation | None = None,
+    context: int | None = None,
 ) -> Module:
     """Read and optimise a model: the graph that all targets share."""
-    module = _show(watch, "frontend", read_model(model, constants))
+    module = _show(watch, "frontend", read_model(model, constants, context))
     module = _show(watch, "normalise", normalise(module))
     if exact:
         module = _show(watch, "compute exactly", compute_exactly(module))

@@ -1,11 +1,12 @@
 // What the chat page shows. All texts become text nodes, so a model cannot write markup.
 
+import { create, element } from "../page.js";
+import { readMarkdown } from "./markdown.js";
+
 /** @typedef {import("../webmlc.js").Usage} Usage */
+/** @typedef {import("./markdown.js").Tree} Tree */
 
 const NEAR_END = 80; // pixels: who has scrolled up further reads, and is not scrolled down
-
-/** @param {string} id @returns {any} */
-export const element = (id) => document.getElementById(id);
 
 /** @param {number} bytes */
 export function megabytes(bytes) {
@@ -13,38 +14,60 @@ export function megabytes(bytes) {
   return `${size.toLocaleString("en", { maximumFractionDigits: size < 10 ? 1 : 0 })} MB`;
 }
 
-/** Create an element. @param {string} tag @param {string} text */
-function create(tag, text) {
-  const node = document.createElement(tag);
-  node.textContent = text;
-  return node;
-}
-
 /** Add a message, and return a function that appends to its text. @param {string} role @param {string} text */
 export function addMessage(role, text) {
-  const article = create("article", "");
+  const article = create("article");
   article.className = role;
   article.setAttribute("aria-label", role === "user" ? "You" : "Model");
-  const paragraph = create("p", text);
-  article.append(paragraph);
+  const content = create("div", text);
+  content.className = "content";
+  article.append(content);
   element("welcome").hidden = true;
   element("log").append(article);
   scrollToEnd(true);
+  /** @type {string[]} The blocks on the page, as JSON. */
+  const blocks = [];
   return {
     article,
     append(/** @type {string} */ piece) {
+      text += piece;
       const isNear = isNearEnd();
-      paragraph.append(piece);
+      showBlocks(content, blocks, readMarkdown(text));
       if (isNear) scrollToEnd(false);
     },
   };
+}
+
+/**
+ * Show blocks of Markdown. Those that are on the page already stay, so that a selection in them stays, too.
+ * @param {HTMLElement} content
+ * @param {string[]} shown
+ * @param {Tree[]} blocks
+ */
+function showBlocks(content, shown, blocks) {
+  for (const [i, block] of blocks.entries()) {
+    const key = JSON.stringify(block);
+    if (key === shown[i]) continue;
+    const [old, node] = [content.children[i], nodeOf(block)];
+    if (old) old.replaceWith(node);
+    else content.append(node);
+    shown[i] = key;
+  }
+  for (shown.length = blocks.length; content.children.length > blocks.length; ) content.lastElementChild?.remove();
+}
+
+/** @param {Tree} tree */
+function nodeOf([tag, ...children]) {
+  const node = create(tag);
+  node.append(...children.map((child) => (typeof child === "string" ? child : nodeOf(child))));
+  return node;
 }
 
 /** Show the figures of an answer below it, with buttons. @param {HTMLElement} article @param {string} text @param {Record<string, () => void>} buttons */
 export function finishMessage(article, text, buttons) {
   for (const old of document.querySelectorAll(".regenerate")) old.remove(); // only the last answer can be replaced
   const isNear = isNearEnd();
-  const below = create("div", "");
+  const below = create("div");
   below.className = "below";
   below.append(create("span", text));
   for (const [name, act] of Object.entries(buttons)) {
@@ -90,13 +113,22 @@ export function showDetail(term, text) {
   }
 }
 
+/** Say that the model has no chat template: it continues texts. */
+export function showCompletion() {
+  for (const [selector, text] of [["h2", "Begin a text"], ["p", "The model continues it, on this device. Nothing that you write leaves it."]]) {
+    /** @type {HTMLElement} */ (document.querySelector(`#welcome ${selector}`)).textContent = text;
+  }
+  element("question").placeholder = "Begin a text";
+  element("suggestions").remove();
+}
+
 /** Let people begin with a question of others. @param {string[]} questions @param {(question: string) => void} ask */
 export function offerQuestions(questions, ask) {
   for (const question of questions) {
     const button = create("button", question);
     button.setAttribute("type", "button");
     button.addEventListener("click", () => ask(question));
-    const item = create("li", "");
+    const item = create("li");
     item.append(button);
     element("suggestions").append(item);
   }

@@ -1,7 +1,8 @@
 // The page of a language model's package: a chat with the model in the same folder.
 // `?device=wasm|webgpu&threads=2` choose the device and the threads.
 
-import { addMessage, element, ending, finishMessage, megabytes, offerQuestions, showDetail, showProblem, showUsage } from "./chat_view.js";
+import { element, openPage, showFailure } from "../page.js";
+import { addMessage, ending, finishMessage, megabytes, offerQuestions, showCompletion, showDetail, showProblem, showUsage } from "./chat_view.js";
 import { load } from "./webmlc.js";
 
 /** @typedef {import("../webmlc.js").LanguageModel} LanguageModel */
@@ -16,6 +17,7 @@ const messages = [];
 let model;
 /** @type {AbortController | null} Of the answer that is being generated. */
 let running = null;
+let isMeasuring = false; // the memory of the page
 
 /** Answer the last message. */
 async function answer() {
@@ -99,11 +101,20 @@ function setBusy(isBusy) {
   if (!isBusy) element("question").focus({ preventScroll: true });
 }
 
-/** Show the memory of the page, if the browser can tell. */
+/**
+ * Show the memory of the page: first that of the model and of its scripts, and when the browser has measured it, all of it. That
+ * may take a minute.
+ */
 async function showMemory() {
-  const { measureUserAgentSpecificMemory: measure } = /** @type {any} */ (performance);
-  const result = await measure?.call(performance).catch(() => null); // takes seconds
-  if (result) showDetail("Memory of this page", megabytes(result.bytes));
+  const { memory: heap, measureUserAgentSpecificMemory: measure } = /** @type {any} */ (performance);
+  const parts = [model.memoryBytes && `model ${megabytes(model.memoryBytes)}`, heap && `scripts ${megabytes(heap.usedJSHeapSize)}`];
+  const text = parts.filter(Boolean).join(", ");
+  if (text) showDetail("Memory of this page", text);
+  if (isMeasuring || !measure) return;
+  isMeasuring = true;
+  const result = await measure.call(performance).catch(() => null);
+  isMeasuring = false;
+  if (result) showDetail("Memory, measured", megabytes(result.bytes));
 }
 
 /** Let a service worker keep the files, so that the page works offline. A page can do without it. */
@@ -119,16 +130,6 @@ async function workOffline() {
   } catch (error) {
     return `no: ${/** @type {Error} */ (error).message}`;
   }
-}
-
-/** Let people choose a device. The choice reloads the page. @param {string} device */
-function offerDevices(device) {
-  for (const name of ["auto", "wasm", "webgpu"]) element("device").append(new Option(name, name, false, name === device));
-  element("device").addEventListener("change", () => {
-    const query = new URLSearchParams(location.search);
-    query.set("device", element("device").value);
-    location.search = query.toString();
-  });
 }
 
 function listen() {
@@ -160,8 +161,8 @@ function start() {
   showDetail("Threads", `${model.threads} (${model.threadsReason})`);
   showDetail("Download", megabytes(download));
   showDetail("Weights", megabytes(weights));
-  if (memory) showDetail("Memory of the model", megabytes(memory));
-  showDetail("Memory of this page", "measureUserAgentSpecificMemory" in performance ? "being measured" : "this browser does not tell");
+  showDetail("Memory of this page", memory ? `model ${megabytes(memory)}` : "this browser does not tell");
+  if (!model.hasChatTemplate) showCompletion();
   element("loading").remove();
   element("welcome").hidden = false;
   for (const id of ["question", "send", "new"]) element(id).disabled = false;
@@ -170,17 +171,11 @@ function start() {
 }
 
 async function main() {
-  element("notice").remove(); // this script runs, so the page came from a server
-  element("page").hidden = false;
-  const query = new URLSearchParams(location.search);
-  const threads = query.get("threads");
-  const device = query.get("device") ?? "auto";
-  offerDevices(device);
+  const options = openPage();
   listen();
   const offline = await workOffline();
   model = await load("./", {
-    device: /** @type {"auto"} */ (device),
-    threads: threads === null ? undefined : Number(threads),
+    ...options,
     onProgress: ({ loaded, total }) => {
       Object.assign(element("progress"), { value: loaded, max: total });
       element("status").textContent = `${megabytes(loaded)} of ${megabytes(total)}`;
@@ -190,9 +185,4 @@ async function main() {
   showDetail("Works offline", offline);
 }
 
-main().catch((error) => {
-  element("name").textContent = document.title = "The model did not load";
-  element("progress").hidden = true;
-  element("status").textContent = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-  element("status").className = "error";
-});
+main().catch(showFailure);

@@ -3,6 +3,8 @@
 const LONG = "Plenty of words to stop the answer in the middle of, one after the other, and then some more of them. ".repeat(4);
 const MARKUP = "<img src=x onerror=alert(1)> <b>bold</b>";
 
+const MARKDOWN = "## steps\n\nfirst *this*:\n\n1. **one** item\n2. `two`\n\n```js\nlet x = '<b>';\n```";
+
 export default async ({ page, arg }) => {
   const picture = (name) => arg.pictures && page.screenshot({ path: `${arg.pictures}/${arg.name}-${name}.png` });
   const answers = page.locator("article.assistant");
@@ -12,6 +14,11 @@ export default async ({ page, arg }) => {
   if (arg.slow) {
     await page.getByText("60 MB of 98 MB").waitFor();
     await picture("loading");
+    return shown;
+  }
+  if (arg.completes) {
+    await page.getByText("Begin a text").waitFor();
+    shown.suggestions = await page.locator("#suggestions").count();
     return shown;
   }
   await page.getByText("What would you like to know?").waitFor();
@@ -65,6 +72,13 @@ export default async ({ page, arg }) => {
   shown.markup = (await texts()).at(-1);
   shown.elements = await page.locator("#log img, #log b").count();
   await picture("conversation");
+
+  // Markdown is shown as what it means.
+  await page.getByLabel("Message").fill(MARKDOWN);
+  await page.keyboard.press("Enter");
+  await isIdle();
+  shown.markdown = await answers.last().locator(".content").evaluate((content) => [...content.children].map((node) => node.outerHTML).join(""));
+  await picture("markdown");
 
   // A question that does not fit comes back.
   await page.getByLabel("Message").fill("too long");

@@ -16,6 +16,8 @@ export async function load(url, { onProgress }) {
     deviceReason: "the package has no webgpu program",
     threads: 2,
     threadsReason: "the machine has 2 logical cores",
+    hasChatTemplate: !new URLSearchParams(location.search).has("complete"),
+    memoryBytes: 123e6,
     resources: { weights: 98e6, memory: null, download: 98.4e6 },
     generate(prompt, options) {
       globalThis.calls.push({ prompt: structuredClone(prompt), temperature: options.temperature, limit: options.max_new_tokens });

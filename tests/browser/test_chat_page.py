@@ -49,7 +49,12 @@ def test_a_conversation_by_mouse_and_keyboard(site: Path) -> None:
     assert shown["first"] == ["WHY IS\nTHE SKY BLUE?"]
     assert "of 2,048 tokens" in shown["figures"] and "42.5 tokens/s" in shown["figures"]
     assert shown["title"] == "SmolLM2 135M Instruct"
-    for line in ("98 MB", "Works offline\nyes", "2 logical cores", "Memory of this page"):
+    for line in (
+        "98 MB",
+        "Works offline\nyes",
+        "2 logical cores",
+        "Memory of this page\nmodel 123 MB, scripts ",
+    ):
         assert line in shown["details"]
     assert shown["stopped"].startswith("PLENTY OF")
     assert len(shown["stopped"]) < 200
@@ -60,6 +65,11 @@ def test_a_conversation_by_mouse_and_keyboard(site: Path) -> None:
     assert again == third | {"temperature": 0}
     assert shown["markup"] == "<IMG SRC=X ONERROR=ALERT(1)> <B>BOLD</B>"
     assert shown["elements"] == 0
+    assert shown["markdown"] == (
+        "<h4>STEPS</h4><p>FIRST <em>THIS</em>:</p>"
+        "<ol><li><strong>ONE</strong> ITEM</li><li><code>TWO</code></li></ol>"
+        "<pre><code>LET X = '&lt;B&gt;';</code></pre>"
+    )
     assert shown["back"] == "too long"
     assert shown["left"] == 0
     assert shown["offline"]
@@ -71,6 +81,10 @@ def test_a_dark_phone(site: Path) -> None:
     shown = talk(site, {**PHONE, **DARK}, name="phone").value
     assert shown["overflow"] <= 0
     assert shown["stopped"].startswith("PLENTY OF")
+
+
+def test_a_model_without_a_template_completes_texts(site: Path) -> None:
+    assert talk(site, DESKTOP, "/?complete", completes=True).value["suggestions"] == 0
 
 
 def test_the_download_is_shown(site: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_prompt_is_answered_and_nothing_else_printed(chat: Any) -> None:
 
 def test_a_conversation(chat: Any) -> None:
     lines = ["hi", "", "/system be kind", "again", "/reset", "/what", "/quit", "unread"]
-    result = chat("--capacity", "512", lines=lines)
+    result = chat("--context", "512", lines=lines)
     assert result.code == 0
     assert result.out.splitlines()[1] == "HI"
     assert "tokens/s" in result.out
@@ -113,7 +113,7 @@ def test_answers_do_not_steer_the_terminal(chat: Any) -> None:
 
 
 def test_a_full_context_does_not_end_the_conversation(chat: Any) -> None:
-    result = chat("--capacity", "60", lines=["x" * 90, "hi"])
+    result = chat("--context", "60", lines=["x" * 90, "hi"])
     assert result.code == 0
     assert "the context holds 60" in result.err.replace("\n", " ")
     assert "HI" in result.out

@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Type
 import webmlc
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import LLAMA, QWEN2, QWEN3, SmallModel, write_model
+from webmlc.core.errors import InputError
 from webmlc.core.expr import Var
 from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.frontend.read_model import read_model
@@ -73,7 +74,7 @@ def check_row_work(package: Path, device: str, model: SmallModel) -> None:
 
 def check_assets(package: Path, files: Mapping[str, File], positions: int) -> None:
     """Check that the package has the files of the tokeniser."""
-    for name in ("tokenizer.json", "chat_template.jinja", "generation_config.json"):
+    for name in ("tokenizer.deflate", "chat_template.jinja", "generation_config.json"):
         assert files[name].bytes == (package / name).stat().st_size
     config = json.loads((package / "generation_config.json").read_text())
     assert config == {"bos_token_id": 0, "eos_token_id": [2, 0], "max_length": positions}
@@ -90,6 +91,16 @@ def run_parts(package: Path, device: str, model: SmallModel) -> np.ndarray:
         rows.append(outputs.pop("logits"))
         caches = {n.replace("present", "past"): array for n, array in outputs.items()}
     return np.concatenate(rows)
+
+
+def test_a_context_is_limited(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    write_model(path, LLAMA)
+    for context, positions in ((12, 12), (10**6, LLAMA.positions)):
+        module = read_model(path, context=context)
+        assert json.loads(module.assets["generation_config.json"])["max_length"] == positions
+    with pytest.raises(InputError, match="GGUF files only"):
+        read_model(module, context=12)
 
 
 def test_caches_are_state(tmp_path: Path) -> None:

@@ -118,6 +118,12 @@ def build(
         ),
     ] = None,
     dim: Dimensions = [],  # noqa: B006
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="The most tokens of a language model.", show_default="as it was trained"
+        ),
+    ] = None,
     tuned: Annotated[
         Path | None,
         typer.Option(
@@ -174,6 +180,7 @@ def build(
             exact=exact,
             state=state.value,
             quantise=quantise.value if quantise else None,
+            context=context,
             force=force,
             choose=choose,
             algorithms=algorithms,

@@ -53,7 +53,7 @@ def chat(
     seed: Annotated[
         int | None, typer.Option(help="Seed of random answers.", show_default="random")
     ] = None,
-    capacity: Annotated[
+    context: Annotated[
         int | None,
         typer.Option(
             min=2, help="Tokens of context to hold in memory.", show_default="grows when needed"
@@ -73,8 +73,8 @@ def chat(
         options["temperature"] = temperature
     if seed is not None:
         options["seed"] = seed
-    if capacity is not None:
-        options["capacity"] = capacity
+    if context is not None:
+        options["capacity"] = context
     language_model = load(_package_of(model, device.value), device.value, threads)
     try:
         if not language_model.is_language_model:
@@ -84,6 +84,8 @@ def chat(
             conversation.answer(prompt)
             return
         console.print(f"[bold]{escape(language_model.manifest.name)}[/] (/help lists commands)")
+        if not language_model.has_chat_template:
+            console.print("It has no chat template: it continues what you write.")
         _converse(conversation)
     finally:
         language_model.dispose()

@@ -62,15 +62,25 @@ Source = str | Path | ModelProto | Module
 """The path of a model file, or a model in memory."""
 
 
-def read_model(source: Source, constants: Constants | None = None) -> Module:
-    """Read, check and convert a model. The inputs in `constants` become constants.
+def read_model(
+    source: Source, constants: Constants | None = None, context: int | None = None
+) -> Module:
+    """Read, check and convert a model. The inputs in `constants` become constants. `context` limits
+    the tokens of a model in a GGUF file.
 
     Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot.
     """
-    if isinstance(source, Module) or (not isinstance(source, ModelProto) and is_gguf(Path(source))):
-        if constants:
-            raise InputError(f"no input of this model can be a constant: {next(iter(constants))!r}")
-        return source if isinstance(source, Module) else read_gguf(source)
+    gguf = None
+    if not isinstance(source, ModelProto | Module) and is_gguf(Path(source)):
+        gguf = Path(source)
+    if context is not None and gguf is None:
+        raise InputError("a context can be limited for models in GGUF files only")
+    if constants and (gguf is not None or isinstance(source, Module)):
+        raise InputError(f"no input of this model can be a constant: {next(iter(constants))!r}")
+    if isinstance(source, Module):
+        return source
+    if gguf is not None:
+        return read_gguf(gguf, context=context)
     if isinstance(source, ModelProto):
         model, folder, stem = source, None, source.graph.name or "model"
     else:

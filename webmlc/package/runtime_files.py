@@ -9,7 +9,8 @@ JavaScript is generated.
     shared.js           imported by several files
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
-the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then.
+the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then. A
+line `<!-- include notice.html -->` of a page stands for that file.
 
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
@@ -34,8 +35,12 @@ SUFFIXES = (".js", ".ts", ".html", ".css")
 """The files of the runtime's folder that a package holds."""
 LANGUAGE = "language"
 """The folder, in the runtime's folder, of the files that only packages of language models hold."""
+PART = "notice"
+"""The stem of the files that both pages include. A package does not hold them."""
 LIBRARIES = ("jinja.js", "tokenizers.js")
 """The scripts of other projects, which are minified already."""
+
+_INCLUDE = re.compile(r"^ *(?:<!--|/\*) include ([\w.]+) (?:-->|\*/)\n", re.MULTILINE)
 
 # The parts of a script that `shorten` removes, and the import lines that `join_modules` rewrites.
 _CAST = re.compile(r"/\*\*[^*\n]*\*/ \(([\w.#\[\]]+)\)")
@@ -67,7 +72,13 @@ def runtime_files(*, is_language_model: bool = False) -> dict[str, bytes]:
         for name, path in files.items()
         if path.suffix == ".js" and name not in LIBRARIES
     }
-    pages = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
+    pages = {
+        name: _INCLUDE.sub(
+            lambda m: files[m[1]].read_text("utf-8"), path.read_text("utf-8")
+        ).encode()
+        for name, path in files.items()
+        if name not in scripts and path.stem != PART
+    }
     return pages | dict(_short_files(tuple(scripts.items())))
 
 
