@@ -130,6 +130,7 @@ def main(
     rows = [summary(row) for row in result["rows"]]
     show(rows, lengths.split(","))
     limits = result["limits"]
+    print(f"a blank page takes {result['blank'] / 1e6:.0f} MB of the memory")
     print(f"one thread reads {limits['bandwidth'] / 1e9:.1f} GB/s, and computes", end=" ")
     print(f"{limits['flops'] / 1e9:.1f} GFLOPS of fused multiply-adds")
     if as_json is not None:
@@ -139,6 +140,7 @@ def main(
             "bytes": path.stat().st_size,
             "browser": result["browser"],
             "limits": limits,
+            "blank_page": result["blank"],
             "rows": rows,
         }
         as_json.write_text(json.dumps(data, indent=1) + "\n")

@@ -1,7 +1,7 @@
 // Measure language models side by side in one Chromium.
 //
 //   in (stdin):   { mounts, device, threads: [1, 2], lengths: [16, ...], count, rounds, engines: ["webmlc", "wllama"] }
-//   out (stdout): { browser, limits: { bandwidth, flops }, rows: [{ engine, threads, load, version, downloads, memory,
+//   out (stdout): { browser, limits: { bandwidth, flops }, blank: bytes of memory of a blank page, rows: [{ engine, threads, load, version, downloads, memory,
 //                 prefill: { length: [tokens per second] }, decode: { length: [...] } }] }
 //
 // The engines of a group take turns, one measurement each, so that other work of the machine affects them alike.
@@ -36,11 +36,27 @@ async function limits(browser, server) {
   });
 }
 
+/** The peak memory of the processes that a page started: its own and spare ones. */
+async function memoryOf(pids) {
+  return Math.max(...(await Promise.all(pids.map(peakMemory))));
+}
+
+/** The memory of a page that does nothing. */
+async function blankMemory(browser, server) {
+  const before = new Set(await renderers(browser));
+  const page = await (await browser.newContext()).newPage();
+  await page.goto(`${server.origin}/bench/index.html`);
+  const memory = await memoryOf((await renderers(browser)).filter((id) => !before.has(id)));
+  await page.context().close();
+  return memory;
+}
+
 const job = JSON.parse(await new Response(process.stdin).text());
 const server = await startServer(job.mounts);
 const browser = await startBrowser();
 const rows = [];
 try {
+  const blank = await blankMemory(browser, server);
   const measured = await limits(browser, server);
   for (const threads of job.threads) {
     const pages = [];
@@ -77,11 +93,11 @@ try {
       }
     }
     for (const { page, pids, row } of pages) {
-      rows.push({ ...row, memory: Math.max(...(await Promise.all(pids.map(peakMemory)))) });
+      rows.push({ ...row, memory: await memoryOf(pids) });
       await page.context().close();
     }
   }
-  process.stdout.write(JSON.stringify({ browser: `Chromium ${browser.version()}`, limits: measured, rows }));
+  process.stdout.write(JSON.stringify({ browser: `Chromium ${browser.version()}`, limits: measured, blank, rows }));
 } finally {
   await browser.close();
   await server.close();

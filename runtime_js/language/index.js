@@ -17,7 +17,6 @@ const messages = [];
 let model;
 /** @type {AbortController | null} Of the answer that is being generated. */
 let running = null;
-let isMeasuring = false; // the memory of the page
 
 /** Answer the last message. */
 async function answer() {
@@ -102,19 +101,14 @@ function setBusy(isBusy) {
 }
 
 /**
- * Show the memory of the page: first that of the model and of its scripts, and when the browser has measured it, all of it. That
- * may take a minute.
+ * Show the memory of the page, if the browser can tell: that of the model, and that of the scripts. (`measureUserAgentSpecificMemory`
+ * takes a minute, and counts the memory that workers share once for each of them.)
  */
-async function showMemory() {
-  const { memory: heap, measureUserAgentSpecificMemory: measure } = /** @type {any} */ (performance);
+function showMemory() {
+  const { memory: heap } = /** @type {any} */ (performance);
   const parts = [model.memoryBytes && `model ${megabytes(model.memoryBytes)}`, heap && `scripts ${megabytes(heap.usedJSHeapSize)}`];
   const text = parts.filter(Boolean).join(", ");
   if (text) showDetail("Memory of this page", text);
-  if (isMeasuring || !measure) return;
-  isMeasuring = true;
-  const result = await measure.call(performance).catch(() => null);
-  isMeasuring = false;
-  if (result) showDetail("Memory, measured", megabytes(result.bytes));
 }
 
 /** Let a service worker keep the files, so that the page works offline. A page can do without it. */

@@ -154,9 +154,10 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     lengths = build.constant(np.array(sizes, np.int64))
     parts = build.many("Split", product, lengths, outputs=3, axis=2)
     q, k, v = (attention.heads(part, heads) for part in parts)
-    if past is not None:
-        pair = [build("Gather", past, build.constant(np.int64(i)), axis=0) for i in range(2)]
-        k, v = (attention.appended(p, n) for p, n in zip(pair, (k, v), strict=True))
+    present = build("Concat", *(build("Unsqueeze", x, axes=(0,)) for x in (k, v)), axis=0)
+    if past is not None:  # joined as a pair, so that `use_states` finds a past and its present
+        present = build("Concat", past, present, axis=3)
+        k, v = (build("Gather", present, build.constant(np.int64(i)), axis=0) for i in range(2))
     scores = attention.scores(q, k, attention.scale(sizes[0] // heads))
     if mask is not None:
         fill = float(context.attribute("mask_filter_value", -10000.0))
@@ -165,8 +166,7 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
         scores = build("Add", scores, score_bias)
     if context.attribute("unidirectional", 0):
         scores = attention.causal(scores, q, k, past, axis=3)
-    stacked = (build("Unsqueeze", part, axes=(0,)) for part in (k, v))
-    return select_outputs(context, attention.output(scores, v), build("Concat", *stacked, axis=0))
+    return select_outputs(context, attention.output(scores, v), present)
 
 
 def _check_mask(context: Context, index: int, total: Expr) -> None:

@@ -1,0 +1,100 @@
+"""Sessions of a small language model, on both devices: a prompt at once or token by token, a
+conversation that is cut and continued, and many tokens in the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+
+import webmlc
+from tests.language_models.reference import logits_of
+from tests.language_models.small_models import LLAMA, write_model
+from webmlc.frontend.gguf.read_gguf import read_gguf
+from webmlc.host.load import Model
+from webmlc.host.session import Session
+
+MANY = 1000
+FEW = 100
+"""The tokens on a software GPU, where a token of this model takes 10 ms."""
+SMALL = replace(LLAMA, tied=True, layers=1, hidden=64, positions=MANY + 64, types=(Type.F32,))
+IDS = [int(i) for i in np.random.default_rng(1).integers(0, SMALL.vocabulary, 20)]
+CLOSE = {"atol": 2e-5, "rtol": 0}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """The package of the model, and the logits of `IDS`."""
+    folder = tmp_path_factory.mktemp("sessions")
+    tensors = write_model(folder / "small.gguf", SMALL)
+    webmlc.build(read_gguf(folder / "small.gguf", every_row=True), folder / "package")
+    return folder / "package", logits_of(SMALL, tensors, IDS)
+
+
+@pytest.fixture(params=["wasm", "webgpu"])
+def model(request: pytest.FixtureRequest, small: tuple[Path, np.ndarray]) -> Iterator[Model]:
+    loaded = webmlc.load(small[0], device=request.param)
+    yield loaded
+    loaded.dispose()
+
+
+def run(session: Session, *tokens: int) -> np.ndarray:
+    return session.run({"input_ids": np.array([tokens], np.int64)})["logits"]
+
+
+def test_a_prompt_at_once_equals_single_tokens(
+    model: Model, small: tuple[Path, np.ndarray]
+) -> None:
+    expected = small[1]
+    at_once, single = model.session(capacity=32), model.session(capacity=32)
+    np.testing.assert_allclose(run(at_once, *IDS), expected, **CLOSE)
+    for token, row in zip(IDS, expected, strict=True):
+        np.testing.assert_allclose(run(single, token), row[None], **CLOSE)
+    for name, rows in model.read_states(at_once.states).items():
+        other = model.read_states(single.states)[name]
+        np.testing.assert_allclose(rows.view(np.float32), other.view(np.float32), **CLOSE)
+
+
+def test_a_truncated_session_grows_again_like_a_new_one(model: Model) -> None:
+    session, fresh = model.session(capacity=32), model.session(capacity=32)
+    run(session, *IDS)
+    session.truncate(6)
+    run(fresh, *IDS[:6])
+    other = IDS[::-1][:9]
+    np.testing.assert_allclose(run(session, *other), run(fresh, *other), **CLOSE)
+    copy = model.session(capacity=40)
+    copy.load(session.save())
+    np.testing.assert_array_equal(run(copy, 3), run(session, 3))
+
+
+def test_many_tokens_take_no_new_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = model.session(capacity=MANY + 16)
+    executor: Any = model._executors[model.device]
+    for token in IDS[:4]:  # the first runs plan, allocate and bind
+        run(session, token)
+    plans = len(executor.bindings.items)
+    if model.device == "wasm":
+        memory = executor.memory, len(executor.bytes)
+    else:
+        for name in ("create_buffer", "create_buffer_with_data", "create_bind_group"):
+            monkeypatch.setattr(executor.device, name, forbidden(name))
+    count = MANY if model.device == "wasm" else FEW
+    for index in range(count):
+        run(session, index % SMALL.vocabulary)
+    assert session.length == count + 4
+    assert len(executor.bindings.items) == plans
+    if model.device == "wasm":
+        assert memory == (executor.memory, len(executor.bytes))
+
+
+def forbidden(name: str) -> Any:
+    def call(*_: object, **named: Any) -> Any:
+        raise AssertionError(f"{name}({named}) while tokens are generated")
+
+    return call
