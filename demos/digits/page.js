@@ -9,7 +9,7 @@ import { imageOfStrokes, SIDE } from "./preprocess.js";
 const PACKAGE = new URL("model/", import.meta.url).href;
 const DEVICE_NAMES = { wasm: "CPU (WebAssembly)", webgpu: "GPU (WebGPU)" };
 const ANNOUNCE_AFTER_MS = 700;
-const MODEL_DATA = /\.(wasm|wgsl|safetensors)$/;
+const MODEL_DATA = /\.(deflate|safetensors)$/;
 
 const pad = element("pad", HTMLCanvasElement);
 const inputCanvas = element("seen", HTMLCanvasElement);
