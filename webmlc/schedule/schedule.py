@@ -112,9 +112,12 @@ class Schedule:
         """Make one loop of perfectly nested ones; returns it."""
         return str(self.apply("fuse", *loops))
 
-    def fission(self, loop: str) -> list[str]:
-        """Give each statement of a loop a loop of its own; returns them."""
-        return list(self.apply("fission", loop))
+    def fission(self, loop: str, together: Sequence[str] = ()) -> list[str]:
+        """Give each statement of a loop a loop of its own, but one to those of the blocks
+        `together`; returns the loops.
+        """
+        arguments = (loop, list(together)) if together else (loop,)
+        return list(self.apply("fission", *arguments))
 
     def add_unit_loop(self, block: str) -> str:
         """Put a loop of one iteration around a block; returns it."""

@@ -30,6 +30,7 @@ from webmlc.loops.ir import (
     loads,
     seq,
     stores,
+    walk_statements,
 )
 
 
@@ -104,7 +105,8 @@ def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pendi
         case For(thread=str() as thread, body=body):
             inner_threads = {**threads, thread: stmt.var}
             accesses = _accesses(body, inner_threads)
-            if not accesses.conflicts(accesses):
+            alone, _ = _order(body, _NOTHING, inner_threads)
+            if not any(isinstance(s, Barrier) for s in walk_statements(alone)):
                 return _with_barrier_before(stmt, before, accesses)
             inner, after = _order(body, before, inner_threads)
             return replace(stmt, body=inner), after

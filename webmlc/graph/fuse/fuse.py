@@ -17,6 +17,7 @@ import keyword
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import prove_equal
@@ -51,6 +52,8 @@ class FusionLimits:
     device), `binding_bytes` the bytes of each. `pads` lets a contraction or reduction write into
     the padded feature map that its consumer reads. `quantises_rows` lets the kernel that quantises
     blocks of rows compute these rows, norms of rows included, if nothing else reads them.
+    `joins_operands` lets a product of block-quantised weights compute the normalisation of its
+    data, and other products that its epilogue reads.
     """
 
     nodes: int = MAX_NODES
@@ -58,6 +61,7 @@ class FusionLimits:
     binding_bytes: int = 1 << 32
     pads: bool = False
     quantises_rows: bool = False
+    joins_operands: bool = False
 
 
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
@@ -110,6 +114,8 @@ class _Fusion:
                 if kind_of(node) == kind and node not in self.groups:
                     self.take_epilogue([node], MAPS)
                     self.take_padding(self.groups[node])
+                    if self.limits.joins_operands and _is_block_product(node):
+                        self.take_prologue(self.groups[node], partial(self.is_operand, node))
         for node in self.function.nodes:
             if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
@@ -291,6 +297,20 @@ class _Fusion:
         maps = [user for user in self.users[maker.outputs[0]] if kind_of(user) in MAPS]
         return all(_may_be_same(shape, self.function.type(u.outputs[0]).shape) for u in maps)
 
+    def is_operand(self, product: Node, maker: Node) -> bool:
+        """True for nodes that belong into the kernel of a product: the normalisation of its data, a
+        product of the same data for its epilogue, and elementwise nodes between the two.
+
+        Every workgroup repeats the normalisation, which is short beside its part of the product.
+        """
+        if product.inputs[0] in maker.outputs:
+            types = (self.function.type(maker.inputs[0]), self.function.type(product.inputs[0]))
+            return kind_of(maker) == "reduction" and _is_same(*(type_.shape for type_ in types))
+        if _is_block_product(maker):
+            return maker.inputs[0] == product.inputs[0]
+        shapes = (self.function.type(node.outputs[0]).shape for node in (maker, product))
+        return kind_of(maker) in MAPS and _is_same(*shapes)
+
     def build(self) -> Function:
         """The function of `fused` and `View` nodes, ordered by their dependences."""
         done: set[int] = set()
@@ -342,6 +362,10 @@ class _Fusion:
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+
+
+def _is_block_product(node: Node) -> bool:
+    return (node.domain, node.op) == ("webmlc", "FloatBlockProduct")
 
 
 def _is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:

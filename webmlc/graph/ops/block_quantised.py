@@ -349,7 +349,7 @@ def _float_dots(
         *row, block, column, word, part, byte = axes
         packed = values[(column // PACK, block, word, column % PACK)]
         number = ((block * parts + part) * words + word) * BYTES_PER_WORD + byte
-        value = _value(packed, bits, part, byte) - excess
+        value = stored_value(packed, bits, part, byte) - excess
         return data[(*row, number)] * value.astype(DType.float32)
 
     extents = (words, const(parts), const(BYTES_PER_WORD))
@@ -364,7 +364,7 @@ def _part(word: Expr, bits: int, part: Expr) -> Expr:
     return call("shift_right", word, part * bits) & const(mask)
 
 
-def _value(word: Expr, bits: int, part: Expr, byte: Expr) -> Expr:
+def stored_value(word: Expr, bits: int, part: Expr, byte: Expr) -> Expr:
     """An unsigned value that a word holds, as an int32."""
     return call("shift_right", word, byte * 8 + part * bits) & const((1 << bits) - 1)
 
@@ -389,7 +389,7 @@ def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         column = clamped(indices[tuple(row)], as_expr(context.attribute("columns")))
         number, within = k // block, k % block
         word = values[(column // PACK, number, within % length // BYTES_PER_WORD, column % PACK)]
-        stored = _value(word, bits, within // length, k % BYTES_PER_WORD)
+        stored = stored_value(word, bits, within // length, k % BYTES_PER_WORD)
         value = (stored - int(context.attribute("excess"))).astype(DType.float32)
         place = (column // PACK, number, column % PACK)
         scaled = scales[place].astype(DType.float32) * value

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Const, Expr, Var, call
+from webmlc.core.expr import Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, LoopFunction, Seq, seq
@@ -22,6 +22,7 @@ from webmlc.schedule.regions import Access, Scan, scan
 from webmlc.schedule.tree import (
     fresh,
     interval_of,
+    outer_blocks,
     path_to_loop,
     ranges_along,
     rebind,
@@ -31,22 +32,32 @@ from webmlc.schedule.tree import (
 from webmlc.schedule.update import with_body
 
 
-def fission(function: LoopFunction, loop: str) -> tuple[LoopFunction, tuple[str, ...]]:
-    """Give each statement of `loop` a loop of its own, in order.
+def fission(
+    function: LoopFunction, loop: str, together: Sequence[str] = ()
+) -> tuple[LoopFunction, tuple[str, ...]]:
+    """Give each statement of `loop` a loop of its own, in order. The statements that hold a block
+    of `together` share one loop, which comes last.
 
     Returns the function and the names of the loops. Raises `ScheduleError` where the loop has only
     one statement, or a statement may read or overwrite what an earlier statement of a later
-    iteration writes or reads.
+    iteration writes or reads. A statement also does not move behind others that use its buffers.
     """
     path, old = path_to_loop(function, "fission", loop)
     require_serial("fission", function, old)
     if not isinstance(old.body, Seq) or len(old.body.statements) < 2:
         raise ScheduleError("fission", f"loop {loop!r} has only one statement", function, loop)
     ranges = ranges_along(function, path)
-    scans = [scan(statement, ranges) for statement in old.body.statements]
+    statements = old.body.statements
+    is_last = [any(b.name in together for b in outer_blocks(s)) for s in statements]
+    scans = [scan(statement, ranges) for statement in statements]
     for later in range(1, len(scans)):
         for earlier in range(later):
-            culprit = _conflict(scans[earlier], scans[later], old.var, ranges)
+            if is_last[earlier]:
+                culprit = None if is_last[later] else _common(scans[earlier], scans[later])
+            elif as_int(old.extent) == 1:
+                culprit = None  # there is no later iteration
+            else:
+                culprit = _conflict(scans[earlier], scans[later], old.var, ranges)
             if culprit is not None:
                 reason = (
                     f"iterations of loop {loop!r} may meet in buffer {culprit!r}: "
@@ -56,13 +67,25 @@ def fission(function: LoopFunction, loop: str) -> tuple[LoopFunction, tuple[str,
     taken_names = used_names(function)
     outer = ranges_along(function, path[:-1])
     outer[old.var] = interval_of(old.extent, outer)
-    loops = [For(old.var, old.extent, old.body.statements[0])]
-    for statement in old.body.statements[1:]:
+    bodies = [s for s, last in zip(statements, is_last, strict=True) if not last]
+    if any(is_last):
+        bodies.append(seq(*(s for s, last in zip(statements, is_last, strict=True) if last)))
+    loops = [For(old.var, old.extent, bodies[0])]
+    for statement in bodies[1:]:
         var = Var(fresh(loop, taken_names))
         inside = {**outer, var: outer[old.var]}
         loops.append(For(var, old.extent, rebind(statement, {old.var: var}, inside)))
     body = replace_last(path, seq(*loops))
     return with_body(function, body), tuple(each.var.name for each in loops)
+
+
+def _common(earlier: Scan, later: Scan) -> str | None:
+    """A buffer that both use and one writes, if any: then the two cannot change their order."""
+    mine, theirs = earlier.by_buffer(), later.by_buffer()
+    for name in mine.keys() & theirs.keys():
+        if any(access.writes for access in (*mine[name], *theirs[name])):
+            return name
+    return None
 
 
 def _conflict(earlier: Scan, later: Scan, var: Var, ranges: Mapping[Var, Interval]) -> str | None:

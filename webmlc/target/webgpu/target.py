@@ -11,6 +11,7 @@ from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.fuse.split_large_constants import split_large_constants
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
+from webmlc.graph.quantise.use_float_products import use_float_products
 from webmlc.loops.kernel_form import GPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.target.factor_reductions import factor_reductions, reduction_alternatives
@@ -23,6 +24,7 @@ from webmlc.target.webgpu.lowering import lowering
 def webgpu_target(limits: FusionLimits) -> Target:
     """The target for devices with these limits."""
     to_kernels: tuple[ModulePass, ...] = (
+        ("use float products", use_float_products),
         ("split operands", partial(split_operands, limits=limits)),
         ("fuse", partial(fuse, limits=limits)),
         ("append in place", append_in_place),
@@ -51,5 +53,7 @@ def webgpu_target(limits: FusionLimits) -> Target:
     )
 
 
-WEBGPU = webgpu_target(FusionLimits(buffers=MAX_BINDINGS, binding_bytes=MAX_BINDING_BYTES))
+WEBGPU = webgpu_target(
+    FusionLimits(buffers=MAX_BINDINGS, binding_bytes=MAX_BINDING_BYTES, joins_operands=True)
+)
 """The target for any device, with the default limits of WebGPU."""

@@ -10,6 +10,7 @@ here (`schedule.split_kernels`).
 from __future__ import annotations
 
 from webmlc.schedule.rules.rule import AnyRule
+from webmlc.schedule.rules.webgpu.block_product import BLOCK_PRODUCT
 from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
 from webmlc.schedule.rules.webgpu.reduction import REDUCTION
@@ -17,5 +18,13 @@ from webmlc.schedule.rules.webgpu.rows import ROWS
 from webmlc.schedule.rules.webgpu.updates import UPDATES
 from webmlc.schedule.rules.webgpu.window import WINDOW
 
-RULES: tuple[AnyRule, ...] = (UPDATES, POINTWISE, CONTRACTION, REDUCTION, WINDOW, ROWS)
+RULES: tuple[AnyRule, ...] = (
+    UPDATES,
+    POINTWISE,
+    BLOCK_PRODUCT,
+    CONTRACTION,
+    REDUCTION,
+    WINDOW,
+    ROWS,
+)
 """In order of preference: the first that matches a kernel answers for it."""

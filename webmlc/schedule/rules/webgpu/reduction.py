@@ -114,7 +114,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         schedule.set_scope(name, "local")
     _share_out(schedule, last, inner, parameters.workgroup)
     for name in producers:
-        _fold_together(schedule, name, parameters)
+        fold_together(schedule, name, parameters.workgroup, parameters.radix)
     schedule.bind(group, "blockIdx.x")
     return schedule
 
@@ -158,23 +158,24 @@ def _share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> N
     schedule.bind(thread, "threadIdx.x")
 
 
-def _fold_together(schedule: Schedule, fold: str, parameters: Parameters) -> None:
-    """Let the threads of a workgroup fold together: each for itself, then a tree, level by level;
-    every thread has the result.
+def fold_together(
+    schedule: Schedule, fold: str, size: int, radix: int, width: int | None = None
+) -> None:
+    """Let the `size` threads of a workgroup fold together: each for itself, then a tree, level by
+    level; every thread has the result. With a `width`, the workgroup has rows of so many threads.
     """
     loop = fuse_all(schedule, schedule.reduce_loops(fold))
     assert loop is not None
-    size = parameters.workgroup
-    while (as_int(schedule.extent(loop)) or size) > parameters.radix:
+    while (as_int(schedule.extent(loop)) or size) > radix:
         _, part = schedule.split(loop, [None, size])
         partial = schedule.rfactor(part, -1)
-        _fold_apart(schedule, partial, part)
+        _fold_apart(schedule, partial, part, width)
         loop = schedule.loops(fold)[-1]
-        size = max(1, size // parameters.radix)
+        size = max(1, size // radix)
     clear_first(schedule, fold)
 
 
-def _fold_apart(schedule: Schedule, partial: str, part: str) -> None:
+def _fold_apart(schedule: Schedule, partial: str, part: str, width: int | None) -> None:
     """Each thread, an iteration of `part`, folds in a register and puts that where all see it."""
     loops = schedule.loops(partial)
     schedule.reorder(part, loops[loops.index(part) - 1])
@@ -182,6 +183,9 @@ def _fold_apart(schedule: Schedule, partial: str, part: str) -> None:
     schedule.reverse_compute_at(copy, part)
     schedule.set_scope(copy, "shared")
     clear_first(schedule, partial)
+    if width is not None:
+        row, part = schedule.split(part, [None, width])
+        schedule.bind(row, "threadIdx.y")
     schedule.bind(part, "threadIdx.x")
 
 

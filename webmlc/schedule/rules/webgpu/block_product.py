@@ -1,0 +1,390 @@
+"""Products with block-quantised weights: few rows by whole workgroups, many rows by register tiles.
+
+In: folds that multiply float32 rows by unpacked weights (`graph/ops/float_block_product.py`), with
+reductions of the rows before them (a normalisation) and a pointwise block after them. Out: one
+dispatch of two sections. Rows that fill no tile are multiplied one by one: the threads of a
+workgroup read the packed words of a panel side by side, and their sums meet in workgroup memory.
+Each of the other threads owns a tile of rows times the columns of a panel:
+
+    for i: s[i] += x[i, k] * x[i, k]           for tile (workgroups), panel (threads):
+    for i, j: y[i, j] += x ... s[i] ... w         for i in 4: s[i] += ...
+    for i, j: z[i, j] = y[i, j] + r[i, j]         for k: y[0:4, 0:8] += ...        (registers)
+                                          ->      z[0:4, 0:8] = y + r
+                                               for i in m % 4, panel (workgroups):
+                                                  s += ...                         (all threads)
+                                                  for t in 24 threads: p[t, 0:8] += ...
+                                                  y[0:8] = sum of p[t, 0:8]        (a tree)
+                                                  z[i, 0:8] = y + r
+
+A thread reads four columns of a packed word as one vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, as_int
+from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.rewrite import variables
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Block, LoopFunction, blocks, loads
+from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, lane_stride
+from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loops_along, written
+from webmlc.schedule.rules.tiling.cover import Part, cover, divisors, partition_into
+from webmlc.schedule.rules.tiling.nests import (
+    blocks_under,
+    epilogue_of,
+    extent_of,
+    written_buffer,
+)
+from webmlc.schedule.rules.webgpu.reduction import fold_together
+from webmlc.schedule.rules.webgpu.rows import clear_first
+from webmlc.schedule.schedule import Schedule
+
+PANEL = 8
+"""Columns of a panel of packed weights (`graph/ops/layout.py`)."""
+ROWS = 4
+"""Rows of a register tile, by default: fewer rows are multiplied one by one. More rows reuse
+weights more often, but a prompt of few tokens makes fewer threads (an estimate)."""
+MOST_ROWS = 8
+"""Rows of the largest register tile: 16 vectors hold its sums."""
+SIDE_BY_SIDE = 8
+"""Threads that read words of one panel side by side, at least: 256 bytes, two lines of a cache
+(derived)."""
+RADIX = 16
+"""Sums that one thread adds at a level of the tree, by default (an estimate)."""
+SQUARES = 4
+"""Elements of a row that a thread of a register tile reads at once (derived: a vector)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Products and what surrounds them. `row_folds` reduce whole rows of the data, `final` is the
+    pointwise block that reads the products; `None` if there is only a product.
+
+    `units` are the packed words of a column, `panels` those of the columns.
+    """
+
+    function: LoopFunction
+    row_folds: tuple[str, ...]
+    products: tuple[str, ...]
+    final: str | None
+    rows: Expr
+    panels: int
+    units: int
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The tiles, and the threads that share a row."""
+
+    rows: int
+    """Rows of a register tile."""
+    depth: int
+    """Threads among which the words of a column are divided, for a single row."""
+    panels: int
+    """Panels that a workgroup computes, for a single row."""
+    radix: int
+    """Sums that one thread adds at a level of the tree."""
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches folds over packed words, reductions of their rows, and one pointwise block."""
+    every = list(blocks(function.body))
+    products = [block for block in every if _is_product(block)]
+    if not products:
+        return None
+    final = every[-1] if every[-1] not in products else None
+    row_folds = [block for block in every if block not in products and block is not final]
+    if not all(_is_row_fold(function, block, products) for block in row_folds):
+        return None
+    if final is None and len(products) > 1:
+        return None
+    if final is not None and any(epilogue_of(function, each) != final for each in products):
+        return None
+    sizes = {tuple(axis.extent for axis in axes_of_kind(block, "reduce")) for block in products}
+    last = products[-1]
+    *_, column = axes_of_kind(last, "spatial")
+    columns, extents = as_int(column.extent), [as_int(extent) for extent in next(iter(sizes))]
+    if len(sizes) > 1 or columns is None or columns % PANEL or extents[0] is None:
+        return None
+    units = extents[0] * (extents[1] or 1)
+    if not divisors(units, MAX_INVOCATIONS // 2)[1:]:
+        return None  # no two threads could share a row
+    live = [a.extent for a in axes_of_kind(last, "spatial")[:-1] if as_int(a.extent) != 1]
+    rows = simplify(live[-1]) if live else simplify(column.extent // column.extent)
+    facts = Facts(
+        function,
+        tuple(block.name for block in row_folds),
+        tuple(block.name for block in products),
+        None if final is None else final.name,
+        rows,
+        columns // PANEL,
+        units,
+        machine.lanes,
+    )
+    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+
+
+def _is_product(block: Block) -> bool:
+    """True for a fold by addition over blocks, words, parts and bytes, whose weights are int32
+    words: four columns of a word are adjacent.
+    """
+    fold = fold_of(block)
+    reduced, spatial = axes_of_kind(block, "reduce"), axes_of_kind(block, "spatial")
+    if fold is None or fold.combine != "add" or len(reduced) != 4 or not spatial:
+        return False
+    if fold.target.buffer.dtype is not DType.float32:
+        return False
+    column, ranges = spatial[-1].var, axis_ranges(block)
+    weights = [load for load in loads(block.body) if load != fold.target]
+    right = [load for load in weights if any(column in variables(i) for i in load.indices)]
+    if not any(load.buffer.dtype is DType.int32 for load in right):
+        return False
+    indices = [flat_index(load.buffer, load.indices) for load in right]
+    return all(lane_stride(index, column, 4, ranges) == 1 for index in indices)
+
+
+def _is_row_fold(function: LoopFunction, block: Block, products: list[Block]) -> bool:
+    """True for a reduction whose results the products read at their rows, or other such
+    reductions read.
+    """
+    buffer = written_buffer(block)
+    if buffer is None or fold_of(block) is None or len(written(function)[buffer.name]) > 1:
+        return False
+    reduced = {axis.var for product in products for axis in axes_of_kind(product, "reduce")}
+    columns = {axes_of_kind(product, "spatial")[-1].var for product in products}
+    indices = [i for product in products for load in loads(product.body) if load.buffer == buffer
+               for i in load.indices]  # fmt: skip
+    return len(axes_of_kind(block, "reduce")) == 1 and all(
+        not variables(index) & (reduced | columns) for index in indices
+    )
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Tiles, and workgroups that fit every device."""
+    depths = divisors(facts.units, MAX_INVOCATIONS // 2)[1:]
+    return Space.of(
+        rows=tuple(range(1, MOST_ROWS + 1)),
+        depth=depths,
+        panels=divisors(facts.panels, SIDE_BY_SIDE),
+        radix=(8, RADIX, 32),
+    ).where(
+        "a workgroup has at most 256 invocations",
+        lambda depth, panels: 2 * depth * panels <= MAX_INVOCATIONS,
+    )
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Divide words among as few threads as fill the device, but not fewer than read lines of memory
+    side by side. Then give a workgroup as many panels as fill it.
+    """
+    depths = divisors(facts.units, MAX_INVOCATIONS // 2)[1:]
+    threads = PANEL // facts.lanes * facts.panels
+    enough = [d for d in depths if d >= SIDE_BY_SIDE and threads * d >= machine.filling_threads]
+    depth = enough[0] if enough else depths[-1]
+    most = max(1, machine.workgroup_size // (2 * depth))
+    panels = divisors(facts.panels, min(most, SIDE_BY_SIDE))[-1]
+    return Parameters(ROWS, depth, panels, RADIX)
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Put the products under the columns of their epilogue, then tile each part of the rows."""
+    schedule = Schedule(facts.function)
+    final = facts.final or schedule.cache_write(facts.products[0], "local")
+    *rows, column = axes_of_kind(schedule.block(final), "spatial")
+    outer = loops_along(schedule.block(final), rows)
+    (columns,) = loops_along(schedule.block(final), (column,))
+    for product in facts.products:
+        if facts.final is not None:
+            schedule.set_scope(product, "local")
+        schedule.compute_at(product, columns)
+    vectors = PANEL // facts.lanes
+    group, *_ = schedule.split(columns, [None, parameters.panels, vectors, facts.lanes])
+    live = [loop for loop in outer if as_int(simplify(schedule.extent(loop))) != 1]
+    row = live[-1] if live else schedule.add_unit_loop(final) if not outer else outer[-1]
+    if len(outer) > 1:
+        schedule.reorder(*(loop for loop in outer if loop != row), row)
+    for fold in reversed(facts.row_folds):
+        schedule.compute_at(fold, group)
+        schedule.set_scope(fold, "local")
+    parts = cover(facts.rows, parameters.rows)
+    for part, loop in zip(parts, partition_into(schedule, row, parts), strict=True):
+        nest = _Nest.under(schedule, loop, facts, parameters)
+        if part.size == 1:
+            nest.divide()
+        else:
+            nest.tile(part.size)
+    return schedule
+
+
+BLOCK_PRODUCT = Rule("block product", match, space, default, build)
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The blocks of one part of the rows, and their loops: `outer` around all of them, then `row`
+    and `group`. Under it are the reductions of the row, and the loops `panel`, `half` and `lane`
+    around the products and the block that reads them.
+    """
+
+    schedule: Schedule
+    facts: Facts
+    parameters: Parameters
+    row_folds: tuple[str, ...]
+    products: tuple[str, ...]
+    final: str
+    outer: tuple[str, ...]
+    row: str
+    group: str
+    panel: str
+    half: str
+    lane: str
+
+    @classmethod
+    def under(cls, schedule: Schedule, row: str, facts: Facts, parameters: Parameters) -> _Nest:
+        """The nest under a loop over rows."""
+        names = blocks_under(schedule, row)
+        count = len(facts.row_folds)
+        loops = schedule.loops(names[-1])
+        position = loops.index(row)
+        return cls(
+            schedule, facts, parameters, tuple(names[:count]), tuple(names[count:-1]), names[-1],
+            tuple(loops[:position]), *loops[position:],
+        )  # fmt: skip
+
+    def divide(self) -> None:
+        """Let the threads of a workgroup compute a row's panels together."""
+        schedule, parameters = self.schedule, self.parameters
+        for fold in self.row_folds:
+            fold_together(schedule, fold, self.threads, parameters.radix, self.width)
+        partials = [name for product in self.products for name in self.split_product(product)]
+        together = (*self.products, self.final)
+        schedule.fission(self.lane)
+        schedule.fission(self.half, together)
+        schedule.fission(self.panel, together)
+        for name in partials:
+            self.share_partial(name)
+        for name in self.products:
+            self.put_lanes_inside(name)
+        schedule.vectorize(schedule.loops(self.final)[-1])
+        panel, half = schedule.loops(self.final)[-3:-1]
+        self.bind_threads(schedule.fuse(panel, half))
+        self.bind_groups(*self.outer, self.row, self.group)
+
+    def split_product(self, product: str) -> list[str]:
+        """Divide a product's words among threads, whose sums are added level by level; returns the
+        blocks whose results other threads read.
+        """
+        schedule, parameters = self.schedule, self.parameters
+        buffer = written_buffer(schedule.block(product))
+        assert buffer is not None
+        axis = len(buffer.shape) - 1
+        loop = self.flat_units(product)
+        if parameters.depth < self.facts.units:
+            _, loop = schedule.split(loop, [None, parameters.depth])
+        partials = [schedule.rfactor(loop, axis)]
+        count = parameters.depth
+        while count > parameters.radix:
+            (loop,) = schedule.reduce_loops(product)
+            count = next(d for d in divisors(count, count) if count // d <= parameters.radix)
+            _, loop = schedule.split(loop, [None, count])
+            partials.append(schedule.rfactor(loop, axis))
+        return partials
+
+    def flat_units(self, product: str) -> str:
+        """Make one loop over a product's words, around its unrolled values; returns it."""
+        schedule = self.schedule
+        block, word, *values = schedule.reduce_loops(product)
+        for loop in values:
+            schedule.unroll(loop)
+        return schedule.fuse(block, word)
+
+    def share_partial(self, name: str) -> None:
+        """Let each thread compute four sums in registers, and put them where all threads see
+        them.
+        """
+        schedule = self.schedule
+        loops, reduced = schedule.loops(name), schedule.reduce_loops(name)
+        panel, half, lane, *inner = loops[loops.index(self.group) + 1 :]
+        (thread,) = (loop for loop in inner if loop not in reduced)
+        schedule.reorder(thread, panel, half, *reduced, lane)
+        copy = schedule.cache_write(name, "local")
+        schedule.reverse_compute_at(copy, half)
+        schedule.set_scope(copy, "shared")
+        for block in (schedule.decompose_reduction(name, reduced[0]), name, copy):
+            schedule.vectorize(schedule.loops(block)[-1])
+        schedule.bind(thread, "threadIdx.y")
+        schedule.bind(schedule.fuse(panel, half), "threadIdx.x")
+
+    def put_lanes_inside(self, product: str) -> None:
+        """Add whole vectors of a product."""
+        schedule = self.schedule
+        lane, *reduced = schedule.loops(product)[-1 - len(schedule.reduce_loops(product)) :]
+        schedule.reorder(*reduced, lane)
+        for block in (schedule.decompose_reduction(product, reduced[0]), product):
+            schedule.vectorize(schedule.loops(block)[-1])
+
+    def tile(self, rows: int) -> None:
+        """Let each thread compute a tile of rows times a panel's columns."""
+        schedule, facts = self.schedule, self.facts
+        tile, row = schedule.split(self.row, [None, rows])
+        across = divisors(facts.panels // self.parameters.panels, self.threads)[-1]
+        group, thread = schedule.split(self.group, [None, across])
+        schedule.reorder(tile, group, thread, row)
+        if self.row_folds:
+            schedule.fission(row)
+        for fold in self.row_folds:
+            self.fold_alone(fold)
+        row = schedule.loops(self.final)[-4]
+        schedule.reorder(self.panel, row, self.half, self.lane)
+        starts = {name: schedule.decompose_reduction(name, self.flat_units(name))
+                  for name in self.products}  # fmt: skip
+        for loop in (self.lane, self.half, row):
+            schedule.fission(loop)
+        for name in self.products:
+            reduced = schedule.reduce_loops(name)
+            inner = schedule.loops(name)[-3 - len(reduced) : -len(reduced)]
+            schedule.reorder(*reduced, *inner)
+        for name in (*starts.values(), *self.products, self.final):
+            *unrolled, lane = schedule.loops(name)[-3:]
+            schedule.vectorize(lane)
+            for loop in unrolled:
+                schedule.unroll(loop)
+        self.bind_threads(thread)
+        self.bind_groups(*self.outer, tile, group)
+
+    def fold_alone(self, fold: str) -> None:
+        """Let a thread reduce whole rows, some elements at once."""
+        schedule = self.schedule
+        (loop,) = schedule.reduce_loops(fold)
+        if (extent_of(schedule, loop) or 1) % SQUARES == 0:
+            _, elements = schedule.split(loop, [None, SQUARES])
+            schedule.unroll(elements)
+        clear_first(schedule, fold)
+
+    @property
+    def width(self) -> int:
+        """The threads of a workgroup that read the same word of different columns."""
+        return PANEL // self.facts.lanes * self.parameters.panels
+
+    @property
+    def threads(self) -> int:
+        """The threads of a workgroup."""
+        return self.width * self.parameters.depth
+
+    def bind_threads(self, loop: str) -> None:
+        """Make the iterations of a loop the threads of a workgroup, in rows of its width."""
+        rows, columns = self.schedule.split(loop, [None, self.width])
+        self.schedule.bind(rows, "threadIdx.y")
+        self.schedule.bind(columns, "threadIdx.x")
+
+    def bind_groups(self, *loops: str) -> None:
+        """Give each iteration of these loops to a workgroup."""
+        group = fuse_all(self.schedule, loops)
+        assert group is not None
+        self.schedule.bind(group, "blockIdx.x")
