@@ -189,6 +189,31 @@ def block_product(m: Size, n: Size, blocks: int, minimums: bool = True) -> LoopF
     return naive([x, xs, w, d, *([c] if minimums else [])], z)
 
 
+def float_block_product(m: Size, n: int, blocks: int, normalised: bool = True) -> LoopFunction:
+    """Float32 rows, normalised or not, times two matrices of 4 bits in blocks of 32; the product of
+    the two as epilogue.
+    """
+    depth = 32 * blocks
+    x, g = _tensor("x", m, depth), _tensor("g", depth)
+    w = _tensor("w", 2 * n // 8, blocks, 4, 8, dtype=DType.int32)
+    d, c = (_tensor(name, 2 * n // 8, blocks, 8) for name in ("d", "c"))
+    squares = reduce("squares", _sizes(m), _sizes(depth), "add", lambda i, k: x[i, k] * x[i, k])
+
+    def product(first: int) -> Tensor:
+        def term(i: Expr, j: Expr, b: Expr, k: Expr, part: Expr, byte: Expr) -> Expr:
+            panel, lane = (first + j) // 8, (first + j) % 8
+            bits = call("shift_right", w[panel, b, k, lane], byte * 8 + part * 4) & const(15)
+            weight = bits.astype(DType.float32) * d[panel, b, lane] + c[panel, b, lane]
+            place = ((b * 2 + part) * 4 + k) * 4 + byte
+            factor = call("sqrt", squares[i]) * g[place] if normalised else g[place]
+            return x[i, place] * factor * weight
+
+        return reduce("product", _sizes(m, n), _sizes(blocks, 4, 2, 4), "add", term)
+
+    y, z = product(0), product(n)
+    return naive([x, g, w, d, c], compute("mul", _sizes(m, n), lambda i, j: y[i, j] * z[i, j]))
+
+
 def winograd_input(tiles: int, channels: int) -> LoopFunction:
     """The planes of F(2x2, 3x3) of a row of tiles."""
     a = _tensor("a", 4, 2 * tiles + 2, channels)

@@ -83,3 +83,24 @@ def test_one_statement_cannot_be_parted() -> None:
     schedule = Schedule(parse_function(STAGES.replace("{index}", "vi")))
     with pytest.raises(ScheduleError, match="only one statement"):
         schedule.fission("k")
+
+
+def test_some_blocks_stay_together() -> None:
+    text = STAGES.replace("{index}", "vi").replace(
+        "        with T.block(\"D\")", "        with T.block(\"E\"):\n"
+        "            vi = T.axis.spatial(8, i)\n"
+        "            E[vi] = A[vi, 0]\n"
+        "        with T.block(\"D\")",
+    ).replace("    for i in", "    E = T.alloc_buffer((8,), \"float32\")\n    for i in")  # fmt: skip
+    schedule = Schedule(parse_function(text))
+    first, last = schedule.fission("i", ("C", "D"))
+    assert schedule.blocks() == ["E", "C", "D"]
+    assert schedule.loops("E") == [first]
+    assert schedule.loops("C") == [last, "k"]
+    assert schedule.loops("D") == [last]
+
+
+def test_a_block_does_not_move_behind_its_reader() -> None:
+    schedule = Schedule(parse_function(STAGES.replace("{index}", "vi")))
+    with pytest.raises(ScheduleError, match="may meet in buffer 'C'"):
+        schedule.fission("i", ("C",))

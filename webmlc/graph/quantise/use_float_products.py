@@ -8,9 +8,10 @@ needs: inferred types, weights in their final layout. guarantees: no `PackedBloc
 are known; if only elementwise nodes read slices of a product's columns, each slice is a product of
 its part of the weights, so that these nodes can be their common epilogue. before → after:
 
-    %q, %s, %t = QuantiseBlocks(%x)                       %g = FloatBlockProduct(%x, %w) {first=0}
-    %p = PackedBlockProduct(%q, %s, %t, %w)         →     %u = FloatBlockProduct(%x, %w) {first=1536}
-    %g = Slice(%p, 0:1536); %u = Slice(%p, 1536:3072)     %y = Mul(%g, %u)
+    %q, %s, %t = QuantiseBlocks(%x)
+    %p = PackedBlockProduct(%q, %s, %t, %w)        %g = FloatBlockProduct(%x, %w) {first=0}
+    %g = Slice(%p, 0:64)                      →    %u = FloatBlockProduct(%x, %w) {first=64}
+    %u = Slice(%p, 64:128)                         %y = Mul(%g, %u)
     %y = Mul(%g, %u)
 """
 

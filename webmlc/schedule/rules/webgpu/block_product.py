@@ -33,7 +33,7 @@ from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, lane_stri
 from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loops_along, written
-from webmlc.schedule.rules.tiling.cover import Part, cover, divisors, partition_into
+from webmlc.schedule.rules.tiling.cover import cover, divisors, partition_into
 from webmlc.schedule.rules.tiling.nests import (
     blocks_under,
     epilogue_of,

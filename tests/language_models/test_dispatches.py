@@ -1,0 +1,30 @@
+"""How many dispatches a layer of a decoder takes on a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from gguf import GGMLQuantizationType as Type
+
+from tests.language_models.small_models import LLAMA, write_model
+from webmlc.compile import kernel_module, shared_graph
+from webmlc.core.stages import ignore
+from webmlc.target.webgpu.target import WEBGPU
+
+PRODUCTS = 4
+"""Queries, keys and values; the output of attention; gate and up; down."""
+
+
+def test_a_layer_is_four_products_an_append_and_attention(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    write_model(path, replace(LLAMA, types=(Type.Q4_1,), hidden=128))
+    module = kernel_module(shared_graph(path, None, ignore), WEBGPU, ignore)
+    first = [n for n in module.main.nodes if any(o.startswith("blk.0.") for o in n.origin)]
+    assert all(n.op == "View" or n.attributes["device"] == "webgpu" for n in first)
+    kernels = Counter(
+        "product" if "product" in name else "attention" if "attention" in name else "append"
+        for name in (n.attributes["kernel"] for n in first if n.op == "call_kernel")
+    )
+    assert (kernels["product"], kernels["append"]) == (PRODUCTS, 1)
