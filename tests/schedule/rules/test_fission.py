@@ -85,13 +85,17 @@ def test_one_statement_cannot_be_parted() -> None:
         schedule.fission("k")
 
 
+EXTRA = """        with T.block("E"):
+            vi = T.axis.spatial(8, i)
+            E[vi] = A[vi, 0]
+"""
+
+
 def test_some_blocks_stay_together() -> None:
-    text = STAGES.replace("{index}", "vi").replace(
-        "        with T.block(\"D\")", "        with T.block(\"E\"):\n"
-        "            vi = T.axis.spatial(8, i)\n"
-        "            E[vi] = A[vi, 0]\n"
-        "        with T.block(\"D\")",
-    ).replace("    for i in", "    E = T.alloc_buffer((8,), \"float32\")\n    for i in")  # fmt: skip
+    text = STAGES.replace("{index}", "vi")
+    text = text.replace('        with T.block("D")', EXTRA + '        with T.block("D")')
+    allocation = '    E = T.alloc_buffer((8,), "float32")\n'
+    text = text.replace("    for i in", allocation + "    for i in")
     schedule = Schedule(parse_function(text))
     first, last = schedule.fission("i", ("C", "D"))
     assert schedule.blocks() == ["E", "C", "D"]
