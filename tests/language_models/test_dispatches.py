@@ -10,7 +10,10 @@ from gguf import GGMLQuantizationType as Type
 
 from tests.language_models.small_models import LLAMA, write_model
 from webmlc.compile import kernel_module, shared_graph
+from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.core.stages import ignore
+from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.schedule.rules import match_kernel
 from webmlc.target.webgpu.target import WEBGPU
 
 PRODUCTS = 4
@@ -19,12 +22,20 @@ PRODUCTS = 4
 
 def test_a_layer_is_four_products_an_append_and_attention(tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
-    write_model(path, replace(LLAMA, types=(Type.Q4_1,), hidden=128))
+    write_model(path, replace(LLAMA, types=(Type.Q4_1,), width=128, hidden=1024))
     module = kernel_module(shared_graph(path, None, ignore), WEBGPU, ignore)
     first = [n for n in module.main.nodes if any(o.startswith("blk.0.") for o in n.origin)]
     assert all(n.op == "View" or n.attributes["device"] == "webgpu" for n in first)
+    products = [kernel for name, kernel in module.kernels.items() if "product" in name]
+    matches = [match_kernel(name_dimensions(kernel).function, MACHINE) for kernel in products]
+    assert {m.rule.name for m in matches if m is not None} == {"block product"}
+    constants = set(module.main.constants)
     kernels = Counter(
         "product" if "product" in name else "attention" if "attention" in name else "append"
-        for name in (n.attributes["kernel"] for n in first if n.op == "call_kernel")
+        for name in (
+            n.attributes["kernel"]
+            for n in first
+            if n.op == "call_kernel" and not constants.issuperset(n.inputs)
+        )
     )
     assert (kernels["product"], kernels["append"]) == (PRODUCTS, 1)

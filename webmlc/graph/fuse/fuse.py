@@ -117,7 +117,8 @@ class _Fusion:
                     if self.limits.joins_operands and _is_block_product(node):
                         self.take_prologue(self.groups[node], partial(self.is_operand, node))
         for node in self.function.nodes:
-            if kind_of(node) == "reduction" and node.domain == "":
+            has_product = any(map(_is_block_product, self.groups.get(node, ())))
+            if kind_of(node) == "reduction" and node.domain == "" and not has_product:
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
         for node in self.function.nodes if self.limits.quantises_rows else ():
             if (node.domain, node.op) == QUANTISE_BLOCKS:

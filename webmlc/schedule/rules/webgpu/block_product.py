@@ -334,8 +334,8 @@ class _Nest:
         schedule, facts = self.schedule, self.facts
         tile, row = schedule.split(self.row, [None, rows])
         across = divisors(facts.panels // self.parameters.panels, self.threads)[-1]
+        schedule.reorder(tile, self.group, row)
         group, thread = schedule.split(self.group, [None, across])
-        schedule.reorder(tile, group, thread, row)
         if self.row_folds:
             schedule.fission(row)
         for fold in self.row_folds:
