@@ -19,7 +19,7 @@ from math import prod
 
 from webmlc.core.expr import as_int
 from webmlc.graph.fuse.concat_in_place import constant_values
-from webmlc.graph.fuse.fuse import POINTWISE, kernel_name
+from webmlc.graph.fuse.fuse import POINTWISE, FusionLimits, kernel_name
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols
@@ -34,13 +34,13 @@ _MAX_RESULTS = 8
 """The most results of a merged kernel: build time grows with the square of them."""
 
 
-def merge_siblings(module: Module) -> Module:
-    """Merge in every function.
+def merge_siblings(module: Module, limits: FusionLimits | None = None) -> Module:
+    """Merge in every function. A merged kernel has no more buffers than the limits allow.
 
     needs: a fused module, regions decided. guarantees: topological order; nodes that read a value
     come after those that write its parts.
     """
-    functions = {name: _merge(f) for name, f in module.functions.items()}
+    functions = {name: _merge(f, limits or FusionLimits()) for name, f in module.functions.items()}
     return replace(module, functions=functions)
 
 
@@ -55,7 +55,7 @@ class _Group:
     writes: set[str]
 
 
-def _merge(function: Function) -> Function:
+def _merge(function: Function, limits: FusionLimits) -> Function:
     """Move each kernel down to the last kernel that it can be merged with."""
     bound = BoundSymbols(function)
     constants = constant_values(function)
@@ -77,9 +77,11 @@ def _merge(function: Function) -> Function:
             if not joins and (reads & group.writes or writes & (group.writes | group.reads)):
                 del open_groups[value]
         open_group = open_groups.get(key) if key is not None else None
-        if open_group is not None and len(open_group.members) < _MAX_RESULTS:
+        members = [*(open_group.members if open_group is not None else ()), node]
+        buffers = {value for member in members for value in (*member.inputs, *member.outputs)}
+        fits = len(members) <= _MAX_RESULTS and len(buffers) <= limits.buffers
+        if open_group is not None and fits:
             groups.remove(open_group)
-            members = [*open_group.members, node]
             group = _Group(members, open_group.reads | reads, open_group.writes | writes)
         else:
             group = _Group([node], reads, writes)

@@ -8,7 +8,7 @@ from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
-from webmlc.graph.fuse.join_kernels import join_kernels
+from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_large_constants import split_large_constants
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
@@ -29,7 +29,7 @@ def webgpu_target(limits: FusionLimits) -> Target:
         ("split operands", partial(split_operands, limits=limits)),
         ("fuse", partial(fuse, limits=limits)),
         ("append in place", append_in_place),
-        ("join kernels", partial(join_kernels, limits=limits)),
+        ("merge siblings", partial(merge_siblings, limits=limits)),
         ("split large constants", partial(split_large_constants, limits=limits)),
         ("lower", partial(lower_module, form=GPU_FORM)),
     )
