@@ -23,6 +23,7 @@ from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.compute import placeholder
 from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
+from webmlc.graph.fuse.product_operands import is_block_product, is_operand, is_same
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
@@ -52,8 +53,7 @@ class FusionLimits:
     device), `binding_bytes` the bytes of each. `pads` lets a contraction or reduction write into
     the padded feature map that its consumer reads. `quantises_rows` lets the kernel that quantises
     blocks of rows compute these rows, norms of rows included, if nothing else reads them.
-    `joins_operands` lets a product of block-quantised weights compute the normalisation of its
-    data, and other products that its epilogue reads.
+    `joins_operands` lets products of block-quantised weights compute what `is_operand` accepts.
     """
 
     nodes: int = MAX_NODES
@@ -114,10 +114,11 @@ class _Fusion:
                 if kind_of(node) == kind and node not in self.groups:
                     self.take_epilogue([node], MAPS)
                     self.take_padding(self.groups[node])
-                    if self.limits.joins_operands and _is_block_product(node):
-                        self.take_prologue(self.groups[node], partial(self.is_operand, node))
+                    if self.limits.joins_operands and is_block_product(node):
+                        fits = partial(is_operand, self.function, node)
+                        self.take_prologue(self.groups[node], fits)
         for node in self.function.nodes:
-            has_product = any(map(_is_block_product, self.groups.get(node, ())))
+            has_product = any(map(is_block_product, self.groups.get(node, ())))
             if kind_of(node) == "reduction" and node.domain == "" and not has_product:
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
         for node in self.function.nodes if self.limits.quantises_rows else ():
@@ -209,7 +210,7 @@ class _Fusion:
         shape = self.function.type(node.outputs[0]).shape
         if kind_of(node) == "injective":
             return pointwise and node.op != "Concat"
-        return (_may_be_same if pointwise else _is_same)(shape, anchor.shape)
+        return (_may_be_same if pointwise else is_same)(shape, anchor.shape)
 
     def live_out(self, group: Iterable[Node]) -> list[str]:
         """The values that the group computes, and that other nodes or the caller read."""
@@ -222,9 +223,7 @@ class _Fusion:
         ]
 
     def fits_limits(self, group: list[Node]) -> bool:
-        """True if the kernel's nodes and buffers stay within the limits. A constant of one element
-        needs no buffer.
-        """
+        """True if a kernel is within the limits. A constant of one element needs no buffer."""
         is_small = len(group) <= self.limits.nodes
         return is_small and len(self.inputs_of(group)) + 1 <= self.limits.buffers
 
@@ -298,20 +297,6 @@ class _Fusion:
         maps = [user for user in self.users[maker.outputs[0]] if kind_of(user) in MAPS]
         return all(_may_be_same(shape, self.function.type(u.outputs[0]).shape) for u in maps)
 
-    def is_operand(self, product: Node, maker: Node) -> bool:
-        """True for nodes that belong into the kernel of a product: the normalisation of its data, a
-        product of the same data for its epilogue, and elementwise nodes between the two.
-
-        Every workgroup repeats the normalisation, which is short beside its part of the product.
-        """
-        if product.inputs[0] in maker.outputs:
-            types = (self.function.type(maker.inputs[0]), self.function.type(product.inputs[0]))
-            return kind_of(maker) == "reduction" and _is_same(*(type_.shape for type_ in types))
-        if _is_block_product(maker):
-            return maker.inputs[0] == product.inputs[0]
-        shapes = (self.function.type(node.outputs[0]).shape for node in (maker, product))
-        return kind_of(maker) in MAPS and _is_same(*shapes)
-
     def build(self) -> Function:
         """The function of `fused` and `View` nodes, ordered by their dependences."""
         done: set[int] = set()
@@ -363,14 +348,6 @@ class _Fusion:
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
-
-
-def _is_block_product(node: Node) -> bool:
-    return (node.domain, node.op) == ("webmlc", "FloatBlockProduct")
-
-
-def _is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
-    return len(shape) == len(other) and all(map(prove_equal, shape, other))
 
 
 def _may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
