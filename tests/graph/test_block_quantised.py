@@ -154,7 +154,7 @@ def stored_types(model: Module) -> list[str]:
 def no_frontend() -> Iterator[None]:
     """Let the compiler take modules for models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(webmlc.compile, "read_model", lambda source, _: source)
+        patch.setattr(webmlc.compile, "read_model", lambda source, *_: source)
         yield
 
 

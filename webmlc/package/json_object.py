@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from webmlc.core.errors import PackageError
 from webmlc.core.expr import Expr
-from webmlc.package.manifest import from_size
+from webmlc.package.size_json import from_size
 
 T = TypeVar("T")
 

@@ -3,10 +3,6 @@
 The records describe a model: its signature, symbols and programs. `to_json` converts them to
 `manifest.json`, and `from_json` converts that file to records. `runtime_js/manifest.js` reads the
 same file.
-
-    >>> from webmlc.core.expr import Var
-    >>> to_size(Var("n") * 2 + 1)
-    ['add', ['mul', 'n', 2], 1]
 """
 
 from __future__ import annotations
@@ -16,12 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import InternalError, PackageError
-from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
+from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.machine import Device
 from webmlc.core.rewrite import variables
-from webmlc.core.scalar_operators import SCALAR_OPERATORS
-from webmlc.core.sizes import SIZE_OPERATORS, is_size_operator
 from webmlc.graph.ir import Check, Requirement
 from webmlc.schedule.rules import Tuning
 
@@ -327,8 +320,7 @@ class Manifest:
     `sequences` maps each output of the model that is a sequence to the outputs that are its
     elements. `None` stands for an empty optional. `requirements` are conditions on the symbols of a
     run. `checks` are buffers that count indices out of range. `state_ports` are inputs and outputs
-    that states replace. `tuned` are the kernels whose
-    schedules are not the default ones.
+    that states replace. `tuned` are the kernels whose schedules are not the default ones.
     """
 
     name: str
@@ -364,39 +356,6 @@ class Manifest:
     def results(self) -> tuple[str, ...]:
         """The buffers that hosts read after a run: those of the outputs and of the checks."""
         return (*(o.buffer for o in self.outputs), *(check.value for check in self.checks))
-
-
-def to_size(expr: Expr) -> Size:
-    """Convert a dimension to JSON. Raises `InternalError` if sizes may not use its operator."""
-    match expr:
-        case Const(value=value):
-            return int(value)
-        case Var(name=name):
-            return name
-        case Call(op=op, args=args) if is_size_operator(op, args):
-            return [op, *map(to_size, args)]
-    raise InternalError(
-        f"package: a size may use {', '.join(SIZE_OPERATORS)} of symbols, not {expr}"
-    )
-
-
-def from_size(size: Any, named: Mapping[str, Any] | None = None) -> Expr:
-    """Convert a JSON size, or the name of a size in `named`, to an expression.
-
-    Raises `PackageError` if the size is malformed.
-    """
-    if named and isinstance(size, str):
-        size = named.get(size, size)
-    match size:
-        case bool():
-            pass
-        case int():
-            return const(size)
-        case str():
-            return Var(size)
-        case [str(op), *args] if op in SIZE_OPERATORS and len(args) == SCALAR_OPERATORS[op].arity:
-            return call(op, *map(from_size, args))
-    raise PackageError(f"manifest.json: {size!r} is not a size")
 
 
 def is_static(program: Program) -> bool:

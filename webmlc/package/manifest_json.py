@@ -53,11 +53,10 @@ from webmlc.package.manifest import (
     Symbol,
     TunedKernel,
     WeightFile,
-    from_size,
-    to_size,
 )
 from webmlc.package.memory_plan import align
 from webmlc.package.repeats import fold, unfold
+from webmlc.package.size_json import from_size, to_size
 from webmlc.package.weights import ALIGNMENT
 from webmlc.schedule.rules import Tuning
 

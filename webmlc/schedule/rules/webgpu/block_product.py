@@ -298,11 +298,14 @@ class _Nest:
 
     def flat_units(self, product: str) -> str:
         """Make one loop over a product's words, around its unrolled values; returns it."""
-        schedule = self.schedule
-        block, word, *values = schedule.reduce_loops(product)
+        return self.schedule.fuse(*self.unroll_values(product))
+
+    def unroll_values(self, product: str) -> tuple[str, str]:
+        """Unroll the loops over a word's values; returns those over blocks and over their words."""
+        block, word, *values = self.schedule.reduce_loops(product)
         for loop in values:
-            schedule.unroll(loop)
-        return schedule.fuse(block, word)
+            self.schedule.unroll(loop)
+        return block, word
 
     def share_partial(self, name: str) -> None:
         """Let each thread compute four sums in registers, and put them where all threads see
@@ -342,7 +345,7 @@ class _Nest:
             self.fold_alone(fold)
         row = schedule.loops(self.final)[-4]
         schedule.reorder(self.panel, row, self.half, self.lane)
-        starts = {name: schedule.decompose_reduction(name, self.flat_units(name))
+        starts = {name: schedule.decompose_reduction(name, self.unroll_values(name)[0])
                   for name in self.products}  # fmt: skip
         for loop in (self.lane, self.half, row):
             schedule.fission(loop)
