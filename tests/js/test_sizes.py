@@ -19,7 +19,7 @@ from webmlc.core.expr import Call, Expr, Var, call, const
 from webmlc.core.rewrite import walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.sizes import LARGEST_SIZE, SIZE_OPERATORS, evaluate_size
-from webmlc.package.manifest import from_size, to_size
+from webmlc.package.size_json import from_size, to_size
 
 SCRIPT = Path(__file__).parent / "sizes.mjs"
 COUNT = 4000
