@@ -56,7 +56,11 @@ export interface LoadOptions {
   onProgress?: (progress: { loaded: number; total: number }) => void;
 }
 
-export interface Model {
+export type Inputs = Record<string, Tensor | TypedArray>;
+export type Outputs = Record<string, Tensor>;
+
+/** A package declares its own inputs and outputs: `import type { Model } from "./model/model.d.ts"`, then `load<Model>(url)`. */
+export interface Model<I extends Inputs = Inputs, O extends Outputs = Outputs> {
   readonly name: string;
   readonly inputs: Port[];
   readonly outputs: Port[];
@@ -97,7 +101,7 @@ export interface Model {
    * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Throws
    * InputError, InternalError or DeviceLostError.
    */
-  run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
+  run(inputs: I): Promise<O>;
   /**
    * Load the model again after a run threw DeviceLostError or InternalError. Does nothing if the model is intact. With "auto"
    * the model may run on the CPU afterwards. Throws the errors of `load`, and may be called again.
@@ -107,11 +111,11 @@ export interface Model {
    * Open a session of a model with states. If they grow, it has room for `capacity` rows (of a language model: tokens), which
    * must be given then. Sessions share the weights and the code. Throws InputError if the model has no states.
    */
-  session(options?: { capacity?: number }): Promise<Session>;
+  session(options?: { capacity?: number }): Promise<Session<I, O>>;
   /** Fetch one of `files`, check it against its hash, and decompress it if its name ends in ".deflate". Throws PackageError. */
   file(path: string): Promise<ArrayBuffer>;
   /** Measure each step. */
-  profile(inputs: Record<string, Tensor | TypedArray>): Promise<StepTime[]>;
+  profile(inputs: I): Promise<StepTime[]>;
   /** Free all memory and end the workers. */
   dispose(): void;
 }
@@ -120,7 +124,7 @@ export interface Model {
  * One owner of the states of a model, which grow by the rows of each run, or are replaced by each run. Memory is planned once, for
  * its capacity. States that are replaced are zero at first.
  */
-export interface Session {
+export interface Session<I extends Inputs = Inputs, O extends Outputs = Outputs> {
   readonly capacity: number;
   /** The number of rows that the states hold which grow. */
   readonly length: number;
@@ -128,7 +132,7 @@ export interface Session {
    * Run the model, and append to the states, or replace them. Throws InputError if the capacity is exceeded; the session is
    * unchanged then.
    */
-  run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
+  run(inputs: I): Promise<O>;
   /** Forget all rows after the first `length`. Throws InputError if the model has states that do not grow. */
   truncate(length: number): void;
   /** Begin again: no rows in states that grow, and zeros in the others. */
@@ -211,7 +215,7 @@ export interface Generation extends AsyncGenerator<string, Usage, void> {
 }
 
 /** A model whose package holds a tokenizer: `load<LanguageModel>(url)`. */
-export interface LanguageModel extends Model {
+export interface LanguageModel<I extends Inputs = Inputs, O extends Outputs = Outputs> extends Model<I, O> {
   /** False for a model that only completes texts. It continues the text of all messages. */
   readonly hasChatTemplate: boolean;
   /**

@@ -47,6 +47,7 @@ from webmlc.package.manifest import (
 )
 from webmlc.package.manifest_json import from_json, to_json
 from webmlc.package.memory_plan import layout, used_on
+from webmlc.package.model_types import MODEL_TYPES, model_types
 from webmlc.package.replace_package import replaced_package
 from webmlc.package.runtime_files import runtime_files
 from webmlc.package.step_work import row_work
@@ -171,10 +172,6 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     contents |= _assets(parts.assets)
     is_language_model = all(path in contents for path in LANGUAGE_FILES)
     contents |= runtime_files(is_language_model=is_language_model)
-    for path, data in contents.items():
-        (out / path).write_bytes(data)
-    files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
-    files |= {w.path: File(w.bytes, w.sha256) for w in weights}
     draft = Manifest(
         name=parts.name,
         compiler=parts.compiler,
@@ -182,7 +179,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         inputs=tuple(parts.inputs),
         outputs=tuple(parts.outputs),
         weights=weights,
-        files=files,
+        files={},
         programs={device: _program(device, parts) for device in parts.programs},
         sequences=parts.sequences,
         requirements=_checkable(parts),
@@ -196,7 +193,13 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         )
         for device, p in draft.programs.items()
     }
-    manifest = replace(draft, programs=programs)
+    types = model_types(draft, is_language_model=is_language_model)
+    contents[MODEL_TYPES] = types.encode()
+    for path, data in contents.items():
+        (out / path).write_bytes(data)
+    files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
+    files |= {w.path: File(w.bytes, w.sha256) for w in weights}
+    manifest = replace(draft, programs=programs, files=files)
     text = to_json(manifest)
     from_json(text)  # checks that the manifest can be read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")

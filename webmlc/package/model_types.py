@@ -1,0 +1,79 @@
+"""The TypeScript types of one model: the names, element types and shapes of its inputs and outputs.
+
+In: a manifest. Out: the text of `model.d.ts`, for `load<Model>(url)`:
+
+    export type Inputs = {
+      /** int64 [batch, sequence] */
+      input_ids: { dtype: "int64"; shape: [number, number]; data: BigInt64Array };
+    };
+    export type Outputs = { ... };
+    export type Model = AnyModel<Inputs, Outputs>;
+
+An input of static shape may be a typed array alone. A size that a run chooses is a number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
+from webmlc.package.manifest import Manifest, Port
+
+MODEL_TYPES = "model.d.ts"
+"""The file of the types in a package."""
+_ARRAYS = {
+    DType.bool: "Uint8Array",
+    DType.int8: "Int8Array",
+    DType.int16: "Int16Array",
+    DType.uint16: "Uint16Array",
+    DType.int32: "Int32Array",
+    DType.uint32: "Uint32Array",
+    DType.int64: "BigInt64Array",
+    DType.uint64: "BigUint64Array",
+    DType.float16: "Uint16Array",
+    DType.bfloat16: "Uint16Array",
+    DType.float32: "Float32Array",
+    DType.float64: "Float64Array",
+}
+"""The typed arrays of element types (`runtime_js/dtypes.js`); smaller ones are a Uint8Array."""
+_IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
+
+
+def model_types(manifest: Manifest, *, is_language_model: bool) -> str:
+    """Write the types of a package's model."""
+    base = "LanguageModel" if is_language_model else "Model"
+    name = " ".join(manifest.name.split())
+    return f"""\
+// The types of {name}, for `load<Model>(url)`. Written by webmlc.
+
+import type {{ {base} as AnyModel }} from "./webmlc.js";
+
+/** The inputs of a run. */
+export type Inputs = {_record(_property(port, is_input=True) for port in manifest.inputs)};
+
+/** The outputs of a run. */
+export type Outputs = {_record(_property(port, is_input=False) for port in manifest.outputs)};
+
+export type Model = AnyModel<Inputs, Outputs>;
+"""
+
+
+def _record(properties: Iterable[str]) -> str:
+    text = "".join(properties)
+    return f"{{\n{text}}}" if text else "{}"
+
+
+def _property(port: Port, *, is_input: bool) -> str:
+    """A property with a comment that says which sizes the model has."""
+    array = _ARRAYS.get(port.dtype, "Uint8Array")
+    sizes = [as_int(dimension) for dimension in port.shape]
+    shape = ", ".join("number" if size is None else str(size) for size in sizes)
+    type_ = f'{{ dtype: "{port.dtype.name}"; shape: [{shape}]; data: {array} }}'
+    if is_input and None not in sizes:
+        type_ = f"{array} | {type_}"
+    name = port.name if _IDENTIFIER.fullmatch(port.name) else json.dumps(port.name)
+    meaning = f"{port.dtype.name} [{', '.join(map(str, port.shape))}]".replace("*/", "* /")
+    return f"  /** {meaning} */\n  {name}: {type_};\n"
