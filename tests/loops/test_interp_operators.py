@@ -21,7 +21,18 @@ FLOAT_ONLY = {
     *("tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
     *("isnan", "isinf", "log1p"),
 }
-WORDS_ONLY = {"dot_u8_i8", "dot_u7_i8", "dot_i16", "word_u8", "even_i8", "odd_i8"}
+WORDS_ONLY = {
+    *(
+        "dot_u8_i8",
+        "dot_u7_i8",
+        "dot_i16",
+        "word_u8",
+        "even_i8",
+        "odd_i8",
+        "pairs_u7_i8",
+        "add_i16",
+    ),
+}
 INTEGER_ONLY = {"truncdiv", "bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
 CASES = [
     (row.name, dtype)

@@ -15,6 +15,7 @@ that do not fit: a requirement says so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -27,13 +28,15 @@ from webmlc.graph.ops.slice import pads_of
 
 
 def use_buffer_states(module: Module) -> Module:
-    """Add the pairs of `main` whose pasts have the same number of rows, a symbol.
+    """Add the pairs of `main` whose pasts have the same number of rows, a symbol, and one present.
 
     needs: inferred types. guarantees: the functions are unchanged, but for requirements.
     `lower_module` replaces the states.
     """
     main = module.main
-    buffers = list(_buffers(main))
+    every = list(_buffers(main))
+    counts = Counter(buffer.past for buffer in every)
+    buffers = [buffer for buffer in every if counts[buffer.past] == 1]
     if not buffers:
         return module
     pasts = {buffer.past for buffer in buffers}

@@ -14,7 +14,7 @@ the present is a transposition of it, which consumers read without a copy where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Var
@@ -25,12 +25,13 @@ from webmlc.graph.rewrite.function_writer import FunctionRewriter
 
 
 def use_states(module: Module) -> Module:
-    """Rewrite `main`, if it has pairs whose rows are counted by one symbol.
+    """Rewrite `main`, if it has pairs whose rows are counted by one symbol, and whose other sizes a
+    run knows without the past.
 
     needs: inferred types, a simplified graph. guarantees: inferred types; `Module.length` and
     `Module.state_ports`.
     """
-    pairs = _pairs(module.main)
+    pairs = _bound_by_others(module.main, _pairs(module.main))
     if module.length or not pairs:
         return module
     length = next(iter(pairs.values())).length
@@ -76,6 +77,22 @@ def _pairs(function: Function) -> dict[Node, _Pair]:
         if isinstance(length, Var) and length not in {v for d in row_shape for v in variables(d)}:
             pairs[node] = _Pair(past, output, axis, length)
     return pairs
+
+
+def _bound_by_others(function: Function, pairs: Mapping[Node, _Pair]) -> dict[Node, _Pair]:
+    """The pairs of which all symbols but the length are sizes of inputs that are no pasts."""
+    pasts = {pair.past for pair in pairs.values()}
+    bound = _symbols(function, set(function.inputs) - pasts)
+    return {
+        node: pair
+        for node, pair in pairs.items()
+        if _symbols(function, {pair.past}) <= bound | {pair.length}
+    }
+
+
+def _symbols(function: Function, values: Iterable[str]) -> set[Var]:
+    """The symbols in the shapes of some values."""
+    return {v for value in values for d in function.type(value).shape for v in variables(d)}
 
 
 def _rewritten(function: Function, pairs: Mapping[Node, _Pair], length: Var) -> Function:
