@@ -31,6 +31,7 @@ STRICTER = {
     "MelWeightMatrix": "a transform of negative length",
     "PRelu": "a slope that stretches the input, to which ONNX broadcasts it",
     "GatherND": "indices of another number of batches than the data",
+    "GatherBlockQuantized": "an index out of range, for which onnxruntime returns zeros",
     "GlobalAveragePool": "nothing has no mean",
     "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
     **dict.fromkeys(
