@@ -162,8 +162,8 @@ export class Model {
   /** The symbols of the shapes of states, but for the length. @param {Symbols} symbols @returns {Symbols} */
   stateSizes(symbols) {
     const names = this.#program.buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape)] : []));
-    const known = names.filter((name) => name !== this.#length && name in symbols);
-    return Object.fromEntries(known.map((name) => [name, symbols[name]]));
+    const sizes = names.filter((name) => name !== this.#length && name in symbols);
+    return Object.fromEntries(sizes.map((name) => [name, symbols[name]]));
   }
 
   /** The bytes of the valid rows of each state of a session. @param {States} states @returns {Promise<Transfers>} */

@@ -95,12 +95,12 @@ def build(
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
     the code as text. `context` limits the tokens of a language model in a GGUF file. `choose`
     chooses the schedule of each kernel, and `algorithms` those of some layers
-    (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
-    become states of sessions, which grow in place or are replaced; with "off" they stay inputs
-    and outputs.
-    `quantise` quantises float weights in blocks, to "int8" or "int4"; `host.quantisation_loss`
-    measures what that changes. With `exact`, products of block-quantised weights compute with
-    float32 activations, not with int8 ones. The same model and arguments give the same bytes.
+    (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present become
+    states of sessions, which grow in place or are replaced; with "off" they stay inputs and
+    outputs. `quantise` quantises float weights in blocks, to "int8" or "int4";
+    `host.quantisation_loss` measures what that changes. With `exact`, products of block-quantised
+    weights compute with float32 activations, not with int8 ones. The same model and arguments give
+    the same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnxruntime
 import pytest
 
 import webmlc
-from tests.against_onnxruntime import SETTINGS, parse
+from tests.against_onnxruntime import parse
 from tests.test_group_query_attention import GROUPS, SIZE, Feeds, feeds_of, model_of
 from webmlc.compile import shared_graph
 from webmlc.core.errors import InputError
@@ -27,14 +26,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("buffers")
     webmlc.build(MODEL, folder)
     return folder
-
-
-@pytest.fixture(params=SETTINGS, ids=str)
-def model(request: pytest.FixtureRequest, package: Path) -> Iterator[Model]:
-    device, threads = request.param
-    loaded = webmlc.load(package, device=device, threads=threads)
-    yield loaded
-    loaded.dispose()
 
 
 def test_runs_write_to_the_buffers_of_their_session(model: Model) -> None:

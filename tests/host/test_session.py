@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import webmlc
-from tests.against_onnxruntime import SETTINGS, parse
+from tests.against_onnxruntime import parse
 from tests.decoders import DECODER, expected, rows
 from webmlc.core.errors import InputError, UserError
 from webmlc.host.load import Model
@@ -21,14 +20,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("decoder")
     webmlc.build(DECODER, folder)
     return folder
-
-
-@pytest.fixture(params=SETTINGS, ids=str)
-def model(request: pytest.FixtureRequest, package: Path) -> Iterator[Model]:
-    device, threads = request.param
-    loaded = webmlc.load(package, device=device, threads=threads)
-    yield loaded
-    loaded.dispose()
 
 
 def test_runs_append_to_the_state_of_their_session(model: Model) -> None:

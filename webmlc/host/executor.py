@@ -84,8 +84,8 @@ class Cache(Generic[T]):
 @dataclass(eq=False, slots=True)
 class States:
     """The states of one session. Those that grow have room for `capacity` rows; the first `length`
-    are valid. The others are valid as a whole, and zero at first. `symbols`
-    are those of the last run. They are known when the session has begun.
+    are valid. The others are valid as a whole, and zero at first. `symbols` are those of the last
+    run or load; `None` if the session has not begun.
 
     The bytes are in the memory of the devices, which find them by this record.
     """

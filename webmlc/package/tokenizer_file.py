@@ -73,18 +73,18 @@ def _without_merges(contents: dict[str, Any]) -> tuple[dict[str, Any], Numbers] 
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if model.get("type") != "BPE" or not merges or not isinstance(vocabulary, dict):
         return None
-    made: set[str] = set()
+    texts: set[str] = set()
     listed = vocabulary.keys() - {"".join(merge) for merge in merges}
     for merge in merges:
-        listed |= {part for part in merge if part not in made}
-        made.add("".join(merge))
+        listed |= {part for part in merge if part not in texts}
+        texts.add("".join(merge))
     try:
         numbers = np.array([[vocabulary[t] for t in (*m, "".join(m))] for m in merges]).T
     except (KeyError, ValueError):  # a suffix marks parts of words, or a merge has not two parts
         return None
     tokens = {token: number for token, number in vocabulary.items() if token in listed}
-    rest = {**contents, "model": {**model, "vocab": tokens, "merges": []}}
-    return rest, _steps(numbers.astype(np.int64))
+    shortened = {**contents, "model": {**model, "vocab": tokens, "merges": []}}
+    return shortened, _steps(numbers.astype(np.int64))
 
 
 def _steps(numbers: NDArray[np.int64]) -> Numbers:

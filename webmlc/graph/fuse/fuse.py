@@ -25,6 +25,7 @@ from webmlc.graph.compute import placeholder
 from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
 from webmlc.graph.fuse.product_operands import is_block_product, is_operand, is_same
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
+from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
 from webmlc.graph.ops.state import APPEND
@@ -32,7 +33,6 @@ from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
 
 POINTWISE = MAPS | {"injective"}
-QUANTISE_BLOCKS = ("webmlc", "QuantiseBlocks")
 ROW_NORMS = frozenset({("", "RMSNormalization"), ("", "LayerNormalization")})
 """The operators that normalise rows, and that the kernel of a `QuantiseBlocks` may compute."""
 MAX_NODES = 64

@@ -51,6 +51,10 @@ from webmlc.graph.ops.operator import (
 from webmlc.graph.ops.shapes import canonical, operand
 
 DOMAIN = "webmlc"
+PRODUCT = (DOMAIN, "PackedBlockProduct")
+QUANTISE_BLOCKS = (DOMAIN, "QuantiseBlocks")
+WEIGHTS = 3
+"""The first operand of a `PackedBlockProduct` that belongs to the weights."""
 _LARGEST = 127
 """The largest magnitude of a quantised activation. -128 is not used, so that the range is
 symmetric.

@@ -29,13 +29,10 @@ import numpy as np
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers
+from webmlc.graph.ops.block_quantised import PRODUCT, WEIGHTS
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
-
-PRODUCT = ("webmlc", "PackedBlockProduct")
-WEIGHTS = 3
-"""The first operand of a product that belongs to the weights."""
 
 
 def join_products(module: Module) -> Module:

@@ -22,14 +22,11 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node, consumers
+from webmlc.graph.ops.block_quantised import DOMAIN, PRODUCT, QUANTISE_BLOCKS, WEIGHTS
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.rewrite.meaning import MAPS, kind_of
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
-
-DOMAIN = "webmlc"
-WEIGHTS = 3
-"""The first operand of a `PackedBlockProduct` that belongs to the weights."""
 
 
 def use_float_products(module: Module) -> Module:
@@ -63,14 +60,15 @@ class _Rewriting(FunctionRewriter):
 
     def data_of(self, node: Node) -> str | None:
         """The float32 data of a product of block-quantised weights; `None` for other nodes."""
-        if (node.domain, node.op) != (DOMAIN, "PackedBlockProduct"):
+        if (node.domain, node.op) != PRODUCT:
             return None
         quantised, scale, _ = node.inputs[:WEIGHTS]
         if not scale:
             return quantised
         maker = self.makers.get(quantised)
-        is_known = maker is not None and (maker.domain, maker.op) == (DOMAIN, "QuantiseBlocks")
-        return maker.inputs[0] if maker is not None and is_known else None
+        if maker is None or (maker.domain, maker.op) != QUANTISE_BLOCKS:
+            return None
+        return maker.inputs[0]
 
     def write(self, place: Node, product: Node, data: str, first: int) -> None:
         """Write the product of the columns from `first` on, in place of a node."""

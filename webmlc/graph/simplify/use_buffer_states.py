@@ -25,6 +25,7 @@ from webmlc.graph.ir import Function, Module, Node, Requirement, StatePort, cons
 from webmlc.graph.ops.operator import Scope
 from webmlc.graph.ops.shapes import ZERO
 from webmlc.graph.ops.slice import pads_of
+from webmlc.graph.simplify.state_values import source_of, symbols_of
 
 
 def use_buffer_states(module: Module) -> Module:
@@ -40,15 +41,13 @@ def use_buffer_states(module: Module) -> Module:
     if not buffers:
         return module
     pasts = {buffer.past for buffer in buffers}
-    others = [name for name in main.inputs if name not in pasts]
-    bound = {v.name for name in others for d in main.type(name).shape for v in variables(d)}
+    bound = symbols_of(main, set(main.inputs) - pasts)
     capacity = buffers[0].capacity
     chosen = [b for b in buffers if b.capacity == capacity and capacity.name not in bound]
     ports, requirements = list(module.state_ports), list(main.requirements)
     for buffer in chosen:
         type_ = main.type(buffer.past)
-        sizes = {v.name for d in type_.shape for v in variables(d)} - {capacity.name}
-        if not sizes <= bound:
+        if not symbols_of(main, (buffer.past,)) <= bound | {capacity.name}:
             return module
         port = StatePort(buffer.past, buffer.present, buffer.past, type_, buffer.rows, buffer.size)
         ports.append(port)
@@ -80,9 +79,7 @@ def _buffers(function: Function) -> Iterator[_Buffer]:
     """The pasts into which a TensorScatter writes rows that the function returns."""
     users, makers, scope = consumers(function), producers(function), Scope.of(function)
     for output in function.outputs:
-        node = makers.get(output)
-        while node is not None and node.op == "Identity":
-            node = makers.get(node.inputs[0])
+        node = source_of(output, makers)
         if node is None or (node.domain, node.op) != ("", "TensorScatter"):
             continue
         past, reader = node.inputs[0], node
@@ -113,5 +110,5 @@ def _besides(size: Expr, capacity: Var) -> tuple[Expr, ...] | None:
     """The operands of a maximum of the capacity and others. `None` for any other size."""
     if not isinstance(size, Call) or size.op != "max" or capacity not in size.args:
         return None
-    others = tuple(a for a in size.args if a != capacity)
-    return None if any(capacity in variables(a) for a in others) else others
+    operands = tuple(a for a in size.args if a != capacity)
+    return None if any(capacity in variables(a) for a in operands) else operands

@@ -26,6 +26,7 @@ from dataclasses import replace
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import substitute, variables
 from webmlc.graph.ir import Function, Module, StatePort, TensorType, consumers, producers
+from webmlc.graph.simplify.state_values import symbols_of
 
 _PAST = ("", "in_", "past_", "prev_", "previous_", "old_", "initial_", "init_"), (
     "_in", "_past", "_prev", "_old", "_init", "_0", "0",
@@ -52,15 +53,9 @@ def use_recurrent_states(module: Module) -> Module:
     states; until then, they are inputs and outputs.
     """
     main = module.main
-    taken = {port.past for port in module.state_ports}
-    pairs = dict(_pairs(main, taken))
-    bound = {
-        v.name
-        for name in main.inputs
-        if name not in pairs and name not in taken
-        for v in main.type(name).shape
-        if isinstance(v, Var)
-    }
+    state_inputs = {port.past for port in module.state_ports}
+    pairs = dict(_pairs(main, state_inputs))
+    bound = symbols_of(main, set(main.inputs) - pairs.keys() - state_inputs)
     equal, ports = dict(module.equal_symbols), list[StatePort]()
     for _ in pairs:  # a size may be known by that of another state
         for past, present in pairs.items():
@@ -70,15 +65,16 @@ def use_recurrent_states(module: Module) -> Module:
             type_ = main.type(present)
             shape = tuple(_known(size, equal) for size in type_.shape)
             ports.append(StatePort(past, present, past, replace(type_, shape=shape)))
-    if len(ports) + len(taken & set(main.inputs)) in (len(main.inputs), len(main.outputs)):
+    if len(ports) + len(state_inputs & set(main.inputs)) in (len(main.inputs), len(main.outputs)):
         return module
     return replace(module, state_ports=(*module.state_ports, *ports), equal_symbols=equal)
 
 
-def _pairs(function: Function, taken: Set[str]) -> Iterator[tuple[str, str]]:
+def _pairs(function: Function, state_inputs: Set[str]) -> Iterator[tuple[str, str]]:
     """The inputs and outputs with one stem each, of types that may be equal."""
     readers, makers = consumers(function), producers(function)
-    inputs = {n: set(_stems(n, *_PAST)) for n in function.inputs if n in readers and n not in taken}
+    names = [n for n in function.inputs if n in readers and n not in state_inputs]
+    inputs = {name: set(_stems(name, *_PAST)) for name in names}
     outputs = {name: set(_stems(name, *_PRESENT)) for name in dict.fromkeys(function.outputs)}
     for past, stems in inputs.items():
         matches = [n for n, other in outputs.items() if _are_alike(function, past, n, stems, other)]
@@ -86,20 +82,20 @@ def _pairs(function: Function, taken: Set[str]) -> Iterator[tuple[str, str]]:
             continue
         (present,) = matches
         same = outputs[present]
-        others = [n for n in inputs if _are_alike(function, n, present, inputs[n], same)]
+        pasts = [n for n in inputs if _are_alike(function, n, present, inputs[n], same)]
         source = present
         while (maker := makers.get(source)) is not None and maker.op in _MOVES:
             source = maker.inputs[0]
-        if others == [past] and source != past:
+        if pasts == [past] and source != past:
             yield past, present
 
 
 def _are_alike(
-    function: Function, past: str, present: str, stems: set[str], others: set[str]
+    function: Function, past: str, present: str, past_stems: set[str], present_stems: set[str]
 ) -> bool:
     """True if an input and an output have a stem in common, one element type and one rank."""
     a, b = function.type(past), function.type(present)
-    return not stems.isdisjoint(others) and a.dtype == b.dtype and a.rank == b.rank
+    return not past_stems.isdisjoint(present_stems) and a.dtype == b.dtype and a.rank == b.rank
 
 
 def _stems(name: str, prefixes: tuple[str, ...], suffixes: tuple[str, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ the present is a transposition of it, which consumers read without a copy where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Var
@@ -22,6 +22,7 @@ from webmlc.core.rewrite import variables
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node, StatePort, consumers, producers
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.simplify.state_values import source_of, symbols_of
 
 
 def use_states(module: Module) -> Module:
@@ -60,9 +61,7 @@ def _pairs(function: Function) -> dict[Node, _Pair]:
     users, makers = consumers(function), producers(function)
     pairs: dict[Node, _Pair] = {}
     for output in function.outputs:
-        node = makers.get(output)
-        while node is not None and node.op == "Identity":
-            node = makers.get(node.inputs[0])
+        node = source_of(output, makers)
         if node is None or (node.domain, node.op) != ("", "Concat") or len(node.inputs) != 2:
             continue
         past = node.inputs[0]
@@ -82,17 +81,12 @@ def _pairs(function: Function) -> dict[Node, _Pair]:
 def _bound_by_others(function: Function, pairs: Mapping[Node, _Pair]) -> dict[Node, _Pair]:
     """The pairs of which all symbols but the length are sizes of inputs that are no pasts."""
     pasts = {pair.past for pair in pairs.values()}
-    bound = _symbols(function, set(function.inputs) - pasts)
+    bound = symbols_of(function, set(function.inputs) - pasts)
     return {
         node: pair
         for node, pair in pairs.items()
-        if _symbols(function, {pair.past}) <= bound | {pair.length}
+        if symbols_of(function, {pair.past}) <= bound | {pair.length.name}
     }
-
-
-def _symbols(function: Function, values: Iterable[str]) -> set[Var]:
-    """The symbols in the shapes of some values."""
-    return {v for value in values for d in function.type(value).shape for v in variables(d)}
 
 
 def _rewritten(function: Function, pairs: Mapping[Node, _Pair], length: Var) -> Function:

@@ -56,7 +56,7 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     queries, keys, values = (operand(tensors, slot) for slot in range(3))
     heads, size = queries.shape[1:]
     count = keys.shape[0]
-    shared = _shared(queries, keys)
+    shared = _shared(heads, keys.shape[1])
     first, tokens = _rows(context)
     rows = (tokens, heads)
     logit = _logit(context, count, _select)
@@ -83,9 +83,9 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     return (compute("attention", shape, lambda t, h, d: product[t, h, d] / total[t, h]),)
 
 
-def _shared(queries: Tensor, keys: Tensor) -> int:
-    """The heads of queries that share a head of keys."""
-    return (as_int(queries.shape[1]) or 1) // (as_int(keys.shape[1]) or 1)
+def _shared(heads: Expr, groups: Expr) -> int:
+    """The heads of queries that share a head of keys and values, of so many."""
+    return (as_int(heads) or 1) // (as_int(groups) or 1)
 
 
 def _logit(context: Context, keys: Expr, hide: Hide) -> Callable[[Expr, Expr, Expr], Expr]:
@@ -152,7 +152,7 @@ def _scores(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     queries, packed = operand(tensors, 0), operand(tensors, 1)
     shape, size = context.outputs[0].shape, queries.shape[2]
     first, _ = _rows(context)
-    shared = (as_int(queries.shape[1]) or 1) // (as_int(packed.shape[0]) or 1)
+    shared = _shared(queries.shape[1], packed.shape[0])
     scores = reduce(
         "scores", shape, (size,), "add",
         lambda h, t, j, d: queries[t + first, h, d] * packed[h // shared, j // PACK, d, j % PACK],
@@ -170,7 +170,7 @@ def _values(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     """The sums of the values by their weights."""
     weights, values = operand(tensors, 0), operand(tensors, 1)
     shape, count = context.outputs[0].shape, values.shape[0]
-    shared = (as_int(shape[1]) or 1) // (as_int(values.shape[1]) or 1)
+    shared = _shared(shape[1], values.shape[1])
     return (
         reduce(
             "product", shape, (count,), "add",

@@ -55,12 +55,12 @@ class _Rewrite(FunctionRewriter):
         build, (output,) = Builder(node, self), node.outputs
         tokens = self.types[node.inputs[0]].shape[0]
         tiled = canonical(tokens // self.height * self.height)
-        rest = (tiled, canonical(tokens - tiled))
+        remainder = (tiled, canonical(tokens - tiled))
         parts = (
             self.tiles(node, build, (ZERO, tiled)),
             build(
                 node.op, *node.inputs, output=f"{output}.rest", domain="webmlc",
-                **{**node.attributes, "rows": rest},
+                **{**node.attributes, "rows": remainder},
             ),
         )  # fmt: skip
         build("Concat", *parts, output=output, axis=0)
