@@ -1,8 +1,8 @@
 """Give the causal attention of many rows register tiles.
 
-In: a function after layouts. Out: the same meaning; a causal attention over a number of tokens that
-only a run knows is one of whole tiles of rows, over packed keys and values, and one of the rows
-that are left:
+In: a function after layouts. Out: the same results. Only a run knows how many tokens are new. So
+their attention becomes two: one of whole tiles of rows, which reads packed keys, and one of the
+rows that are left.
 
     %y = CausalAttention(%q [T, H, D], %k, %v)
     ->  %s = CausalScores(%q, PackKeys(%k), %k) {rows=(0, T // 6 * 6)}
