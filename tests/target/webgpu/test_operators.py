@@ -91,6 +91,20 @@ def test_binary_operators(name: str, size: int) -> None:
     np.testing.assert_allclose(actual, expected, rtol=3e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["floormod", "truncmod"])
+def test_remainders_of_floats_are_exact(name: str) -> None:
+    """Of quotients with more digits than a float, too."""
+    special = np.float32([0, 1, -3, 0.1, 7.25, 1e30, -3e38, 2**24, 1.5e-38, np.inf, np.nan])
+    x, y = (v.reshape(-1) for v in np.meshgrid(special, special))
+    random = np.random.default_rng(0).integers(0x00800000, 0x7F000000, (2, 4096), np.int32)
+    x, y = (np.concatenate(v)[:4160] for v in zip((x, y), random.view(np.float32), strict=True))
+    with np.errstate(all="ignore"):
+        expected = SCALAR_OPERATORS[name].meaning(x, y)
+        is_subnormal = (expected != 0) & (np.abs(expected) < np.finfo(np.float32).tiny)
+    actual = _run(x.size, DType.float32, [x, y], lambda a, b: Call(name, (a, b), DType.float32))
+    np.testing.assert_array_equal(actual[~is_subnormal], expected[~is_subnormal])
+
+
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
 @pytest.mark.parametrize("dtype", [DType.int32, DType.uint32])
 @pytest.mark.parametrize("name", BINARY_INTEGER)

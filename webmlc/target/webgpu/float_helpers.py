@@ -77,19 +77,36 @@ fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
     return select(result, {T}(1.0), endless | (y == {T}(0.0)) | (x == {T}(1.0)));
 }}
 """,
-    # WGSL's % may be wrong by the divisor where a quotient is close to an integer. If the quotient
-    # has more digits than a float, the remainder is 0. WGSL does not define remainders by infinity:
-    # a finite number is its own remainder.
+    # Exact, by long division of the mantissas, with 8 bits of the quotient at a time: WGSL's % has
+    # no correct digit where the quotient has more digits than a float. Scalars only, as
+    # `expand_vectors` prints it. A finite number is its own remainder by infinity.
     "remainder": """\
 fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
-    let size = abs(b);
-    let step = select(size, -size, a < {T}(0.0));
-    var result = a - trunc(a / b) * b;
-    result = select(result, result + step, result * step < {T}(0.0));
-    result = select(result, result - step, abs(result) >= size);
-    result = select(result, {T}(0.0), abs(result) >= size);
-    let endless = bitcast<{U}>(size) == {U}(0x7f800000u);
-    return select(result, a, endless & ((bitcast<{U}>(a) & {U}(0x7fffffffu)) < {U}(0x7f800000u)));
+    let sign = bitcast<{U}>(a) & 0x80000000u;
+    let x = bitcast<{U}>(a) & 0x7fffffffu;
+    let y = bitcast<{U}>(b) & 0x7fffffffu;
+    if (x >= 0x7f800000u || y > 0x7f800000u || y == 0u) {{
+        return bitcast<{T}>(infinity_bits | 0x400000u);
+    }}
+    if (x < y) {{
+        return a;
+    }}
+    let hidden = 0x800000u;
+    let divisor = select(y, (y & 0x7fffffu) | hidden, y >= hidden);
+    let exponent = max(y >> 23u, 1u);
+    var shift = max(x >> 23u, 1u) - exponent;
+    var rest = select(x, (x & 0x7fffffu) | hidden, x >= hidden) % divisor;
+    while (shift > 0u && rest > 0u) {{
+        let digits = min(shift, 8u);
+        rest = (rest << digits) % divisor;
+        shift -= digits;
+    }}
+    if (rest == 0u) {{
+        return bitcast<{T}>(sign);
+    }}
+    let normal = min(23u - firstLeadingBit(rest), exponent - 1u);
+    let bits = ((exponent - 1u - normal) << 23u) + (rest << normal);
+    return bitcast<{T}>(sign | bits);
 }}
 """,
     "floored_remainder": """\
