@@ -58,6 +58,8 @@ FACTORED: dict[str, tuple[LoopFunction, dict[str, int]]] = {
     "channels": (k.global_average(50, 4), {}),
     "channels, symbolic": (k.global_average(S, 8), {"s": 9}),
     "a row": (k.total(260, 260), {}),
+    "a whole tensor, symbolic": (k.total(S, S), {"s": 21}),
+    "a whole row, symbolic": (k.total(1, S, keep=1), {"s": 150}),
     "largest of a row": (k.total(1, 66_000, keep=1, combine="max"), {}),
     "softmax over channels": (k.softmax(1, 1100, 3, axis=1), {}),
 }

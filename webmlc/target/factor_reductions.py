@@ -19,7 +19,7 @@ from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Module
-from webmlc.loops.ir import Axis, Block, LoopFunction, blocks
+from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
 from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
@@ -133,7 +133,7 @@ def parts_of(fold: Block, machine: Machine) -> int:
     results alone fill the GPU.
 
     A thread computes one vector of adjacent results; a workgroup computes one result that is not
-    adjacent to others.
+    adjacent to others, of any length unless `_reduces_whole_tensor`.
     """
     reduce_axes = axes_of_kind(fold, "reduce")
     results, _ = _extent(axes_of_kind(fold, "spatial"))
@@ -143,7 +143,7 @@ def parts_of(fold: Block, machine: Machine) -> int:
         share = elements
     else:
         share = elements // machine.workgroup_size
-        is_known = True  # a workgroup handles any length
+        is_known = is_known or not _reduces_whole_tensor(fold)
     if (
         not reduce_axes
         or threads >= machine.filling_threads
@@ -156,6 +156,19 @@ def parts_of(fold: Block, machine: Machine) -> int:
         if is_known
         else min(parts, SYMBOLIC_PARTS)
     )
+
+
+def _reduces_whole_tensor(fold: Block) -> bool:
+    """True where a reduction of floats has one result, or few results along several symbolic axes.
+
+    One workgroup would leave the GPU idle, and add millions of elements in each of its threads. Not
+    so the rows of a softmax, whose number is a symbol: each has its own workgroup. Integers are left
+    out because the counts of indices out of range (`CountOutside`) are one kernel.
+    """
+    results, is_known = _extent(axes_of_kind(fold, "spatial"))
+    symbols = [a for a in axes_of_kind(fold, "reduce") if as_int(simplify(a.extent)) is None]
+    is_float = all(store.buffer.dtype.is_float for store in stores(fold.body))
+    return is_float and is_known and (results == 1 or len(symbols) > 1)
 
 
 def _threads(fold: Block, results: int, machine: Machine) -> int:
