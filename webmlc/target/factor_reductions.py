@@ -161,9 +161,9 @@ def parts_of(fold: Block, machine: Machine) -> int:
 def _reduces_whole_tensor(fold: Block) -> bool:
     """True where a reduction of floats has one result, or few results along several symbolic axes.
 
-    One workgroup would leave the GPU idle, and add millions of elements in each of its threads. Not
-    so the rows of a softmax, whose number is a symbol: each has its own workgroup. Integers are left
-    out because the counts of indices out of range (`CountOutside`) are one kernel.
+    One workgroup would leave the GPU idle, and each of its threads might add millions of elements.
+    The rows of a softmax, whose number is a symbol, have a workgroup each. Integers are left out
+    because the counts of indices out of range (`CountOutside`) are one kernel.
     """
     results, is_known = _extent(axes_of_kind(fold, "spatial"))
     symbols = [a for a in axes_of_kind(fold, "reduce") if as_int(simplify(a.extent)) is None]

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from tests.fuzz.graph import Array
 from tests.fuzz.sizes.inputs import Feeds
-from tests.fuzz.sizes.rules import HUGE
+from tests.fuzz.sizes.rules import HUGE, factor_of
 
 Elements = Callable[[onnx.NodeProto, list[Array]], Array]
 """True for the elements that may differ; broadcasts to the shape of the result."""
@@ -51,12 +51,48 @@ def _are_both_infinite(node: onnx.NodeProto, inputs: list[Array]) -> Array:
     return a & b
 
 
+def _samples_outside(_: onnx.NodeProto, inputs: list[Array]) -> Array:
+    """The regions of a channel that holds a NaN, or whose first pixel is infinite."""
+    x, _rois, images = inputs
+    pixels = x.astype(np.float64).reshape(*x.shape[:2], -1)
+    is_wild = np.isnan(pixels).any(axis=-1) | np.isinf(pixels[..., :1]).any(axis=-1)
+    return is_wild[images][:, :, None, None]
+
+
+def _has_no_steps(_: onnx.NodeProto, inputs: list[Array]) -> Array:
+    """The sums that a factor makes a NaN. Zero points of rows or columns are not looked at."""
+    a, _sa, zero_a, b, _sb, zero_b = inputs[:6]
+    factor = factor_of([inputs[i] for i in (1, 4, 6)])
+    if max(factor.size, zero_a.size, zero_b.size) > 1:
+        return ~np.isfinite(factor).all(keepdims=True)
+    sums = (a.astype(np.int64) - zero_a) @ (b.astype(np.int64) - zero_b)
+    return np.isnan(factor) | (np.isinf(factor) & (sums == 0))
+
+
 ELEMENTS: dict[str, Elements] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "Hardmax"), _has_nan_along_axis),
     **dict.fromkeys(("Cos", "Sin", "Tan"), _is_huge),
     **dict.fromkeys(("Add", "Sub"), _are_both_infinite),
+    "QLinearMatMul": _has_no_steps,
+    "RoiAlign": _samples_outside,
 }
 """The elements that have the reason of the operator's rule; all of them without an entry."""
+
+
+CANCELLING = frozenset(("BiasGelu", "FastGelu", "Gelu"))
+"""Operators that compute x · (1 + f) / 2 of a sum x of their inputs, where f comes near to -1. An
+error of f of two units in its last place then is one of x · eps in a result of any size.
+"""
+
+
+def rounding(model: onnx.ModelProto, known: Feeds, name: str) -> Array | None:
+    """The absolute errors that cancellation explains; None where nothing is known to cancel."""
+    node = only_node(model, name)
+    if node is None or node.op_type not in CANCELLING or any(i not in known for i in node.input):
+        return None
+    with np.errstate(all="ignore"):
+        total = sum(known[i].astype(np.float64) for i in node.input)
+    return np.abs(total) * float(ml_dtypes.finfo(known[node.input[0]].dtype).eps)
 
 
 def may_differ(model: onnx.ModelProto, known: Feeds, name: str) -> Array | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_grid_sample
+from onnx.reference.ops import op_conv_transpose, op_grid_sample
 
 from tests.fuzz.graph import Array
 
@@ -176,5 +176,30 @@ class DynamicQuantizeMatMul(OpRun):  # type: ignore[misc]
         return (product if bias is None else product + bias,)
 
 
-EXACT = (Pow, LRN, GridSample, MicrosoftGridSample, DFT, STFT, DynamicQuantizeMatMul)
+class ConvTranspose(op_conv_transpose.ConvTranspose):  # type: ignore[misc]
+    """Each group with its weights and biases: onnx.reference gives it those of other groups."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, w: Array, b: Array | None = None, group: int = 1, **attributes: Any
+    ) -> tuple[Array]:
+        parts = []
+        biases = [None] * group if b is None else np.split(b, group)
+        inputs = zip(np.split(x, group, axis=1), np.split(w, group), biases, strict=True)
+        for signal, weights, bias in inputs:
+            parts.append(super()._run(signal, weights, bias, group=1, **attributes)[0])
+        return (np.concatenate(parts, axis=1),)
+
+
+EXACT = (
+    Pow,
+    LRN,
+    GridSample,
+    MicrosoftGridSample,
+    DFT,
+    STFT,
+    DynamicQuantizeMatMul,
+    ConvTranspose,
+)
 """All of them."""

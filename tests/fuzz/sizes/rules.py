@@ -5,11 +5,12 @@ A row allows nothing else: a difference of an operator that no row names fails t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
 
+from tests.fuzz.graph import Array
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.references import FAR
 
@@ -240,9 +241,28 @@ def _is_between_steps(node: onnx.NodeProto, feeds: Feeds) -> bool:
         return bool((distance <= HALF_STEP * np.maximum(np.abs(steps), 1)).any())
 
 
+def _has_infinite_first_pixel(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x = feeds.get(node.input[0])
+    return x is None or bool(np.isinf(x[..., :1, :1].astype(np.float64)).any())
+
+
+def factor_of(scales: Sequence[Array]) -> Array:
+    """The factor from sums of integers to steps of the result, of the scales of a product."""
+    a, b, y = (np.asarray(scale, np.float32) for scale in scales)
+    with np.errstate(all="ignore"):
+        return np.asarray(a * b / y)
+
+
+def _has_no_factor(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if the factor of a product is infinite or a NaN, or computed."""
+    scales = [feeds[node.input[i]] for i in (1, 4, 6) if node.input[i] in feeds]
+    return len(scales) < 3 or not bool(np.isfinite(factor_of(scales)).all())
+
+
 HALF_STEP = 1e-6
 """The relative error of a product of scales in float32: a few roundings of 6e-8."""
 
+_NO_FACTOR = "0 times an infinite scale is a NaN, which is no integer"
 _LOWEST = "onnxruntime's maximum begins at the least finite number: that of -inf is not -inf"
 _NO_STEPS = "ONNX does not name the last state of an empty sequence: ours is the first one"
 
@@ -266,6 +286,12 @@ DIFFERS_IF: dict[str, tuple[str, Condition]] = {
         "onnxruntime leaves zeros in a cache behind the tokens of a row, and what padding attends "
         "to is open",
         _has_shorter_row,
+    ),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), (_NO_FACTOR, _has_no_factor)),
+    "RoiAlign": (
+        "a sample outside is 0: onnxruntime multiplies the first pixel by 0, and an infinite one "
+        "gives a NaN",
+        _has_infinite_first_pixel,
     ),
     "QLinearMul": (
         "onnxruntime adds the zero point before it rounds: where a product lies between two steps, "
@@ -291,6 +317,8 @@ SUMS = {
         ("ReduceLogSumExp", "ReduceMax", "ReduceMin"),
         "ONNX does not say whether a maximum passes over a NaN",
     ),
+    "RotaryEmbedding": "a product beyond the largest number is infinite, but not where a fused "
+    "multiply-add rounds only the sum",
     "LRN": "a square beyond the largest number is infinite, and stays in onnxruntime's sliding sum",
 }  # fmt: skip
 """Operators whose elements may differ where one of the two is not finite, in runs whose inputs hold

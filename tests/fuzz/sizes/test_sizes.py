@@ -119,6 +119,62 @@ def test_only_elements_with_a_reason_may_differ() -> None:
         assert in_one_node("Add(x, z)", feeds, np.array(sums, np.float32), True) == kind
 
 
+def test_rounding_of_what_cancels_is_no_difference() -> None:
+    feeds = {"x": np.array([-3.0979156, 1], np.float32)}
+    for off, kind in ((1.5e-7, "equal"), (1e-6, "differs")):
+        ours = np.array([-0.0030187157 + off, 0.8413447], np.float32)
+        assert in_one_node("Gelu(x)", feeds, ours) == kind
+
+
+def test_sums_that_an_infinite_scale_makes_a_nan_may_differ() -> None:
+    """Only they: the other sums saturate."""
+    text = """g (uint8[n,k] x, float s) => (uint8[n,m] y) <float one = {1}, uint8 zero = {3},
+        uint8[2,1] w = {3, 4}> { y = QLinearMatMul(x, one, zero, w, one, zero, s, zero) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    feeds: Outputs = {"x": np.array([[5, 3], [3, 5]], np.uint8), "s": np.zeros((), np.float32)}
+    session, missing = judge.Judge(), Failure("refused", "no reference")
+    session.handle("open", model.SerializeToString())
+    judged: Outputs = session.handle("run", feeds)  # type: ignore[assignment]
+    for wrong, kind in ((0, "differs by rule"), (1, "differs")):
+        ours: Outputs = {"y": judged["y"].copy()}
+        ours["y"][wrong] ^= 7
+        result = judge_run(model, feeds, ours, judged, list, lambda _: missing)
+        assert result.kind == kind
+
+
+def test_samples_outside_of_an_infinite_pixel_may_differ() -> None:
+    x = np.ones((1, 2, 2, 2), np.float32)
+    x[0, 0, 0, 0] = np.inf
+    feeds: Outputs = {"x": x, "r": np.array([[0, 0, 9, 9]], np.float32)}
+    text = "RoiAlign<output_height=2, output_width=1, sampling_ratio=1>(x, r, i)"
+    head = '<ir_version: 10, opset_import: ["" : 21]> g (float[n,c,h,w] x, float[k,4] r)'
+    body = f"=> (float[k,c,p,q] y) <int64[1] i = {{0}}> {{ y = {text} }}"
+    model = onnx.parser.parse_model(f"{head} {body}")
+    session, missing = judge.Judge(), Failure("refused", "no reference")
+    session.handle("open", model.SerializeToString())
+    judged: Outputs = session.handle("run", feeds)  # type: ignore[assignment]
+    assert np.isnan(judged["y"][0, 0]).any()
+    for channel, kind in ((0, "differs by rule"), (1, "differs")):
+        ours: Outputs = {"y": np.nan_to_num(judged["y"], nan=0)}
+        ours["y"][0, 1] = judged["y"][0, 1] + channel
+        result = judge_run(model, feeds, ours, judged, list, lambda _: missing)
+        assert result.kind == kind
+
+
+def test_the_second_opinion_gives_each_group_its_weights() -> None:
+    text = """g (float[n,c,h,w] x, float[c,m,i,j] w, float[o] b) => (float[n,o,p,q] y)
+        { y = ConvTranspose<group=2, strides=[2,1], pads=[1,0,0,1]>(x, w, b) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 4, 3, 5), "w": (4, 3, 2, 3), "b": (6,)}
+    feeds = {name: rng.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
+    session, data = judge.Judge(), model.SerializeToString()
+    session.handle("open", data)
+    judged: Outputs = session.handle("run", feeds)  # type: ignore[assignment]
+    second = judge.reference(data, feeds, ("y",))
+    np.testing.assert_allclose(second["y"], judged["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_data_may_decide_the_shape_of_a_nudged_run() -> None:
     ours: dict[str, Array] = {"y": np.arange(2)}
     judged: dict[str, Array] = {"y": np.arange(3)}
