@@ -44,6 +44,7 @@ export class Model {
   #pending = 0; // the number of runs that have not ended
   #checkedSymbols = ""; // the symbols for which requirements were checked last
   #broken = false;
+  #trapped = false; // a kernel trapped, and workers may wait forever: the next run opens the program again
   #disposed = false;
 
   /**
@@ -103,7 +104,7 @@ export class Model {
   run(inputs, states) {
     if (hasStates(this.#manifest) && !states) return keepAlive(this.#runAlone(copyInputs(inputs)));
     const isIdle = !this.#pending;
-    const feeds = isIdle && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
+    const feeds = isIdle && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
     return this.#enqueue(async () => {
       const { symbols, values, claims } = await this.#execute(feeds, false, states);
       checkCounts(this.#manifest, values);
@@ -212,14 +213,18 @@ export class Model {
   /** Open the program again if a run failed. If that is not possible, the model keeps the old one. */
   restore() {
     return this.#enqueue(async () => {
-      const { executors } = this.#loaded;
-      if (!this.#broken && Object.values(executors).every(({ failure }) => !failure)) return;
-      const loaded = await this.#open();
-      dispose(this.#disposed ? loaded.executors : executors);
-      if (this.#disposed) throw disposedError();
-      this.#loaded = loaded;
-      this.#broken = false;
+      if (this.#broken || Object.values(this.#loaded.executors).some(({ failure }) => failure)) await this.#reopen();
     });
+  }
+
+  /** Open the program again. */
+  async #reopen() {
+    const { executors } = this.#loaded;
+    const loaded = await this.#open();
+    dispose(this.#disposed ? loaded.executors : executors);
+    if (this.#disposed) throw disposedError();
+    this.#loaded = loaded;
+    this.#broken = this.#trapped = false;
   }
 
   /** Free memory, workers and GPU buffers. The model cannot run afterwards. */
@@ -237,6 +242,7 @@ export class Model {
    * @param {States} [states]
    */
   async #execute(inputs, measure = false, states) {
+    if (this.#trapped) await this.#reopen();
     let { symbols, values } = bind(this.#manifest, inputs, states?.length, states?.capacity);
     /** @type {Symbols} The largest length of the session: memory is planned for it. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : {};
@@ -300,6 +306,7 @@ export class Model {
         return await task();
       } catch (error) {
         this.#broken ||= !(error instanceof InputError);
+        this.#trapped ||= error instanceof InternalError;
         throw error;
       } finally {
         this.#pending--; // before the caller's code continues

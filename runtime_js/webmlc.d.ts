@@ -103,8 +103,9 @@ export interface Model<I extends Inputs = Inputs, O extends Outputs = Outputs> {
    */
   run(inputs: I): Promise<O>;
   /**
-   * Load the model again after a run threw DeviceLostError or InternalError. Does nothing if the model is intact. With "auto"
-   * the model may run on the CPU afterwards. Throws the errors of `load`, and may be called again.
+   * Load the model again after a run threw DeviceLostError or InternalError. After the latter, the next run does so by itself.
+   * Does nothing if the model is intact. With "auto" the model may run on the CPU afterwards. Throws the errors of `load`, and
+   * may be called again.
    */
   restore(): Promise<void>;
   /**

@@ -16,10 +16,10 @@ RUNTIME = Path(__file__).parents[1] / "runtime_js"
 RED_ZONES = Path(__file__).parent / "js" / "red_zones"
 
 
-def in_node(folder: Path, runs: list[dict[str, Any]]) -> Any:
+def in_node(folder: Path, runs: list[dict[str, Any]], threads: int = 2) -> Any:
     """The results of some runs on the CPU: `{name: {shape, data: [text]}}`, or `{error, code}`."""
     done = subprocess.run(
-        ["node", str(SCRIPT), str(folder)],
+        ["node", str(SCRIPT), str(folder), str(threads)],
         input=json.dumps(runs),
         capture_output=True,
         text=True,

@@ -20,6 +20,8 @@ from webmlc.package.write import Parts, ProgramParts, write_package
 N = Var("n")
 W = np.array([1, -2, 0.5, 3], np.float32)
 
+TRAP_ROWS = 7
+
 # Slots: x, w, t, y, n, as the buffers of the programs below.
 WAT = """
 (module
@@ -128,6 +130,14 @@ def parts(*, mixed: bool = False) -> Parts:
 def scaled(folder: Path) -> Manifest:
     """Write the package whose two programs each stay on their device."""
     return write_package(folder, parts())
+
+
+def trapping(folder: Path) -> Manifest:
+    """Write the package whose first step traps if there are `TRAP_ROWS` rows."""
+    check = f"(if (i32.eq (call $slot (i32.const 4)) (i32.const {TRAP_ROWS})) (then (unreachable)))"
+    wat = WAT.replace("(loop $steps", f"{check} (loop $steps")
+    codes = {v: wasmtime.wat2wasm(wat.replace("PRODUCT", p)) for v, p in PRODUCTS.items()}
+    return write_package(folder, replace(parts(), modules={v: bytes(c) for v, c in codes.items()}))
 
 
 def mixed(folder: Path) -> Manifest:

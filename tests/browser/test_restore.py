@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import wasmtime
 
 from tests.browser.pages import Page, open_pages
-from tests.packages import PRODUCTS, WAT, expected, mixed, parts, scaled
-from webmlc.package.write import write_package
+from tests.packages import TRAP_ROWS, expected, mixed, scaled, trapping
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 
@@ -146,11 +143,10 @@ def test_a_model_is_restored_after_a_crash_of_the_gpu_process(site: Path) -> Non
 DEAD = """async ({ threads }) => {
   COMMON
   const model = await load("/traps", { device: "wasm", threads });
-  const trap = await rejection(run(7));
+  const trap = await rejection(run(TRAP_ROWS));
   const started = [workers.length];
-  await model.restore();
+  const outputs = [await run(3)]; // opens the program again
   started.push(workers.length);
-  const outputs = [await run(3)];
   const count = workers.length;
   await model.restore(); // the model is intact
   const idle = workers.length - count;
@@ -162,15 +158,12 @@ DEAD = """async ({ threads }) => {
   const closing = model.restore().then(() => run(1));
   model.dispose();
   return { trap, dead, outputs, started, idle, closing: await rejection(closing) };
-}""".replace("COMMON", COMMON)
+}""".replace("COMMON", COMMON).replace("TRAP_ROWS", str(TRAP_ROWS))
 
 
 def test_a_model_is_restored_with_another_worker(site: Path) -> None:
     """After a trap, and after the worker died."""
-    check = "(if (i32.eq (call $slot (i32.const 4)) (i32.const 7)) (then (unreachable)))"
-    wat = WAT.replace("(loop $steps", f"{check} (loop $steps")
-    modules = {v: bytes(wasmtime.wat2wasm(wat.replace("PRODUCT", p))) for v, p in PRODUCTS.items()}
-    write_package(site / "traps", replace(parts(), modules=modules))
+    trapping(site / "traps")
     pages = [Page("/", DEAD, arg={"threads": threads}) for threads in (1, 2)]
     for report in open_pages({"/": site}, *pages):
         value = report.value

@@ -11,9 +11,8 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import wasmtime
 
-from tests.packages import PRODUCTS, WAT, WGSL, expected, parts, scaled
+from tests.packages import TRAP_ROWS, WGSL, expected, parts, scaled, trapping
 from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
 from webmlc.host import load as host
 from webmlc.host.load import Model, load
@@ -87,18 +86,21 @@ def test_a_lost_device_is_restored(tmp_path: Path) -> None:
         model.restore()
 
 
-def test_a_trap_is_restored(tmp_path: Path) -> None:
-    check_rows = "(if (i32.eq (call $slot (i32.const 4)) (i32.const 7)) (then (unreachable)))"
-    wat = WAT.replace("(loop $steps", f"{check_rows} (loop $steps")
-    modules = {v: bytes(wasmtime.wat2wasm(wat.replace("PRODUCT", p))) for v, p in PRODUCTS.items()}
-    write_package(tmp_path, replace(parts(), modules=modules))
-    model = load(tmp_path, "wasm", threads=2)
-    broken = model._executors["wasm"]
-    with pytest.raises(InternalError, match="unreachable"):
-        check(model, 7)
-    model.restore()
-    assert model._executors["wasm"] is not broken
-    check(model, 3)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_after_a_trap_are_right(tmp_path: Path, threads: int) -> None:
+    """With and without a call of `restore`."""
+    trapping(tmp_path)
+    model = load(tmp_path, "wasm", threads)
+    for restores in (False, True):
+        broken = model._executors["wasm"]
+        with pytest.raises(InternalError, match="unreachable"):
+            check(model, TRAP_ROWS)
+        if restores:
+            model.restore()
+        for rows in (3, 2000):
+            check(model, rows)
+        assert model._executors["wasm"] is not broken
+    model.dispose()
 
 
 @pytest.mark.parametrize(

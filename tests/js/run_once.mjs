@@ -1,5 +1,5 @@
 // Run a package in the JavaScript runtime.
-//   argument: the package's folder
+//   arguments: the package's folder, the number of threads
 //   in (stdin):   [{ name: { dtype, shape, data: [numbers] } }], one item per run
 //   out (stdout): [{ name: { shape, data: [text] } }], or { error, code } for a run that fails
 
@@ -16,7 +16,7 @@ const tensor = ({ dtype, shape, data }) => {
   return { dtype, shape, data: arrayOf(dtype).from(data, convert) };
 };
 
-const model = await load(pathToFileURL(`${process.argv[2]}/`), { device: "wasm", threads: 2 });
+const model = await load(pathToFileURL(`${process.argv[2]}/`), { device: "wasm", threads: Number(process.argv[3]) });
 const results = [];
 for (const run of JSON.parse(input)) {
   const feeds = Object.fromEntries(Object.entries(run).map(([name, value]) => [name, tensor(value)]));

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.packages import expected, scaled
+from tests.node import as_tensors, in_node
+from tests.packages import TRAP_ROWS, expected, scaled, trapping
 
 SCRIPT = Path(__file__).parent / "run_model.mjs"
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,21 @@ def test_a_package_runs_under_node(
     assert result["profiled"] == ["scale", "relu"]
     assert result["together"] == list(range(20))
     assert result["error"] == ["InputError", "input"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_after_a_trap_are_right(tmp_path: Path, threads: int) -> None:
+    trapping(tmp_path)
+    sizes = [3, TRAP_ROWS, 3, 2000, TRAP_ROWS, TRAP_ROWS, 1]
+    feeds = {n: np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32) for n in sizes}
+    results = in_node(tmp_path, [as_tensors({"x": feeds[n]}) for n in sizes], threads)
+    for n, result in zip(sizes, results, strict=True):
+        if n == TRAP_ROWS:
+            assert result["code"] == "internal"
+            assert "unreachable" in result["error"]
+            continue
+        got = np.array(result["y"]["data"], np.float32).reshape(n, 4)
+        np.testing.assert_allclose(got, expected(feeds[n]), atol=1e-6)
 
 
 BUNDLED = """import { load } from "./model/webmlc.js";

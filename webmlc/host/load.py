@@ -18,7 +18,14 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.core.errors import AdapterError, InputError, PackageError, UserError, WebmlcError
+from webmlc.core.errors import (
+    AdapterError,
+    InputError,
+    InternalError,
+    PackageError,
+    UserError,
+    WebmlcError,
+)
 from webmlc.core.machine import Device, Features
 from webmlc.core.sizes import evaluate_size
 from webmlc.generate.generate import Generation, TextGenerator
@@ -78,7 +85,7 @@ class Model:
         self._loaded = loaded
         self._stages = stages(self.program, self.manifest.results, self.device)
         self._executors = self._open()
-        self._broken = self._disposed = False
+        self._broken = self._trapped = self._disposed = False
 
     def _open(self) -> dict[Device, Executor]:
         """Create executors for the devices that the program uses."""
@@ -223,6 +230,7 @@ class Model:
 
     def restore(self) -> None:
         """Open the devices again, after a run that raised `DeviceLostError` or `InternalError`.
+        After the latter, the next run does so by itself; sessions have lost their states.
 
         Does nothing if the model is intact. Raises `AdapterError` if there is no GPU; in that case
         it may be called again later.
@@ -233,7 +241,7 @@ class Model:
         executors = self._open()
         for executor in self._executors.values():
             executor.dispose()
-        self._executors, self._broken = executors, False
+        self._executors, self._broken, self._trapped = executors, False, False
 
     def dispose(self) -> None:
         """Free memory, threads and GPU buffers."""
@@ -246,14 +254,20 @@ class Model:
     def _execute(
         self, inputs: Mapping[str, Array], measure: bool = False, states: States | None = None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
-        """Call `_run_segments`; mark the model as broken if it fails although the inputs fit."""
+        """Call `_run_segments`; mark the model as broken if it fails although the inputs fit.
+
+        A kernel that trapped leaves threads that may wait forever, so that the next run opens the
+        devices again.
+        """
         self._check_not_disposed()
+        if self._trapped:
+            self.restore()
         try:
             return self._run_segments(inputs, measure, states)
         except InputError:
             raise
-        except Exception:
-            self._broken = True
+        except Exception as error:
+            self._broken, self._trapped = True, isinstance(error, InternalError)
             raise
 
     def _run_segments(
