@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import webmlc
+from tests.node import as_tensors, in_node
 
 HEADS, GROUPS, SIZE, POSITIONS = 4, 2, 16, 32
 
@@ -115,3 +116,15 @@ def test_rows_have_lengths_of_their_own(
                         got[output][part], array[part], rtol=2e-5, atol=2e-5, err_msg=name
                     )
         loaded.dispose()
+
+
+def test_rows_have_lengths_of_their_own_in_node(tmp_path: Path) -> None:
+    """Each length and the total change what comes out, as in onnxruntime."""
+    model = model_of(past=True, rotary=False)
+    webmlc.build(model, tmp_path, target="wasm")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    many = [feeds_of(lengths, 1, 16, 7, rotary=False) for lengths in ([7, 4], [7, 6], [5, 4])]
+    for feeds, result in zip(many, in_node(tmp_path, list(map(as_tensors, many))), strict=True):
+        want, *_ = session.run(None, feeds)
+        got = np.array(result["y"]["data"], np.float32).reshape(result["y"]["shape"])
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)

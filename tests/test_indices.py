@@ -58,6 +58,17 @@ CASES: dict[str, tuple[str, Feeds, Feeds, int]] = {
         {"x": TABLE, "i": np.array([0, 3, 7], np.float32)},
         1,
     ),
+    "positions beyond a table": (
+        """g (int64[1,n] ids, float[512,2] x) => (float[1,n,2] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] axis = {0}> {
+          size = Shape<start=1, end=2>(ids) n = Squeeze(size)
+          i = Range(zero, n, one) positions = Unsqueeze(i, axis)
+          y = Gather(x, positions)
+        }""",
+        {"ids": np.ones((1, 512), np.int64), "x": np.ones((512, 2), np.float32)},
+        {"ids": np.ones((1, 513), np.int64), "x": np.ones((512, 2), np.float32)},
+        1,
+    ),
     "gather elements": (
         "g (float[4,3] x, int64[n,3] i) => (float[n,3] y) { y = GatherElements(x, i) }",
         {"x": TABLE, "i": integers((0, 1, 2), (3, -4, -1))},

@@ -1,5 +1,5 @@
 """NaN and infinity go through every operator that computes floats as IEEE 754 and ONNX say, on both
-devices.
+devices and in Node.
 
 One model holds the first case of every elementwise, broadcasting and reducing row; its float inputs
 hold NaNs and infinities. `onnx.reference` (numpy) says what comes out.
@@ -17,6 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import webmlc
+from tests.fuzz.sizes.devices import Node
 from tests.graph.test_rows import REFERENCE_DIFFERS, make_model
 from webmlc.frontend.read_model import NEWEST_OPSET
 from webmlc.graph.table import OPS
@@ -24,6 +25,9 @@ from webmlc.graph.table import OPS
 pytestmark = pytest.mark.xdist_group("not_finite")  # one worker builds what the tests share
 
 Arrays = Mapping[str, np.ndarray]
+
+SECONDS = 60.0
+"""The longest time that Node may take for a run. Chosen by hand."""
 
 KINDS = frozenset({"elementwise", "broadcast", "reduction"})
 
@@ -102,10 +106,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Arrays]:
         loaded = webmlc.load(folder, device=device)
         outputs[device] = loaded.run(feeds)
         loaded.dispose()
+    node = Node(SECONDS)
+    runs = node.run(str(folder), 2, [feeds])
+    node.close()
+    assert isinstance(runs, list) and isinstance(runs[0], dict), runs
+    outputs["node"] = runs[0]
     return outputs
 
 
-@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+@pytest.mark.parametrize("device", ["wasm", "webgpu", "node"])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_finite_stays_so(results: dict[str, Arrays], name: str, device: str) -> None:
     outputs = [key for key in results["reference"] if key.startswith(f"{name}_y")]

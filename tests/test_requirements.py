@@ -33,6 +33,20 @@ def ones(**shapes: tuple[int, ...]) -> Feeds:
     return {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
 
 
+def tokens(count: int) -> Feeds:
+    """Tokens, a table of words, a table of positions and their numbers."""
+    tables = ones(words=(30, 2), table=(512, 2))
+    ids = np.arange(count)[None] % 30
+    return {"ids": ids, **tables, "all": np.arange(512)[None]}
+
+
+def encoder(count: int) -> Feeds:
+    """The inputs of an encoder layer, and its weights."""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (count, 1, 8), "w": (8, 24), "v": (8, 8), "one": (8,)}
+    return {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     text: str
@@ -77,6 +91,44 @@ CASES = {
         ones(x=(7, 2), table=(8, 2)), ones(x=(9, 2), table=(8, 2)),
         "node 'y': its sizes are n = 9 and T.min(n, 8) = 8: they must be equal, or one of them 1; "
         "n = 9 from axis 0 of 'x'",
+    ),
+    "positions of an encoder": Case(
+        """g (int64[1,n] ids, float[30,2] words, float[512,2] table, int64[1,512] all)
+        => (float[1,n,2] y) <int64[1] zero = {0}, int64[1] axis = {1}> {
+          size = Shape<start=1, end=2>(ids)
+          used = Slice(all, zero, size, axis)
+          places = Gather(table, used)
+          embedded = Gather(words, ids)
+          y = Add(embedded, places)
+        }""",
+        tokens(512), tokens(513),
+        "node 'y': its sizes are n = 513 and T.min(n, 512) = 512: they must be equal, or one of "
+        "them 1; n = 513 from axis 1 of 'ids'",
+    ),
+    "an encoder layer that was traced with 12 tokens": Case(
+        """g (float[n,1,8] x, float[8,24] w, float[8,8] v, float[8] one) => (float[n,1,8] y)
+        <int64[3] split = {12,2,4}, int64[2] rows = {12,8}, int64[3] all = {12,1,8}> {
+          qkv = MatMul(x, w)
+          q, k, u = Split<axis=2, num_outputs=3>(qkv)
+          q_heads = Reshape(q, split)
+          k_heads = Reshape(k, split)
+          u_heads = Reshape(u, split)
+          a = Transpose<perm=[1,0,2]>(q_heads)
+          b = Transpose<perm=[1,2,0]>(k_heads)
+          c = Transpose<perm=[1,0,2]>(u_heads)
+          scores = MatMul(a, b)
+          shares = Softmax<axis=-1>(scores)
+          sums = MatMul(shares, c)
+          joined = Transpose<perm=[1,0,2]>(sums)
+          flat = Reshape(joined, rows)
+          projected = MatMul(flat, v)
+          result = Reshape(projected, all)
+          skipped = Add(x, result)
+          y = LayerNormalization(skipped, one)
+        }""",
+        encoder(12), encoder(37),
+        "node 'q_heads': its sizes are n * 8 = 296 and 96: they must be equal; "
+        "n = 37 from axis 0 of 'x'",
     ),
     "matrix product": Case(
         "g (float[a,b] x, float[c,d] z) => (float[a,d] y) { y = MatMul(x, z) }",
