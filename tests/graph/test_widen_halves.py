@@ -4,6 +4,7 @@ stay small. Models of halves compute in float32 and round once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +16,10 @@ from onnx import numpy_helper
 
 import webmlc
 from tests.graph.graphs import module
+from tests.graph.test_join_products import products, records
 from webmlc.graph.ir import print_function
 from webmlc.graph.layout.widen_halves import widen_halves
+from webmlc.graph.ops.block_quantised import BlockQuantised
 
 RNG = np.random.default_rng(0)
 Device = Literal["wasm", "webgpu"]
@@ -81,6 +84,25 @@ func main(%x: float16[4]) {
   return %y
 }"""
     )
+
+
+def test_operators_that_widen_constants_read_halves() -> None:
+    before = products([weights_of_halves()])
+    after = widen_halves(before).main
+    assert [n.op for n in after.nodes] == [n.op for n in before.main.nodes]
+    assert after.constants.keys() == before.main.constants.keys()
+    halves = [array for array in after.constants.values() if array.dtype == np.float16]
+    assert len(halves) == 2  # scales and minimums
+
+
+def weights_of_halves() -> BlockQuantised:
+    """Weights whose scales and minimums float16 represents."""
+    (weights,) = records(16)
+    assert weights.minimums is not None
+    scales, minimums = (
+        a.astype(np.float16).astype(np.float32) for a in (weights.scales, weights.minimums)
+    )
+    return replace(weights, scales=scales, minimums=minimums)
 
 
 def test_without_halves_nothing_changes() -> None:

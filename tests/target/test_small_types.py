@@ -96,6 +96,18 @@ def test_every_code_converts(run_wasm: object, source: DType, features: str) -> 
 
 
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
+def test_finite_halves_are_widened(run_wasm: object, features: str) -> None:
+    values = codes(DType.float16)
+    values = np.where(np.isfinite(values), values, np.float16(0))
+
+    def widened(x: Expr) -> Expr:
+        return Cast(call("finite", x), DType.float32)
+
+    function = elementwise(values.size, DType.float16, DType.float32, meaning=widened)
+    assert_same(run(run_wasm, function, features, values), values.astype(np.float32))
+
+
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
 @pytest.mark.parametrize("target", sorted(SMALL_FLOATS))
 def test_conversions_round_to_the_nearest(run_wasm: object, target: DType, features: str) -> None:
     values = edges(target)

@@ -142,6 +142,7 @@ _ROWS = (
     ScalarOperator("asinh", 1, np.arcsinh, cost=16),
     ScalarOperator("acosh", 1, np.arccosh, cost=16),
     ScalarOperator("atanh", 1, np.arctanh, cost=16),
+    ScalarOperator("finite", 1, lambda x: x, cost=0),
     ScalarOperator("isnan", 1, np.isnan, "bool"),
     ScalarOperator("isinf", 1, np.isinf, "bool"),
     ScalarOperator("bit_and", 2, np.bitwise_and, symbol="&", identity=-1, commutative=True),
@@ -174,6 +175,7 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 - `fma(a, b, c)` is a·b + c, rounded once or twice.
 - `relaxed_max` is `max` of floats. Of a number and a NaN it may return either, so that one
   instruction suffices.
+- `finite(x)` is `x`, which is promised to be neither infinite nor a NaN.
 - `bit_and`, `bit_or`, `bit_xor` and `bit_not` also combine booleans.
 
 Eight operators use int32 words that pack small integers, the first in the lowest bits:

@@ -34,6 +34,7 @@ from webmlc.target.small_types import (
     TINY_INTEGERS,
     bits_of,
     decode,
+    decode_finite_half,
     encode,
     storage,
     to_odd,
@@ -103,6 +104,8 @@ class _Legaliser:
                 return Var(name, self.storage(dtype))
             case Load(buffer=buffer) if buffer.dtype in self.stored:
                 return Load(self.buffer(buffer), children)
+            case Call(op="finite"):
+                return children[0]
             case Call(op="select", dtype=dtype):
                 return Call("select", children, self.storage(dtype))
             case Call(op=op, args=args, dtype=dtype) if args[-1].dtype in self.small:
@@ -111,6 +114,10 @@ class _Legaliser:
                 if dtype is DType.bool:
                     return Call(op, wide_operands, dtype)
                 return self.narrowed(Call(op, wide_operands, wide_operands[-1].dtype), small)
+            case Cast(value=Call(op="finite", args=(value,)), dtype=DType.float32) if (
+                value.dtype is DType.float16 and value.dtype in self.stored
+            ):
+                return decode_finite_half(children[0])
             case Cast(value=value, dtype=dtype):
                 return self.cast(children[0], value.dtype, dtype)
             case Bitcast(value=value, dtype=dtype) if {value.dtype, dtype} & self.stored:

@@ -24,6 +24,8 @@ _MANTISSA, _BIAS = 23, 127
 """The mantissa bits and the exponent bias of float32."""
 _MAGNITUDE = 0x7FFFFFFF
 """The bits of a float32 but its sign."""
+_SIGN_AND_HALF = 0x0FFFE000 - (1 << 31)
+"""The bits of a sign and a float16's magnitude in their places of a float32, as an int32."""
 _INFINITY = 0x7F800000
 """The bits of float32's infinity."""
 _NEGATIVE_NAN = -0x400000
@@ -116,6 +118,17 @@ def decode(bits: Expr, dtype: DType) -> Expr:
             )
             return Bitcast(_where_nan(wide_bits, 0xFF, power), DType.float32)
     return _decode_float(wide_bits, FORMATS[dtype])
+
+
+def decode_finite_half(bits: Expr) -> Expr:
+    """The float32 of the bits of a finite float16, in few operations: they become a float32 that is
+    2^112 times too small, the difference of the exponents' biases. It is subnormal if the float16
+    is, so that this needs a target which does not flush subnormal numbers to zero.
+    """
+    top = _left(bits.astype(DType.int32), 16)
+    extended = _right(top, 16 - FORMATS[DType.float16].shift)
+    number = extended & literal(_SIGN_AND_HALF, extended)
+    return Bitcast(number, DType.float32) * literal(2.0**112, number, DType.float32)
 
 
 def _decode_float(bits: Expr, form: Format) -> Expr:

@@ -4,7 +4,8 @@ needs: inferred types, constants packed. guarantees: operators that calculate ha
 bfloat16 operands. A value is rounded to half precision only where the model casts it, or where a
 caller or control flow reads it. Large constants stay in half precision: a Cast widens them, once at
 load if the target can (`package/program.py`). Nodes that only move elements of inputs and constants
-still move halves. before → after (x, w, y: float16):
+still move halves, and nodes that widen constants themselves still read halves. before → after (x,
+w, y: float16):
 
     %c = Conv(%x, %w)              %x.wide = Cast(%x)
     %y = Relu(%c)           →      %w.wide = Cast(%w)
@@ -36,6 +37,8 @@ SMALL = 4096
 """The most bytes of a constant that is stored in float32; larger ones are widened at load (chosen
 by hand).
 """
+_MOVES = frozenset({"select", "finite"})
+"""The scalar operators whose results are operands."""
 _NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
@@ -83,10 +86,11 @@ class _Widening(FunctionWriter):
             return False
         if any(value not in self.types and value not in self.constants for value in halves):
             return True
-        return node.op != "View" and not (kind_of(node) == "injective" and self.moves(node))
+        may_read_halves = kind_of(node) == "injective" or all(v in self.constants for v in halves)
+        return node.op != "View" and not (may_read_halves and self.leaves_halves(node))
 
-    def moves(self, node: Node) -> bool:
-        """True if every element of the result is an element that the node reads, or a constant."""
+    def leaves_halves(self, node: Node) -> bool:
+        """True if a node only moves halves, or computes on what it widened them to."""
         types = [self.scope.type_of(value) if value else None for value in node.inputs]
         tensors = [None if t is None else placeholder("x", t.shape, t.dtype) for t in types]
         results = compute_node(node, self.scope, tuple(tensors))
@@ -153,11 +157,12 @@ def _calculates(root: Tensor) -> bool:
     stack, visited = [root], {root}
     while stack:
         tensor = stack.pop()
-        if isinstance(tensor.body, Reduction | Scatter) and tensor.body.combine is not None:
+        is_combined = isinstance(tensor.body, Reduction | Scatter) and tensor.body.combine
+        if is_combined and tensor.dtype in HALVES:
             return True
         for node in (node for root in tensor.expressions for node in walk(root)):
             match node:
-                case Call(op=op, args=args) if op != "select" and args[-1].dtype in HALVES:
+                case Call(op=op, args=args) if op not in _MOVES and args[-1].dtype in HALVES:
                     return True
                 case Read(tensor=source) if source not in visited:
                     visited.add(source)

@@ -134,12 +134,13 @@ def _write(build: Builder, op: str, data: str, weights: BlockQuantised, output: 
 
 
 def _stored(numbers: Array) -> Array:
-    """The numbers as float16, if that represents all of them exactly, as it does those of GGUF
-    files. `widen_halves` widens them, once at load.
+    """The numbers as float16, if that represents all of them exactly and they are finite, as those
+    of GGUF files are. The kernels widen them.
     """
     with np.errstate(over="ignore"):
         halves = numbers.astype(np.float16)
-    return halves if np.array_equal(halves.astype(np.float32), numbers) else numbers
+    is_exact = np.array_equal(halves.astype(np.float32), numbers)
+    return halves if is_exact and np.isfinite(numbers).all() else numbers
 
 
 # -- layout ----------------------------------------------------------------------------
@@ -317,10 +318,10 @@ def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         dot = dots[(*row, block, column)]
         if excess and sums is not None:
             dot = dot - sums[(*row, block)] * excess
-        value = scales[place].astype(DType.float32) * dot.astype(DType.float32)
+        value = scale_at(scales, place) * dot.astype(DType.float32)
         if minimums is not None and sums is not None:
             total = sums[(*row, block)].astype(DType.float32)
-            value = value + minimums[place].astype(DType.float32) * total
+            value = value + scale_at(minimums, place) * total
         return value if scale is None else scale[(*row, block)] * value
 
     return (reduce("product", context.outputs[0].shape, (blocks,), "add", element),)
@@ -373,6 +374,12 @@ def stored_value(word: Expr, bits: int, part: Expr, byte: Expr) -> Expr:
     return call("shift_right", word, byte * 8 + part * bits) & const((1 << bits) - 1)
 
 
+def scale_at(scales: Tensor, place: tuple[Expr, ...]) -> Expr:
+    """A scale or minimum, as float32. Those that are stored in half precision are finite."""
+    number = scales[place]
+    return number if number.dtype is DType.float32 else call("finite", number).astype(DType.float32)
+
+
 def _gather_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(DType.float32, (*context.shape(0), as_expr(_depth(context)))),)
 
@@ -396,8 +403,8 @@ def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         stored = stored_value(word, bits, within // length, k % BYTES_PER_WORD)
         value = (stored - int(context.attribute("excess"))).astype(DType.float32)
         place = (column // PACK, number, column % PACK)
-        scaled = scales[place].astype(DType.float32) * value
-        return scaled if minimums is None else scaled + minimums[place].astype(DType.float32)
+        scaled = scale_at(scales, place) * value
+        return scaled if minimums is None else scaled + scale_at(minimums, place)
 
     return (compute("gather", context.outputs[0].shape, element),)
 

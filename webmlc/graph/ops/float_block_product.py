@@ -18,7 +18,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_expr, const
 from webmlc.graph.compute import Tensor, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.block_quantised import DOMAIN, stored_value
+from webmlc.graph.ops.block_quantised import DOMAIN, scale_at, stored_value
 from webmlc.graph.ops.layout import BYTES_PER_WORD, PACK
 from webmlc.graph.ops.operator import Context, Operator
 from webmlc.graph.ops.shapes import operand
@@ -44,9 +44,9 @@ def _product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         panel, lane = (first + column) // PACK, (first + column) % PACK
         stored = stored_value(values[(panel, block, word, lane)], bits, part, byte)
         value = (stored - excess).astype(DType.float32)
-        weight = value * scales[(panel, block, lane)].astype(DType.float32)
+        weight = value * scale_at(scales, (panel, block, lane))
         if minimums is not None:
-            weight = weight + minimums[(panel, block, lane)].astype(DType.float32)
+            weight = weight + scale_at(minimums, (panel, block, lane))
         number = ((block * parts + part) * words + word) * BYTES_PER_WORD + byte
         return data[(*row, number)] * weight
 

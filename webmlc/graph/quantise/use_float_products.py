@@ -75,17 +75,10 @@ class _Rewriting(FunctionRewriter):
         columns = as_int(self.types[place.outputs[0]].shape[-1])
         attributes = {name: product.attributes[name] for name in ("bits", "block", "excess")}
         Builder(place, self)(
-            "FloatBlockProduct", data, *map(self.stored, product.inputs[WEIGHTS:]),
+            "FloatBlockProduct", data, *product.inputs[WEIGHTS:],
             output=place.outputs[0],
             domain=DOMAIN, first=first, columns=columns, **attributes,
         )  # fmt: skip
-
-    def stored(self, weights: str) -> str:
-        """The constant behind a Cast that widens it: a kernel reads half as many bytes of it."""
-        maker = self.makers.get(weights)
-        if maker is None or (maker.domain, maker.op) != ("", "Cast"):
-            return weights
-        return maker.inputs[0] if maker.inputs[0] in self.constants else weights
 
     def elementwise_slices(self, product: Node) -> dict[Node, int]:
         """The slices of a product's columns, by their first columns, if these are all that reads
