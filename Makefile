@@ -29,7 +29,7 @@ test-onnx: $(VENV)/.stamp gpu
 
 test-browsers: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium firefox webkit
-	$(BIN)/python -m pytest -q tests/browser tests/hosts
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/browser tests/hosts
 
 lint: $(VENV)/.stamp
 	$(BIN)/ruff check --quiet .

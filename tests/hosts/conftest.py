@@ -18,6 +18,13 @@ from tests.hosts.table import RESULTS, Results, machine
 PAGE = '<!doctype html><meta charset="utf-8"><link rel="icon" href="icon.svg"><title>webmlc</title>'
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs these tests: each host starts once, and one file holds the results of all."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("hosts"))
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A folder with page.js, a blank page and the packages, each in a folder of its name."""

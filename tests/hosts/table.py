@@ -1,7 +1,10 @@
 """The tables of hosts in README.md and docs/hosts.md, written from what `make test-browsers` saw.
 
-make test-browsers            # writes build/hosts.json
+make test-browsers            # writes build/hosts.json, as `python -m pytest tests/hosts` does
 python -m tests.hosts.table   # writes both tables, between their markers
+
+Two tests at a time take up both cores of a small machine: times that are published come from
+`pytest tests/hosts` alone.
 """
 
 from __future__ import annotations
