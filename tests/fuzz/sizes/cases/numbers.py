@@ -7,6 +7,31 @@ import numpy as np
 from tests.fuzz.sizes.cases.case import INF, NAN, Cases, floats, integers
 
 CASES: Cases = {
+    "a reflection of more elements than there are, back and forth": (
+        'g (float[n] x, int64[2] p) => (float[m] y) { y = Pad<mode="reflect">(x, p) }',
+        [
+            (kind, {"x": np.arange(size, dtype=np.float32), "p": integers(*pads)})
+            for kind, size, pads in (
+                ("equal", 5, (2, 4)),
+                ("looser by rule", 3, (7, 4)),
+                ("looser by rule", 1, (2, 3)),
+            )
+        ],
+    ),
+    "a sum of squares beyond the largest number, under a convolution of groups": (
+        """g (float[1,4,2,2] x, float[4,1,2,2] w) => (float[1,2,h,k] y) {
+            v = LRN<size=3>(x) y = ConvTranspose<group=2>(v, w) }""",
+        [
+            (
+                kind,
+                {
+                    "x": floats(first, *np.arange(15)).reshape(1, 4, 2, 2),
+                    "w": np.arange(16, dtype=np.float32).reshape(4, 1, 2, 2) - 7,
+                },
+            )
+            for kind, first in (("equal", 0), ("by reference", 1e30))
+        ],
+    ),
     "an infinity in a frame, whose transform has an exact 0": (
         "g (float[1,n,1] x) => (float[1,m,5,2] y) <int64 s = {4}, int64 l = {8}> "
         '{ y = STFT(x, s, "", l) }',
