@@ -197,6 +197,13 @@ class Schedule:
         """Reduce each iteration of a loop apart, then the results; returns the first block."""
         return str(self.apply("rfactor", loop, axis))
 
+    def roll_maximum(self, block: str, *loops: str) -> tuple[str, str, str]:
+        """Merge the loop of a maximum and those of sums of exponentials relative to it; returns the
+        loop, and the blocks that keep the last maximum and compute the scale.
+        """
+        loop, before, scale = self.apply("roll_maximum", block, *loops)
+        return loop, before, scale
+
     def blockize(self, loop: str) -> str:
         """Make one block of a loop and what is inside it; returns it."""
         return str(self.apply("blockize", loop))

@@ -28,6 +28,7 @@ from webmlc.schedule.primitives.reuse_buffer import reuse_buffer
 from webmlc.schedule.primitives.reverse_compute_at import reverse_compute_at
 from webmlc.schedule.primitives.reverse_compute_inline import reverse_compute_inline
 from webmlc.schedule.primitives.rfactor import rfactor
+from webmlc.schedule.primitives.roll_maximum import roll_maximum
 from webmlc.schedule.primitives.round_up import round_up
 from webmlc.schedule.primitives.set_scope import set_scope
 from webmlc.schedule.primitives.split import split
@@ -57,6 +58,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         reverse_compute_at,
         reverse_compute_inline,
         rfactor,
+        roll_maximum,
         round_up,
         set_scope,
         split,
