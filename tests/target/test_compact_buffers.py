@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import as_int, const
 from webmlc.loops import interp
 from webmlc.loops.text import parse_function
 from webmlc.target.compact_buffers import compact_buffers
@@ -96,3 +96,35 @@ def test_planes_at_symbolic_distances_shrink_if_indexed_by_literals() -> None:
     y = np.empty_like(x)
     interp.run(function, {"x": x, "y": y}, {"n": 4})
     np.testing.assert_allclose(y, (x + 2) * 4 - (x + 1), rtol=1e-6)
+
+
+FUSED = """
+@T.kernel
+def fused(x: T.Buffer((n, 6), "float32"), y: T.Output((n, 3), "float32"), n: T.symbol):
+    e = T.alloc_buffer((n, 2, 3), "float32")
+    for i in range(n):
+        for t in range(6):
+            with T.block("producer"):
+                v_i = T.axis.spatial(n, i)
+                v_j = T.axis.spatial(2, t // 3)
+                v_k = T.axis.spatial(3, t % 3)
+                e[v_i, v_j, v_k] = x[v_i, v_j * 3 + v_k] * T.float32(2.0)
+        for j, k in T.grid(2, 3):
+            with T.block("consumer"):
+                v_a = T.axis.spatial(n, i)
+                v_b = T.axis.reduce(2, j)
+                v_c = T.axis.spatial(3, k)
+                with T.init():
+                    y[v_a, v_c] = T.float32(0.0)
+                y[v_a, v_c] = y[v_a, v_c] + e[v_a, v_b, v_c]
+"""
+
+
+def test_dimensions_that_one_loop_walks_through_count_as_one() -> None:
+    function = compact_buffers(lower_blocks(parse_function(FUSED)))
+    [row] = function.allocations
+    assert row.shape == (const(6),)
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    y = np.empty((4, 3), np.float32)
+    interp.run(function, {"x": x, "y": y}, {"n": 4})
+    np.testing.assert_allclose(y, 2 * (x[:, :3] + x[:, 3:]), rtol=1e-6)

@@ -56,7 +56,8 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
         if _is_one_element(buffer, accesses, frozenset(function.symbols)):
             function = _as_one_element(function, buffer)
             continue
-        region = _region(buffer, accesses, frozenset(function.symbols))
+        symbols = frozenset(function.symbols)
+        region = _region(buffer, accesses, symbols) or _joint_region(buffer, accesses, symbols)
         if region is not None:
             function = _rewrite(function, buffer, accesses, region)
     return function
@@ -154,6 +155,21 @@ def _region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> 
         if not outer & clash:
             return None
         outer -= clash
+
+
+def _joint_region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> Region | None:
+    """The region to keep if the last two dimensions count as one, which one fused loop may walk
+    through and two loops elsewhere; `None` to leave the buffer unchanged.
+    """
+    if len(buffer.shape) < 2 or any(as_int(size) is None for size in buffer.shape[-2:]):
+        return None
+    inner = buffer.shape[-1]
+    shape = (*buffer.shape[:-2], simplify(buffer.shape[-2] * inner))
+    joint = [
+        replace(a, shape=shape, indices=(*a.indices[:-2], a.indices[-2] * inner + a.indices[-1]))
+        for a in accesses
+    ]
+    return _region(replace(buffer, shape=shape), joint, symbols)
 
 
 def _clashing(
