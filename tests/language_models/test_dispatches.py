@@ -1,4 +1,4 @@
-"""How many dispatches a layer of a decoder takes on a GPU."""
+"""How many dispatches a layer of a decoder takes on a GPU: six."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gguf import GGMLQuantizationType as Type
 
+import webmlc
 from tests.language_models.small_models import LLAMA, write_model
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.machine import WEBGPU as MACHINE
@@ -38,4 +39,17 @@ def test_a_layer_is_four_products_an_append_and_attention(tmp_path: Path) -> Non
             if n.op == "call_kernel" and not constants.issuperset(n.inputs)
         )
     )
-    assert (kernels["product"], kernels["append"]) == (PRODUCTS, 1)
+    assert kernels == {"product": PRODUCTS, "append": 1, "attention": 1}
+
+
+def test_the_manifest_states_the_dispatches_of_a_token(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    write_model(path, replace(LLAMA, types=(Type.Q4_1,), width=128, hidden=1024))
+    program = webmlc.build(path, tmp_path / "package", target="webgpu").programs["webgpu"]
+    each_run = [
+        s for run in program.runs if not run.once for s in program.steps[run.first : run.last]
+    ]
+    layer = [step.kernel for step in each_run if any(o.startswith("blk.0.") for o in step.origin)]
+    assert len(layer) == PRODUCTS + 2
+    assert program.resources.row is not None
+    assert program.resources.row.steps == len(each_run)

@@ -20,8 +20,10 @@ from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Module
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, stores
+from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
+from webmlc.schedule.rules.webgpu.attention import ATTENTION
 from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
 from webmlc.schedule.schedule import Schedule
 
@@ -104,8 +106,10 @@ def factor_kernel(
     function: LoopFunction, machine: Machine, algorithms: Mapping[str, str] | None = None
 ) -> LoopFunction:
     """Split the reductions of one kernel that are too long. `algorithms` names the parts of some
-    reductions, where a search chose them.
+    reductions, where a search chose them. Workgroups of attention share all of theirs.
     """
+    if ATTENTION.match(name_dimensions(function).function, machine) is not None:
+        return function
     schedule = Schedule(function)
     for block in list(blocks(function.body)):
         count = _chosen_parts(block, machine, algorithms or {})

@@ -420,6 +420,24 @@ def attention(heads: int, m: int, n: int, d: int, *, masked: bool = False) -> Lo
     return naive([q, k, v, *([] if mask is None else [mask])], result)
 
 
+def masked_attention(rows: Size, keys: Size, width: int) -> LoopFunction:
+    """The last key of each row is its number: later ones are hidden."""
+    q, k, v = _tensor("q", rows, width), _tensor("k", keys, width), _tensor("v", keys, width)
+    shape, outer, count = _sizes(rows, keys), _sizes(rows), _sizes(keys)
+    scores = reduce("scores", shape, _sizes(width), "add", lambda i, j, d: q[i, d] * k[j, d])
+
+    def logit(i: Expr, j: Expr) -> Expr:
+        return select(call("ge", i - j, 0), scores[i, j] * _f32(0.5), _f32(-np.inf))
+
+    logits = compute("logits", shape, logit, keep=True)
+    top = reduce("max", outer, count, "max", lambda i, j: logits[i, j])
+    e = compute("exp", shape, lambda i, j: call("exp", logits[i, j] - top[i]), keep=True)
+    total = reduce("sum", outer, count, "add", lambda i, j: e[i, j])
+    result = _sizes(rows, width)
+    product = reduce("product", result, count, "add", lambda i, d, j: e[i, j] * v[j, d])
+    return naive([q, k, v], compute("attention", result, lambda i, d: product[i, d] / total[i]))
+
+
 def layer_norm(batch: Size, rows: Size, width: int) -> LoopFunction:
     x, scale, shift = _tensor("x", batch, rows, width), _tensor("g", width), _tensor("b", width)
     outer, inner, share = _sizes(batch, rows), _sizes(width), _f32(1 / width)

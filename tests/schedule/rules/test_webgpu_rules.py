@@ -35,6 +35,8 @@ CASES: dict[str, Case] = {
     "matmul, one symbolic row": ("contraction", k.matmul(S, 40, 4), {"s": 1}),
     "attention": ("contraction", k.attention_scores(2, 7, 16, 8), {}),
     "attention, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
+    "attention in steps": ("attention", k.masked_attention(2, S, 8), {"s": 70}),
+    "attention in steps, odd width": ("attention", k.masked_attention(S, S, 7), {"s": 3}),
     "transposed matmul": ("window", k.transposed_matmul(5, 3, 40), {}),
     "conv 3x3": ("contraction", k.convolution(7, 7, 3, 16, 3), {}),
     "conv 3x3, odd channels": ("contraction", k.convolution(7, 14, 3, 13, 3), {}),

@@ -10,6 +10,7 @@ here (`schedule.split_kernels`).
 from __future__ import annotations
 
 from webmlc.schedule.rules.rule import AnyRule
+from webmlc.schedule.rules.webgpu.attention import ATTENTION
 from webmlc.schedule.rules.webgpu.block_product import BLOCK_PRODUCT
 from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
@@ -22,6 +23,7 @@ RULES: tuple[AnyRule, ...] = (
     UPDATES,
     POINTWISE,
     BLOCK_PRODUCT,
+    ATTENTION,
     CONTRACTION,
     REDUCTION,
     WINDOW,

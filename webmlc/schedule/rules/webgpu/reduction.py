@@ -112,7 +112,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     for name in producers:
         schedule.compute_at(name, group)
         schedule.set_scope(name, "local")
-    _share_out(schedule, last, inner, parameters.workgroup)
+    share_out(schedule, last, inner, parameters.workgroup)
     for name in producers:
         fold_together(schedule, name, parameters.workgroup, parameters.radix)
     schedule.bind(group, "blockIdx.x")
@@ -146,7 +146,7 @@ def has_adjacent_results(fold: Block) -> bool:
     return any(stride(index, axes[-1].var, ranges) == Const(1) for index in folded)
 
 
-def _share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> None:
+def share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> None:
     """Give the elements of a row to the threads of its workgroup in turn."""
     if not loops:
         schedule.bind(schedule.add_unit_loop(block), "threadIdx.x")
