@@ -23,12 +23,12 @@ const VERSION = 6;
 const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices
 
 /**
- * Fetch and check the manifest. `base` is the URL of the package's folder, and ends in "/".
- * @param {URL} base
+ * Fetch and check the manifest.
+ * @param {import("./types.d.ts").Base} base
  * @returns {Promise<Manifest>}
  */
 export async function fetchManifest(base) {
-  const url = new URL("manifest.json", base).href;
+  const url = new URL("manifest.json", base.url).href;
   const response = await request(base, url, "is the package's URL right?");
   const manifest = await response.json().catch((error) => {
     throw new PackageError(`${url}: is not JSON (${error.message})`);

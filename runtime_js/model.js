@@ -7,6 +7,7 @@ import { keepAlive } from "./platform.js";
 import { capacityOf, evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
+/** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Executor} Executor */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -48,7 +49,7 @@ export class Model {
   #disposed = false;
 
   /**
-   * @param {URL} base
+   * @param {Base} base
    * @param {Manifest} manifest
    * @param {{ threads: number, threadsReason: string }} options
    * @param {() => Promise<Loaded>} open  opens the program again
@@ -133,7 +134,7 @@ export class Model {
   async profile(inputs) {
     const feeds = copyInputs(inputs);
     if (!hasStates(this.#manifest)) return this.#profile(feeds);
-    const { withStates } = await import("./session.js");
+    const { withStates } = await this.#base.session();
     return withStates(this, this.#manifest, feeds, (states, values) => this.#profile(values, states));
   }
 
@@ -150,7 +151,7 @@ export class Model {
    * @param {{ capacity?: number }} [options]
    */
   async session({ capacity } = {}) {
-    const { Session } = await import("./session.js");
+    const { Session } = await this.#base.session();
     return new Session(this, this.#manifest, capacity);
   }
 
@@ -201,7 +202,7 @@ export class Model {
 
   /** Run a model with states without a session. @param {Record<string, any>} inputs */
   async #runAlone(inputs) {
-    const { runAlone } = await import("./session.js");
+    const { runAlone } = await this.#base.session();
     return runAlone(this, this.#manifest, inputs);
   }
 

@@ -4,10 +4,11 @@ import { fromData, InputError, PackageError, toData, WebmlcError } from "./error
 import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
-import { here, isNode, sharingObstacle } from "./platform.js";
+import { isNode, sharingObstacle } from "./platform.js";
 import { neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
+/** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
@@ -24,11 +25,11 @@ const MAX_DEFAULT_THREADS = 8;
 
 /**
  * Check the options of `load`, and open the program of a device.
- * @param {string | URL} url
+ * @param {Base} base
  * @param {LoadOptions} options
- * @param {(base: URL, manifest: Manifest) => void} [onManifest]  called before the download of the weights
+ * @param {(manifest: Manifest) => void} [onManifest]  called before the download of the weights
  */
-export async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }, onManifest) {
+export async function openModel(base, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }, onManifest) {
   const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
@@ -36,15 +37,12 @@ export async function openModel(url, { device = "auto", threads, variant, inline
   expect(["auto", "wasm", "webgpu"].includes(device), { device }, '"auto", "wasm" or "webgpu"');
   expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
-  const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads) };
-  if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
-  const base = new URL(url, here());
-  if (!base.pathname.endsWith("/")) base.pathname += "/";
+  const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
   // If a worker is likely to be needed, it starts while the manifest is downloaded.
   const cpu = device === "webgpu" ? null : new WasmDevice(base);
   try {
     const manifest = await fetchManifest(base);
-    onManifest?.(base, manifest);
+    onManifest?.(manifest);
     const open = (/** @type {WasmDevice | null} */ wasm) => openProgram(base, manifest, options, wasm);
     return new Model(base, manifest, options, () => open(null), await open(cpu));
   } catch (error) {
@@ -55,7 +53,7 @@ export async function openModel(url, { device = "auto", threads, variant, inline
 
 /**
  * Open the program for the GPU or for the CPU. With `auto`, if the program for the GPU fails to open, open that for the CPU.
- * @param {URL} base
+ * @param {Base} base
  * @param {Manifest} manifest
  * @param {Options} options
  * @param {WasmDevice | null} cpu  the CPU, if its worker starts already
@@ -79,7 +77,7 @@ async function openProgram(base, manifest, options, cpu) {
     const choice = { device: "webgpu", deviceReason: mayFallBack ? "the GPU adapter is hardware" : "requested" };
     let adapter = null;
     if (mayFallBack || usedDevices(manifest, "webgpu").has("webgpu")) {
-      const { findAdapter } = await import("./adapter.js");
+      const { findAdapter } = await base.adapter();
       adapter = await findAdapter(mayFallBack);
     } else choice.deviceReason += "; every step runs on the CPU";
     spare = null;
@@ -93,7 +91,7 @@ async function openProgram(base, manifest, options, cpu) {
 
 /**
  * Load the chosen program on each of the devices that it uses.
- * @param {URL} base
+ * @param {Base} base
  * @param {Manifest} manifest
  * @param {Options} options
  * @param {Choice} choice
@@ -126,7 +124,7 @@ async function openExecutors(base, manifest, options, choice, adapter, cpu) {
   } else cpu?.dispose();
   if (devices.has("webgpu")) {
     const load = async () => {
-      const { WebGpuDevice } = await import("./webgpu_device.js");
+      const { WebGpuDevice } = await base.webgpuDevice();
       executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, device, onBytes);
     };
     tasks.push(load());
@@ -146,13 +144,19 @@ async function openExecutors(base, manifest, options, choice, adapter, cpu) {
   return { ...choice, variant, executors, readsInputsFirst: readsFirst, resources };
 }
 
-/** Choose the number of threads. @param {number | undefined} threads @returns {{ threads: number, threadsReason: string }} */
-function chooseThreads(threads) {
+/**
+ * Choose the number of threads.
+ * @param {number | undefined} threads
+ * @param {Base} base
+ * @returns {{ threads: number, threadsReason: string }}
+ */
+function chooseThreads(threads, { workers }) {
   if (threads !== undefined && !(Number.isInteger(threads) && threads >= 1)) {
     throw new InputError(`threads is ${threads}, expected a whole number of at least 1`);
   }
   if (threads === 1) return { threads: 1, threadsReason: "requested" };
-  if (sharingObstacle) return { threads: 1, threadsReason: sharingObstacle };
+  const obstacle = workers.areThisThread ? "this host has no Worker" : sharingObstacle;
+  if (obstacle) return { threads: 1, threadsReason: obstacle };
   if (threads !== undefined) return { threads, threadsReason: "requested" };
   const cores = globalThis.navigator?.hardwareConcurrency ?? (isNode ? 2 : 1);
   return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };

@@ -186,6 +186,33 @@ export interface Executor {
   dispose(): void;
 }
 
+/**
+ * What a model is loaded from: the files of its package, and the parts of the runtime that not every page needs. Each of the
+ * runtime's main modules has its own way to find them.
+ */
+export interface Base {
+  /** Of the package's folder. Ends in "/". */
+  url: URL;
+  /** Fetch a file of the package: a path in its folder, or a URL. */
+  open(path: string): Promise<Response>;
+  workers: WorkerSource;
+  adapter(): Promise<Pick<typeof import("./adapter.js"), "findAdapter">>;
+  webgpuDevice(): Promise<Pick<typeof import("./webgpu_device.js"), "WebGpuDevice">>;
+  session(): Promise<Pick<typeof import("./session.js"), "Session" | "runAlone" | "withStates">>;
+}
+
+/** How the workers of a model start. */
+export interface WorkerSource {
+  /** In the order in which they are tried. */
+  ways: (() => any)[];
+  /** True if the model runs in this thread, because it cannot start workers. There are no helpers then. */
+  areThisThread: boolean;
+  /** The name of the script, for errors. */
+  script: string;
+  /** What to do if no way works. */
+  remedy: string;
+}
+
 /** A worker's connection to the page. */
 export interface MessageDoor {
   post(message: any, transfer?: Transferable[]): void;

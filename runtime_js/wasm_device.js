@@ -19,6 +19,7 @@ import { controlWords, withHelpers } from "./threads.js";
 import { fetchFile, streamWeights } from "./weights.js";
 import { Workers } from "./workers.js";
 
+/** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
@@ -99,7 +100,7 @@ export function chooseVariant(modules, choice) {
 
 /**
  * Download and compile a module.
- * @param {URL} base
+ * @param {Base} base
  * @param {Manifest} manifest
  * @param {string} path
  * @param {(bytes: number) => void} onBytes
@@ -142,7 +143,8 @@ export class WasmDevice {
   nextId = 0;
   /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} By id of the message. */
   pending = new Map();
-  words = repeatWords();
+  /** @type {Int32Array | null} */
+  words;
   /** @type {Map<string, Repeatable>} */
   requests = new Map();
   slots = 0; // counts requests by message
@@ -169,9 +171,10 @@ export class WasmDevice {
   /** @type {Error | null} */
   failure = null;
 
-  /** Start the worker. @param {URL} base  the package's folder */
-  constructor(base) {
-    this.workers = new Workers(base);
+  /** Start the worker. @param {Base} base */
+  constructor({ workers }) {
+    this.words = workers.areThisThread ? null : repeatWords();
+    this.workers = new Workers(workers);
     /** @type {WorkerDoor} */
     this.worker = this.workers.open(
       ({ id, result, error }) => {
@@ -186,7 +189,7 @@ export class WasmDevice {
 
   /**
    * Download and compile the program. Resolves when the model can run.
-   * @param {URL} base
+   * @param {Base} base
    * @param {Manifest} manifest
    * @param {Device} target
    * @param {number} threads

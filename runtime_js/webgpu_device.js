@@ -20,6 +20,7 @@ import {
 import { evaluate, lengthOf, neededFiles, symbolsOf, tripCount } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
+/** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Layout} Layout */
@@ -110,7 +111,7 @@ export class WebGpuDevice {
   /**
    * Download weights and shaders and compile every pipeline, all at the same time.
    * @param {GPUAdapter} adapter
-   * @param {URL} base
+   * @param {Base} base
    * @param {Manifest} manifest
    * @param {Device} target
    * @param {(bytes: number) => void} onBytes
@@ -253,7 +254,7 @@ export class WebGpuDevice {
 
   /**
    * Stream constants into mapped buffers, as few as the device's limits allow.
-   * @param {URL} base
+   * @param {Base} base
    * @param {(bytes: number) => void} onBytes
    */
   async #loadConstants(base, onBytes) {
@@ -293,7 +294,7 @@ export class WebGpuDevice {
 
   /**
    * Compile a pipeline for each kernel. Its explicit layout binds the arguments, constants read-only, and then the symbols.
-   * @param {URL} base
+   * @param {Base} base
    * @param {(bytes: number) => void} onBytes
    */
   async #loadShaders(base, onBytes) {

@@ -3,6 +3,7 @@
 // In a package this file also contains the modules that only pages need (see webmlc/package/runtime_files.py). Pages may use
 // only the names that webmlc.d.ts declares.
 
+import { baseAt } from "./folder.js";
 import { openModel } from "./open_model.js";
 import { keepAlive } from "./platform.js";
 
@@ -14,5 +15,10 @@ export { AdapterError, DeviceLostError, HostError, InputError, InternalError, Pa
  * @param {import("./webmlc.js").LoadOptions} [options]
  */
 export function load(url, options = {}) {
-  return keepAlive(openModel(url, options));
+  return keepAlive(openAt(url, options));
+}
+
+/** @param {string | URL} url @param {import("./webmlc.js").LoadOptions} options */
+async function openAt(url, options) {
+  return openModel(baseAt(url), options);
 }

@@ -4,8 +4,9 @@
 //   out: nothing; every chunk is verified before it is used, either here or by the thread that takes it
 
 import { PackageError } from "./errors.js";
-import { inflate, open } from "./platform.js";
+import { inflate } from "./platform.js";
 
+/** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").WeightFile} WeightFile */
 /** @typedef {{ begin: number, end: number, view: Uint8Array }} Destination */
@@ -19,7 +20,7 @@ const BACKLOG = 4; // if another thread has fewer chunks to take than this, it a
 
 /**
  * Download a whole file of the package, verify it, and decompress it if its name says so.
- * @param {URL} base
+ * @param {Base} base
  * @param {Manifest} manifest
  * @param {string} path
  * @param {(bytes: number) => void} onBytes
@@ -43,7 +44,7 @@ export async function fetchFile(base, manifest, path, onBytes) {
 
 /**
  * Download one weights file. The request is sent before the first `await`. The response is read after `begin` has resolved.
- * @param {URL} base
+ * @param {Base} base
  * @param {WeightFile} file
  * @param {(chunk: Bytes, start: number, verified: boolean) => Promise<ArrayBuffer> | void} onChunk
  *   takes the chunks in order; the buffer of a chunk is used again when this returns, or when the promise that it returns gives
@@ -149,12 +150,12 @@ export function scatter(data, start, destinations) {
 
 /**
  * Fetch a file of the package.
- * @param {URL} base
+ * @param {Base} base
  * @param {string} path
  * @param {string} cause  of an HTTP error, for the message
  */
 export async function request(base, path, cause) {
-  const response = await open(new URL(path, base)).catch((error) => {
+  const response = await base.open(path).catch((error) => {
     throw new PackageError(`${path}: cannot be fetched (${error.message})`);
   });
   if (!response.ok) throw new PackageError(`${path}: HTTP status ${response.status}; ${cause}`);

@@ -1,30 +1,18 @@
-// Start the workers of a model. Only pages import this module: if a worker did, bundlers would see a worker that starts itself.
-//
-// Browsers start workers only from scripts of the page's origin, and bundlers move scripts. So there are two ways to start a
-// worker. The second is tried if the first fails:
-//
-//   1. From the script beside this module. Bundlers see `new Worker(new URL(...))`, bundle that script and replace its URL.
-//   2. From the package's copy of the script. If that is on another origin, a blob of this origin imports it.
+// Start the workers of a model. See folder.js for the ways to start one: if the first fails, the next one is tried.
 
 import { HostError, InternalError, missingFeature } from "./errors.js";
-import { builtin } from "./platform.js";
+import { builtin, RUNTIME_VERSION } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
+/** @typedef {import("./types.d.ts").WorkerSource} WorkerSource */
 /** @typedef {(message: any) => void} Listener */
 
-const SCRIPT = "wasm_worker.js";
-const HERE = import.meta.url; // a constant, because bundlers copy files that they see in `new URL(..., import.meta.url)`
-
 export class Workers {
-  /** @param {URL} base the package's folder */
-  constructor(base) {
-    this.url = new URL(SCRIPT, base);
+  /** @param {WorkerSource} source */
+  constructor(source) {
+    this.source = source;
     /** @type {Set<() => any>} The ways that have not failed yet. */
-    this.ways = new Set(
-      builtin
-        ? [() => startInNode(HERE), () => startInNode(base)]
-        : [() => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }), () => startCopy(this.url)],
-    );
+    this.ways = new Set(source.ways);
   }
 
   /**
@@ -44,6 +32,7 @@ export class Workers {
 
   /** Try the ways in order. @param {Listener} listen @param {(error: Error) => void} fail */
   async #start(listen, fail) {
+    const { areThisThread, script, remedy } = this.source;
     let reason = "";
     for (const way of this.ways) {
       try {
@@ -53,14 +42,8 @@ export class Workers {
         this.ways.delete(way);
       }
     }
-    if (!builtin && !globalThis.Worker) throw missingFeature("Worker");
-    const { href, origin } = this.url;
-    const remedy =
-      builtin || origin === globalThis.origin
-        ? "serve the whole package there, to isolated pages with Cross-Origin-Embedder-Policy"
-        : "serve the package from the page's origin, or with Access-Control-Allow-Origin to a page whose " +
-          `Content-Security-Policy has worker-src blob: ${origin}`;
-    throw new HostError(`the worker ${href} did not start${reason && ` (${reason})`}: ${remedy}`);
+    if (!builtin && !globalThis.Worker && !areThisThread) throw missingFeature("Worker");
+    throw new HostError(`the worker ${script} did not start${reason && ` (${reason})`}: ${remedy}`);
   }
 }
 
@@ -79,12 +62,13 @@ function start(way, listen, fail) {
       reject(error);
     };
     /** @type {Listener} */
-    let onMessage = () => {
+    let onMessage = ({ runtime }) => {
+      if (runtime !== RUNTIME_VERSION) return onError(new Error(`it is of webmlc ${runtime}, the page's runtime of ${RUNTIME_VERSION}`));
       onMessage = listen;
       onError = ({ message }) => fail(new InternalError(`a worker of the model failed: ${message}`));
       resolve(worker);
     };
-    if (builtin) {
+    if (worker.on) {
       worker.on("message", (/** @type {any} */ data) => onMessage(data)).on("error", (/** @type {Error} */ error) => onError(error));
       worker.unref();
     } else {
@@ -92,16 +76,4 @@ function start(way, listen, fail) {
       worker.onerror = (/** @type {ErrorEvent} */ event) => onError(event);
     }
   });
-}
-
-/** @param {string | URL} folder  or a file in it */
-function startInNode(folder) {
-  return new (builtin?.("node:worker_threads").Worker)(new URL(SCRIPT, folder));
-}
-
-/** Start a script of any origin. @param {URL} url */
-function startCopy(url) {
-  if (url.origin === origin) return new Worker(url, { type: "module" });
-  const script = new Blob([`import ${JSON.stringify(url)}`], { type: "text/javascript" });
-  return new Worker(URL.createObjectURL(script), { type: "module" });
 }

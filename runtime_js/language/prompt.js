@@ -1,7 +1,6 @@
 // Turn messages and texts into tokens, and tokens into text.
 //
-// The twin of webmlc/generate/prompt.py. The files tokenizers.js and jinja.js are libraries of
-// Hugging Face, which tests/js/bundle_libraries.mjs writes.
+// The twin of webmlc/generate/prompt.py.
 
 import { InputError, PackageError } from "../errors.js";
 import { unpackTokenizer } from "./tokenizer_file.js";
@@ -9,6 +8,7 @@ import { unpackTokenizer } from "./tokenizer_file.js";
 /** @typedef {import("../webmlc.js").Prompt} Prompt */
 /** @typedef {import("../webmlc.js").Message} Message */
 /** @typedef {(path: string) => Promise<ArrayBuffer>} ReadFile */
+/** @typedef {import("./libraries.js").Libraries} Libraries */
 
 const TOKENIZER = "tokenizer.deflate";
 const TEMPLATE = "chat_template.jinja";
@@ -25,11 +25,12 @@ export class TextCodec {
   /**
    * Read the files of a package. Throws PackageError.
    * @param {ReadFile} read
+   * @param {Libraries} libraries
    * @param {boolean} [hasTemplate]
    */
-  static async open(read, hasTemplate = true) {
+  static async open(read, { tokenizers, jinja: importJinja }, hasTemplate = true) {
     const text = async (/** @type {string} */ path) => new TextDecoder().decode(await read(path));
-    const libraries = Promise.all([import("./tokenizers.js"), hasTemplate ? import("./jinja.js") : null]);
+    const libraries = Promise.all([tokenizers(), hasTemplate ? importJinja() : null]);
     const files = Promise.all([read(TOKENIZER), hasTemplate ? text(TEMPLATE) : "", text(CONFIG)]);
     const [[{ Tokenizer }, jinja], [tokenizer, template, config]] = await Promise.all([libraries, files]);
     return new TextCodec(

@@ -2,11 +2,10 @@
 //
 // Such a package holds this file in the place of ../webmlc.js. Its models also generate text.
 
-import { openModel } from "../open_model.js";
+import { baseAt } from "../folder.js";
 import { keepAlive } from "../platform.js";
-import { fetchFile } from "../weights.js";
-import { TextGenerator } from "./generate.js";
-import { LANGUAGE_FILES, TextCodec } from "./prompt.js";
+import { LIBRARIES } from "./libraries.js";
+import { openLanguageModel } from "./open_language_model.js";
 
 export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../errors.js";
 
@@ -16,31 +15,10 @@ export { AdapterError, DeviceLostError, HostError, InputError, InternalError, Pa
  * @param {import("../webmlc.js").LoadOptions} [options]
  */
 export function load(url, options = {}) {
-  return keepAlive(openLanguageModel(url, options));
+  return keepAlive(openAt(url, options));
 }
 
-/**
- * Open a model. If its package holds a tokenizer, add `generate`. The tokenizer is read while the weights arrive.
- * @param {string | URL} url
- * @param {import("../webmlc.js").LoadOptions} options
- */
-async function openLanguageModel(url, options) {
-  /** @type {Promise<TextCodec> | undefined} */
-  let codec;
-  let hasChatTemplate = false;
-  /** @type {any} */
-  const model = await openModel(url, options, (base, manifest) => {
-    if (!manifest.files[LANGUAGE_FILES.tokenizer]) return;
-    hasChatTemplate = LANGUAGE_FILES.template in manifest.files;
-    codec = TextCodec.open((path) => fetchFile(base, manifest, path, () => {}), hasChatTemplate);
-    codec.catch(() => {}); // reported below, if the model opens
-  });
-  if (!codec) return model;
-  try {
-    const generator = new TextGenerator(model, await codec);
-    return Object.assign(model, { hasChatTemplate, generate: generator.generate.bind(generator) });
-  } catch (error) {
-    model.dispose();
-    throw error;
-  }
+/** @param {string | URL} url @param {import("../webmlc.js").LoadOptions} options */
+async function openAt(url, options) {
+  return openLanguageModel(baseAt(url), LIBRARIES, options);
 }

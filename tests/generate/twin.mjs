@@ -7,6 +7,7 @@ import { readFile } from "node:fs/promises";
 import path from "node:path";
 import { text } from "node:stream/consumers";
 import { TextGenerator } from "../../runtime_js/language/generate.js";
+import { LIBRARIES } from "../../runtime_js/language/libraries.js";
 import { TextCodec } from "../../runtime_js/language/prompt.js";
 import { RandomNumbers } from "../../runtime_js/language/random_numbers.js";
 
@@ -52,7 +53,7 @@ class FakeSession {
 }
 
 const { folder, random, jobs } = JSON.parse(await text(process.stdin));
-const codec = await TextCodec.open(async (file) => new Uint8Array(await readFile(path.join(folder, file))).buffer);
+const codec = await TextCodec.open(async (file) => new Uint8Array(await readFile(path.join(folder, file))).buffer, LIBRARIES);
 const sessions = [];
 const model = {
   async session({ capacity }) {

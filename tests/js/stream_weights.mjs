@@ -10,7 +10,7 @@ import { streamWeights } from "../../runtime_js/weights.js";
 
 const { byteStreams, pieces, breaks, slow, backlog, ...file } = JSON.parse(process.argv[2]);
 
-globalThis.fetch = async () => {
+const open = async () => {
   const type = byteStreams ? { type: "bytes" } : {};
   const pull = (controller) => {
     const piece = pieces.shift();
@@ -39,7 +39,7 @@ const take = (data, start, verified) => {
 };
 const count = (bytes) => (progress += bytes);
 const readBacklog = backlog === null ? undefined : () => backlog;
-const error = await streamWeights(new URL("http://models/"), { path: "w", ...file }, take, count, null, readBacklog).then(
+const error = await streamWeights({ open }, { path: "w", ...file }, take, count, null, readBacklog).then(
   () => null,
   ({ name, message }) => `${name}: ${message}`,
 );

@@ -1,0 +1,68 @@
+// A package in a folder, as pages load it: parts of the runtime are imported on demand, and workers are scripts.
+//
+// Only pages import this module: if a worker did, bundlers would see a worker that starts itself.
+//
+// Browsers start workers only from scripts of the page's origin, and bundlers move scripts. So there are two ways to start a
+// worker:
+//
+//   1. From the script beside this module. Bundlers see `new Worker(new URL(...))`, bundle that script and replace its URL.
+//   2. From the package's copy of the script. If that is on another origin, a blob of this origin imports it.
+
+import { InputError } from "./errors.js";
+import { builtin, here, open } from "./platform.js";
+
+/** @typedef {import("./types.d.ts").Base} Base */
+
+const SCRIPT = "wasm_worker.js";
+const HERE = import.meta.url; // a constant, because bundlers copy files that they see in `new URL(..., import.meta.url)`
+
+/**
+ * The folder of a package. Throws InputError if `url` is none.
+ * @param {string | URL} url
+ * @returns {URL} ends in "/"
+ */
+export function folderAt(url) {
+  if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
+  const folder = new URL(url, here());
+  if (!folder.pathname.endsWith("/")) folder.pathname += "/";
+  return folder;
+}
+
+/** What a model in a folder is loaded from. @param {string | URL} url @returns {Base} */
+export function baseAt(url) {
+  const folder = folderAt(url);
+  return {
+    url: folder,
+    open: (path) => open(new URL(path, folder)),
+    workers: { areThisThread: false, ways: waysToStart(folder), ...failureOf(new URL(SCRIPT, folder)) },
+    adapter: () => import("./adapter.js"),
+    webgpuDevice: () => import("./webgpu_device.js"),
+    session: () => import("./session.js"),
+  };
+}
+
+/** The ways to start a worker. @param {URL} folder  of the package @returns {(() => any)[]} */
+function waysToStart(folder) {
+  if (builtin) return [HERE, folder].map((place) => () => new (builtin?.("node:worker_threads").Worker)(new URL(SCRIPT, place)));
+  return [
+    () => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }),
+    () => startCopy(new URL(SCRIPT, folder)),
+  ];
+}
+
+/** Start a script of any origin. @param {URL} url */
+function startCopy(url) {
+  if (url.origin === origin) return new Worker(url, { type: "module" });
+  const script = new Blob([`import ${JSON.stringify(url)}`], { type: "text/javascript" });
+  return new Worker(URL.createObjectURL(script), { type: "module" });
+}
+
+/** The name of a worker that did not start, and what to do about it. @param {URL} url  of its script */
+function failureOf({ href, origin }) {
+  const remedy =
+    builtin || origin === globalThis.origin
+      ? "serve the whole package there, to isolated pages with Cross-Origin-Embedder-Policy"
+      : "serve the package from the page's origin, or with Access-Control-Allow-Origin to a page whose " +
+        `Content-Security-Policy has worker-src blob: ${origin}`;
+  return { script: href, remedy };
+}
