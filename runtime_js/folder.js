@@ -8,25 +8,13 @@
 //   1. From the script beside this module. Bundlers see `new Worker(new URL(...))`, bundle that script and replace its URL.
 //   2. From the package's copy of the script. If that is on another origin, a blob of this origin imports it.
 
-import { InputError } from "./errors.js";
-import { builtin, here, open } from "./platform.js";
+import { folderAt } from "./open_model.js";
+import { builtin, open } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
 
 const SCRIPT = "wasm_worker.js";
 const HERE = import.meta.url; // a constant, because bundlers copy files that they see in `new URL(..., import.meta.url)`
-
-/**
- * The folder of a package. Throws InputError if `url` is none.
- * @param {string | URL} url
- * @returns {URL} ends in "/"
- */
-export function folderAt(url) {
-  if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
-  const folder = new URL(url, here());
-  if (!folder.pathname.endsWith("/")) folder.pathname += "/";
-  return folder;
-}
 
 /** What a model in a folder is loaded from. @param {string | URL} url @returns {Base} */
 export function baseAt(url) {

@@ -8,6 +8,7 @@
 import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { align, CONSTANT_ALIGNMENT } from "./memory_plan.js";
+import { RUNTIME_VERSION } from "./platform.js";
 import { evaluate, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";
 
@@ -45,7 +46,11 @@ export async function fetchManifest(base) {
 export function complete(manifest, url) {
   if (manifest?.format !== "webmlc") throw new PackageError(`${url}: not a webmlc package`);
   if (manifest.version !== VERSION) {
-    throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
+    const { version, compiler } = manifest;
+    throw new PackageError(
+      `${url}: is a package of format ${version}, which ${compiler} wrote. This runtime, of webmlc ${RUNTIME_VERSION}, reads format ${VERSION}. ` +
+        "Build the package again, or use the runtime of the version that wrote it",
+    );
   }
   for (const file of manifest.weights.files) file.tensors = spans({ ...file, tensors: unfold(file.tensors) });
   for (const program of Object.values(manifest.programs)) {

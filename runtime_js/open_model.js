@@ -4,7 +4,7 @@ import { fromData, InputError, PackageError, toData, WebmlcError } from "./error
 import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
-import { isNode, sharingObstacle } from "./platform.js";
+import { here, isNode, sharingObstacle } from "./platform.js";
 import { neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
@@ -22,6 +22,18 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
 
 const MAX_DEFAULT_THREADS = 8;
+
+/**
+ * The folder of a package. Throws InputError if `url` is none.
+ * @param {string | URL} url
+ * @returns {URL} ends in "/"
+ */
+export function folderAt(url) {
+  if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
+  const folder = new URL(url, here());
+  if (!folder.pathname.endsWith("/")) folder.pathname += "/";
+  return folder;
+}
 
 /**
  * Check the options of `load`, and open the program of a device.
@@ -155,7 +167,7 @@ function chooseThreads(threads, { workers }) {
     throw new InputError(`threads is ${threads}, expected a whole number of at least 1`);
   }
   if (threads === 1) return { threads: 1, threadsReason: "requested" };
-  const obstacle = workers.areThisThread ? "this host has no Worker" : sharingObstacle;
+  const obstacle = workers.areThisThread ? "the model runs in the thread that loaded it" : sharingObstacle;
   if (obstacle) return { threads: 1, threadsReason: obstacle };
   if (threads !== undefined) return { threads, threadsReason: "requested" };
   const cores = globalThis.navigator?.hardwareConcurrency ?? (isNode ? 2 : 1);

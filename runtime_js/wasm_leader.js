@@ -55,7 +55,7 @@ import { scatter, verify } from "./weights.js";
 const MAX_PAGES = 65536;
 const STATE_ROOM = 1 << 30; // bytes of addresses for sessions, so that memory grows in place
 const SPARSE_BYTES = 1 << 14; // of memory that is copied, or not, at once: some pages of the system
-const MAX_BINDINGS = 16; // the number of bindings whose plans are cached
+const MAX_PLANS = 16; // the number of bindings whose plans are cached
 const WARMING_CALLS = 10_000; // the number of calls of a loop in one call of `warm`
 const WARMINGS = 4; // calls of `warm` for each loop: enough for V8 to optimise even the shortest loops
 
@@ -272,7 +272,7 @@ export class Leader {
     const lengthSlot = lengthOf(manifest) ? program.buffers.length + names.indexOf(lengthOf(manifest)) : -1;
     const isMidRun = boundSymbols(program).some((name) => name in symbols);
     const binding = { symbols, layout: plan, slots, stateSlots, lengthSlot, isMidRun };
-    if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
+    if (this.bindings.size >= MAX_PLANS) this.bindings.delete([...this.bindings.keys()][0]);
     this.bindings.set(key, binding);
     return binding;
   }

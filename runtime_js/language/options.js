@@ -35,12 +35,12 @@ export function readOptions(config, given) {
   options.do_sample = Boolean(isSampling) && options.temperature !== 0;
   options.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
   if (typeof options.stop === "string") options.stop = [options.stop];
-  check(options);
+  checkOptions(options);
   return /** @type {Options} */ (options);
 }
 
 /** Throw InputError for the first value that is out of range. @param {Config} options */
-function check(options) {
+function checkOptions(options) {
   const expect = (/** @type {boolean} */ fits, /** @type {string} */ name, /** @type {string} */ expected) => {
     if (!fits) throw new InputError(`${name} is ${JSON.stringify(options[name])}, expected ${expected}`);
   };

@@ -8,9 +8,9 @@
 import { existsSync } from "node:fs";
 import { chromium } from "playwright-core";
 
-const EXECUTABLE = process.env.WEBMLC_CHROMIUM ?? "/usr/bin/chromium";
+export const EXECUTABLE = process.env.WEBMLC_CHROMIUM ?? "/usr/bin/chromium";
 
-const FLAGS = [
+export const FLAGS = [
   "--no-sandbox",
   "--enable-unsafe-webgpu",
   "--use-webgpu-adapter=swiftshader",

@@ -38,12 +38,14 @@ from webmlc.cli.options import (
     PackageOrModel,
     QuantisationChoice,
     Seed,
+    SingleFile,
     StateChoice,
     TargetChoice,
     Threads,
     dimensions,
 )
 from webmlc.cli.quantise import measured_loss
+from webmlc.cli.single_file import print_use, temporary_folder, write_script
 from webmlc.cli.tune import SHIPPED, chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.stages import Listing, Stage, Watcher
@@ -81,11 +83,13 @@ def options(
 
 @app.command()
 def build(
+    command: typer.Context,
     model: Model,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="Package folder.", show_default="build/<model>"),
     ] = None,
+    single_file: SingleFile = False,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the code as text.")] = False,
@@ -161,7 +165,8 @@ def build(
     sizes = dimensions(dim)
     if quantise is None and (inputs or sizes):
         raise UserError("--inputs and --dim say on what to measure the loss of --quantise")
-    folder = out or Path("build") / model.stem
+    out = out or Path("build") / (f"{model.stem}.js" if single_file else model.stem)
+    folder = temporary_folder(command) if single_file else out
     constants = read_constants(constant)
     if tune_for is not None:
         tuned = tuned or Path("tuned.db")
@@ -187,6 +192,8 @@ def build(
             on_stage=advance,
         )
     report = package_report(folder)
+    if single_file:
+        report |= write_script(folder, out, force=force)
     if quantise is not None:
         loss = measured_loss(
             model, folder, target.value, constants, quantise.value, exact, inputs, sizes
@@ -206,7 +213,10 @@ def build(
         console.print(f"Bytes of the weights: {before} before, {after} after")
     if report["tuned"]:
         print_table("Kernels with tuned schedules", report["tuned"])
-    console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
+    if single_file:
+        print_use(out, report["bytes"])
+    else:
+        console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
 
 
 @app.command()

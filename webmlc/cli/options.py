@@ -49,6 +49,14 @@ Model = Annotated[
 PackageOrModel = Annotated[
     Path, typer.Argument(help="A package folder, or an ONNX model to build first.")
 ]
+SingleFile = Annotated[
+    bool,
+    typer.Option(
+        "--single-file",
+        help="Write one script with everything inside, for a small model. Its default name is "
+        "build/<model>.js.",
+    ),
+]
 Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

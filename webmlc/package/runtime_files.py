@@ -39,6 +39,8 @@ PART = "notice"
 """The stem of the files that both pages include. A package does not hold them."""
 LIBRARIES = ("jinja.js", "tokenizers.js")
 """The scripts of other projects, which are minified already."""
+STANDALONE = "standalone"
+"""The folder, in the runtime's folder, of the scripts that hold all parts of the runtime."""
 
 _INCLUDE = re.compile(r"^ *(?:<!--|/\*) include ([\w.]+) (?:-->|\*/)\n", re.MULTILINE)
 
@@ -60,6 +62,8 @@ _SPACE = re.compile(rf"({_TEXT})|(?<=[^\w$]) +(?!$)|(?<!^) +(?=[^\w$])", re.MULT
 _PARAMETER = re.compile(rf"({_TEXT})|(?<![\w$])\(([\w$]+)\)(?==>)")
 _SIGNS = re.compile(r"[+-] [+-]")
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:class|const|function) (\w+))", re.MULTILINE)
+_LIBRARY_EXPORT = re.compile(r"export\{(\w+) as (\w+)\};\s*$")
+_PARENT = re.compile(r'"\.\./(?:\w+/)?')
 _IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
@@ -68,7 +72,7 @@ def runtime_files(*, is_language_model: bool = False) -> dict[str, bytes]:
     folders = [_folder(), _folder() / LANGUAGE] if is_language_model else [_folder()]
     files = {p.name: p for f in folders for p in sorted(f.iterdir()) if p.suffix in SUFFIXES}
     scripts = {
-        name: path.read_text("utf-8").replace('"../', '"./')
+        name: _flat(path)
         for name, path in files.items()
         if path.suffix == ".js" and name not in LIBRARIES
     }
@@ -162,6 +166,48 @@ def _join(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> s
     body = "".join(code_of(name) for name, place in places.items() if place == file)
     lines = [f'import {{{",".join(words)}}} from "./{place}";\n' for place, words in names.items()]
     return "".join(lines) + body
+
+
+def joined_script(entry: str, constants: Mapping[str, str] | None = None) -> str:
+    """Join a script and everything that it imports into one, which imports nothing.
+
+    `constants` are the values, as JavaScript, of constants that are empty strings in the source.
+    The names in all modules must be distinct.
+    """
+    folders = (_folder(), _folder() / LANGUAGE, _folder() / STANDALONE)
+    paths = {path.name: path for folder in folders for path in sorted(folder.glob("*.js"))}
+    scripts: dict[str, str] = {}
+
+    def collect(name: str) -> None:
+        if name in scripts:
+            return
+        text = f"const LIBRARY = {name!r};\n" if name in LIBRARIES else _flat(paths[name])
+        for _, _, module in _IMPORT.findall(text):
+            collect(module)
+        scripts[name] = text
+
+    collect(entry)
+    script = shorten(_join(entry, scripts, dict.fromkeys(scripts, entry)))
+    for name in scripts.keys() & set(LIBRARIES):
+        library = _as_constant(paths[name].read_text("utf-8"))
+        script = script.replace(f"const LIBRARY={name!r};", library)
+    for name, value in (constants or {}).items():
+        script = script.replace(f'const {name}="";', f"const {name}={value};", 1)
+    return script
+
+
+def _as_constant(library: str) -> str:
+    """Turn a library, whose names are not distinct from the runtime's, into its one export."""
+    export = _LIBRARY_EXPORT.search(library)
+    if export is None:
+        raise InternalError("package: a library of runtime_js has not exactly one export")
+    body = library[: export.start()]
+    return f"const {export[2]}=(()=>{{{body}return {export[1]}}})();\n"
+
+
+def _flat(path: Path) -> str:
+    """A script whose imports name no folders: a package, or a joined script, has none."""
+    return _PARENT.sub('"./', path.read_text("utf-8"))
 
 
 def shorten(script: str) -> str:

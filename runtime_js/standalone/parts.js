@@ -1,0 +1,19 @@
+// All parts of the runtime, for scripts that must not or cannot import them on demand. A service worker must not.
+
+import { findAdapter } from "../adapter.js";
+import { Session, runAlone, withStates } from "../session.js";
+import { WebGpuDevice } from "../webgpu_device.js";
+import { ThisThread } from "./this_thread.js";
+
+/** @typedef {import("../types.d.ts").Base} Base */
+/** @typedef {import("../types.d.ts").WorkerSource} WorkerSource */
+
+/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session">} */
+export const PARTS = {
+  adapter: async () => ({ findAdapter }),
+  webgpuDevice: async () => ({ WebGpuDevice }),
+  session: async () => ({ Session, runAlone, withStates }),
+};
+
+/** The model runs in the thread that loads it. @type {WorkerSource} */
+export const THIS_THREAD = { areThisThread: true, ways: [() => new ThisThread()], script: "of this thread", remedy: "" };

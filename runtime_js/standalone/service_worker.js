@@ -1,0 +1,28 @@
+// The module to import in a service worker:  import { load } from "webmlc/service_worker";
+//
+// Service workers start no workers and import nothing on demand. So the model runs in the service worker's own thread, and this
+// module imports all parts of the runtime. Models with a tokenizer also generate text.
+
+import { openLanguageModel } from "../language/open_language_model.js";
+import { folderAt } from "../open_model.js";
+import { keepAlive, open } from "../platform.js";
+import { IMPORTED_LIBRARIES } from "./libraries.js";
+import { PARTS, THIS_THREAD } from "./parts.js";
+
+export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../errors.js";
+
+/**
+ * Load the package in the folder at `url`. See webmlc.d.ts.
+ * @param {string | URL} url
+ * @param {import("../webmlc.js").LoadOptions} [options]
+ */
+export function load(url, options = {}) {
+  return keepAlive(openAt(url, options));
+}
+
+/** @param {string | URL} url @param {import("../webmlc.js").LoadOptions} options */
+async function openAt(url, options) {
+  const folder = folderAt(url);
+  const base = { ...PARTS, url: folder, workers: THIS_THREAD, open: (/** @type {string} */ path) => open(new URL(path, folder)) };
+  return openLanguageModel(base, IMPORTED_LIBRARIES, options);
+}

@@ -1,0 +1,108 @@
+"""Write a package as one script, which holds the runtime, the code and the weights.
+
+In: the folder of a package. Out: one ES module, for small models:
+
+    import { load } from "./model.js";
+    const model = await load({ device: "auto" });
+
+The files of the package are an archive inside of it: the length of a JSON list of paths and
+lengths (4 bytes, little endian), the list, and the files, compressed and in base64, which the
+compression of a web server undoes. The runtime is joined from `runtime_js`, and its worker is a
+text: the page starts it from a `blob:` URL. `runtime_js/standalone/embedded.js` reads all this.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import warnings
+from base64 import b64encode
+from pathlib import Path
+
+from webmlc.core.errors import ModelWarning, PackageError
+from webmlc.package.compression import deflate
+from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST
+from webmlc.package.model_types import MODEL_TYPES
+from webmlc.package.runtime_files import joined_script, runtime_files
+
+LARGE_BYTES = 4 << 20
+"""Warn of a larger script. A page decodes all of it before the model starts to load, and browsers
+cache no compiled code for it: on a phone, 4 MB take about as long as a second on the network.
+"""
+MAX_BYTES = 32 << 20
+"""Refuse to write a larger script. Its text, the archive and the files are in memory at once."""
+FIRST_LINE = "// A model in one script, written by webmlc:"
+"""How such a script begins. Another file is not replaced."""
+_TEXTS = (".wat", ".wgsl")
+"""Files of a package that no host reads."""
+
+
+def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
+    """Write the package in `folder` as the script `out`, and return its length in bytes.
+
+    Raises `PackageError` if the script would be too large, or if it would replace a file that no
+    build wrote, unless `force`. Warns of a large one.
+    """
+    if out.is_dir() or (out.exists() and not force and not _is_single_file(out)):
+        raise PackageError(
+            f"{out} exists, and no build of webmlc wrote it as a single file; choose another file, "
+            "or replace it with --force"
+        )
+    data = single_file(folder).encode()
+    size = f"the single file has {len(data) / 1e6:.1f} MB"
+    remedy = "build a package in a folder, whose weights are streamed and cached"
+    if len(data) > MAX_BYTES:
+        raise PackageError(f"{size}, and the limit is {MAX_BYTES / 1e6:.1f} MB; {remedy}")
+    if len(data) > LARGE_BYTES:
+        warnings.warn(
+            f"{size}: a page decodes all of it before the model loads. For more than "
+            f"{LARGE_BYTES / 1e6:.1f} MB, better {remedy}.",
+            ModelWarning,
+            stacklevel=2,
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(data)
+    return len(data)
+
+
+def single_file(folder: Path) -> str:
+    """The text of the script."""
+    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    is_language_model = all(path in manifest["files"] for path in LANGUAGE_FILES)
+    runtime = runtime_files(is_language_model=is_language_model)
+    manifest["files"] = {
+        path: file
+        for path, file in manifest["files"].items()
+        if path not in runtime and path != MODEL_TYPES and not path.endswith(_TEXTS)
+    }
+    files = {MANIFEST: json.dumps(manifest, separators=(",", ":")).encode()}
+    files |= {path: (folder / path).read_bytes() for path in manifest["files"]}
+    entry = "single_language_file.js" if is_language_model else "single_file.js"
+    contents = {
+        "ARCHIVE": b64encode(archive(files)).decode(),
+        "WORKER": joined_script("wasm_worker.js"),
+    }
+    script = joined_script(entry, {name: _literal(text) for name, text in contents.items()})
+    return f"{FIRST_LINE} {' '.join(str(manifest['name']).split())}\n{script}"
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    """The files as one compressed block of bytes.
+
+    >>> import zlib
+    >>> zlib.decompress(archive({"a": b"bc"}))
+    b'\\t\\x00\\x00\\x00[["a",2]]bc'
+    """
+    entries = [[path, len(data)] for path, data in files.items()]
+    listing = json.dumps(entries, separators=(",", ":")).encode()
+    return deflate(struct.pack("<I", len(listing)) + listing + b"".join(files.values()))
+
+
+def _literal(text: str) -> str:
+    """A string of JavaScript, which does not end the `<script>` of a page that contains it."""
+    return json.dumps(text).replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def _is_single_file(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(FIRST_LINE)) == FIRST_LINE.encode()
