@@ -19,13 +19,13 @@ export function embeddedBase() {
   return { ...PARTS, url: FOLDER, workers, open: openEmbedded };
 }
 
-/** The worker's script is a text in this one. @type {WorkerSource} */
+/** The worker's script is a text in this one. Pages from files start only classic workers. @type {WorkerSource} */
 const WORKERS = {
   areThisThread: false,
   ways: [
     builtin
       ? () => new (builtin?.("node:worker_threads").Worker)(new URL(`data:text/javascript,${encodeURIComponent(WORKER)}`))
-      : () => new Worker(URL.createObjectURL(new Blob([WORKER], { type: "text/javascript" })), { type: "module" }),
+      : () => new Worker(URL.createObjectURL(new Blob(['"use strict";', WORKER], { type: "text/javascript" }))),
   ],
   script: "in this script",
   remedy: "allow worker-src blob: in the page's Content-Security-Policy, or build a package in a folder",

@@ -171,6 +171,7 @@ def _join(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> s
 def joined_script(entry: str, constants: Mapping[str, str] | None = None) -> str:
     """Join a script and everything that it imports into one, which imports nothing.
 
+    Only its exports are names of the module, so that code of a page may surround it.
     `constants` are the values, as JavaScript, of constants that are empty strings in the source.
     The names in all modules must be distinct.
     """
@@ -187,13 +188,22 @@ def joined_script(entry: str, constants: Mapping[str, str] | None = None) -> str
         scripts[name] = text
 
     collect(entry)
-    script = shorten(_join(entry, scripts, dict.fromkeys(scripts, entry)))
+    script = shorten(_enclosed(_join(entry, scripts, dict.fromkeys(scripts, entry))))
     for name in scripts.keys() & set(LIBRARIES):
         library = _as_constant(paths[name].read_text("utf-8"))
         script = script.replace(f"const LIBRARY={name!r};", library)
     for name, value in (constants or {}).items():
         script = script.replace(f'const {name}="";', f"const {name}={value};", 1)
     return script
+
+
+def _enclosed(script: str) -> str:
+    """Put a script into a function, and export what it exports."""
+    names = ", ".join(match[1] for match in _EXPORT.finditer(script))
+    if not names:
+        return script
+    body = _EXPORT.sub("", script)
+    return f"export const {{ {names} }} = (() => {{\n{body}return {{ {names} }};\n}})();\n"
 
 
 def _as_constant(library: str) -> str:

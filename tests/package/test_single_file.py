@@ -1,0 +1,120 @@
+"""A package as one script: what it holds, that it runs in Node, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import onnx.parser
+import pytest
+
+from tests.command_line import run
+from tests.packages import scaled
+from webmlc.core.errors import ModelWarning, PackageError
+from webmlc.package import single_file
+from webmlc.package.runtime_files import joined_script
+from webmlc.package.single_file import FIRST_LINE, write_single_file
+
+RUN = """
+import { load } from "./scaled.mjs";
+const results = [];
+for (const threads of [1, 2]) {
+  const model = await load({ device: "wasm", threads });
+  const x = { dtype: "float32", shape: [1, 4], data: Float32Array.from([1, 2, 3, 4]) };
+  const runs = [];
+  for (let i = 0; i < 3; i++) runs.push(Array.from((await model.run({ x })).y.data));
+  model.dispose();
+  results.push({ runs, threads: model.threads, files: model.files.sort() });
+}
+console.log(JSON.stringify(results));
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("single")
+    scaled(folder / "model")
+    write_single_file(folder / "model", folder / "scaled.mjs")
+    return folder / "scaled.mjs"
+
+
+def test_node_runs_the_script_alone(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "scaled.mjs").write_bytes(script.read_bytes())
+    (tmp_path / "run.mjs").write_text(RUN)
+    done = subprocess.run(
+        ["node", str(tmp_path / "run.mjs")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    for report, threads in zip(json.loads(done.stdout), (1, 2), strict=True):
+        assert report["runs"] == [[1, 0, 1.5, 12]] * 3
+        assert report["threads"] == threads
+        assert report["files"] == [
+            "kernels.wgsl.deflate",
+            "model.relaxed.wasm.deflate",
+            "model.simd128.wasm.deflate",
+            "weights.safetensors",
+        ]
+
+
+def test_the_script_fits_into_a_page_and_a_bundle(script: Path) -> None:
+    """It ends no `<script>`, and names no file that a bundler would look for."""
+    text = script.read_text("utf-8")
+    assert text.startswith(f"{FIRST_LINE} scaled\n")
+    assert not re.search(r"</|<!--|\bimport\b|new URL\(\"\./", text)
+
+
+def test_the_script_of_a_language_model_is_valid() -> None:
+    """The libraries' names, which may equal those of the runtime, are inside of functions."""
+    text = joined_script("single_language_file.js")
+    done = subprocess.run(
+        ["node", "--input-type=module", "--check"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "MIT License" in text
+    assert "Apache-2.0" in text
+
+
+def test_other_files_are_not_replaced(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.js"
+    out.write_text("let mine = 1;\n")
+    with pytest.raises(PackageError, match=r"page\.js exists, and no build of webmlc wrote it"):
+        write_single_file(script.parent / "model", out)
+    assert out.read_text() == "let mine = 1;\n"
+    length = write_single_file(script.parent / "model", out, force=True)
+    assert write_single_file(script.parent / "model", out) == length == out.stat().st_size
+
+
+def test_a_large_script_is_warned_of_or_refused(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = script.parent / "model", tmp_path / "model.js"
+    monkeypatch.setattr(single_file, "LARGE_BYTES", 100_000)
+    with pytest.warns(ModelWarning, match=r"has 0\.1 MB: .*For more than 0\.1 MB, better build a"):
+        write_single_file(model, out)
+    out.unlink()
+    monkeypatch.setattr(single_file, "MAX_BYTES", 100_000)
+    with pytest.raises(PackageError, match=r"has 0\.1 MB, and the limit is 0\.1 MB; build a"):
+        write_single_file(model, out)
+    assert not out.exists()
+
+
+def test_the_command_writes_only_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "relu.onnx"
+    text = "<ir_version: 8, opset_import: ['' : 18]> g (float[4] x) => (float[4] y) { y = Relu(x) }"
+    onnx.save(onnx.parser.parse_model(text.replace("'", '"')), model)
+    options = ("--single-file", "--target", "wasm", "--json")
+    result = run(monkeypatch, capsys, "build", model, *options)
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
+    assert report["file"] == "build/relu.js"
+    assert [path.name for path in (tmp_path / "build").iterdir()] == ["relu.js"]
+    assert (tmp_path / "build" / "relu.js").stat().st_size == report["bytes"]
