@@ -3,6 +3,7 @@
 # make test            lint, types, tests in Python, on the GPU and in Node
 # make test-onnx       the 4,000 tests of ONNX's own backend suite, on the CPU and on the GPU
 # make test-browsers   pages in Chromium; packages in Chromium, Firefox, WebKit, Node, Deno and Bun
+# make npm             pack the runtime as the npm package webmlc, into build/
 # make bench           measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
 # make clean           remove what the commands above made
 SHELL := /bin/bash -euo pipefail
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 
-.PHONY: demo demo-chat test test-onnx test-browsers lint types bench gpu clean
+.PHONY: demo demo-chat test test-onnx test-browsers lint types npm bench gpu clean
 
 demo: $(VENV)/.stamp gpu
 	$(BIN)/python demos/digits/run.py
@@ -38,6 +39,9 @@ lint: $(VENV)/.stamp
 types: $(VENV)/.stamp node_modules/.stamp
 	$(BIN)/mypy --strict webmlc
 	npx --no-install tsc --project tsconfig.json
+
+npm:
+	@node npm/pack.mjs build
 
 bench: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 from functools import lru_cache
@@ -26,13 +27,15 @@ def packed_runtime() -> bytes:
         return Path(done.stdout.strip()).read_bytes()
 
 
-def install_runtime(app: Path) -> None:
-    """Make a folder an app that has installed the tarball. No registry is asked."""
-    tarball = app / "webmlc.tgz"
-    tarball.write_bytes(packed_runtime())
+@lru_cache(maxsize=1)
+def _installed_app() -> tempfile.TemporaryDirectory[str]:
+    """An app that has installed the tarball. No registry is asked."""
+    folder = tempfile.TemporaryDirectory()
+    app = Path(folder.name)
+    (app / "webmlc.tgz").write_bytes(packed_runtime())
     (app / "package.json").write_text(json.dumps({"private": True, "type": "module"}))
     done = subprocess.run(
-        ["npm", "install", "--offline", "--no-audit", "--no-fund", str(tarball)],
+        ["npm", "install", "--offline", "--no-audit", "--no-fund", "./webmlc.tgz"],
         cwd=app,
         capture_output=True,
         text=True,
@@ -40,3 +43,9 @@ def install_runtime(app: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+def install_runtime(app: Path) -> None:
+    """Make a folder an app that has installed the runtime from npm."""
+    shutil.copytree(_installed_app().name, app, dirs_exist_ok=True)

@@ -1,16 +1,20 @@
-"""Build a page that imports a package for production, as docs/bundlers.md says."""
+"""Bundle a page that imports the runtime from a package, or from npm, as docs/bundlers.md says."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.browser.pages import ROOT, Page, open_pages
+from tests.browser.pages import ROOT, Page, PageReport, open_pages
+from tests.npm import install_runtime
 from tests.packages import scaled
 
 HTML = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>page</title>
@@ -29,6 +33,7 @@ globalThis.run = async (device, threads) => {
   return { runs, threads: model.threads, device: model.device };
 };
 """
+CHOICES = [("wasm", 1), ("wasm", 2), ("webgpu", 1)]
 CONFIGURED_WEBPACK = """
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
@@ -49,13 +54,19 @@ def documented(heading: str, language: str) -> str:
     return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)[0]
 
 
+def environment() -> dict[str, str]:
+    """That of this process, with the tools of node_modules."""
+    return os.environ | {
+        "PATH": f"{ROOT / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
+    }
+
+
 def command(site: Path, *words: str) -> None:
     """Run a tool of node_modules in the site's folder."""
-    path = f"{ROOT / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
     process = subprocess.run(
         words,
         cwd=site,
-        env=os.environ | {"PATH": path},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=120,
@@ -79,12 +90,34 @@ def vite_from_a_checkout(site: Path) -> None:
     vite(site)
 
 
-def webpack(site: Path) -> None:
-    (site / "webpack.config.mjs").write_text(documented("webpack", "js"))
+def vite_from_npm(site: Path) -> None:
+    import_from_npm(site)
+    vite(site)
+
+
+def import_from_npm(site: Path) -> None:
+    """Import the runtime from its npm package, which is installed into the site."""
+    install_runtime(site)
+    (site / "page.js").write_text(PAGE.replace("./model/webmlc.js", "webmlc"))
+
+
+def webpack(site: Path, mode: str = "production") -> None:
+    config = documented("webpack", "js").replace('"production"', f'"{mode}"')
+    (site / "webpack.config.mjs").write_text(config)
     command(
         site, "node", "--input-type=module", "-e", CONFIGURED_WEBPACK, str(ROOT / "package.json")
     )
     (site / "dist" / "index.html").write_text(HTML.replace("SCRIPT", "./main.js"))
+
+
+def webpack_from_npm(site: Path) -> None:
+    import_from_npm(site)
+    webpack(site)
+
+
+def webpack_from_npm_for_development(site: Path) -> None:
+    import_from_npm(site)
+    webpack(site, "development")
 
 
 def esbuild(site: Path) -> None:
@@ -109,7 +142,10 @@ def esbuild_for_a_classic_script(site: Path) -> None:
     [
         (vite, True),
         (vite_from_a_checkout, True),
+        (vite_from_npm, True),
         (webpack, True),
+        (webpack_from_npm, True),
+        (webpack_from_npm_for_development, True),
         (esbuild, True),
         (esbuild_without_the_worker, False),
         (esbuild_for_a_classic_script, False),
@@ -123,17 +159,58 @@ def test_a_bundled_page_runs(
     (tmp_path / "page.js").write_text(PAGE)
     scaled(tmp_path / "model")
     bundle(tmp_path)
-    choices = [("wasm", 1), ("wasm", 2), ("webgpu", 1)]
-    pages = [Page("/", f"() => run('{device}', {threads})") for device, threads in choices]
-    reports = open_pages({"/": tmp_path / "dist"}, *pages)
-    for report, (device, threads) in zip(reports, choices, strict=True):
-        assert report.value["runs"] == [[1, 0, 1.5, 12]] * 4
-        assert (report.value["device"], report.value["threads"]) == (device, threads)
-        assert report.errors == []
+    reports = open_pages({"/": tmp_path / "dist"}, *pages_of("/"))
+    for report, (device, _) in zip(reports, CHOICES, strict=True):
         fetched = {request["path"] for request in report.requests}
         assert "/model/webmlc.js" not in fetched  # the bundle has it
         if device == "wasm":
             assert ("/model/wasm_worker.js" not in fetched) == bundles_worker
+    check(reports)
+
+
+def pages_of(address: str) -> list[Page]:
+    return [Page(address, f"() => run('{device}', {threads})") for device, threads in CHOICES]
+
+
+def check(reports: list[PageReport]) -> None:
+    """Every choice was honoured, and the outputs are right."""
+    for report, (device, threads) in zip(reports, CHOICES, strict=True):
+        assert report.value["runs"] == [[1, 0, 1.5, 12]] * 4
+        assert (report.value["device"], report.value["threads"]) == (device, threads)
+        assert report.errors == []
+
+
+@contextmanager
+def vite_server(site: Path) -> Iterator[str]:
+    """The address of vite's server for development."""
+    words = ["vite", "--host", "127.0.0.1", "--port", "0", "--clearScreen", "false"]
+    server = subprocess.Popen(
+        words,
+        cwd=site,
+        env=environment() | {"NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    limit = threading.Timer(60, os.killpg, [server.pid, signal.SIGTERM])
+    limit.start()
+    try:
+        assert server.stdout is not None
+        yield next(m[0] for line in server.stdout if (m := re.search(r"http://\S+", line)))
+    finally:
+        limit.cancel()
+        os.killpg(server.pid, signal.SIGTERM)
+        server.communicate(timeout=10)
+
+
+def test_a_page_runs_while_it_is_developed(tmp_path: Path) -> None:
+    """Vite's server bundles what comes from npm, and serves the worker from where it was."""
+    (tmp_path / "index.html").write_text(HTML.replace("SCRIPT", "./page.js"))
+    scaled(tmp_path / "model")
+    import_from_npm(tmp_path)
+    (tmp_path / "vite.config.mjs").write_text(documented("Vite", "js"))
+    with vite_server(tmp_path) as address:
+        check(open_pages({"/": tmp_path}, *pages_of(address)))
 
 
 def test_a_bundle_in_a_file_asks_for_a_server(tmp_path: Path) -> None:

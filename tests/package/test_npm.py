@@ -6,6 +6,7 @@ import io
 import json
 import posixpath
 import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -115,6 +116,20 @@ def test_another_format_is_an_error_that_names_the_versions(app: Path, tmp_path:
         f"webmlc {VERSION}, reads format {manifest['version']}. Build the package again, or use "
         "the runtime of the version that wrote it"
     ) in report["message"]
+
+
+def test_a_worker_of_another_version_is_not_used(app: Path, tmp_path: Path) -> None:
+    """A bundle without its worker takes that of the package, if it fits."""
+    shutil.copytree(app / "node_modules", tmp_path / "node_modules")
+    (tmp_path / "node_modules" / "webmlc" / "wasm_worker.js").unlink()
+    scaled(tmp_path / "model")
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    assert run(tmp_path, tmp_path / "model")["runs"] == [[1, 0, 1.5, 12]] * 3
+    shared = tmp_path / "model" / "shared.js"
+    shared.write_text(shared.read_text().replace(f'"{VERSION}"', '"0.0.9"'))
+    report = run(tmp_path, tmp_path / "model")
+    assert report["name"] == "HostError"
+    assert f"(it is of webmlc 0.0.9, the page's runtime of {VERSION})" in report["message"]
 
 
 def test_typescript_finds_the_types(app: Path) -> None:
