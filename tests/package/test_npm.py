@@ -14,27 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.npm import install_runtime, packed_runtime
+from tests.npm import install_runtime, packed_runtime, run_installed
 from tests.packages import scaled
 from webmlc.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime_js"
-RUN = """
-import * as webmlc from "NAME";
-import { argv } from "node:process";
-
-try {
-  const model = await webmlc.load(argv[2], { device: "wasm", threads: 2 });
-  const x = { dtype: "float32", shape: [1, 4], data: Float32Array.from([1, 2, 3, 4]) };
-  const runs = [];
-  for (let i = 0; i < 3; i++) runs.push(Array.from((await model.run({ x })).y.data));
-  model.dispose();
-  console.log(JSON.stringify({ runs, threads: model.threads, names: Object.keys(webmlc) }));
-} catch (error) {
-  console.log(JSON.stringify({ name: error.name, message: error.message }));
-}
-"""
 TYPES = """
 import { InputError, load, type Model } from "webmlc";
 import { load as loadInServiceWorker } from "webmlc/service_worker";
@@ -52,15 +37,6 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install_runtime(folder)
     scaled(folder / "model")
     return folder
-
-
-def run(app: Path, folder: Path, name: str = "webmlc") -> Any:
-    (app / "run.js").write_text(RUN.replace("NAME", name))
-    done = subprocess.run(
-        ["node", "run.js", str(folder)], cwd=app, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_the_package_holds_what_its_modules_import() -> None:
@@ -98,7 +74,7 @@ def test_the_runtime_states_its_version() -> None:
 
 @pytest.mark.parametrize(("name", "threads"), [("webmlc", 2), ("webmlc/service_worker", 1)])
 def test_a_package_elsewhere_runs_in_node(app: Path, name: str, threads: int) -> None:
-    report = run(app, app / "model", name)
+    report = run_installed(app, app / "model", name)
     assert report["runs"] == [[1, 0, 1.5, 12]] * 3
     assert report["threads"] == threads
     assert {"load", "InputError", "PackageError"} <= set(report["names"])
@@ -109,7 +85,7 @@ def test_another_format_is_an_error_that_names_the_versions(app: Path, tmp_path:
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     changed = manifest | {"version": 5, "compiler": "webmlc 0.0.9"}
     (tmp_path / "manifest.json").write_text(json.dumps(changed))
-    report = run(app, tmp_path)
+    report = run_installed(app, tmp_path)
     assert report["name"] == "PackageError"
     assert (
         "manifest.json: is a package of format 5, which webmlc 0.0.9 wrote. This runtime, of "
@@ -124,10 +100,10 @@ def test_a_worker_of_another_version_is_not_used(app: Path, tmp_path: Path) -> N
     (tmp_path / "node_modules" / "webmlc" / "wasm_worker.js").unlink()
     scaled(tmp_path / "model")
     (tmp_path / "package.json").write_text('{"type": "module"}')
-    assert run(tmp_path, tmp_path / "model")["runs"] == [[1, 0, 1.5, 12]] * 3
+    assert run_installed(tmp_path, tmp_path / "model")["runs"] == [[1, 0, 1.5, 12]] * 3
     shared = tmp_path / "model" / "shared.js"
     shared.write_text(shared.read_text().replace(f'"{VERSION}"', '"0.0.9"'))
-    report = run(tmp_path, tmp_path / "model")
+    report = run_installed(tmp_path, tmp_path / "model")
     assert report["name"] == "HostError"
     assert f"(it is of webmlc 0.0.9, the page's runtime of {VERSION})" in report["message"]
 
