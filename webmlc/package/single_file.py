@@ -22,8 +22,7 @@ from pathlib import Path
 from webmlc.core.errors import ModelWarning, PackageError
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST
-from webmlc.package.model_types import MODEL_TYPES
-from webmlc.package.runtime_files import joined_script, runtime_files
+from webmlc.package.runtime_files import SUFFIXES, joined_script
 
 LARGE_BYTES = 4 << 20
 """Warn of a larger script. A page decodes all of it before the model starts to load, and browsers
@@ -33,8 +32,8 @@ MAX_BYTES = 32 << 20
 """Refuse to write a larger script. Its text, the archive and the files are in memory at once."""
 FIRST_LINE = "// A model in one script, written by webmlc:"
 """How such a script begins. Another file is not replaced."""
-_TEXTS = (".wat", ".wgsl")
-"""Files of a package that no host reads."""
+_UNUSED = (*SUFFIXES, ".wat", ".wgsl")
+"""The ends of the names of files that the script has in another form, or that no host reads."""
 
 
 def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
@@ -69,11 +68,8 @@ def single_file(folder: Path) -> str:
     """The text of the script."""
     manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     is_language_model = all(path in manifest["files"] for path in LANGUAGE_FILES)
-    runtime = runtime_files(is_language_model=is_language_model)
     manifest["files"] = {
-        path: file
-        for path, file in manifest["files"].items()
-        if path not in runtime and path != MODEL_TYPES and not path.endswith(_TEXTS)
+        path: file for path, file in manifest["files"].items() if not path.endswith(_UNUSED)
     }
     files = {MANIFEST: json.dumps(manifest, separators=(",", ":")).encode()}
     files |= {path: (folder / path).read_bytes() for path in manifest["files"]}
