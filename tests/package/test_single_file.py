@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import onnx.parser
 import pytest
 
 from tests.command_line import run
-from tests.packages import scaled
+from tests.generate.fakes import language_assets
+from tests.packages import parts, scaled
 from webmlc.core.errors import ModelWarning, PackageError
 from webmlc.package import single_file
-from webmlc.package.runtime_files import joined_script
 from webmlc.package.single_file import FIRST_LINE, write_single_file
+from webmlc.package.write import write_package
 
 RUN = """
 import { load } from "./scaled.mjs";
@@ -29,6 +31,17 @@ for (const threads of [1, 2]) {
   results.push({ runs, threads: model.threads, files: model.files.sort() });
 }
 console.log(JSON.stringify(results));
+"""
+
+GENERATE = """
+import { load } from "./scaled.mjs";
+const model = await load({ device: "wasm", threads: 1 });
+try {
+  model.generate("hello", { top_p: 2 });
+} catch ({ name, message }) {
+  console.log(`${model.hasChatTemplate} ${name}: ${message}`);
+}
+model.dispose();
 """
 
 
@@ -65,19 +78,19 @@ def test_the_script_fits_into_a_page_and_a_bundle(script: Path) -> None:
     assert not re.search(r"</|<!--|\bimport\b|new URL\(\"\./", text)
 
 
-def test_the_script_of_a_language_model_is_valid() -> None:
+def test_a_language_model_has_its_tokenizer(tmp_path: Path) -> None:
     """The libraries' names, which may equal those of the runtime, are inside of functions."""
-    text = joined_script("single_language_file.js")
-    done = subprocess.run(
-        ["node", "--input-type=module", "--check"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    write_package(tmp_path / "model", replace(parts(), assets=language_assets()))
+    write_single_file(tmp_path / "model", tmp_path / "scaled.mjs")
+    text = (tmp_path / "scaled.mjs").read_text("utf-8")
     assert "MIT License" in text
     assert "Apache-2.0" in text
+    (tmp_path / "run.mjs").write_text(GENERATE)
+    done = subprocess.run(
+        ["node", str(tmp_path / "run.mjs")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("true InputError: top_p is 2")
 
 
 def test_other_files_are_not_replaced(script: Path, tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ A package of a language model also holds the files of `runtime_js/language`. The
 the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then. A
 line `<!-- include notice.html -->` of a page stands for that file.
 
+`joined_script` joins everything that a script needs into one, for a package in a single file
+(`single_file.py`). The npm package holds the modules as they are (`npm/pack.mjs`).
+
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
 and refuses to split it.
