@@ -41,7 +41,7 @@ types: $(VENV)/.stamp node_modules/.stamp
 	npx --no-install tsc --project tsconfig.json
 
 npm:
-	@node npm/pack.mjs build
+	@node runtime_js/npm/pack.mjs build
 
 bench: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium

@@ -36,7 +36,7 @@ def packed_runtime() -> bytes:
     """The tarball, packed once in a process."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            ["node", str(ROOT / "npm" / "pack.mjs"), folder],
+            ["node", str(ROOT / "runtime_js" / "npm" / "pack.mjs"), folder],
             capture_output=True,
             text=True,
             timeout=60,

@@ -13,7 +13,7 @@ the same name: `webmlc.js`, whose models then generate text, and the page, which
 line `<!-- include notice.html -->` of a page stands for that file.
 
 `joined_script` joins everything that a script needs into one, for a package in a single file
-(`single_file.py`). The npm package holds the modules as they are (`npm/pack.mjs`).
+(`single_file.py`). The npm package holds the modules as they are (`runtime_js/npm/pack.mjs`).
 
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,

@@ -1,4 +1,4 @@
-// Pack the runtime for npm:  node npm/pack.mjs FOLDER
+// Pack the runtime for npm:  node runtime_js/npm/pack.mjs FOLDER
 //
 //   in:   runtime_js, without the pages that packages show; package.json and README.md beside this file; LICENSE
 //   out:  FOLDER/webmlc-VERSION.tgz, whose path is printed
@@ -11,11 +11,11 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 
 const HERE = import.meta.dirname;
-const ROOT = path.dirname(HERE);
-const RUNTIME = path.join(ROOT, "runtime_js");
+const RUNTIME = path.dirname(HERE);
+const ROOT = path.dirname(RUNTIME);
 
 /** The files of pages and of single files. The modules that only pages import are among them. */
-const OTHER_FILES = /\.(html|css)$|^((\w+\/)?index|page|language\/(chat_view|markdown|offline)|standalone\/(contents|embedded|single_\w+))\.js$/;
+const OTHER_FILES = /\.(html|css)$|^npm(\/|$)|^((\w+\/)?index|page|language\/(chat_view|markdown|offline)|standalone\/(contents|embedded|single_\w+))\.js$/;
 
 const isPacked = (/** @type {string} */ file) => !OTHER_FILES.test(path.relative(RUNTIME, file).replaceAll(path.sep, "/"));
 
@@ -23,7 +23,8 @@ const out = path.resolve(process.argv[2] ?? "build");
 const staging = mkdtempSync(path.join(tmpdir(), "webmlc-npm-"));
 try {
   cpSync(RUNTIME, staging, { recursive: true, filter: isPacked });
-  for (const file of ["npm/package.json", "npm/README.md", "LICENSE"]) cpSync(path.join(ROOT, file), path.join(staging, path.basename(file)));
+  const texts = [path.join(HERE, "package.json"), path.join(HERE, "README.md"), path.join(ROOT, "LICENSE")];
+  for (const file of texts) cpSync(file, path.join(staging, path.basename(file)));
   mkdirSync(out, { recursive: true });
   const options = { cwd: staging, encoding: /** @type {const} */ ("utf8"), shell: process.platform === "win32" };
   const [{ filename }] = JSON.parse(execFileSync("npm", ["pack", "--json", "--silent", "--pack-destination", out], options));
