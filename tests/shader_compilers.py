@@ -48,8 +48,13 @@ class Message:
 class CompiledShaders(emit_shaders.Shaders):
     """`Shaders` whose text both compilers accept."""
 
-    def __init__(self, text: str, entries: Mapping[str, emit_shaders.Entry]) -> None:
-        super().__init__(text, entries)
+    def __init__(
+        self,
+        text: str,
+        entries: Mapping[str, emit_shaders.Entry],
+        lines: Mapping[str, range] | None = None,
+    ) -> None:
+        super().__init__(text, entries, lines or {})
         compile_shaders(text)
 
 

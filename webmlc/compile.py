@@ -268,7 +268,8 @@ def _wasm_modules(
             continue
         compiled = _compile_kernels(kernels, machine, variant, schedule, watch)
         modules[variant] = emit_module(compiled, steps, variant)
-        watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
+        emitted = modules[variant]
+        watch(Stage(f"{variant}: wat", partial(str, emitted.text), result=emitted))
         if machine is RELAXED:
             for call in calls:
                 if call.control is None:
@@ -296,7 +297,7 @@ def _shaders(
             constants[name] = frozenset(node.attributes["constants"])
     compiled = _compile_kernels(kernels, machine, WEBGPU.device, schedule, watch)
     shaders = emit_shaders(compiled, constants)
-    watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
+    watch(Stage("webgpu: wgsl", partial(str, shaders.text), result=shaders))
     by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled[n]) for n in kernels}
     return shaders, by_entry
 
@@ -342,7 +343,7 @@ def _schedule(
 
 def _show(watch: Watcher, title: str, module: Module) -> Module:
     """Show a graph stage to the watcher, and return the module."""
-    watch(Stage(title, partial(_text, module)))
+    watch(Stage(title, partial(_text, module), result=module))
     return module
 
 

@@ -1,4 +1,5 @@
-"""The command line: `webmlc build | run | chat | check | bench | tune | serve | inspect | ops`.
+"""The command line: `webmlc build | run | chat | check | bench | tune | report | serve | inspect |
+ops`.
 
 It contains no logic: every command calls one function and prints its result.
 
@@ -45,6 +46,7 @@ from webmlc.cli.options import (
     dimensions,
 )
 from webmlc.cli.quantise import measured_loss
+from webmlc.cli.report import report
 from webmlc.cli.single_file import print_use, temporary_folder, write_script
 from webmlc.cli.tune import SHIPPED, chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
@@ -394,6 +396,7 @@ def ops(
 app.command()(chat)
 app.command()(tune)
 app.command()(tune_worker)
+app.command()(report)
 
 
 def main() -> None:

@@ -19,11 +19,16 @@ from webmlc.core.flags import dump_folder
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The result of one step: `text()` prints it; `kernel` names its kernel, if it has one."""
+    """The result of one step: `text()` prints it; `kernel` names its kernel, if it has one.
+
+    `result` is what `text` prints: a module of the graph, a loop function, or emitted code. Core
+    does not know these types, so a watcher that reads it asks for the type that it expects.
+    """
 
     title: str
     text: Callable[[], str]
     kernel: str | None = None
+    result: object = None
 
 
 Watcher = Callable[[Stage], None]

@@ -36,6 +36,7 @@ from typing import Literal
 
 from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
+from webmlc.target.line_ranges import line_ranges
 from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
@@ -75,10 +76,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The WAT text of a module, and the bytes of scratch memory that each thread needs."""
+    """The WAT text of a module, and the bytes of scratch memory that each thread needs.
+
+    `lines` are those of each kernel in the text, counted from 0: its comments, its function, and
+    the functions of its parallel loops.
+    """
 
     text: str
     scratch_bytes: int
+    lines: Mapping[str, range]
 
 
 def emit_module(
@@ -94,18 +100,16 @@ def emit_module(
         loops.extend(printed.loops)
         scratch = max(scratch, printed.scratch_bytes)
     constants, functions = share_constants(functions)
-    parts = [
+    head = [
         "(module",
         '(import "env" "memory" (memory 1 65536 shared))',
         *constants,
         THREADS,
         f"(table funcref (elem {' '.join(f'${loop}' for loop in loops)}))",
-        *functions,
-        _program(kernels, steps),
-        _RUN,
-        _warm(len(loops)),
     ]
-    return Module("\n".join(parts) + ")\n", scratch)
+    parts = [*head, *functions, _program(kernels, steps), _RUN, _warm(len(loops))]
+    lines = dict(zip(kernels, line_ranges(functions, "\n".join(head).count("\n") + 1), strict=True))
+    return Module("\n".join(parts) + ")\n", scratch, lines)
 
 
 def print_function(kernel: LoopFunction, name: str, features: str, table: int = 0) -> Printed:

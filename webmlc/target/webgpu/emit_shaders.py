@@ -13,12 +13,13 @@ A kernel with symbols has one more binding, a uniform buffer of them as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr
 from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
+from webmlc.target.line_ranges import line_ranges
 from webmlc.target.registers import register_lanes
 from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.legalise import legalise
@@ -44,10 +45,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Shaders:
-    """A WGSL module, and its entry points by kernel."""
+    """A WGSL module, its entry points by kernel, and the lines of each kernel in the text, counted
+    from 0: its comment, its bindings and its function.
+    """
 
     text: str
     entries: Mapping[str, Entry]
+    lines: Mapping[str, range] = field(default_factory=dict)
 
 
 def emit_shaders(
@@ -65,7 +69,10 @@ def emit_shaders(
     }
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     preamble = [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
-    text = "\n".join([*preamble, *helpers, *(shader.text for shader in shaders.values())])
+    texts = [shader.text for shader in shaders.values()]
+    text = "\n".join([*preamble, *helpers, *texts])
+    first = sum(part.count("\n") + 1 for part in (*preamble, *helpers))
+    lines = dict(zip(shaders, line_ranges(texts, first), strict=True))
     entries = {
         name: Entry(
             wgsl_name(kernels[name].name),
@@ -76,7 +83,7 @@ def emit_shaders(
         )
         for name, shader in shaders.items()
     }
-    return Shaders(text, entries)
+    return Shaders(text, entries, lines)
 
 
 def emit_shader(function: LoopFunction, constants: frozenset[str], number: int = 0) -> Shader:

@@ -1,0 +1,206 @@
+"""The data of a report: every ONNX node leads to a kernel or to a reason, and every kernel to its
+lines. What the page runs computes what the package computes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+import wasmtime
+
+from tests.small_models import model_of, random
+from webmlc.compile import build
+from webmlc.host.load import load, read_manifest
+from webmlc.host.wasm import SharedMemory, engine_config, instantiate
+from webmlc.report.measurable import measurable
+from webmlc.report.nodes import FATES
+from webmlc.report.programs import all_symbols
+from webmlc.report.write_report import Report, write_report
+
+GRAPH = """
+small (float[n, 4] x, bool flag) => (float[n, 2, 2] y, float[n, 4] z) {
+  [product] a = MatMul(x, w)
+  [sum] b = Add(a, c)
+  [clip] d = Relu(b)
+  [same] e = Identity(d)
+  [axes] shape = Constant<value = int64[3] {-1, 2, 2}>()
+  [view] y = Reshape(e, shape)
+  [scaled] k = Mul(c, c)
+  [part] f = Sub(d, k)
+  [choice] z = If(flag)<
+    then_branch = t () => (float[n, 4] p) { [twice] p = Add(f, f) },
+    else_branch = u () => (float[n, 4] q) { [negated] q = Neg(f) }
+  >
+}
+"""
+STATIC = """
+static (float[1, 4] x) => (float[1, 4] y) {
+  [product] a = MatMul(x, w)
+  [sum] b = Add(a, c)
+  [clip] y = Relu(b)
+}
+"""
+
+
+def weights() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {"w": random(rng, 4, 4), "c": random(rng, 4)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a node of every fate."""
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    onnx.save(model_of(GRAPH, weights()), str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(model: Path) -> Report:
+    return write_report(model, model.with_name("report.html"), sizes={"n": 3})
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package whose sizes are known, so that a page can run it."""
+    folder = tmp_path_factory.mktemp("static")
+    build(model_of(STATIC, weights()), folder / "package", emit_text=True)
+    return folder / "package"
+
+
+def all_names(graph: onnx.GraphProto) -> list[str]:
+    """The names of all nodes, also those in sub-graphs."""
+    names = []
+    for node in graph.node:
+        names.append(node.name)
+        for attribute in node.attribute:
+            names += all_names(attribute.g)
+    return names
+
+
+def test_every_node_has_a_kernel_or_a_reason(model: Path, report: Report) -> None:
+    nodes = {node["name"]: number for number, node in enumerate(report.data["nodes"])}
+    assert sorted(nodes) == sorted(all_names(onnx.load(str(model)).graph))
+    computed = {
+        node
+        for program in report.data["programs"].values()
+        for step in program["steps"]
+        for node in step["nodes"]
+    }
+    fates = {name: report.data["nodes"][n].get("fate", "") for name, n in nodes.items()}
+    assert {n for n in nodes if not fates[n]} == {n for n in nodes if nodes[n] in computed}
+    assert set(fates.values()) - {""} <= FATES.keys()
+    assert fates["product"] == fates["sum"] == fates["clip"] == fates["twice"] == ""
+    assert fates["axes"] == "constant"
+    assert fates["scaled"] == "folded"
+    assert fates["same"] == "removed"
+    stages = {node["name"]: node.get("stage") for node in report.data["nodes"]}
+    assert stages["scaled"] == "infer shapes"
+    assert stages["same"] == "simplify"
+
+
+def test_nodes_of_branches_are_inside_the_branch(report: Report) -> None:
+    nodes = report.data["nodes"]
+    (inner,) = (node for node in nodes if node["name"] == "twice")
+    assert nodes[inner["parent"]]["name"] == "choice"
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_the_lines_of_a_kernel_hold_its_function(report: Report, device: str) -> None:
+    kernels = report.data["programs"][device]["kernels"]
+    assert kernels
+    taken: set[tuple[str, int]] = set()
+    for kernel in kernels:
+        lines = report.data["texts"][kernel["text"]].split("\n")
+        first, end = kernel["lines"]
+        text = "\n".join(lines[first:end])
+        name = kernel["name"] if kernel["text"] == "webgpu" else rf"{kernel['name']}(_cpu)?"
+        pattern = r"^fn {}\(" if kernel["text"] == "webgpu" else r"^\(func \${}[ )]"
+        assert len(re.findall(pattern.format(name), text, re.MULTILINE)) == 1
+        assert text.startswith(("//", ";;", "@", "(func"))
+        places = {(kernel["text"], line) for line in range(first, end)}
+        assert taken.isdisjoint(places)
+        taken |= places
+        assert kernel["rule"] and kernel["loops"].startswith("@T.kernel")
+    assert any(kernel["trace"] for kernel in kernels)
+
+
+def test_steps_of_several_nodes_name_them_all(report: Report) -> None:
+    nodes = report.data["nodes"]
+    steps = report.data["programs"]["wasm"]["steps"]
+    names = [{nodes[n]["name"] for n in step["nodes"]} for step in steps]
+    assert any({"product", "sum", "clip"} <= group for group in names)
+
+
+def test_memory_does_not_overlap(report: Report) -> None:
+    for program in report.data["programs"].values():
+        for plan in program["memory"]:
+            for number, (_, first, last, offset, size) in enumerate(plan["boxes"]):
+                assert offset >= 0 and offset + size <= plan["bytes"]
+                for _, other_first, other_last, other, other_size in plan["boxes"][:number]:
+                    together = first <= other_last and other_first <= last
+                    assert not together or offset + size <= other or other + other_size <= offset
+
+
+def test_the_page_holds_the_data(model: Path, report: Report) -> None:
+    page = model.with_name("report.html").read_text("utf-8")
+    (packed,) = re.findall(r'id="part-data">(.*?)</script>', page)
+    assert json.loads(zlib.decompress(base64.b64decode(packed))) == json.loads(
+        json.dumps(report.data)
+    )
+    assert "<!-- SCRIPT -->" not in page and "src=" not in page.partition("<script")[0]
+    assert "branches" in report.data["run"]["reason"]  # this model cannot run in the page
+
+
+def test_a_package_has_a_report(package: Path, tmp_path: Path) -> None:
+    data = write_report(package, tmp_path / "report.html").data
+    assert [node["name"] for node in data["nodes"]] == ["product", "sum", "clip"]
+    program = data["programs"]["wasm"]
+    kernels = program["kernels"]
+    assert all(
+        "lines" in kernel for device in data["programs"].values() for kernel in device["kernels"]
+    )
+    assert "flops" not in program["steps"][0] and "trace" not in kernels[0]
+
+
+def test_the_plan_of_the_page_computes_what_the_package_computes(package: Path) -> None:
+    """Follow the plan as `measure_here.js` does, with a real input in place of a random one."""
+    host = load(package, device="wasm")
+    x = np.array([[1, -2, 3, 0.5]], np.float32)
+    expected = host.run({"x": x})["y"]
+    manifest = read_manifest(package)
+    plan, parts = measurable(manifest, package, all_symbols(manifest, {}))
+    binary = zlib.decompress(base64.b64decode(parts["module-simd128"]))
+    engine = wasmtime.Engine(engine_config())
+    pages = -(-plan["total"] // 65536)
+    kind = wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True)
+    memory = SharedMemory(engine, kind)
+    data = memory.bytes
+
+    def write(address: int, values: bytes) -> None:
+        data[address : address + len(values)] = np.frombuffer(values, np.uint8)
+
+    write(1024, struct.pack(f"<{len(plan['slots'])}i", *plan["slots"]))
+    write(256, struct.pack("<2i", *plan["scratch"]))
+    constants = base64.b64decode(parts["constants"])
+    for address, size in plan["constants"]:
+        write(address, constants[:size])
+        constants = constants[size:]
+    names = [b.name for b in manifest.programs["wasm"].buffers]
+    write(plan["slots"][names.index("x")], x.tobytes())
+    run = instantiate(engine, wasmtime.Module(engine, binary), memory)
+    for step in plan["steps"]:
+        run(step, step + 1, 0, 1)
+    address = plan["slots"][names.index(manifest.outputs[0].buffer)]
+    actual = data[address : address + expected.nbytes].view(np.float32).reshape(expected.shape)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

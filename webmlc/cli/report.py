@@ -1,0 +1,62 @@
+"""The command `webmlc report`: a page that shows where everything of a model comes from."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from webmlc.cli.console import StageProgress, console, number
+from webmlc.cli.options import ConstantInputs, Dimensions, TargetChoice, dimensions
+from webmlc.cli.tune import chooser
+
+
+def report(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL|PACKAGE",
+            help="A model file, or the folder of a package.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+    dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="The most tokens of a language model.", show_default="as it was trained"
+        ),
+    ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE|shipped", help="Use the schedules of `webmlc tune`."),
+    ] = None,
+) -> None:
+    """Write a page that shows a model's nodes, kernels, code, memory and times.
+
+    The report of a package lacks what a package does not hold: the model's graph, and schedules.
+    """
+    from webmlc.frontend.bind_constants import read_constants
+    from webmlc.report.write_report import write_report
+
+    with ExitStack() as stack:
+        choose, _ = chooser(stack, tuned, "")
+        advance = stack.enter_context(StageProgress(f"Reporting {source.name}", quiet=False))
+        write_report(
+            source,
+            out,
+            target.value,
+            constants=read_constants(constant),
+            context=context,
+            sizes=dimensions(dim),
+            choose=choose,
+            on_stage=advance,
+        )
+    console.print(f"Wrote {out} ({number(out.stat().st_size)} bytes). Open it in a browser.")

@@ -1,0 +1,35 @@
+"""List the `Constant` nodes of an ONNX file, which reading turns into constants.
+
+In: the path of an ONNX model. Out: the name of each such node, by its output. `webmlc report` says
+of them that they are constants.
+
+    >>> constant_nodes("model.onnx")  # doctest: +SKIP
+    {'axes': 'Constant_3'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from onnx import GraphProto, NodeProto
+
+
+def constant_nodes(path: str | Path) -> dict[str, str]:
+    """The names of the `Constant` nodes by their outputs, also those in sub-graphs."""
+    model = onnx.load(str(path), load_external_data=False)
+    return {
+        node.output[0]: node.name or node.output[0]
+        for node in _nodes(model.graph)
+        if node.op_type == "Constant" and node.output
+    }
+
+
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """The nodes of a graph and of its sub-graphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)

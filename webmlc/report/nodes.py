@@ -1,0 +1,179 @@
+"""Say what became of every ONNX node: its kernels, or the reason why it has none.
+
+In: the passes over the graph (`recorder`), and the nodes that steps compute. Out: one `ModelNode`
+per node of the model, in its order. A node ends in one of these ways:
+
+- a step of a program computes it, perhaps together with others: it has no fate;
+- `constant`: its value is in the file (a `Constant` node);
+- `folded`: its inputs are known, so the compiler computed its value;
+- `alias`: it only changes the shape, so its output is at the address of its input;
+- `removed`: a pass left no kernel of it, because it changes nothing or nothing reads it, or because
+  others do its work.
+
+The last two of these also say which pass that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from webmlc.graph.ir import Function, Module, Node
+from webmlc.report.recorder import GraphStage, inner_functions
+
+FATES = {
+    "constant": "A constant of the model. It has no kernel.",
+    "folded": "All its inputs are known when the model is built, so the compiler computed it.",
+    "alias": "It only changes the shape: its output is the memory of its input, under a new shape.",
+    "control": "It decides which steps run next. The kernels of its sub-graphs do the work.",
+    "removed": "This pass left no kernel of it: it changes nothing, nothing reads its result, or "
+    "other nodes do its work.",
+}
+"""What each fate means, in the words of the page."""
+_SIZE = 8
+"""The most elements of an attribute that the page shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNode:
+    """A node of the model.
+
+    - `name`: that of the file, else its first output. It is what `origin`s hold.
+    - `types`: of its outputs, as text, where they are known.
+    - `parent`: the node in whose sub-graph it is, by number.
+    - `fate`: a key of `FATES`, or "" for a node that a step computes.
+    - `stage`: the pass that removed or folded it.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: str = ""
+    types: tuple[str, ...] = ()
+    parent: int | None = None
+    fate: str = ""
+    stage: str = ""
+
+
+def model_nodes(
+    graphs: Sequence[GraphStage], computed: Collection[str], constants: Mapping[str, str]
+) -> list[ModelNode]:
+    """The nodes of the model, and what became of them.
+
+    `computed` are the nodes that steps compute. `constants` are the names of `Constant` nodes by
+    output, which reading removed.
+    """
+    listing: list[tuple[Node, int | None]] = []
+    _list(graphs[0].module.main, None, listing)
+    types = _types(graphs)
+    fates = _Fates(graphs, frozenset(computed))
+    nodes = [
+        ModelNode(name, "Constant", (), (output,), "", types.get(output, ()), None, "constant")
+        for output, name in constants.items()
+    ]
+    base = len(nodes)
+    for node, parent in listing:
+        fate, stage = fates.of(node)
+        nodes.append(
+            ModelNode(
+                node.name,
+                f"{node.domain}.{node.op}" if node.domain else node.op,
+                node.inputs,
+                node.outputs,
+                _attributes(node),
+                tuple(text for output in node.outputs for text in types.get(output, ("",))),
+                None if parent is None else base + parent,
+                fate,
+                stage,
+            )
+        )
+    return nodes
+
+
+def _list(function: Function, parent: int | None, listing: list[tuple[Node, int | None]]) -> None:
+    """Append the nodes of a function with the number of the node around them."""
+    for node in function.nodes:
+        number = len(listing)
+        listing.append((node, parent))
+        for inner in inner_functions(node):
+            _list(inner, number, listing)
+
+
+def _types(graphs: Iterable[GraphStage]) -> dict[str, tuple[str]]:
+    """The types of values: the first ones that a pass inferred."""
+    types: dict[str, tuple[str]] = {}
+    for stage in graphs:
+        for function in stage.module.functions.values():
+            for value, type_ in function.types.items():
+                types.setdefault(value, (str(type_),))
+            for value, array in function.constants.items():
+                types.setdefault(value, (f"{array.dtype}[{', '.join(map(str, array.shape))}]",))
+    return types
+
+
+class _Fates:
+    """What became of nodes. A node is gone after the first pass whose nodes do not name it, unless
+    a later pass names it again.
+    """
+
+    def __init__(self, graphs: Sequence[GraphStage], computed: frozenset[str]) -> None:
+        self.computed = computed
+        self.known: dict[str, str] = {}
+        self.last: dict[str, int] = {}
+        self.titles = [stage.title for stage in graphs]
+        self.shared = max(i for i, title in enumerate(self.titles) if ": " not in title)
+        self.views: set[str] = set()
+        for number, stage in enumerate(graphs):
+            self.last |= dict.fromkeys(stage.origins, number)
+            for function in stage.module.functions.values():
+                for value in function.constants:
+                    self.known.setdefault(value, stage.title)
+            if number > self.shared:
+                self.views |= _views(stage.module)
+
+    def of(self, node: Node) -> tuple[str, str]:
+        """The fate of a node, and the pass that decided it."""
+        if not self.computed.isdisjoint(node.origin):
+            return "", ""
+        outputs = [output for output in node.outputs if output]
+        if outputs and all(output in self.known for output in outputs):
+            return "folded", self.known[outputs[0]]
+        if not self.views.isdisjoint(node.origin):
+            return "alias", ""
+        if any(True for _ in inner_functions(node)):
+            return "control", ""
+        last = max(self.last.get(origin, 0) for origin in node.origin)
+        return "removed", self.titles[min(last + 1, len(self.titles) - 1)]
+
+
+def _views(module: Module) -> set[str]:
+    """The ONNX nodes that became views."""
+    return {
+        origin
+        for function in module.functions.values()
+        for node in function.nodes
+        if node.op == "View"
+        for origin in node.origin
+    }
+
+
+def _attributes(node: Node) -> str:
+    """The attributes as text. Large arrays are given by their type."""
+    return ", ".join(f"{name} = {_attribute(v)}" for name, v in sorted(node.attributes.items()))
+
+
+def _attribute(value: Any) -> str:
+    match value:
+        case np.ndarray() if value.size > _SIZE:
+            return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+        case np.ndarray():
+            return str(value.tolist())
+        case Function():
+            return f"a graph of {len(value.nodes)} nodes"
+        case tuple():
+            return f"[{', '.join(map(_attribute, value[:_SIZE]))}{', …' * (len(value) > _SIZE)}]"
+    return str(value)

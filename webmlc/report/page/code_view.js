@@ -1,0 +1,99 @@
+// The emitted code: only the lines in view are elements, so a text of any length scrolls at once.
+
+import { build, byId, countText } from "./parts.js";
+
+/** @typedef {import("./state.js").State} State */
+
+const LINE_HEIGHT = 18; // pixels of a line, as in report.css
+const MARGIN = 12; // lines above and below those in view
+const TEXT_NAMES = /** @type {Record<string, string>} */ ({ relaxed: "WebAssembly text", webgpu: "WGSL" });
+const TOKEN = /(;;.*|\/\/.*)|(\$[\w.]+|\b(?:fn|func|loop|block|if|else|then|for|while|var|let|const|local|param|return)\b)/g;
+
+/** @param {State} state */
+export function openCode(state) {
+  const scroller = byId("lines");
+  const page = byId("page");
+  /** @type {Map<string, string[]>} */
+  const texts = new Map();
+  let shown = "";
+  let shownLine = -1;
+  let cursor = -1; // the line of the keyboard
+
+  const name = () => state.kernel?.text ?? (state.data.texts.relaxed && state.device === "wasm" ? "relaxed" : Object.keys(state.data.texts).at(-1) ?? "");
+  const lines = () => {
+    const key = name();
+    const split = texts.get(key) ?? (state.data.texts[key] ?? "").split("\n");
+    texts.set(key, split);
+    return split;
+  };
+  const render = () => {
+    const all = lines();
+    const first = Math.max(0, Math.floor(scroller.scrollTop / LINE_HEIGHT) - MARGIN);
+    const last = Math.min(all.length, first + Math.ceil(scroller.clientHeight / LINE_HEIGHT) + 2 * MARGIN);
+    const mine = state.kernel?.lines ?? [-1, -1];
+    const rows = [];
+    for (let i = first; i < last; i++) {
+      const row = build("div", { className: `row${i >= mine[0] && i < mine[1] ? " mine" : ""}${i === cursor ? " cursor" : ""}` });
+      row.dataset.line = i;
+      row.style.top = `${i * LINE_HEIGHT}px`;
+      row.append(build("i", {}, String(i + 1)), ...coloured(all[i]));
+      rows.push(row);
+    }
+    page.replaceChildren(...rows);
+  };
+  const reveal = (/** @type {number} */ line) => {
+    const top = line * LINE_HEIGHT;
+    const { scrollTop, clientHeight } = scroller;
+    if (top < scrollTop || top > scrollTop + clientHeight - 2 * LINE_HEIGHT) scroller.scrollTop = Math.max(0, top - 2 * LINE_HEIGHT);
+  };
+  const update = () => {
+    const all = lines();
+    page.style.height = `${all.length * LINE_HEIGHT}px`;
+    const { kernel } = state;
+    byId("codename").textContent = kernel ? kernel.name : TEXT_NAMES[name()] ?? "Code";
+    const [first, end] = kernel?.lines ?? [0, 0];
+    const range = end ? `lines ${first + 1} to ${end} of ${countText(all.length, "line")}` : all.length > 1 ? countText(all.length, "line") : "";
+    const missing = kernel && !kernel.lines ? "The package was built without --emit-text, so it does not hold this text." : "";
+    byId("codenote").textContent = missing || `${TEXT_NAMES[name()] ?? ""} ${range}`;
+    const { line } = state.selection;
+    if (line !== undefined && (name() !== shown || line !== shownLine)) {
+      cursor = line;
+      reveal(line);
+    }
+    [shown, shownLine] = [name(), line ?? -1];
+    render();
+  };
+
+  scroller.addEventListener("scroll", render);
+  new ResizeObserver(render).observe(scroller);
+  page.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+    const row = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(".row"));
+    if (!row || getSelection()?.toString()) return;
+    cursor = Number(row.dataset.line);
+    if (!state.selectLine(name(), cursor)) render();
+  });
+  scroller.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20 };
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
+    if (event.key === "Enter") state.selectLine(name(), cursor);
+    else if (step) {
+      cursor = Math.max(0, Math.min(lines().length - 1, cursor + step));
+      reveal(cursor);
+      render();
+    } else return;
+    event.preventDefault();
+  });
+  state.listen(update);
+  update();
+}
+
+/** A line as text and coloured words. @param {string} line */
+function coloured(line) {
+  const parts = [];
+  let end = 0;
+  for (const match of line.matchAll(TOKEN)) {
+    parts.push(line.slice(end, match.index), build(match[1] ? "em" : "b", {}, match[0]));
+    end = match.index + match[0].length;
+  }
+  return [...parts, line.slice(end)];
+}

@@ -1,0 +1,148 @@
+// What is selected: the node, the kernel that computes it, and how that was made.
+
+import { build, byId, byteText, countText, short, timeText } from "./parts.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./types.d.ts").Kernel} Kernel */
+/** @typedef {import("./types.d.ts").Step} Step */
+
+const MOST_CHIPS = 60; // buttons in one list
+const DEVICE_NAMES = { wasm: "CPU (WebAssembly)", webgpu: "GPU (WGSL)" };
+
+/** @param {State} state */
+export function openDetails(state) {
+  const show = () => {
+    const { node, step } = state.selection;
+    byId("selected").replaceChildren(
+      ...(node === undefined && step === undefined ? overview(state) : []),
+      ...(node === undefined ? [] : nodePart(state, node)),
+      ...(step === undefined ? [] : stepPart(state, step)),
+    );
+  };
+  state.listen(show);
+  show();
+}
+
+/** A list of terms and their values. @param {[string, Node | string | number | undefined][]} rows */
+function facts(rows) {
+  const list = build("dl", { className: "facts" });
+  for (const [term, value] of rows) if (value !== undefined && value !== "") list.append(build("dt", {}, term), build("dd", {}, typeof value === "number" ? String(value) : value));
+  return list;
+}
+
+/** Buttons. @param {{ text: string, go?: () => void, current?: boolean }[]} items */
+function chips(items) {
+  const list = build("div", { className: "chips" });
+  for (const { text, go, current } of items.slice(0, MOST_CHIPS)) {
+    list.append(go ? build("button", { type: "button", className: current ? "current" : "", onclick: go }, text) : build("code", {}, text));
+  }
+  if (items.length > MOST_CHIPS) list.append(build("span", { className: "note" }, `and ${items.length - MOST_CHIPS} more`));
+  return list;
+}
+
+/** What the page shows before anything is selected. @param {State} state */
+function overview(state) {
+  const { data } = state;
+  const names = (/** @type {{ name: string, type: string }[]} */ ports) => ports.map(({ name, type }) => `${name}: ${type}`).join("; ");
+  const sizes = Object.entries(data.symbols).map(([name, size]) => `${name} = ${size}`).join(", ");
+  const fates = new Map();
+  for (const { fate = "" } of data.nodes) fates.set(fate, (fates.get(fate) ?? 0) + 1);
+  const counts = [...fates].filter(([fate]) => fate).map(([fate, count]) => `${count.toLocaleString("en")} ${fate}`);
+  return [
+    build("h2", {}, data.name),
+    facts([
+      ["Inputs", names(data.inputs)],
+      ["Outputs", names(data.outputs)],
+      ["Sizes", sizes && `${sizes} (the figures hold for these)`],
+      ["Nodes", countText(data.nodes.length, "node")],
+      ["Without a kernel", counts.join(", ")],
+      ["Steps", `${countText(state.program.steps.length, "step")}, which call ${countText(state.program.kernels.length, "kernel")}`],
+      ["Compiler", data.compiler],
+    ]),
+    build("p", { className: "note" }, "Select a node of the graph, a row of the tables or a line of the code: the other views show what belongs to it."),
+  ];
+}
+
+/** @param {State} state @param {number} number */
+function nodePart(state, number) {
+  const node = state.data.nodes[number];
+  const values = (/** @type {string[]} */ names, /** @type {(value: string) => number[]} */ nodesOf) =>
+    chips(
+      names.filter(Boolean).flatMap((value) => {
+        const targets = nodesOf(value);
+        return targets.length ? targets.map((target) => ({ text: `${value} · ${state.data.nodes[target].op ?? state.data.nodes[target].name}`, go: () => state.select({ node: target }) })) : [{ text: value }];
+      }),
+    );
+  const outputs = node.outputs ?? [];
+  const steps = state.stepsOfNode(number);
+  const fate = node.fate ?? "";
+  const reason = fate ? `${state.data.fates[fate]}${node.stage ? ` Pass: ${node.stage}.` : ""}` : steps.length ? "" : "No step of this program computes it; the other program does.";
+  return [
+    build("h2", { id: "node" }, node.name, " ", build("small", {}, node.op ?? "")),
+    facts([
+      ["No kernel", reason],
+      ["Attributes", node.attributes],
+      ["Types", (node.types ?? []).filter(Boolean).join("; ")],
+      ["Reads", values(node.inputs ?? [], (value) => { const maker = state.producers.get(value); return maker === undefined ? [] : [maker]; })],
+      ["Result to", values(outputs, (value) => state.consumers.get(value) ?? [])],
+      ["Part of", node.parent === undefined ? undefined : chips([{ text: state.data.nodes[node.parent].name, go: () => state.select({ node: node.parent }) }])],
+      ["Steps", steps.length > 1 ? chips(steps.map((step) => ({ text: `${step} · ${state.program.kernels[state.program.steps[step].kernel]?.name ?? ""}`, go: () => state.select({ node: number, step }), current: step === state.selection.step }))) : undefined],
+    ]),
+  ];
+}
+
+/** @param {State} state @param {number} number */
+function stepPart(state, number) {
+  const step = state.program.steps[number];
+  const kernel = state.program.kernels[step.kernel];
+  if (!kernel) return [build("h3", {}, `Step ${number}`), facts([["Decides", `${step.control}: which step is next`]])];
+  const shared = state.stepsOfKernel(step.kernel);
+  const buffers = (/** @type {number[]} */ list) => list.map((buffer) => { const [name, type, kind] = state.program.buffers[buffer]; return `${name}: ${type}${kind === "scratch" ? "" : ` (${kind})`}`; }).join("; ");
+  const nodes = [
+    ...step.nodes.map((node) => ({ text: `${state.data.nodes[node].op ?? ""} ${state.data.nodes[node].name}`.trim(), go: () => state.select({ node, step: number }), current: node === state.selection.node })),
+    ...step.origin.map((text) => ({ text })),
+  ];
+  return [
+    build("h3", {}, `Step ${number} of ${state.program.steps.length}`),
+    build("h2", { id: "kernel" }, kernel.name, " ", build("small", {}, DEVICE_NAMES[step.device])),
+    facts([
+      ["Computes", chips(nodes)],
+      ["On the CPU", step.reason],
+      ["Runs", step.once ? "once, when the model is loaded" : undefined],
+      ["Operations", step.flops === undefined ? undefined : step.flops.toLocaleString("en")],
+      ["Bytes", `${step.least.toLocaleString("en")} at least${step.moved === undefined ? "" : `; ${step.moved.toLocaleString("en")} to and from registers`}`],
+      ["Intensity", step.flops ? `${(step.flops / step.least).toFixed(2)} operations per byte` : undefined],
+      ["Time", timeOf(state, number, step)],
+      ["Reads", buffers(step.reads)],
+      ["Writes", buffers(step.writes)],
+      ["Same code", shared.length > 1 ? chips(shared.map((other) => ({ text: `step ${other}`, go: () => state.select({ step: other }), current: other === number }))) : undefined],
+    ]),
+    ...schedulePart(kernel),
+  ];
+}
+
+/** The measured time of a step, beside what the machine could do. @param {State} state @param {number} number @param {Step} step */
+function timeOf(state, number, step) {
+  const times = state.measured;
+  const ms = times?.steps[number];
+  if (!times || ms === undefined) return "not measured yet";
+  const parts = [timeText(ms), `${((100 * ms) / times.total).toFixed(1)} % of all steps`];
+  if (step.flops && ms) parts.push(short(step.flops / ms * 1000, "operations/s"));
+  if (ms) parts.push(short(step.least / ms * 1000, "B/s"));
+  if (times.peak && ms) {
+    const least = Math.max((step.flops ?? 0) / times.peak.flops, step.least / times.peak.bytes) * 1000;
+    parts.push(`${((100 * least) / ms).toFixed(0)} % of the roofline`);
+  }
+  return parts.join(" · ");
+}
+
+/** The schedule of a kernel. @param {Kernel} kernel */
+function schedulePart({ rule, trace = [], loops = "", tuning }) {
+  if (rule === undefined) return [];
+  const changes = tuning && `${JSON.stringify(tuning.changes)}, ${(1 / tuning.ratio).toFixed(2)}× as fast on ${tuning.platform}`;
+  return [
+    facts([["Schedule", `rule ${rule}, ${countText(trace.length, "step")}`], ["Tuned", changes]]),
+    build("details", {}, build("summary", {}, "Loops before the schedule"), build("pre", { className: "loops", tabIndex: 0 }, loops)),
+    build("details", { open: trace.length > 0 && trace.length <= 12 }, build("summary", {}, "Trace of the schedule"), build("ol", { className: "trace", tabIndex: 0 }, ...trace.map((text) => build("li", {}, text)))),
+  ];
+}

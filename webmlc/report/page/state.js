@@ -1,0 +1,136 @@
+// The report's data with its indices, and what is selected. Every view listens to it.
+
+/** @typedef {import("./types.d.ts").Data} Data */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Selection} Selection */
+/** @typedef {import("./types.d.ts").Times} Times */
+
+export class State {
+  /** @type {"wasm" | "webgpu"} */
+  device;
+  /** @type {Selection} */
+  selection = {};
+  /** @type {Partial<Record<string, Times>>} By device. */
+  times = {};
+  /** @type {(() => void)[]} */
+  #listeners = [];
+  /** @type {Map<number, number[]>} The steps of each node. */
+  #stepsOfNode = new Map();
+  /** @type {number[][]} */
+  #stepsOfKernel = [];
+  /** @type {Map<string, { start: number, end: number, kernel: number }[]>} The lines of the kernels of each text, in order. */
+  #lines = new Map();
+
+  /** @param {Data} data */
+  constructor(data) {
+    this.data = data;
+    /** @type {Map<string, number>} The node that computes each value. */
+    this.producers = new Map();
+    /** @type {Map<string, number[]>} The nodes that read each value. */
+    this.consumers = new Map();
+    for (const [number, { inputs = [], outputs = [] }] of data.nodes.entries()) {
+      for (const value of outputs) if (value) this.producers.set(value, number);
+      for (const value of new Set(inputs)) if (value) this.consumers.set(value, [...(this.consumers.get(value) ?? []), number]);
+    }
+    this.device = data.programs.wasm ? "wasm" : "webgpu";
+    this.#index();
+  }
+
+  get program() {
+    return /** @type {Program} */ (this.data.programs[this.device]);
+  }
+
+  /** The selected step, or undefined. */
+  get step() {
+    return this.selection.step === undefined ? undefined : this.program.steps[this.selection.step];
+  }
+
+  /** The kernel of the selected step, or undefined. */
+  get kernel() {
+    return this.step === undefined ? undefined : this.program.kernels[this.step.kernel];
+  }
+
+  /** The measured times of the current program. */
+  get measured() {
+    return this.times[this.device];
+  }
+
+  /** Call a function after each change. @param {() => void} listener */
+  listen(listener) {
+    this.#listeners.push(listener);
+  }
+
+  changed() {
+    for (const listener of this.#listeners) listener();
+  }
+
+  /** Show the program of a device. The node stays selected. @param {"wasm" | "webgpu"} device */
+  choose(device) {
+    this.device = device;
+    this.#index();
+    const { node } = this.selection;
+    if (node === undefined) this.changed();
+    else this.select({ node });
+  }
+
+  /** @param {number} node */
+  stepsOfNode(node) {
+    return this.#stepsOfNode.get(node) ?? [];
+  }
+
+  /** @param {number} kernel */
+  stepsOfKernel(kernel) {
+    return this.#stepsOfKernel[kernel] ?? [];
+  }
+
+  /** The kernel of a line, or undefined. @param {string} text @param {number} line */
+  kernelOfLine(text, line) {
+    const ranges = this.#lines.get(text) ?? [];
+    let low = 0;
+    for (let high = ranges.length; low < high; ) {
+      const middle = (low + high) >> 1;
+      if (ranges[middle].end <= line) low = middle + 1;
+      else high = middle;
+    }
+    return low < ranges.length && ranges[low].start <= line ? ranges[low].kernel : undefined;
+  }
+
+  /** Select a node, a step, or both; what is missing follows from the other. @param {Selection} selection */
+  select({ node, step, line }) {
+    if (step === undefined && node !== undefined) step = this.stepsOfNode(node)[0];
+    const nodes = step === undefined ? [] : this.program.steps[step].nodes;
+    if (node === undefined) node = nodes.includes(this.selection.node ?? -1) ? this.selection.node : nodes[0];
+    this.selection = { node, step, line };
+    line ??= this.kernel?.lines?.[0];
+    this.selection.line = line;
+    this.changed();
+  }
+
+  /** Select the kernel of a line. Returns false if the line belongs to none. @param {string} text @param {number} line */
+  selectLine(text, line) {
+    const kernel = this.kernelOfLine(text, line);
+    if (kernel === undefined) return false;
+    const steps = this.stepsOfKernel(kernel);
+    const current = this.selection.step;
+    this.select({ step: current !== undefined && steps.includes(current) ? current : steps[0], line });
+    return true;
+  }
+
+  #index() {
+    const { steps, kernels } = this.program;
+    this.#stepsOfNode = new Map();
+    this.#stepsOfKernel = kernels.map(() => []);
+    for (const [number, { nodes, kernel }] of steps.entries()) {
+      for (const node of nodes) this.#stepsOfNode.set(node, [...this.stepsOfNode(node), number]);
+      this.#stepsOfKernel[kernel]?.push(number);
+    }
+    this.#lines = new Map();
+    for (const [kernel, { text, lines }] of kernels.entries()) {
+      if (!lines) continue;
+      const ranges = this.#lines.get(text) ?? [];
+      ranges.push({ start: lines[0], end: lines[1], kernel });
+      this.#lines.set(text, ranges);
+    }
+    for (const ranges of this.#lines.values()) ranges.sort((a, b) => a.start - b.start);
+  }
+}

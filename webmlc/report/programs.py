@@ -1,0 +1,226 @@
+"""Describe the programs of a package for its report: steps, kernels, buffers and memory.
+
+In: a manifest, and what a build recorded, if there was one. Out: JSON values. Steps refer to nodes,
+kernels and buffers by number.
+
+    programs(manifest, Sources(nodes, parts, recorder), {"batch": 1})["wasm"]["steps"][0]["kernel"]
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from webmlc.core.machine import Device
+from webmlc.core.sizes import evaluate_size
+from webmlc.package.manifest import Bind, Manifest, Program, Step
+from webmlc.package.memory_plan import Layout, layout, lifetimes, load_lifetimes, used_on
+from webmlc.package.step_work import StepWork, step_work
+from webmlc.package.transfers import stages
+from webmlc.package.write import Parts
+from webmlc.report.nodes import ModelNode
+from webmlc.report.recorder import KernelSchedule, Recorder
+from webmlc.target.kernel_work import KernelWork
+
+VARIANT = "relaxed"
+"""The WebAssembly module that a report shows: what most browsers run."""
+SHADERS = "webgpu"
+"""The name of the shaders beside the names of WebAssembly modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a report knows beside the manifest.
+
+    `parts` and `recorder` are those of the build. A report of a package has neither, but `lines` of
+    kernels by the name of their text.
+    """
+
+    nodes: Sequence[ModelNode]
+    parts: Parts | None = None
+    recorder: Recorder | None = None
+    lines: Mapping[str, Mapping[str, range]] = field(default_factory=dict)
+
+
+def all_symbols(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """A value for every symbol of every program. A symbol without a size is 1."""
+    names = [symbol.name for symbol in manifest.symbols]
+    names += [name for program in manifest.programs.values() for name in program.bound]
+    names += [loop.symbol for program in manifest.programs.values() for loop in program.loops]
+    return {name: sizes.get(name, 1) for name in names}
+
+
+def programs(
+    manifest: Manifest, sources: Sources, symbols: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """The programs by device. `symbols` has a value for every symbol (`all_symbols`)."""
+    return {device: _program(manifest, device, sources, symbols) for device in manifest.programs}
+
+
+def _program(
+    manifest: Manifest, device: Device, sources: Sources, symbols: Mapping[str, int]
+) -> dict[str, Any]:
+    program = manifest.programs[device]
+    kernels = {step.kernel: step for step in program.steps if step.control is None}
+    numbers = {name: number for number, name in enumerate(kernels)}
+    buffers = {buffer.name: number for number, buffer in enumerate(program.buffers)}
+    sizes = {b.name: max(evaluate_size(b.bytes, symbols), 0) for b in program.buffers}
+    resources = program.resources
+    return {
+        "steps": _steps(program, device, sources, symbols, numbers, buffers, sizes),
+        "kernels": [_kernel(device, step, sources) for step in kernels.values()],
+        "buffers": [
+            [b.name, f"{b.dtype}[{', '.join(map(str, b.shape))}]", b.kind, sizes[b.name]]
+            for b in program.buffers
+        ],
+        "memory": _memory(manifest, device, symbols, buffers),
+        "binds": sum(isinstance(segment, Bind) for segment in program.segments),
+        "weights": resources.weights,
+        "total": resources.memory,
+        "binding": resources.largest_binding,
+        "arena": dict(resources.arena),
+    }
+
+
+def _steps(
+    program: Program,
+    device: Device,
+    sources: Sources,
+    symbols: Mapping[str, int],
+    numbers: Mapping[str, int],
+    buffers: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> list[dict[str, Any]]:
+    """The steps in order. `once` marks those that run at load."""
+    owners: dict[str, list[int]] = defaultdict(list)
+    for number, node in enumerate(sources.nodes):
+        if node.fate != "constant":
+            owners[node.name].append(number)
+    once = {i for run in program.runs if run.once for i in range(run.first, run.last)}
+    works: Sequence[StepWork | None] = [None] * len(program.steps)
+    if sources.parts is not None:
+        works = step_work(sources.parts, device, symbols)
+    return [
+        {
+            "kernel": numbers.get(step.kernel, -1),
+            "device": step.device,
+            "nodes": [n for origin in step.origin for n in owners.get(origin, ())],
+            "origin": [origin for origin in step.origin if origin not in owners],
+            "reads": [buffers[a] for a in step.arguments[: len(step.arguments) - step.outputs]],
+            "writes": [buffers[a] for a in step.written],
+            "least": _least(step, sizes) if work is None else work.work.least,
+            **({} if work is None else _work(work.work)),
+            **({"once": True} if number in once else {}),
+            **({"reason": step.reason} if step.reason else {}),
+            **({"control": step.control.kind} if step.control else {}),
+        }
+        for number, (step, work) in enumerate(zip(program.steps, works, strict=True))
+    ]
+
+
+def _work(work: KernelWork) -> dict[str, int]:
+    return {"flops": work.flops, "moved": work.moved}
+
+
+def _least(step: Step, sizes: Mapping[str, int]) -> int:
+    """The bytes of the arguments, each counted once: the least that a step can move if it needs
+    all of them.
+    """
+    return sum(sizes[name] for name in dict.fromkeys(step.arguments))
+
+
+def _kernel(device: Device, step: Step, sources: Sources) -> dict[str, Any]:
+    """A kernel with its lines and its schedule, as far as they are known."""
+    text = SHADERS if step.device == "webgpu" else VARIANT
+    result: dict[str, Any] = {"name": step.kernel, "text": text}
+    if sources.recorder is None:
+        lines = sources.lines.get(text, {}).get(step.kernel)
+        return result if lines is None else result | {"lines": [lines.start, lines.stop]}
+    name, lines = _place(device, step, sources.recorder)
+    if lines is not None:
+        result["lines"] = [lines.start, lines.stop]
+    schedule = sources.recorder.schedules.get((text, name))
+    return result if schedule is None else result | _schedule(schedule)
+
+
+def _place(device: Device, step: Step, recorder: Recorder) -> tuple[str, range | None]:
+    """The name of a step's kernel in the emitted code, and its lines there."""
+    if step.device == "webgpu":
+        assert recorder.shaders is not None
+        entries = recorder.shaders.entries.items()
+        name = next(name for name, entry in entries if entry.name == step.kernel)
+        return name, recorder.shaders.lines.get(name)
+    name = step.kernel if device == "wasm" else f"{step.kernel}_cpu"
+    module = recorder.modules.get(VARIANT)
+    return name, None if module is None else module.lines.get(name)
+
+
+def _schedule(schedule: KernelSchedule) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "rule": schedule.rule,
+        "trace": [_step_text(step) for step in schedule.trace],
+        "loops": schedule.loops,
+    }
+    if schedule.tuning is not None:
+        result["tuning"] = {
+            "changes": dict(schedule.tuning.changes),
+            "platform": schedule.tuning.platform,
+            "ratio": schedule.tuning.ratio,
+        }
+    return result
+
+
+def _step_text(step: Mapping[str, Any]) -> str:
+    """A step of a trace as a call."""
+    return f"{step['primitive']}({', '.join(map(_argument, step['arguments']))})"
+
+
+def _argument(value: Any) -> str:
+    match value:
+        case None:
+            return "_"
+        case list():
+            return f"[{', '.join(map(_argument, value))}]"
+        case {"expr": inner}:
+            return _argument(inner)
+    return str(value)
+
+
+def _memory(
+    manifest: Manifest, device: Device, symbols: Mapping[str, int], buffers: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The plan of each device that the program uses: when each buffer lives, and where."""
+    program = manifest.programs[device]
+    devices: tuple[Device, ...] = ("wasm", "webgpu")
+    plans = []
+    for place in devices:
+        if not used_on(program, place, device):
+            continue
+        plan = layout(manifest, device, place, symbols)
+        spans = lifetimes(program, stages(program, manifest.results, device), place, device)
+        spans |= load_lifetimes(manifest, device, place)
+        start = _arena_start(plan, spans)
+        boxes = [
+            [buffers[name], first, last, address - start, plan.sizes[name]]
+            for name, (first, last) in spans.items()
+            if (address := plan.offsets.get(name, plan.constants.get(name))) is not None
+        ]
+        plans.append(
+            {
+                "device": place,
+                "boxes": boxes,
+                "bytes": max((offset + size for *_, offset, size in boxes), default=0),
+                "scratch": program.resources.scratch_per_thread if place == "wasm" else 0,
+                "states": plan.state_bytes,
+                "total": plan.total,
+            }
+        )
+    return plans
+
+
+def _arena_start(plan: Layout, spans: Mapping[str, object]) -> int:
+    """The lowest address of the buffers that share memory."""
+    places = [plan.offsets.get(name, plan.constants.get(name, 0)) for name in spans]
+    return min(places, default=0)

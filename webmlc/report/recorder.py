@@ -1,0 +1,115 @@
+"""Record what a report needs while a model is compiled.
+
+A `Recorder` watches the stages (`core.stages`), and chooses the schedules as another chooser does:
+
+    recorder = Recorder()
+    parts = compile_model("model.onnx", choose=recorder.choose, on_stage=recorder)
+    recorder.graphs[0].title           # "frontend"
+    recorder.schedules["relaxed", "conv_relu"].trace
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from webmlc.core.stages import Stage
+from webmlc.graph.ir import Function, Module, Node
+from webmlc.schedule.rules import Chooser, Tuning, default_schedule
+from webmlc.schedule.rules.rule import Match
+from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.trace import Trace
+from webmlc.target.wasm.emit_module import Module as WasmModule
+from webmlc.target.webgpu.emit_shaders import Shaders
+
+
+@dataclass(frozen=True, slots=True)
+class GraphStage:
+    """A pass over the graph, and the module that it returned."""
+
+    title: str
+    module: Module
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The ONNX nodes that some node of the module comes from."""
+        return frozenset(origin for node in all_nodes(self.module) for origin in node.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSchedule:
+    """How a kernel was scheduled: the rule, the steps, and its loops before the first step."""
+
+    rule: str
+    trace: Trace
+    loops: str
+    tuning: Tuning | None
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A watcher and a chooser that keeps what passes by. Stages also go to `also`.
+
+    `modules` are the emitted WebAssembly modules by variant. A schedule is of a variant and of a
+    kernel in it.
+    """
+
+    chooser: Chooser = default_schedule
+    also: Callable[[Stage], None] = lambda stage: None
+    graphs: list[GraphStage] = field(default_factory=list)
+    modules: dict[str, WasmModule] = field(default_factory=dict)
+    shaders: Shaders | None = None
+    schedules: dict[tuple[str, str], KernelSchedule] = field(default_factory=dict)
+    loops: Stage | None = None
+
+    def __call__(self, stage: Stage) -> None:
+        """Keep the result of a stage."""
+        self.also(stage)
+        match stage.result:
+            case Module() as module:
+                self.graphs.append(GraphStage(stage.title, module))
+            case WasmModule() as module:
+                self.modules[stage.title.partition(":")[0]] = module
+            case Shaders() as shaders:
+                self.shaders = shaders
+        if stage.title.endswith(": loops"):
+            self.loops = stage
+
+    def choose(self, match: Match) -> tuple[Schedule, Tuning | None]:
+        """Choose a schedule as `chooser` does, and keep its steps.
+
+        The stage of the kernel's loops precedes this call and names the kernel and its variant.
+        """
+        schedule, tuning = self.chooser(match)
+        if self.loops is not None and self.loops.kernel is not None:
+            variant = self.loops.title.partition(":")[0]
+            self.schedules[variant, self.loops.kernel] = KernelSchedule(
+                match.rule.name, list(schedule.trace), self.loops.text(), tuning
+            )
+        return schedule, tuning
+
+
+def all_nodes(module: Module) -> Iterator[Node]:
+    """The nodes of all graph functions of a module, also those in attributes."""
+    for function in module.functions.values():
+        yield from nested_nodes(function)
+
+
+def nested_nodes(function: Function) -> Iterator[Node]:
+    """The nodes of a function, each followed by those of the functions in its attributes."""
+    for node in function.nodes:
+        yield node
+        for inner in inner_functions(node):
+            yield from nested_nodes(inner)
+
+
+def inner_functions(node: Node) -> Iterator[Function]:
+    """The sub-graphs of a node, such as the branches of an `If`."""
+    values: list[Any] = list(node.attributes.values())
+    for value in values:
+        match value:
+            case Function():
+                yield value
+            case tuple():
+                yield from (item for item in value if isinstance(item, Function))

@@ -1,0 +1,255 @@
+"""Write the report of a model: one page that shows where its code comes from, and what it takes.
+
+In: a model, or the folder of a package. Out: one HTML file that needs no other, and no network.
+
+    write_report(Path("model.onnx"), Path("report.html"))
+
+The page holds its data as deflated JSON: the nodes and their places in drawings (`nodes`, `views`),
+the programs (`programs`), the files (`downloads`), the emitted code, and what it takes to run the
+CPU program step by step (`measurable`). A package does not hold the model's graph or the schedules,
+so its report shows the nodes of its steps, and no loops.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webmlc.compile import TargetName, compile_model
+from webmlc.core.errors import UserError
+from webmlc.core.stages import Watcher, ignore
+from webmlc.frontend.bind_constants import Constants
+from webmlc.frontend.constant_nodes import constant_nodes
+from webmlc.frontend.gguf.file import is_gguf
+from webmlc.host.load import read_manifest
+from webmlc.package.compression import deflate
+from webmlc.package.manifest import MANIFEST, Manifest
+from webmlc.package.runtime_files import join_modules
+from webmlc.package.write import write_package
+from webmlc.report.code_texts import function_lines, package_texts
+from webmlc.report.downloads import downloads, tensors
+from webmlc.report.measurable import measurable
+from webmlc.report.nodes import FATES, ModelNode, model_nodes
+from webmlc.report.programs import SHADERS, VARIANT, Sources, all_symbols, programs
+from webmlc.report.recorder import Recorder
+from webmlc.report.views import View, views
+from webmlc.schedule.rules import Chooser, default_schedule
+
+PAGE = Path(__file__).with_name("page")
+"""The folder of the page's HTML, style and scripts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The data of a page, and binary parts as base64 by name."""
+
+    data: dict[str, Any]
+    parts: Mapping[str, str]
+
+
+def write_report(
+    source: Path,
+    out: Path,
+    target: TargetName = "both",
+    *,
+    constants: Constants | None = None,
+    context: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    choose: Chooser = default_schedule,
+    on_stage: Watcher | None = None,
+) -> Report:
+    """Write the page of a model, or of the package in a folder, to `out`.
+
+    `sizes` are those of symbolic dimensions, 1 each by default. The figures hold for them. The
+    other arguments are those of `compile.build`, for a model.
+
+    Raises the errors of `compile.build`, and `UserError` if a package is given with arguments that
+    only a build has.
+    """
+    if (source / MANIFEST).is_file():
+        if constants or context is not None:
+            raise UserError("a package is built already: give the model, or leave these options")
+        report = package_report(source, sizes or {})
+    else:
+        recorder = Recorder(choose, on_stage or ignore)
+        report = model_report(source, recorder, target, constants, context, sizes or {})
+    out.write_text(page_text(report), "utf-8", newline="\n")
+    return report
+
+
+def model_report(
+    source: Path,
+    recorder: Recorder,
+    target: TargetName,
+    constants: Constants | None,
+    context: int | None,
+    sizes: Mapping[str, int],
+) -> Report:
+    """Build a model, and collect the data of its report."""
+    parts = compile_model(
+        source,
+        target,
+        constants=constants,
+        context=context,
+        choose=recorder.choose,
+        on_stage=recorder,
+    )
+    computed = {
+        origin for program in parts.programs.values() for s in program.steps for origin in s.origin
+    }
+    constants_of_file = {} if is_gguf(source) else constant_nodes(source)
+    nodes = model_nodes(recorder.graphs, computed, constants_of_file)
+    texts = {v: m.text for v, m in recorder.modules.items() if v == VARIANT}
+    if recorder.shaders is not None and recorder.shaders.entries:
+        texts[SHADERS] = recorder.shaders.text
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = write_package(Path(folder), parts)
+        result = Sources(nodes, parts, recorder)
+        return _report(manifest, Path(folder), source.name, result, texts, sizes)
+
+
+def package_report(folder: Path, sizes: Mapping[str, int]) -> Report:
+    """Collect the data of the report of a package."""
+    manifest = read_manifest(folder)
+    texts = package_texts(folder, manifest)
+    kernels = {s.kernel for program in manifest.programs.values() for s in program.steps}
+    lines = {name: function_lines(text, kernels) for name, text in texts.items()}
+    sources = Sources(_step_nodes(manifest), lines=lines)
+    return _report(manifest, folder, "", sources, texts, sizes)
+
+
+def _step_nodes(manifest: Manifest) -> list[ModelNode]:
+    """A node for each ONNX node that the steps of a package name, with the buffers of the first
+    step that names it. Nodes of one step follow each other.
+    """
+    nodes: dict[str, ModelNode] = {}
+    (program, *_) = manifest.programs.values()
+    for step in program.steps:
+        reads = step.arguments[: len(step.arguments) - step.outputs]
+        fresh = [origin for origin in step.origin if origin not in nodes]
+        for place, origin in enumerate(fresh):
+            is_last = place == len(fresh) - 1
+            nodes[origin] = ModelNode(
+                origin,
+                "",
+                reads if place == 0 else (f"{fresh[place - 1]} of {step.kernel}",),
+                step.written if is_last else (f"{origin} of {step.kernel}",),
+            )
+    for other in manifest.programs.values():
+        for origin in (origin for step in other.steps for origin in step.origin):
+            nodes.setdefault(origin, ModelNode(origin, "", (), ()))
+    return list(nodes.values())
+
+
+def _report(
+    manifest: Manifest,
+    folder: Path,
+    model: str,
+    sources: Sources,
+    texts: Mapping[str, str],
+    sizes: Mapping[str, int],
+) -> Report:
+    """Put the data together."""
+    symbols = all_symbols(manifest, sizes)
+    run, parts = measurable(manifest, folder, symbols)
+    data = {
+        "name": manifest.name,
+        "compiler": manifest.compiler,
+        "model": model,
+        "symbols": symbols,
+        "inputs": [_port(port) for port in manifest.inputs],
+        "outputs": [_port(port) for port in manifest.outputs],
+        "fates": FATES,
+        "nodes": [_node(node) for node in sources.nodes],
+        "views": [_view(view) for view in views(sources.nodes)],
+        "programs": programs(manifest, sources, symbols),
+        "downloads": downloads(manifest, (folder / MANIFEST).stat().st_size),
+        "tensors": tensors(manifest),
+        "texts": dict(texts),
+        "run": run,
+    }
+    return Report(data, parts)
+
+
+def _port(port: Any) -> dict[str, str]:
+    return {"name": port.name, "type": f"{port.dtype}[{', '.join(map(str, port.shape))}]"}
+
+
+def _node(node: ModelNode) -> dict[str, Any]:
+    """A node as JSON. What is empty is left out."""
+    row = {
+        "name": node.name,
+        "op": node.op,
+        "inputs": node.inputs,
+        "outputs": node.outputs,
+        "attributes": node.attributes,
+        "types": node.types,
+        "parent": node.parent,
+        "fate": node.fate,
+        "stage": node.stage,
+    }
+    return {key: value for key, value in row.items() if value not in ("", (), None)}
+
+
+def _view(view: View) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "items": [
+            {"nodes": item.nodes, **({"label": item.label} if item.label else {})}
+            for item in view.items
+        ],
+        "places": view.places,
+        "edges": view.edges,
+    }
+
+
+def page_text(report: Report) -> str:
+    """The page. A policy in it allows its own scripts, and the package in its folder."""
+    packed = base64.b64encode(deflate(json.dumps(report.data).encode())).decode()
+    blobs = {"data": packed, **report.parts}
+    data = "\n".join(
+        f'<script type="text/plain" id="part-{name}">{text}</script>'
+        for name, text in blobs.items()
+    )
+    style = (PAGE / "report.css").read_text("utf-8")
+    script = _script(sorted(PAGE.glob("*.js")))
+    values = {
+        "POLICY": _policy(script, style),
+        "TITLE": _escape(f"{report.data['name']}: report"),
+        "STYLE": style,
+        "DATA": data,
+        "SCRIPT": script,
+    }
+    page = (PAGE / "index.html").read_text("utf-8")
+    for name, value in values.items():
+        page = page.replace(f"<!-- {name} -->", value)
+    return page
+
+
+def _script(files: Sequence[Path]) -> str:
+    """The scripts of the page as one module."""
+    joined = join_modules({file.name: file.read_text("utf-8") for file in files})
+    (script,) = joined.values()
+    return script
+
+
+def _policy(script: str, style: str) -> str:
+    """The content security policy: what the page holds, and modules of its own origin."""
+    hashes = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in (script, style)
+    ]
+    return (
+        f"default-src 'none'; script-src {hashes[0]} 'self' 'wasm-unsafe-eval'; "
+        f"style-src {hashes[1]}; connect-src 'self'; worker-src 'self'; img-src data:"
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
