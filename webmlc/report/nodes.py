@@ -7,10 +7,11 @@ per node of the model, in its order. A node ends in one of these ways:
 - `constant`: its value is in the file (a `Constant` node);
 - `folded`: its inputs are known, so the compiler computed its value;
 - `alias`: it only changes the shape, so its output is at the address of its input;
+- `control`: an `If`, `Loop` or `Scan` that the compiler resolved or unrolled;
 - `removed`: a pass left no kernel of it, because it changes nothing or nothing reads it, or because
   others do its work.
 
-The last two of these also say which pass that was.
+For `folded` and `removed`, the node also says which pass that was.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FATES = {
     "constant": "A constant of the model. It has no kernel.",
     "folded": "All its inputs are known when the model is built, so the compiler computed it.",
     "alias": "It only changes the shape: its output is the memory of its input, under a new shape.",
-    "control": "It decides which steps run next. The kernels of its sub-graphs do the work.",
+    "control": "The compiler resolved or unrolled it: the nodes of its sub-graphs have the kernels.",
     "removed": "This pass left no kernel of it: it changes nothing, nothing reads its result, or "
     "other nodes do its work.",
 }

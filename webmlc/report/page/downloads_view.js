@@ -37,7 +37,7 @@ function content(state) {
   const { tensors } = state.data;
   return [
     build("h2", {}, `${byteText(total)} in ${countText(files.length, "file")}`),
-    build("p", { className: "note" }, `Bytes as stored: code is compressed. Of ${countText(modules.length, "WebAssembly module")} a browser downloads one.`),
+    build("p", { className: "note" }, `Bytes as stored: code is compressed. Of ${countText(modules.length, "WebAssembly module")} a browser downloads one. The page of the package (index.js) counts as well.`),
     bar,
     table(["File", "Class", "Bytes"], files.map(({ path, kind, bytes }) => [path, swatch(kind), bytes.toLocaleString("en")])),
     ...(tensors.length ? [build("h3", {}, "Largest tensors of the weights"), table(["Tensor", "Type", "Bytes"], tensors.map(({ name, type, bytes }) => [name, type, bytes.toLocaleString("en")]))] : []),

@@ -151,7 +151,7 @@ export function openGraph(state) {
     context.textAlign = "center";
     context.fillStyle = colours.text;
     context.font = "600 12px system-ui, sans-serif";
-    context.fillText(fit(label ? label.split(",")[0] : op || name, false), x, y - 3);
+    context.fillText(fit(label ? label.split(",")[0] : op?.split(".").at(-1) || name, false), x, y - 3);
     context.font = "10px system-ui, sans-serif";
     context.fillStyle = colours.muted;
     context.fillText(label ? countText(nodes.length, "node") : fit(op ? name : "", true), x, y + 12);

@@ -78,6 +78,17 @@ export class State {
     return this.#stepsOfNode.get(node) ?? [];
   }
 
+  /** The step of a node that writes its result; else the one of most operations in a run. @param {number} node */
+  mainStep(node) {
+    const { steps, buffers } = this.program;
+    const own = this.stepsOfNode(node);
+    const outputs = this.data.nodes[node].outputs ?? [];
+    const writer = own.find((step) => steps[step].writes.some((buffer) => outputs.includes(buffers[buffer][0])));
+    const inRuns = own.filter((step) => !steps[step].once);
+    inRuns.sort((a, b) => (steps[b].flops ?? 0) - (steps[a].flops ?? 0));
+    return writer ?? inRuns[0] ?? own[0];
+  }
+
   /** @param {number} kernel */
   stepsOfKernel(kernel) {
     return this.#stepsOfKernel[kernel] ?? [];
@@ -97,7 +108,7 @@ export class State {
 
   /** Select a node, a step, or both; what is missing follows from the other. @param {Selection} selection */
   select({ node, step, line }) {
-    if (step === undefined && node !== undefined) step = this.stepsOfNode(node)[0];
+    if (step === undefined && node !== undefined) step = this.mainStep(node);
     const nodes = step === undefined ? [] : this.program.steps[step].nodes;
     if (node === undefined) node = nodes.includes(this.selection.node ?? -1) ? this.selection.node : nodes[0];
     this.selection = { node, step, line };

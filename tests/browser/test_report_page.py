@@ -1,0 +1,123 @@
+"""The page of a report leads from a node to its code and back, and measures times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.browser.pages import Page, open_pages
+from tests.small_models import model_of, random
+from webmlc.compile import build
+from webmlc.report.write_report import write_report
+
+LAYERS = 4
+FOLLOW = """export default async ({ page, arg }) => {
+  const ready = () => page.waitForFunction(() => document.documentElement.dataset.ready);
+  const text = (selector) => page.locator(selector).innerText();
+  await ready();
+  const views = await page.locator("#view option").allInnerTexts();
+  await page.keyboard.press("/");
+  await page.keyboard.type("product_2");
+  await page.keyboard.press("Enter");
+  const found = { node: await text("#node"), kernel: await text("#kernel") };
+  found.code = await text("#codename");
+  found.line = await page.locator(".row.mine").filter({ hasText: "(func" }).first().innerText();
+  const view = await page.locator("#view").inputValue();
+  // Another node, and back to the first one by a line of its code.
+  const line = await page.locator(".row.mine").first().getAttribute("data-line");
+  await page.locator("#drawing").focus();
+  for (let i = 0; i < 9; i++) await page.keyboard.press("ArrowDown");
+  const other = await text("#node");
+  const scroll = (lines, top) => { lines.scrollTop = top; };
+  await page.locator("#lines").evaluate(scroll, 18 * Number(line));
+  await page.locator(`.row[data-line="${Number(line) + 2}"]`).click();
+  const nodes = await page.locator("#selected .chips button").allInnerTexts();
+  const back = { kernel: await text("#kernel"), nodes };
+  await page.locator("#measure").click();
+  await page.waitForFunction(() => !document.querySelector("#measure").disabled);
+  const status = await text("#status");
+  const rows = {};
+  for (const tab of ["kernels", "memory", "downloads"]) {
+    await page.locator(`[data-tab=${tab}]`).click();
+    rows[tab] = await page.locator(`#${tab} tbody tr, #${tab} .box`).count();
+  }
+  const dots = await page.locator("#roofline .dot").count();
+  if (arg.picture) await page.screenshot({ path: arg.picture });
+  return { views, found, view, other, back, status, rows, dots };
+};"""
+MEASURE = """export default async ({ page }) => {
+  await page.waitForFunction(() => document.documentElement.dataset.ready);
+  await page.locator("#program").selectOption("webgpu");
+  await page.locator("#measure").click();
+  await page.waitForFunction(() => !document.querySelector("#measure").disabled);
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  return { status: await page.locator("#status").innerText(), overflow };
+};"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of equal layers: its report, and its package with another report in it."""
+    folder = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+    lines, weights, value = [], {}, "x"
+    for i in range(LAYERS):
+        weights |= {f"w{i}": random(rng, 32, 32), f"c{i}": random(rng, 32)}
+        lines.append(f"[product_{i}] a{i} = MatMul({value}, w{i})")
+        lines.append(f"[sum_{i}] b{i} = Add(a{i}, c{i})")
+        lines.append(f"[rest_{i}] d{i} = Softmax(b{i})")
+        lines.append(f"[last_{i}] e{i} = Tanh(d{i})")
+        value = f"e{i}"
+    body = "\n".join(lines)
+    model = model_of(
+        f"layers (float[8, 32] x) => (float[8, 32] y) {{ {body} y = Neg({value}) }}", weights
+    )
+    path = folder / "layers.onnx"
+    onnx.save(model, str(path))
+    write_report(path, folder / "report.html")
+    build(path, folder / "package")
+    write_report(path, folder / "package" / "report.html")
+    return folder
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "follow.mjs"
+    path.write_text(FOLLOW)
+    return str(path)
+
+
+def test_a_node_leads_to_its_code_and_back(folder: Path, script: str, tmp_path: Path) -> None:
+    """The page is a file: it needs no server, and no other file."""
+    url = (folder / "report.html").as_uri()
+    arg = {"picture": str(tmp_path / "report.png")}
+    [report] = open_pages({"/": folder}, Page(url, script=script, arg=arg))
+    assert report.errors == [] and report.requests == []
+    value = report.value
+    assert len(value["views"]) == 2 and "one of equal layers" in value["views"][0]
+    assert value["found"]["node"].startswith("product_2 MatMul")
+    assert value["found"]["kernel"].startswith(value["found"]["code"])
+    assert f"${value['found']['code']}" in value["found"]["line"]
+    assert value["view"] == "computation"  # the folded layers were opened
+    assert not value["other"].startswith("product_2")
+    assert value["back"]["kernel"] == value["found"]["kernel"]
+    assert any("product_" in node for node in value["back"]["nodes"])
+    assert value["status"].startswith("A run takes")
+    assert "CPU, 1 thread" in value["status"]
+    assert all(count >= LAYERS for count in value["rows"].values())
+    assert value["dots"] >= LAYERS
+
+
+def test_in_a_package_the_page_measures_the_gpu(folder: Path, tmp_path: Path) -> None:
+    drive = tmp_path / "measure.mjs"
+    drive.write_text(MEASURE)
+    context = {"viewport": {"width": 390, "height": 800}, "colorScheme": "dark"}
+    page = Page("/report.html", script=str(drive), context=context)
+    [report] = open_pages({"/": folder / "package"}, page)
+    assert report.errors == []
+    assert report.value["status"].startswith("A run takes")
+    assert "GPU, the package beside this page" in report.value["status"]
+    assert report.value["overflow"] <= 0
