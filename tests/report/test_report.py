@@ -18,6 +18,7 @@ import onnx.parser
 import pytest
 import wasmtime
 
+from tests.command_line import run
 from tests.small_models import model_of, random
 from webmlc.compile import build
 from webmlc.host.load import load, read_manifest
@@ -37,9 +38,14 @@ small (float[n, 4] x, bool flag) => (float[n, 2, 2] y, float[n, 4] z) {
   [view] y = Reshape(e, shape)
   [scaled] k = Mul(c, c)
   [part] f = Sub(d, k)
+  [dead] u = Neg(b)
+  [size] s = Shape(b)
+  [rows] r = Slice(s, zero, one)
+  [wide] wide = Concat<axis = 0>(r, four)
+  [flat] g = Reshape(f, wide)
   [choice] z = If(flag)<
-    then_branch = t () => (float[n, 4] p) { [twice] p = Add(f, f) },
-    else_branch = u () => (float[n, 4] q) { [negated] q = Neg(f) }
+    then_branch = t () => (float[n, 4] p) { [twice] p = Add(g, g) },
+    else_branch = u () => (float[n, 4] q) { [negated] q = Neg(g) }
   >
 }
 """
@@ -54,7 +60,8 @@ static (float[1, 4] x) => (float[1, 4] y) {
 
 def weights() -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    return {"w": random(rng, 4, 4), "c": random(rng, 4)}
+    sizes = {"zero": np.array([0]), "one": np.array([1]), "four": np.array([4])}
+    return {"w": random(rng, 4, 4), "c": random(rng, 4), **sizes}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +111,8 @@ def test_every_node_has_a_kernel_or_a_reason(model: Path, report: Report) -> Non
     assert fates["axes"] == "constant"
     assert fates["scaled"] == "folded"
     assert fates["same"] == "removed"
+    assert fates["size"] == fates["rows"] == fates["wide"] == "folded"  # it depends on n only
+    assert fates["dead"] == "unused"
     stages = {node["name"]: node.get("stage") for node in report.data["nodes"]}
     assert stages["scaled"] == "infer shapes"
     assert stages["same"] == "simplify"
@@ -204,3 +213,17 @@ def test_the_plan_of_the_page_computes_what_the_package_computes(package: Path) 
     address = plan["slots"][names.index(manifest.outputs[0].buffer)]
     actual = data[address : address + expected.nbytes].view(np.float32).reshape(expected.shape)
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def test_the_command_writes_a_page_of_a_package(
+    package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = tmp_path / "page.html"
+    result = run(monkeypatch, capsys, "report", package, "-o", page)
+    assert result.code == 0 and "page.html" in result.out.replace("\n", "")
+    assert "static: report" in page.read_text("utf-8")
+    result = run(monkeypatch, capsys, "report", package, "--constant", "x=1", "-o", page)
+    assert result.code == 2 and "built already" in result.err

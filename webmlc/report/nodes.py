@@ -5,13 +5,13 @@ per node of the model, in its order. A node ends in one of these ways:
 
 - a step of a program computes it, perhaps together with others: it has no fate;
 - `constant`: its value is in the file (a `Constant` node);
-- `folded`: its inputs are known, so the compiler computed its value;
+- `folded`: the compiler knows its value, perhaps in terms of symbols, so no run computes it;
 - `alias`: it only changes the shape, so its output is at the address of its input;
 - `control`: an `If`, `Loop` or `Scan` that the compiler resolved or unrolled;
-- `removed`: a pass left no kernel of it, because it changes nothing or nothing reads it, or because
-  others do its work.
+- `unused`: nothing reads its result, or nothing does once the compiler knows some values;
+- `removed`: a pass left no kernel of it, because it changes nothing, or because others do its work.
 
-For `folded` and `removed`, the node also says which pass that was.
+For `folded`, `unused` and `removed`, the node also says which pass that was.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.report.recorder import GraphStage, inner_functions
+from webmlc.report.recorder import GraphStage, inner_functions, used_origins
 
 FATES = {
     "constant": "A constant of the model. It has no kernel.",
-    "folded": "All its inputs are known when the model is built, so the compiler computed it.",
+    "folded": "The compiler knows its value, perhaps in terms of symbolic sizes.",
     "alias": "It only changes the shape: its output is the memory of its input, under a new shape.",
-    "control": "The compiler resolved or unrolled it: the nodes of its sub-graphs have the kernels.",
-    "removed": "This pass left no kernel of it: it changes nothing, nothing reads its result, or "
-    "other nodes do its work.",
+    "control": "The compiler resolved or unrolled it: its sub-graphs have the kernels.",
+    "unused": "Nothing reads its result, or the compiler knows what it would decide.",
+    "removed": "This pass left no kernel of it: it changes nothing, or other nodes do its work.",
 }
 """What each fate means, in the words of the page."""
 _SIZE = 8
@@ -122,7 +122,9 @@ class _Fates:
     """
 
     def __init__(self, graphs: Sequence[GraphStage], computed: frozenset[str]) -> None:
+        self.graphs = graphs
         self.computed = computed
+        self.used: dict[int, frozenset[str]] = {}
         self.known: dict[str, str] = {}
         self.last: dict[str, int] = {}
         self.titles = [stage.title for stage in graphs]
@@ -133,6 +135,9 @@ class _Fates:
             for function in stage.module.functions.values():
                 for value in function.constants:
                     self.known.setdefault(value, stage.title)
+                for node in function.nodes:
+                    if node.op == "SymbolicConstant":
+                        self.known.setdefault(node.outputs[0], stage.title)
             if number > self.shared:
                 self.views |= _views(stage.module)
 
@@ -148,7 +153,10 @@ class _Fates:
         if any(True for _ in inner_functions(node)):
             return "control", ""
         last = max(self.last.get(origin, 0) for origin in node.origin)
-        return "removed", self.titles[min(last + 1, len(self.titles) - 1)]
+        if last not in self.used:
+            self.used[last] = used_origins(self.graphs[last].module)
+        fate = "unused" if self.used[last].isdisjoint(node.origin) else "removed"
+        return fate, self.titles[min(last + 1, len(self.titles) - 1)]
 
 
 def _views(module: Module) -> set[str]:

@@ -104,6 +104,27 @@ def nested_nodes(function: Function) -> Iterator[Node]:
             yield from nested_nodes(inner)
 
 
+def used_origins(module: Module) -> frozenset[str]:
+    """The ONNX nodes whose results the outputs of some function depend on."""
+    origins: set[str] = set()
+    for function in module.functions.values():
+        _add_used(function, origins)
+    return frozenset(origins)
+
+
+def _add_used(function: Function, origins: set[str]) -> set[str]:
+    """Add the nodes that the outputs of a function depend on; returns the values that they read."""
+    needed = set(function.outputs) | {region.whole for region in function.regions.values()}
+    for node in reversed(function.nodes):
+        if needed.isdisjoint(node.outputs):
+            continue
+        origins.update(node.origin)
+        needed.update(node.inputs)
+        for inner in inner_functions(node):
+            needed |= _add_used(inner, origins)
+    return needed
+
+
 def inner_functions(node: Node) -> Iterator[Function]:
     """The sub-graphs of a node, such as the branches of an `If`."""
     values: list[Any] = list(node.attributes.values())

@@ -17,7 +17,7 @@ from webmlc.report.fold_layers import SMALLEST, Layers, find_layers
 from webmlc.report.layered_layout import layered_layout
 from webmlc.report.nodes import ModelNode
 
-_HIDDEN = ("constant", "folded", "removed")
+_HIDDEN = ("constant", "folded", "unused", "removed")
 """The fates of nodes that only the view "model" shows."""
 
 
