@@ -54,8 +54,10 @@ def views(nodes: Sequence[ModelNode]) -> list[View]:
 
 
 def _text(node: ModelNode) -> str:
-    """What a node does: equal layers agree in it."""
-    return f"{node.op} {node.attributes} {node.types}"
+    """What a node does: equal layers agree in it. Of a node without operator, only its name is
+    known.
+    """
+    return f"{node.op} {node.attributes} {node.types}" if node.op else node.name
 
 
 def _fold(runs: Sequence[int], layers: Sequence[Layers]) -> list[Item]:

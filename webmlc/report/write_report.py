@@ -38,6 +38,7 @@ from webmlc.report.measurable import measurable
 from webmlc.report.nodes import FATES, ModelNode, model_nodes
 from webmlc.report.programs import SHADERS, VARIANT, Sources, all_symbols, programs
 from webmlc.report.recorder import Recorder
+from webmlc.report.step_nodes import step_nodes
 from webmlc.report.views import View, views
 from webmlc.schedule.rules import Chooser, default_schedule
 
@@ -120,31 +121,8 @@ def package_report(folder: Path, sizes: Mapping[str, int]) -> Report:
     texts = package_texts(folder, manifest)
     kernels = {s.kernel for program in manifest.programs.values() for s in program.steps}
     lines = {name: function_lines(text, kernels) for name, text in texts.items()}
-    sources = Sources(_step_nodes(manifest), lines=lines)
+    sources = Sources(step_nodes(manifest), lines=lines)
     return _report(manifest, folder, "", sources, texts, sizes)
-
-
-def _step_nodes(manifest: Manifest) -> list[ModelNode]:
-    """A node for each ONNX node that the steps of a package name, with the buffers of the first
-    step that names it. Nodes of one step follow each other.
-    """
-    nodes: dict[str, ModelNode] = {}
-    (program, *_) = manifest.programs.values()
-    for step in program.steps:
-        reads = step.arguments[: len(step.arguments) - step.outputs]
-        fresh = [origin for origin in step.origin if origin not in nodes]
-        for place, origin in enumerate(fresh):
-            is_last = place == len(fresh) - 1
-            nodes[origin] = ModelNode(
-                origin,
-                "",
-                reads if place == 0 else (f"{fresh[place - 1]} of {step.kernel}",),
-                step.written if is_last else (f"{origin} of {step.kernel}",),
-            )
-    for other in manifest.programs.values():
-        for origin in (origin for step in other.steps for origin in step.origin):
-            nodes.setdefault(origin, ModelNode(origin, "", (), ()))
-    return list(nodes.values())
 
 
 def _report(

@@ -19,7 +19,7 @@ export function openCode(state) {
   let shownLine = -1;
   let cursor = -1; // the line of the keyboard
 
-  const name = () => state.kernel?.text ?? (state.data.texts.relaxed && state.device === "wasm" ? "relaxed" : Object.keys(state.data.texts).at(-1) ?? "");
+  const name = () => state.kernel?.text ?? (state.device === "wasm" ? "relaxed" : "webgpu");
   const lines = () => {
     const key = name();
     const split = texts.get(key) ?? (state.data.texts[key] ?? "").split("\n");
@@ -53,7 +53,7 @@ export function openCode(state) {
     byId("codename").textContent = kernel ? kernel.name : TEXT_NAMES[name()] ?? "Code";
     const [first, end] = kernel?.lines ?? [0, 0];
     const range = end ? `lines ${first + 1} to ${end} of ${countText(all.length, "line")}` : all.length > 1 ? countText(all.length, "line") : "";
-    const missing = kernel && !kernel.lines ? "The package was built without --emit-text, so it does not hold this text." : "";
+    const missing = !(name() in state.data.texts) ? "The package was built without --emit-text, so it does not hold this text." : "";
     byId("codenote").textContent = missing || `${TEXT_NAMES[name()] ?? ""} ${range}`;
     const { line } = state.selection;
     if (line !== undefined && (name() !== shown || line !== shownLine)) {

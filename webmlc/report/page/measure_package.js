@@ -5,6 +5,7 @@
 /** @typedef {string | number | (string | number)[]} Size */
 
 const PROFILES = 5; // the fastest of these profiles counts, step by step
+const LONGEST = 20_000; // milliseconds after which no further profile begins
 const ARRAYS = /** @type {Record<string, any>} */ ({
   float32: Float32Array, float64: Float64Array, int8: Int8Array, int16: Int16Array, uint16: Uint16Array,
   int32: Int32Array, uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array,
@@ -31,7 +32,8 @@ export async function measurePackage(data, device, onProgress) {
     /** @type {(number | undefined)[]} */
     const times = Array(count).fill(undefined);
     let whole = Infinity;
-    for (let round = 0; round < PROFILES; round++) {
+    const begin = performance.now();
+    for (let round = 0; round < PROFILES && performance.now() - begin < LONGEST; round++) {
       const start = performance.now();
       await model.run(inputs);
       whole = Math.min(whole, performance.now() - start);
