@@ -11,6 +11,7 @@ const ROW = 66;
 const BOX_WIDTH = 156;
 const BOX_HEIGHT = 40;
 const READABLE = 0.45; // the zoom from which texts are drawn
+const FAINTEST = 0.05; // the zoom below which boxes are hardly visible
 const LARGEST = 2.5;
 const TITLES = { layers: "one of equal layers", computation: "nodes that run", model: "all nodes" };
 
@@ -55,7 +56,9 @@ export function openGraph(state) {
     const { left, right, top, bottom } = extent();
     camera.x = (left + right) / 2;
     camera.y = (top + bottom) / 2;
-    camera.zoom = Math.min(1, canvas.clientWidth / (right - left), canvas.clientHeight / (bottom - top));
+    const whole = Math.min(1, canvas.clientWidth / (right - left), canvas.clientHeight / (bottom - top));
+    camera.zoom = Math.max(whole, FAINTEST);
+    if (whole < FAINTEST) camera.y = top + canvas.clientHeight / 2 / camera.zoom; // it does not fit: from its top
     redraw();
   };
   const showStart = () => {
@@ -135,8 +138,9 @@ export function openGraph(state) {
       context.fillStyle = label ? colours.panel : nodeColour(state, nodes[0], mode, colours, most);
       context.fill();
       const isMate = nodes.some((node) => mates.has(node));
-      context.lineWidth = isChosen ? 3 : isMate ? 2 : 1;
-      context.strokeStyle = isMate || isChosen ? colours.accent : label ? colours.muted : colours.line;
+      const least = 0.6 / camera.zoom; // pixels of the canvas
+      context.lineWidth = Math.max(isChosen ? 3 : isMate ? 2 : 1, isChosen || isMate ? 2 * least : least);
+      context.strokeStyle = isMate || isChosen ? colours.accent : label || camera.zoom < READABLE ? colours.muted : colours.line;
       context.setLineDash(label ? [5, 4] : []);
       context.stroke();
       context.setLineDash([]);
