@@ -1,5 +1,4 @@
-"""The command line: `webmlc build | run | chat | check | bench | tune | report | serve | inspect |
-ops`.
+"""The command line: `webmlc build | run | chat | check | bench | tune | report | serve | ...`.
 
 It contains no logic: every command calls one function and prints its result.
 
