@@ -70,6 +70,7 @@ def test_the_runtime_states_its_version() -> None:
     """It has no other way to know that a worker is of another version."""
     text = (RUNTIME / "platform.js").read_text("utf-8")
     assert f'export const RUNTIME_VERSION = "{VERSION}";' in text
+    assert f'\nversion = "{VERSION}"\n' in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("name", "threads"), [("webmlc", 2), ("webmlc/service_worker", 1)])
