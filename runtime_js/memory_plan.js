@@ -159,12 +159,12 @@ function isActivation({ kind }) {
 }
 
 /** The buffers that a step writes. @param {Step} step */
-function outputsOf(step) {
+export function outputsOf(step) {
   return step.arguments.slice(step.arguments.length - step.outputs);
 }
 
 /** The buffers that the host reads after a run: outputs, and counts of what was out of range. @param {Manifest} manifest @returns {Set<string>} */
-function resultBuffers({ outputs, checks }) {
+export function resultBuffers({ outputs, checks }) {
   return new Set([...outputs.map((o) => o.buffer), ...checks.map(([buffer]) => buffer)]);
 }
 

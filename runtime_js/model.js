@@ -4,17 +4,22 @@ import { arrayOf } from "./dtypes.js";
 import { InputError, InternalError } from "./errors.js";
 import { bind, bindFromMemory, checkCounts, checkRequirements, shapeOf } from "./manifest.js";
 import { keepAlive } from "./platform.js";
+import { chosenOutputs, received } from "./run_options.js";
 import { capacityOf, evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
+import { selectStages } from "./transfers.js";
 import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Executor} Executor */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Port} Port */
 /** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 /** @typedef {Partial<Record<Device, Executor>>} Executors */
@@ -44,6 +49,8 @@ export class Model {
   #queue = Promise.resolve();
   #pending = 0; // the number of runs that have not ended
   #checkedSymbols = ""; // the symbols for which requirements were checked last
+  /** @type {Map<string, Stage[]>} The stages of runs that return only some outputs. */
+  #selections = new Map();
   #broken = false;
   #trapped = false; // a kernel trapped, and workers may wait forever: the next run opens the program again
   #disposed = false;
@@ -99,31 +106,36 @@ export class Model {
    * Run the model, and return the outputs by name. Runs queue up, because they share one memory. The inputs are copied before
    * this returns. A model with states starts with new ones, unless a session passes its `states`.
    * @param {Record<string, Tensor | TypedArray>} inputs
+   * @param {RunOptions} [options]
    * @param {States} [states]
    * @returns {Promise<Record<string, Tensor>>}
    */
-  run(inputs, states) {
-    if (hasStates(this.#manifest) && !states) return keepAlive(this.#runAlone(copyInputs(inputs)));
+  async run(inputs, options = {}, states) {
+    const { results = {}, signal } = options;
+    if (hasStates(this.#manifest) && !states) return keepAlive(this.#runAlone(copyInputs(inputs), options));
+    const ports = chosenOutputs(this.#manifest.outputs, options);
     const isIdle = !this.#pending;
     const feeds = isIdle && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
-    return this.#enqueue(async () => {
-      const { symbols, values, claims } = await this.#execute(feeds, false, states);
+    const task = async () => {
+      const { symbols, values, claims } = await this.#execute(feeds, { ports, states, signal });
       checkCounts(this.#manifest, values);
       if (states) states.length += this.rows(symbols);
       if (states) states.symbols = symbols;
-      const outputs = this.#manifest.outputs.map((port) => {
+      const outputs = ports.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
+        const result = results[port.name];
         // Each output gets its own bytes, even if two outputs share a buffer, or if the buffer is an input of the caller.
         const all = new type(/** @type {ArrayBuffer} */ ((claims.has(bytes) ? bytes.slice() : bytes).buffer));
         claims.add(bytes);
         const shape = shapeOf(port, symbols);
         const count = shape.reduce((product, size) => product * size, 1);
         const data = states && count < all.length ? all.slice(0, count) : all; // planned for the capacity
-        return [port.name, { dtype: port.dtype, shape, data }];
+        return [port.name, { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data }];
       });
       return Object.fromEntries(outputs);
-    }, isIdle);
+    };
+    return this.#enqueue(task, isIdle, signal);
   }
 
   /**
@@ -141,7 +153,7 @@ export class Model {
   /** @param {Record<string, Tensor | TypedArray>} feeds @param {States} [states] */
   #profile(feeds, states) {
     return this.#enqueue(async () => {
-      const { times } = await this.#execute(feeds, true, states);
+      const { times } = await this.#execute(feeds, { ports: this.#manifest.outputs, states, measure: true });
       return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
   }
@@ -200,10 +212,10 @@ export class Model {
     });
   }
 
-  /** Run a model with states without a session. @param {Record<string, any>} inputs */
-  async #runAlone(inputs) {
+  /** Run a model with states without a session. @param {Record<string, any>} inputs @param {RunOptions} options */
+  async #runAlone(inputs, options) {
     const { runAlone } = await this.#base.session();
-    return runAlone(this, this.#manifest, inputs);
+    return runAlone(this, this.#manifest, inputs, options);
   }
 
   /** The symbol of the length of sessions, or "". */
@@ -237,12 +249,11 @@ export class Model {
 
   /**
    * Run the segments in order. Returns all symbols, and the bytes of inputs and downloads by buffer. `claims` are the bytes that
-   * belong to the caller. If `measure` is true, also returns the milliseconds of every step.
+   * belong to the caller. If `measure` is true, also returns the milliseconds of every step. The outputs of `ports` are downloaded.
    * @param {Record<string, Tensor | TypedArray>} inputs
-   * @param {boolean} [measure]
-   * @param {States} [states]
+   * @param {{ ports: Port[], states?: States, signal?: AbortSignal, measure?: boolean }} options
    */
-  async #execute(inputs, measure = false, states) {
+  async #execute(inputs, { ports, states, signal, measure = false }) {
     if (this.#trapped) await this.#reopen();
     let { symbols, values } = bind(this.#manifest, inputs, states?.length, states?.capacity);
     /** @type {Symbols} The largest length of the session: memory is planned for it. */
@@ -253,8 +264,9 @@ export class Model {
     const claims = new Set(values.values());
     /** @type {number[]} */
     const times = [];
-    const { stages } = Object.values(this.#loaded.executors)[0];
-    for (const [i, { segment, uploads: names }] of stages.entries()) {
+    for (const stage of this.#stages(ports)) {
+      const { segment, uploads: names } = stage;
+      if (signal && !this.#replacesStates) signal.throwIfAborted();
       if ("bind" in segment) {
         const bytes = /** @type {Uint8Array} */ (values.get(segment.bind));
         const bound = bindFromMemory(this.#program, segment, bytes);
@@ -270,10 +282,24 @@ export class Model {
       if (!executor) throw new InternalError("the model was disposed of during a run");
       /** @type {Transfers} */
       const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
-      for (const [name, bytes] of await executor.execute(i, { ...symbols, ...longest }, uploads, states)) values.set(name, bytes);
-      if (measure) times.push(...(await executor.profile(i, { ...symbols, ...longest }, uploads, states)));
+      for (const [name, bytes] of await executor.execute(stage, { ...symbols, ...longest }, uploads, states)) values.set(name, bytes);
+      if (measure) times.push(...(await executor.profile(stage, { ...symbols, ...longest }, uploads, states)));
     }
     return { symbols, values, claims, times };
+  }
+
+  /** The stages of a run that returns the outputs of `ports`. @param {Port[]} ports @returns {Stage[]} */
+  #stages(ports) {
+    if (ports.length === this.outputs.length) return Object.values(this.#loaded.executors)[0].stages;
+    const key = [this.device, ...ports.map(({ name }) => name)].join("\n");
+    const stages = this.#selections.get(key) ?? selectStages(this.#manifest, this.device, ports);
+    this.#selections.set(key, stages);
+    return stages;
+  }
+
+  /** True if sessions have states that a run replaces: a run that ended half-way would leave some of them new. */
+  get #replacesStates() {
+    return this.#program.buffers.some(({ kind, shape }) => kind === "state" && !symbolsOf(shape).has(this.#length));
   }
 
   /**
@@ -297,16 +323,18 @@ export class Model {
    * @template T
    * @param {() => Promise<T>} task
    * @param {boolean} [isIdle]  true if no task waits: this one starts at once
+   * @param {AbortSignal} [signal]  ends the task before it starts
    * @returns {Promise<T>}
    */
-  #enqueue(task, isIdle = false) {
+  #enqueue(task, isIdle = false, signal) {
     this.#pending++;
     const start = async () => {
       try {
         if (this.#disposed) throw disposedError();
+        signal?.throwIfAborted();
         return await task();
       } catch (error) {
-        this.#broken ||= !(error instanceof InputError);
+        this.#broken ||= !(error instanceof InputError || (signal?.aborted && error === signal.reason));
         this.#trapped ||= error instanceof InternalError;
         throw error;
       } finally {

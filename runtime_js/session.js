@@ -9,6 +9,7 @@
 import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { bind, shapeOf } from "./manifest.js";
+import { chosenOutputs, received } from "./run_options.js";
 import { capacityOf, evaluate, hasStates, lengthOf } from "./sizes.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -17,6 +18,7 @@ import { capacityOf, evaluate, hasStates, lengthOf } from "./sizes.js";
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 
 let sessions = 0; // counts those of all models
@@ -48,10 +50,10 @@ export class Session {
     return this.#states.length;
   }
 
-  /** @param {Record<string, any>} inputs */
-  async run(inputs) {
+  /** @param {Record<string, any>} inputs @param {RunOptions} [options] */
+  async run(inputs, options) {
     this.#check();
-    return this.#model.run(inputs, this.#states);
+    return this.#model.run(inputs, options, this.#states);
   }
 
   /** @param {number} length */
@@ -153,19 +155,27 @@ function parse(data) {
  * @param {Model} model
  * @param {Manifest} manifest
  * @param {Record<string, any>} inputs
+ * @param {RunOptions} options
  */
-export function runAlone(model, manifest, inputs) {
+export function runAlone(model, manifest, inputs, options) {
+  const presents = (manifest.states ?? []).map(({ past, present }) => ({ ...past, name: present }));
+  const names = new Set(chosenOutputs([...manifest.outputs, ...presents], options).map(({ name }) => name));
+  const outputs = manifest.outputs.map(({ name }) => name).filter((name) => names.has(name));
+  const { results: arrays = {}, signal } = options;
+  const kept = Object.fromEntries(Object.entries(arrays).filter(([name]) => outputs.includes(name)));
   return withStates(model, manifest, inputs, async (states, feeds, symbols) => {
-    const results = await model.run(feeds, states);
-    if (!manifest.states) return results;
+    const results = await model.run(feeds, { outputs, results: kept, signal }, states);
+    if (!presents.some(({ name }) => names.has(name))) return results;
     const rows = new Map(await model.readStates(states));
     const after = { ...states.symbols, ...symbols };
     if (lengthOf(manifest)) after[lengthOf(manifest)] = states.length;
-    for (const { past, present, size } of manifest.states) {
+    for (const { past, present, size } of manifest.states ?? []) {
+      if (!names.has(present)) continue;
       const axis = bufferAxisOf(past, manifest);
       const stored = axis < 0 ? after : { ...after, [capacityOf(manifest)]: states.capacity };
       const tensor = toPresent(past, rows.get(past.buffer), axisOf(past, manifest), stored);
-      results[present] = axis < 0 || size === undefined ? tensor : resized(tensor, axis, evaluate(size, after));
+      const result = axis < 0 || size === undefined ? tensor : resized(tensor, axis, evaluate(size, after));
+      results[present] = arrays[present] ? { ...result, data: received(present, result.data, arrays[present]) } : result;
     }
     return results;
   });

@@ -166,6 +166,7 @@ export type StatePlaces = Map<string, StatePlace>;
 export type Transfers = [string, Uint8Array][];
 
 export interface Executor {
+  /** The stages of a run that returns all outputs. */
   stages: Stage[];
   /** The reason why it cannot run any more. */
   failure: Error | null;
@@ -175,8 +176,8 @@ export interface Executor {
    * Reads the uploads before it returns. With states, the symbol of their length has its largest value, for which memory is
    * planned; kernels see `states.length`.
    */
-  execute(stage: number, symbols: Symbols, uploads: Transfers, states?: States): Promise<Transfers>;
-  profile(stage: number, symbols: Symbols, uploads: Transfers, states?: States): Promise<number[]>;
+  execute(stage: Stage, symbols: Symbols, uploads: Transfers, states?: States): Promise<Transfers>;
+  profile(stage: Stage, symbols: Symbols, uploads: Transfers, states?: States): Promise<number[]>;
   /** The bytes of the valid rows of each state on this device. */
   readStates(states: States): Promise<Transfers>;
   /** Replace the rows of the states of a session, whose length is the new one. */
@@ -263,7 +264,7 @@ export interface Open {
 }
 
 export interface Execute {
-  stage: number;
+  stage: Stage;
   symbols: Symbols;
   uploads: Transfers;
   states?: States;

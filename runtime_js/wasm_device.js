@@ -3,7 +3,7 @@
 // This is the page's part. While the worker starts and computes, the page downloads the module and the weights, and starts the
 // helpers.
 //
-//   in:  the number of a stage, the values of the symbols, the bytes of uploads
+//   in:  a stage, the values of the symbols, the bytes of uploads
 //   out: the bytes of the stage's downloads
 //
 // The first time, a message to the worker requests the stage, and a message answers it. See repeats.js and short_runs.js for
@@ -140,6 +140,8 @@ function fill(room, views) {
 export class WasmDevice {
   /** @type {Stage[]} */
   stages = [];
+  /** @type {Map<Stage, number>} The numbers of stages in the keys of requests. */
+  numbers = new Map();
   nextId = 0;
   /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} By id of the message. */
   pending = new Map();
@@ -229,7 +231,7 @@ export class WasmDevice {
   /**
    * Run a stage, and return copies of its downloads. The first time, a message requests the stage. Later the page writes the
    * uploads to their places in memory, and the request is repeated.
-   * @param {number} stage
+   * @param {Stage} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @param {States} [states]
@@ -238,7 +240,9 @@ export class WasmDevice {
   async execute(stage, symbols, uploads, states) {
     const { words, requests } = this;
     const binding = JSON.stringify([symbols, states?.id]);
-    const key = `${stage} ${binding}`;
+    const number = this.numbers.get(stage) ?? this.numbers.size;
+    this.numbers.set(stage, number);
+    const key = `${number} ${binding}`;
     if (states && this.hasLength) uploads = [...uploads, [LENGTH, new Uint8Array(new Int32Array([states.length]).buffer)]];
     const request = requests.get(key);
     try {
@@ -268,7 +272,7 @@ export class WasmDevice {
   /**
    * Repeat a request, in the worker or in the page, whichever is faster. While the inputs are copied, the threads that take part
    * wake up.
-   * @param {number} stage
+   * @param {Stage} stage
    * @param {Repeatable} request
    * @param {Int32Array} words
    * @param {Transfers} uploads
@@ -291,7 +295,7 @@ export class WasmDevice {
     if (this.failure) throw this.failure;
     const begin = performance.now();
     if (run && memory) {
-      const { module_first: first = 0, module_last: last = 0 } = /** @type {Run} */ (this.stages[stage].segment);
+      const { module_first: first = 0, module_last: last = 0 } = /** @type {Run} */ (stage.segment);
       const work = (/** @type {number} */ count) => {
         upload();
         run(first, last, 0, count);
@@ -359,7 +363,7 @@ export class WasmDevice {
 
   /**
    * Measure the milliseconds of each step of a stage.
-   * @param {number} stage
+   * @param {Stage} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @param {States} [states]

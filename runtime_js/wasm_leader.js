@@ -172,7 +172,7 @@ export class Leader {
   #prepare({ stage, symbols, uploads, states }) {
     this.#bind(symbols, states);
     for (const [name, data] of uploads) this.#view(name).set(data);
-    const { segment, downloads } = this.stages[stage];
+    const { segment, downloads } = stage;
     return { run: /** @type {Run} */ (segment), downloads };
   }
 

@@ -28,6 +28,7 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Size} Size */
+/** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
@@ -149,15 +150,14 @@ export class WebGpuDevice {
 
   /**
    * Run a stage.
-   * @param {number} stage
+   * @param {Stage} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @param {States} [states]
    * @returns {Promise<Transfers>}
    */
-  async execute(stage, symbols, uploads, states) {
+  async execute({ segment, downloads }, symbols, uploads, states) {
     const binding = this.#start(symbols, uploads, states);
-    const { segment, downloads } = this.stages[stage];
     const { first, last } = /** @type {Run} */ (segment);
     this.iterations = {};
     let encoder = this.device.createCommandEncoder();
@@ -204,17 +204,17 @@ export class WebGpuDevice {
 
   /**
    * Measure the milliseconds of each step, by timestamps.
-   * @param {number} stage
+   * @param {Stage} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @param {States} [states]
    */
-  async profile(stage, symbols, uploads, states) {
+  async profile({ segment }, symbols, uploads, states) {
     if (!this.device.features.has("timestamp-query")) {
       throw new AdapterError("this GPU adapter offers no timestamp-query, which profiling needs");
     }
     const binding = this.#start(symbols, uploads, states);
-    const { first, last } = /** @type {Run} */ (this.stages[stage].segment);
+    const { first, last } = /** @type {Run} */ (segment);
     const count = 2 * (last - first);
     const querySet = this.device.createQuerySet({ type: "timestamp", count });
     const resolved = this.device.createBuffer({ size: 8 * count, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });

@@ -59,6 +59,21 @@ export interface LoadOptions {
 export type Inputs = Record<string, Tensor | TypedArray>;
 export type Outputs = Record<string, Tensor>;
 
+export interface RunOptions<K extends string = string> {
+  /** The names of the outputs to return. The default is all of them. Others are not downloaded, and not computed if they come last. */
+  outputs?: readonly K[];
+  /**
+   * Arrays of the caller that receive outputs. They must have at least as many elements; `data` is the array, or the part of it
+   * that the output fills.
+   */
+  results?: { readonly [name in K]?: TypedArray };
+  /**
+   * When it is aborted, the run rejects with its reason, an AbortError, if it has not started. A run of several segments also ends
+   * between two of them, unless it replaces states. A session is unchanged then.
+   */
+  signal?: AbortSignal;
+}
+
 /** A package declares its own inputs and outputs: `import type { Model } from "./model/model.d.ts"`, then `load<Model>(url)`. */
 export interface Model<I extends Inputs = Inputs, O extends Outputs = Outputs> {
   readonly name: string;
@@ -98,10 +113,10 @@ export interface Model<I extends Inputs = Inputs, O extends Outputs = Outputs> {
    */
   readonly memoryBytes: number;
   /**
-   * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Throws
-   * InputError, InternalError or DeviceLostError.
+   * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Runs that
+   * overlap execute in order. Throws InputError, InternalError or DeviceLostError, or the reason of `signal`.
    */
-  run(inputs: I): Promise<O>;
+  run<K extends keyof O & string = keyof O & string>(inputs: I, options?: RunOptions<K>): Promise<Pick<O, K>>;
   /**
    * Load the model again after a run threw DeviceLostError or InternalError. After the latter, the next run does so by itself.
    * Does nothing if the model is intact. With "auto" the model may run on the CPU afterwards. Throws the errors of `load`, and
@@ -133,7 +148,7 @@ export interface Session<I extends Inputs = Inputs, O extends Outputs = Outputs>
    * Run the model, and append to the states, or replace them. Throws InputError if the capacity is exceeded; the session is
    * unchanged then.
    */
-  run(inputs: I): Promise<O>;
+  run<K extends keyof O & string = keyof O & string>(inputs: I, options?: RunOptions<K>): Promise<Pick<O, K>>;
   /** Forget all rows after the first `length`. Throws InputError if the model has states that do not grow. */
   truncate(length: number): void;
   /** Begin again: no rows in states that grow, and zeros in the others. */

@@ -9,6 +9,8 @@ import webmlc
 from tests import recurrent
 from tests.browser.pages import Page, open_pages
 from tests.decoders import DECODER, check_session, session_data
+from tests.host.test_outputs import MODEL
+from tests.js.test_outputs import DATA, check_outputs
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 RUN = """async ({ options, data, script }) => {
@@ -39,6 +41,12 @@ def test_states_are_replaced(tmp_path: Path, device: str, threads: int, isolated
     options = {"device": device, "threads": threads}
     results = exercised(tmp_path, options, isolated, "recurrent", data)
     recurrent.check_session(data, results)
+
+
+def test_options_of_a_run(tmp_path: Path) -> None:
+    """On the GPU, with segments on both devices."""
+    webmlc.build(MODEL, tmp_path / "model")
+    check_outputs(exercised(tmp_path, {"device": "webgpu"}, True, "outputs", DATA))
 
 
 def exercised(

@@ -25,6 +25,10 @@ const values: Float32Array = y.data;
 const [rows, columns]: [number, 4] = y.shape;
 const session = await model.session({ capacity: 2 });
 await session.run({ x: { ...x, shape: [2, 4] }, "*/mask": mask });
+const chosen = { outputs: ["y"], results: { y: new Float32Array(8) } } as const;
+(await model.run({ x: { ...x, shape: [2, 4] }, "*/mask": mask }, chosen)).y;
+// @ts-expect-error: no output has this name
+await model.run({ x: { ...x, shape: [2, 4] }, "*/mask": mask }, { outputs: ["z"] });
 // @ts-expect-error: a size of `x` is symbolic
 await model.run({ x: data, "*/mask": mask });
 // @ts-expect-error: an input is missing

@@ -8,7 +8,7 @@ twins of this module are `bind` and `bindFromMemory` in `runtime_js/manifest.js`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,22 @@ def bind(
             )
     check_requirements(manifest, symbols, symbols)
     return symbols, arrays
+
+
+def chosen_ports(ports: Sequence[Port], names: Sequence[str] | None) -> Sequence[Port]:
+    """The outputs of these names, in the order of the model; by default, all outputs.
+
+    Raises `InputError` if no output has a name.
+    """
+    if names is None:
+        return ports
+    if isinstance(names, str):
+        raise InputError(f"outputs is {names!r}, expected a list of names")
+    known = [port.name for port in ports]
+    if unknown := [name for name in names if name not in known]:
+        returned = ", ".join(map(repr, known)) or "none"
+        raise InputError(f"no output is named {unknown[0]!r}; the model returns {returned}")
+    return [port for port in ports if port.name in names]
 
 
 def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int]:

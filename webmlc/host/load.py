@@ -9,7 +9,7 @@ In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -36,6 +36,7 @@ from webmlc.host.bind import (
     bind_from_memory,
     check_counts,
     check_requirements,
+    chosen_ports,
     shape_of,
 )
 from webmlc.host.executor import Executor, Loaded, States
@@ -53,7 +54,7 @@ from webmlc.package.manifest import (
     Run,
 )
 from webmlc.package.manifest_json import from_json
-from webmlc.package.transfers import stages
+from webmlc.package.transfers import Stage, select_stages, stages
 from webmlc.package.weights import read_file, read_weights
 
 Array = NDArray[Any]
@@ -84,6 +85,7 @@ class Model:
         self.threads = threads
         self._loaded = loaded
         self._stages = stages(self.program, self.manifest.results, self.device)
+        self._selections: dict[tuple[str, ...], Sequence[Stage]] = {}
         self._executors = self._open()
         self._broken = self._trapped = self._disposed = False
 
@@ -147,21 +149,39 @@ class Model:
             self._generator = TextGenerator(self, self.file, self.has_chat_template)
         return self._generator.generate(prompt, options)
 
-    def run(self, inputs: Mapping[str, Array], states: States | None = None) -> dict[str, Array]:
+    def run(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        *,
+        states: States | None = None,
+    ) -> dict[str, Array]:
         """Run the model, and return the outputs by name. A model with states starts with new ones,
         unless a session passes its `states`.
 
-        Raises `InputError` if an input does not match the model, or if its values lead to indices
-        out of range.
+        If `outputs` names some of them, the others are not downloaded, and not computed if they
+        come last. Raises `InputError` if an input does not match the model, if its values lead to
+        indices out of range, or if no output has a name of `outputs`.
         """
         if self.manifest.has_states and states is None:
-            return run_alone(self, inputs)
-        symbols, values, _ = self._execute(inputs, states=states)
+            return run_alone(self, inputs, outputs)
+        ports = chosen_ports(self.outputs, outputs)
+        symbols, values, _ = self._execute(inputs, self._stages_of(ports), states=states)
         check_counts(self.manifest, values)
         if states is not None:
             states.length += self.rows(symbols)
             states.symbols = symbols
-        return {port.name: _output(port, values[port.buffer], symbols) for port in self.outputs}
+        return {port.name: _output(port, values[port.buffer], symbols) for port in ports}
+
+    def _stages_of(self, ports: Sequence[Port]) -> Sequence[Stage]:
+        """The stages of a run that returns only these outputs."""
+        if len(ports) == len(self.outputs):
+            return self._stages
+        names = tuple(port.name for port in ports)
+        if names not in self._selections:
+            results = (*(p.buffer for p in ports), *(c.value for c in self.manifest.checks))
+            self._selections[names] = select_stages(self.program, results, self.device)
+        return self._selections[names]
 
     def session(self, capacity: int | None = None) -> Session:
         """Open a session. States that grow have room for `capacity` rows, which must be given then.
@@ -220,9 +240,9 @@ class Model:
         """
         if self.manifest.has_states:
             with session_of(self, inputs) as (session, feeds, _):
-                times = self._execute(feeds, measure=True, states=session.states)[2]
+                times = self._execute(feeds, self._stages, True, session.states)[2]
         else:
-            times = self._execute(inputs, measure=True)[2]
+            times = self._execute(inputs, self._stages, True)[2]
         return [
             StepTime(step.kernel, step.device, step.origin, seconds)
             for step, seconds in zip(self.program.steps, times, strict=True)
@@ -252,7 +272,11 @@ class Model:
         self._executors, self._disposed = {}, True
 
     def _execute(
-        self, inputs: Mapping[str, Array], measure: bool = False, states: States | None = None
+        self,
+        inputs: Mapping[str, Array],
+        stages: Sequence[Stage],
+        measure: bool = False,
+        states: States | None = None,
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Call `_run_segments`; mark the model as broken if it fails although the inputs fit.
 
@@ -263,7 +287,7 @@ class Model:
         if self._trapped:
             self.restore()
         try:
-            return self._run_segments(inputs, measure, states)
+            return self._run_segments(inputs, stages, measure, states)
         except InputError:
             raise
         except Exception as error:
@@ -271,7 +295,11 @@ class Model:
             raise
 
     def _run_segments(
-        self, inputs: Mapping[str, Array], measure: bool, states: States | None
+        self,
+        inputs: Mapping[str, Array],
+        stages: Sequence[Stage],
+        measure: bool,
+        states: States | None,
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Run the segments in order.
 
@@ -285,7 +313,7 @@ class Model:
             longest[self.manifest.length] = self._longest(states, symbols)
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
         times: list[float] = []
-        for stage in self._stages:
+        for stage in stages:
             match stage.segment:
                 case Run(once=True, first=first, last=last):  # executed when memory was allocated
                     times += [0.0] * (last - first)

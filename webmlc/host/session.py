@@ -18,8 +18,9 @@ the session. A state that is replaced is zero at first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ import safetensors.numpy
 
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.sizes import evaluate_size
-from webmlc.host.bind import bind, shape_of
+from webmlc.host.bind import bind, chosen_ports, shape_of
 from webmlc.host.executor import Array, States
 from webmlc.package.manifest import Manifest, StatePort
 
@@ -68,13 +69,16 @@ class Session:
         """The number of rows that the states hold which grow."""
         return self.states.length
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model, and append to the states, or replace them.
+    def run(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Run the model, and append to the states, or replace them. Return its outputs, or those of
+        them that `outputs` names.
 
         Raises `InputError` as `Model.run` does, or if the capacity is exceeded. The session is
         unchanged then, unless indices were out of range: these replace states, too.
         """
-        return self._model.run(inputs, self.states)
+        return self._model.run(inputs, outputs, states=self.states)
 
     def truncate(self, length: int) -> None:
         """Forget all rows after the first `length`.
@@ -131,13 +135,18 @@ class Session:
             self._states = None
 
 
-def run_alone(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def run_alone(
+    model: Model, inputs: Mapping[str, Array], outputs: Sequence[str] | None
+) -> dict[str, Array]:
     """Run a model with states without a session. If its states replace inputs and outputs, it takes
-    and returns these.
+    and returns these, or those of them that `outputs` names.
     """
+    presents = [replace(port.past, name=port.present) for port in model.manifest.state_ports]
+    chosen = {port.name for port in chosen_ports((*model.outputs, *presents), outputs)}
+    ports = [port for port in model.manifest.state_ports if port.present in chosen]
     with session_of(model, inputs) as (session, feeds, symbols):
-        results = session.run(feeds)
-        if ports := model.manifest.state_ports:
+        results = session.run(feeds, [p.name for p in model.outputs if p.name in chosen])
+        if ports:
             states, name = model.read_states(session.states), model.manifest.length
             if name:
                 symbols[name] = session.length

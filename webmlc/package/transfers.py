@@ -26,6 +26,12 @@ class Stage:
     uploads: tuple[str, ...]
     downloads: tuple[str, ...]
 
+    @property
+    def is_empty(self) -> bool:
+        """True if it runs no step and reads nothing."""
+        run = self.segment
+        return isinstance(run, Run) and run.first == run.last and not self.downloads
+
 
 def segments_of(
     body: Sequence[Step | Bind], module_base: int = 0, once: int = 0
@@ -82,6 +88,45 @@ def stages(program: Program, outputs: Sequence[str], program_device: Device) -> 
         steps, end = len(program.steps), max((r.module_last for r in program.runs), default=0)
         result.append(Stage(Run(program_device, steps, steps, end, end), (), constant_outputs))
     return tuple(result)
+
+
+def select_stages(
+    program: Program, outputs: Sequence[str], program_device: Device
+) -> tuple[Stage, ...]:
+    """Plan a run that returns only some outputs. The last steps of each segment are left out if
+    only other outputs need them. The memory plan of the program stays valid.
+
+    States are always needed. Steps before a needed one stay, so that a segment is one run. So do
+    steps of control flow, up to their targets.
+
+        steps: a = f(x); b = g(a); c = h(b); output b
+        steps: a = f(x); b = g(a)
+    """
+    needed = {*outputs, *(b.name for b in program.buffers if b.kind == "state")}
+    segments = list(program.segments)
+    for index in reversed(range(len(segments))):
+        match segments[index]:
+            case Bind(buffer=buffer):
+                needed.add(buffer)
+            case Run() as run:
+                run = run if run.once else _without_last_steps(program, run, needed)
+                for step in program.steps[run.first : run.last]:
+                    needed.update(step.arguments)
+                segments[index] = run
+    selected = stages(replace(program, segments=tuple(segments)), outputs, program_device)
+    return tuple(s for s in selected if not s.is_empty)
+
+
+def _without_last_steps(program: Program, run: Run, needed: set[str]) -> Run:
+    """Cut off the last steps of a segment if none of the `needed` buffers is theirs."""
+    steps = program.steps[run.first : run.last]
+    kept = len(steps)
+    while kept and steps[kept - 1].control is None and needed.isdisjoint(steps[kept - 1].written):
+        kept -= 1
+    targets = (step.control.target for step in steps if step.control is not None)
+    last = max(run.first + kept, *targets, run.first)
+    module_last = run.module_first + last - run.first if run.device == "wasm" else run.module_last
+    return replace(run, last=last, module_last=module_last)
 
 
 def _uploads(

@@ -1,0 +1,61 @@
+// Read the options of a run: the outputs that it returns, the arrays that receive them, and the signal that ends it.
+
+import { arrayOf } from "./dtypes.js";
+import { InputError } from "./errors.js";
+
+/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
+/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @typedef {{ name: string, dtype: string }} Output */
+
+const OPTIONS = ["outputs", "results", "signal"];
+
+/**
+ * Check the options of a run, and return the outputs that it returns, in the order of the model.
+ * @template {Output} P
+ * @param {P[]} ports  of all outputs
+ * @param {RunOptions} options
+ */
+export function chosenOutputs(ports, options) {
+  const unknown = Object.keys(options).find((key) => !OPTIONS.includes(key));
+  if (unknown !== undefined) throw new InputError(`no option of a run is named "${unknown}"; there are ${OPTIONS.join(", ")}`);
+  const { outputs, results = {} } = options;
+  if (outputs !== undefined && !Array.isArray(outputs)) throw new InputError("outputs is no list of names");
+  const names = new Set(outputs ?? ports.map(({ name }) => name));
+  for (const name of [...names, ...Object.keys(results)]) {
+    if (!ports.some((port) => port.name === name)) {
+      const all = ports.map((port) => `"${port.name}"`).join(", ") || "none";
+      throw new InputError(`no output is named "${name}"; the model returns ${all}`);
+    }
+    if (!names.has(name)) throw new InputError(`results has an array for "${name}", which is not one of outputs`);
+  }
+  const chosen = ports.filter(({ name }) => names.has(name));
+  for (const port of chosen) checkResult(port, results[port.name]);
+  return chosen;
+}
+
+/**
+ * Check the type of an array that is to receive an output.
+ * @param {Output} port
+ * @param {unknown} result
+ */
+function checkResult({ name, dtype }, result) {
+  const type = arrayOf(dtype);
+  if (result === undefined || result instanceof type) return;
+  const actual = /** @type {any} */ (result)?.constructor?.name ?? typeof result;
+  throw new InputError(`the array in results for "${name}" is ${actual}, expected ${dtype} as ${type.name}`);
+}
+
+/**
+ * Copy an output to the start of the array that is to receive it. Returns that part of the array.
+ * @param {string} name
+ * @param {TypedArray} data
+ * @param {TypedArray} result
+ * @returns {TypedArray}
+ */
+export function received(name, data, result) {
+  if (result.length < data.length) {
+    throw new InputError(`the array in results for "${name}" has ${result.length} elements, but the output has ${data.length}`);
+  }
+  result.set(/** @type {any} */ (data));
+  return result.length === data.length ? result : result.subarray(0, data.length);
+}
