@@ -5,14 +5,14 @@
 //   in:  a model with sessions, and the files of its package
 //   out: an async iterator over pieces of text
 //
-// The session keeps the tokens of the last generation. A prompt that begins with the same tokens runs only the others.
+// If the most likely token is the next one, the model itself finds it: a run returns `next_token`, not the logits. The session keeps the tokens of the last generation. A prompt that begins with the same tokens runs only the others.
 
 import { InputError } from "../errors.js";
 import { Detokeniser } from "./detokenise.js";
 import { readOptions } from "./options.js";
 import { TextCodec } from "./prompt.js";
 import { RandomNumbers } from "./random_numbers.js";
-import { sample } from "./sampling.js";
+import { checked, sample } from "./sampling.js";
 import { StopStrings } from "./stop_strings.js";
 
 /** @typedef {import("../webmlc.js").GenerateOptions} GenerateOptions */
@@ -20,7 +20,8 @@ import { StopStrings } from "./stop_strings.js";
 /** @typedef {import("../webmlc.js").Session} Session */
 /** @typedef {import("../webmlc.js").Usage} Usage */
 /** @typedef {import("./options.js").Options} Options */
-/** @typedef {{ session: (options: { capacity: number }) => Promise<Session> }} Sessions */
+/** @typedef {{ outputs: readonly { name: string }[], session: (options: { capacity: number }) => Promise<Session> }} Sessions */
+/** @typedef {"next_token" | "logits"} Output */
 
 const CHUNK_TOKENS = 256; // the tokens of a prompt that one run processes
 const FIRST_CAPACITY = 2048; // of a session, unless the caller or the model's context says otherwise
@@ -69,6 +70,7 @@ export class Generation {
 /** The generations of one model, one at a time, over one session. */
 export class TextGenerator {
   #model;
+  #hasNextToken;
   /** @type {Session | null} */
   #session = null;
   /** @type {number[]} The tokens in the session. */
@@ -81,6 +83,7 @@ export class TextGenerator {
   /** @param {Sessions} model @param {TextCodec} codec */
   constructor(model, codec) {
     this.#model = model;
+    this.#hasNextToken = model.outputs.some(({ name }) => name === "next_token");
     this.codec = codec;
   }
 
@@ -162,17 +165,19 @@ export class TextGenerator {
     const history = [...tokens];
     let fresh = tokens.slice(usage.cached_tokens);
     let first = 0;
+    const isGreedy = !options.do_sample && options.repetition_penalty === 1;
+    const output = isGreedy && this.#hasNextToken ? "next_token" : "logits";
     const shown = (/** @type {string} */ text) => {
       if (text) options.streamer?.(text);
       return text;
     };
     while (!usage.finish_reason) {
-      const logits = await this.#run(session, history.length - fresh.length, fresh, options, usage);
-      if (!logits) {
+      const result = await this.#run(session, history.length - fresh.length, fresh, output, options, usage);
+      if (!result) {
         usage.finish_reason = "interrupted";
         break;
       }
-      const token = sample(logits, history, options, random);
+      const token = result instanceof Float32Array ? sample(result, history, options, random) : checked(Number(result.at(-1)));
       const now = performance.now();
       first ||= now;
       usage.completion_tokens++;
@@ -199,15 +204,17 @@ export class TextGenerator {
   }
 
   /**
-   * Run tokens in chunks, with `place` tokens before them. Returns the logits of the last token, or null if the signal is aborted.
+   * Run tokens in chunks, with `place` tokens before them. Returns the last row of an output, or null if the signal is aborted.
    * @param {Session} session
    * @param {number} place
    * @param {number[]} tokens
+   * @param {Output} output
    * @param {Options} options
    * @param {Usage} usage
    */
-  async #run(session, place, tokens, options, usage) {
-    let logits = new Float32Array();
+  async #run(session, place, tokens, output, options, usage) {
+    /** @type {Float32Array | BigInt64Array} */
+    let row = new Float32Array();
     for (let begin = 0; begin < tokens.length; begin += CHUNK_TOKENS) {
       this.#checkLatest(usage);
       if (options.signal?.aborted) return null;
@@ -216,14 +223,17 @@ export class TextGenerator {
       this.#tokens.length = length;
       if (session.length !== length) await session.truncate(length);
       const input = { dtype: "int64", shape: [1, chunk.length], data: BigInt64Array.from(chunk, BigInt) };
-      const run = session.run({ input_ids: input });
+      const isLast = begin + CHUNK_TOKENS >= tokens.length;
+      const run = session.run({ input_ids: input }, { outputs: isLast ? [output] : [] });
       this.#running = run.catch(() => {});
-      const output = (await run.catch((error) => this.#forget(error))).logits;
+      const { [output]: rows } = await run.catch((error) => this.#forget(error));
       this.#tokens.push(...chunk);
       usage.context_tokens = this.#tokens.length;
-      logits = /** @type {Float32Array<ArrayBuffer>} */ (output.data).subarray(-(/** @type {number} */ (output.shape.at(-1))));
+      if (!isLast) continue;
+      const size = output === "logits" ? Number(rows.shape.at(-1)) : 1;
+      row = /** @type {Float32Array | BigInt64Array} */ (rows.data).subarray(-size);
     }
-    return logits;
+    return row;
   }
 
   /** Forget the session if the device broke: its states are lost then. Throws the error. @param {unknown} error @returns {never} */

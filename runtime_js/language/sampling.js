@@ -35,7 +35,7 @@ export function sample(logits, history, options, random) {
     if (!(scores[token] <= scores[best])) best = token;
   }
   const largest = scores[best];
-  if (!Number.isFinite(largest)) throw new InputError(`the largest logit is ${largest}: the model's result cannot be sampled`);
+  if (!Number.isFinite(largest)) throw notFinite();
   if (!options.do_sample) return best;
   let tokens = atLeast(scores, options.top_k > 0 && options.top_k < scores.length ? largestOf(scores, options.top_k) : -Infinity);
   let weights = new Float64Array(tokens.length);
@@ -50,6 +50,16 @@ export function sample(logits, history, options, random) {
   let chosen = 0;
   for (let sum = weights[0]; sum <= drawn && chosen < weights.length - 1; ) sum += weights[++chosen];
   return tokens[chosen];
+}
+
+/** The most likely token, which the model has found. It is -1 if its logit is not finite. @param {number} token */
+export function checked(token) {
+  if (token < 0) throw notFinite();
+  return token;
+}
+
+function notFinite() {
+  return new InputError("the largest logit is not finite: the model's result cannot be sampled");
 }
 
 /**

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,12 +105,15 @@ def scripted(answer: str, start: int) -> Logits:
 
 
 class FakeSession:
-    """A session that only remembers its tokens, and the length of every run."""
+    """A session that only remembers its tokens, the length of every run, and the outputs that were
+    read.
+    """
 
     def __init__(self, capacity: int, logits: Logits) -> None:
         self.capacity = capacity
         self.tokens: list[int] = []
         self.runs: list[int] = []
+        self.outputs: list[str] = []
         self.is_disposed = False
         self._logits = logits
 
@@ -117,14 +121,20 @@ class FakeSession:
     def length(self) -> int:
         return len(self.tokens)
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
+    ) -> dict[str, NDArray[Any]]:
         ids = inputs["input_ids"]
         assert ids.dtype == np.int64 and ids.shape[0] == 1
         if len(self.tokens) + ids.shape[1] > self.capacity:
             raise InputError("the capacity is exceeded")
         self.tokens += ids[0].tolist()
         self.runs.append(ids.shape[1])
-        return {"logits": self._logits(self.tokens)[None]}
+        self.outputs.extend(outputs)
+        logits = self._logits(self.tokens)[None]
+        best = np.where(np.isfinite(logits.max(1)), logits.argmax(1), -1)
+        results = {"logits": logits, "next_token": best}
+        return {name: results[name] for name in outputs}
 
     def truncate(self, length: int) -> None:
         assert 0 <= length <= len(self.tokens)
@@ -137,8 +147,11 @@ class FakeSession:
 class FakeModel:
     """A model that remembers its sessions."""
 
-    def __init__(self, logits: Logits = mixed_logits) -> None:
+    def __init__(
+        self, logits: Logits = mixed_logits, outputs: Sequence[str] = ("logits", "next_token")
+    ) -> None:
         self.logits = logits
+        self.outputs = [SimpleNamespace(name=name) for name in outputs]
         self.sessions: list[FakeSession] = []
 
     def session(self, capacity: int) -> FakeSession:

@@ -78,7 +78,7 @@ def test_the_next_generation_after_a_failed_run_is_right(
     session = model.sessions[0]
     run = session.run
 
-    def fail(inputs: object) -> dict[str, np.ndarray]:
+    def fail(inputs: object, outputs: object) -> dict[str, np.ndarray]:
         session.run = run  # type: ignore[method-assign]
         raise error("no")
 
@@ -94,6 +94,33 @@ def test_a_long_prompt_runs_in_chunks() -> None:
     text = generator(model)
     text.generate([7] * 600, {"max_new_tokens": 1}).complete()
     assert model.sessions[0].runs == [CHUNK_TOKENS, CHUNK_TOKENS, 600 - 2 * CHUNK_TOKENS]
+    assert model.sessions[0].outputs == ["next_token"], "only the last chunk has results"
+
+
+@pytest.mark.parametrize(
+    ("options", "output"),
+    [({}, "next_token"), ({"repetition_penalty": 1.1}, "logits"), ({"do_sample": True}, "logits")],
+)
+def test_logits_are_read_only_if_they_are_needed(options: dict[str, object], output: str) -> None:
+    texts, read = [], set()
+    for outputs in (("logits", "next_token"), ("logits",)):
+        model = FakeModel(outputs=outputs)
+        generation = generator(model).generate(
+            [1, 2, 3], {"max_new_tokens": 9, "seed": 1, **options}
+        )
+        texts.append(generation.complete())
+        read.add((len(outputs), *model.sessions[0].outputs))
+    assert texts[0] == texts[1]
+    assert read == {(2, *[output] * 9), (1, *["logits"] * 9)}
+
+
+def test_logits_that_are_not_finite_are_an_error() -> None:
+    model = FakeModel(lambda _: np.full(264, np.nan, np.float32))
+    text = generator(model)
+    with pytest.raises(InputError, match="the largest logit is not finite"):
+        text.generate([1], {"do_sample": True}).complete()
+    with pytest.raises(InputError, match="the largest logit is not finite"):
+        text.generate([1], {}).complete()
 
 
 def test_a_generation_can_be_interrupted() -> None:

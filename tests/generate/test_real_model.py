@@ -7,12 +7,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
+from tests.js.test_session import exercised
 from tests.language_models.small_models import SmallModel, write_model
 from webmlc import build
-from webmlc.host.load import load
+from webmlc.host.load import Model, load
 
 SCRIPT = """
 import { pathToFileURL } from "node:url";
@@ -28,14 +30,28 @@ for (const [prompt, options] of JSON.parse(process.argv[3])) {
 console.log(JSON.stringify(answers));
 model.dispose();
 """
-SMALL = SmallModel("llama", tied=True, layers=1, hidden=128, types=(GGMLQuantizationType.Q8_0,))
+MANY = 1000
+SMALL = SmallModel(
+    "llama",
+    tied=True,
+    layers=1,
+    hidden=128,
+    positions=MANY + 64,
+    types=(GGMLQuantizationType.Q8_0,),
+)
 """A model that builds in seconds."""
+TOKENS: dict[str, Any] = {"prompt": [5, 6, 7], "count": MANY}
+FIRST = 24
+"""The tokens that are compared with those from the logits. A random model then repeats itself."""
 QUESTION = [{"role": "user", "content": "!#%&"}]
 JOBS: list[tuple[Any, dict[str, Any]]] = [
     (QUESTION, {"max_new_tokens": 12}),
     (QUESTION, {"max_new_tokens": 12, "temperature": 1, "seed": 1}),
     ("!#%&ABC", {"max_new_tokens": 12, "temperature": 0.5, "top_p": 0.9, "seed": 2}),
-    ([5, 6, 7] * 10, {"max_new_tokens": 100, "temperature": 2, "top_k": 0, "seed": 5}),
+    (
+        [5, 6, 7] * 10,
+        {"max_new_tokens": 100, "temperature": 2, "top_k": 0, "seed": 5, "capacity": 64},
+    ),
 ]
 
 
@@ -54,6 +70,8 @@ def test_the_same_texts_in_python_and_node(package: Path, tmp_path: Path) -> Non
         generation = model.generate(prompt, **options)
         text, usage = generation.complete(), generation.usage
         answers.append([text, usage.cached_tokens, usage.finish_reason])
+    by_logits = greedy_tokens(model, [5, 6, 7], FIRST, "logits")
+    assert greedy_tokens(model, [5, 6, 7], FIRST) == by_logits
     model.dispose()
     script = tmp_path / "run.mjs"
     script.write_text(SCRIPT)
@@ -63,3 +81,36 @@ def test_the_same_texts_in_python_and_node(package: Path, tmp_path: Path) -> Non
     assert json.loads(done.stdout) == answers
     assert [cached for _, cached, _ in answers][1] == 3
     assert answers[3][2] == "context"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_thousand_tokens_plan_and_allocate_nothing(package: Path, threads: int) -> None:
+    results = exercised(package, threads, "./tokens.mjs", TOKENS)
+    check_tokens(results, package)
+    assert results["messages"] <= 2 * (threads - 1), "runs repeat; only helpers start"
+    assert results["memory"][0] == results["memory"][1] > 0
+
+
+def check_tokens(results: dict[str, Any], package: Path) -> None:
+    """Compare the first tokens with those that Python reads from the logits."""
+    model = load(package, device="wasm", features="simd128")
+    expected = greedy_tokens(model, TOKENS["prompt"], FIRST, "logits")
+    model.dispose()
+    assert results["tokens"][:FIRST] == expected
+    assert len(results["tokens"]) == MANY + 4
+    assert all(0 <= token < SMALL.vocabulary for token in results["tokens"])
+    assert results["length"] == len(TOKENS["prompt"]) + MANY + 3
+    assert results["bytes"] == 8
+
+
+def greedy_tokens(
+    model: Model, prompt: list[int], count: int, output: str = "next_token"
+) -> list[int]:
+    """The most likely tokens after a prompt, found by the model or from its logits."""
+    session, tokens = model.session(capacity=len(prompt) + count), prompt
+    answer: list[int] = []
+    for _ in range(count):
+        rows = session.run({"input_ids": np.array([tokens], np.int64)}, [output])[output]
+        tokens = [int(rows[-1] if output == "next_token" else rows[-1].argmax())]
+        answer += tokens
+    return answer

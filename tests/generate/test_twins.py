@@ -78,7 +78,8 @@ def answer(generator: TextGenerator, model: FakeModel, job: Mapping[str, Any]) -
     usage = {name: getattr(generation.usage, name) for name in generation.usage.__slots__}
     session = model.sessions[-1]
     runs, session.runs = session.runs, []
-    return {"pieces": pieces, "usage": usage, "runs": runs}
+    outputs, session.outputs = session.outputs, []
+    return {"pieces": pieces, "usage": usage, "runs": runs, "outputs": outputs}
 
 
 def test_the_same_texts(twin: Any) -> None:

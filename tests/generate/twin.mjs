@@ -1,7 +1,7 @@
 // Run the JavaScript twin of webmlc/generate over the model of fakes.py.
 //
 //   in:  { folder, random: [seed], jobs: [{ prompt, options, calls? }] } as JSON
-//   out: { random: [[number]], answers: [{ pieces, usage, runs } | { error, code }] } as JSON
+//   out: { random: [[number]], answers: [{ pieces, usage, runs, outputs } | { error, code }] } as JSON
 
 import { readFile } from "node:fs/promises";
 import path from "node:path";
@@ -28,6 +28,7 @@ function mixedLogits(tokens) {
 class FakeSession {
   tokens = [];
   runs = [];
+  outputs = [];
 
   constructor(capacity) {
     this.capacity = capacity;
@@ -37,12 +38,16 @@ class FakeSession {
     return this.tokens.length;
   }
 
-  async run({ input_ids: { dtype, shape, data } }) {
+  async run({ input_ids: { dtype, shape, data } }, { outputs }) {
     if (dtype !== "int64" || shape[0] !== 1 || data.length !== shape[1]) throw new Error("input_ids");
     await null;
     this.tokens.push(...Array.from(data, Number));
     this.runs.push(data.length);
-    return { logits: { dtype: "float32", shape: [1, SIZE], data: mixedLogits(this.tokens) } };
+    this.outputs.push(...outputs);
+    const logits = mixedLogits(this.tokens);
+    const best = BigInt64Array.of(BigInt(logits.indexOf(Math.max(...logits))));
+    const results = { logits: { dtype: "float32", shape: [1, SIZE], data: logits }, next_token: { dtype: "int64", shape: [1], data: best } };
+    return Object.fromEntries(outputs.map((name) => [name, results[name]]));
   }
 
   async truncate(length) {
@@ -56,6 +61,7 @@ const { folder, random, jobs } = JSON.parse(await text(process.stdin));
 const codec = await TextCodec.open(async (file) => new Uint8Array(await readFile(path.join(folder, file))).buffer, LIBRARIES);
 const sessions = [];
 const model = {
+  outputs: [{ name: "logits" }, { name: "next_token" }],
   async session({ capacity }) {
     sessions.push(new FakeSession(capacity));
     return sessions.at(-1);
@@ -75,7 +81,7 @@ for (const { prompt, options, abortAfter } of jobs) {
     }
     const { usage } = generation;
     if (streamed.join() !== pieces.join() || generation.text !== pieces.join("")) throw new Error("pieces");
-    answers.push({ pieces, usage, runs: sessions.at(-1).runs.splice(0) });
+    answers.push({ pieces, usage, runs: sessions.at(-1).runs.splice(0), outputs: sessions.at(-1).outputs.splice(0) });
   } catch ({ message, code }) {
     answers.push({ error: message, code });
   }

@@ -89,6 +89,7 @@ def run_parts(package: Path, device: str, model: SmallModel) -> np.ndarray:
     for part in PARTS:
         outputs = loaded.run({"input_ids": np.array([part]), **caches})
         rows.append(outputs.pop("logits"))
+        np.testing.assert_array_equal(outputs.pop("next_token"), rows[-1].argmax(1))
         caches = {n.replace("present", "past"): array for n, array in outputs.items()}
     return np.concatenate(rows)
 
@@ -108,8 +109,9 @@ def test_caches_are_state(tmp_path: Path) -> None:
     write_model(path, LLAMA)
     module = infer_shapes(normalise(read_model(path)))
     main = module.main
-    assert (main.inputs, main.outputs) == (("input_ids",), ("logits",))
+    assert (main.inputs, main.outputs) == (("input_ids",), ("logits", "next_token"))
     assert str(main.type("logits")) == f"float32[1, {LLAMA.vocabulary}]"
+    assert str(main.type("next_token")) == "int64[1]"
     appends = [node for node in main.nodes if node.op == "Append"]
     assert len(appends) == 2 * LLAMA.layers
     for node in appends:

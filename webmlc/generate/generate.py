@@ -8,6 +8,10 @@ In: a model with sessions, and the files of its package. Out: an iterator over p
         print(piece, end="", flush=True)
     print(generation.usage.tokens_per_second)
 
+**Greedy decoding.** If the most likely token is the next one, the model itself finds it: a run
+returns `next_token`, not the logits of the whole vocabulary. Models without this output are read
+by their logits.
+
 **Prompt cache.** The session keeps the tokens of the last generation. A prompt that begins with the
 same tokens runs only the others: the next turn of a conversation, or the same question again.
 """
@@ -27,7 +31,7 @@ from webmlc.generate.detokenise import Detokeniser
 from webmlc.generate.options import Options, read_options
 from webmlc.generate.prompt import Prompt, TextCodec
 from webmlc.generate.random_numbers import RandomNumbers
-from webmlc.generate.sampling import sample
+from webmlc.generate.sampling import checked, sample
 from webmlc.generate.stop_strings import StopStrings
 
 CHUNK_TOKENS = 256
@@ -47,14 +51,25 @@ class Session(Protocol):
     def capacity(self) -> int: ...
     @property
     def length(self) -> int: ...
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]: ...
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
+    ) -> dict[str, NDArray[Any]]: ...
     def truncate(self, length: int) -> None: ...
     def dispose(self) -> None: ...
+
+
+class Output(Protocol):
+    """What generation needs of an output of a model."""
+
+    @property
+    def name(self) -> str: ...
 
 
 class Sessions(Protocol):
     """A model that opens sessions."""
 
+    @property
+    def outputs(self) -> Sequence[Output]: ...
     def session(self, capacity: int) -> Session: ...
 
 
@@ -118,6 +133,7 @@ class TextGenerator:
     ) -> None:
         """Read the package's files with `read`. Raises `UserError` if a library is missing."""
         self._sessions = sessions
+        self._has_next_token = any(port.name == "next_token" for port in sessions.outputs)
         self.codec = TextCodec(read, has_template)
         self._session: Session | None = None
         self._tokens: list[int] = []  # the tokens in the session
@@ -178,6 +194,8 @@ class TextGenerator:
         random = RandomNumbers(options.seed)
         detokeniser, stops = Detokeniser(self.codec.decode), StopStrings(options.stop)
         history = list(tokens)
+        is_greedy = not options.do_sample and options.repetition_penalty == 1.0
+        output = "next_token" if is_greedy and self._has_next_token else "logits"
         fresh = tokens[usage.cached_tokens :]
         start = time.perf_counter()
         first: float | None = None
@@ -189,11 +207,13 @@ class TextGenerator:
                 yield text
 
         while usage.finish_reason is None:
-            logits = self._run(session, len(history) - len(fresh), fresh, options, usage)
-            if logits is None:
+            place = len(history) - len(fresh)
+            result = self._run(session, place, fresh, output, options, usage)
+            if result is None:
                 usage.finish_reason = "interrupted"
                 break
-            token = sample(logits, history, options, random)
+            is_token = output == "next_token"
+            token = checked(result) if is_token else sample(result, history, options, random)
             now = time.perf_counter()
             first = now if first is None else first
             usage.completion_tokens += 1
@@ -215,10 +235,16 @@ class TextGenerator:
         yield from shown("" if stops.is_found else stops.finish())
 
     def _run(
-        self, session: Session, place: int, tokens: Sequence[int], options: Options, usage: Usage
+        self,
+        session: Session,
+        place: int,
+        tokens: Sequence[int],
+        output: str,
+        options: Options,
+        usage: Usage,
     ) -> NDArray[Any] | None:
-        """Run tokens in chunks, with `place` tokens before them. Return the logits of the last
-        token, or None if the generation was interrupted.
+        """Run tokens in chunks, with `place` tokens before them. Return the last row of an output,
+        or None if the generation was interrupted.
         """
         outputs: dict[str, NDArray[Any]] = {}
         for begin in range(0, len(tokens), CHUNK_TOKENS):
@@ -232,7 +258,9 @@ class TextGenerator:
             if session.length != position:
                 session.truncate(position)
             try:
-                outputs = session.run({"input_ids": np.array([chunk], np.int64)})
+                is_last = begin + CHUNK_TOKENS >= len(tokens)
+                inputs = {"input_ids": np.array([chunk], np.int64)}
+                outputs = session.run(inputs, [output] if is_last else [])
             except InputError:
                 raise
             except Exception:  # the device is broken, and its states are lost
@@ -240,8 +268,8 @@ class TextGenerator:
                 raise
             self._tokens += chunk
             usage.context_tokens = len(self._tokens)
-        logits = outputs["logits"]
-        return np.asarray(logits.reshape(-1, logits.shape[-1])[-1])
+        rows = outputs[output]
+        return np.asarray(rows.reshape(-1, rows.shape[-1])[-1] if output == "logits" else rows[-1])
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:

@@ -67,7 +67,7 @@ def sample(
     best = int(scores.argmax())
     largest = scores[best]
     if not np.isfinite(largest):
-        raise InputError(f"the largest logit is {largest}: the model's result cannot be sampled")
+        raise _not_finite()
     if not options.do_sample:
         return best
     tokens = np.arange(scores.size)
@@ -85,6 +85,20 @@ def sample(
     sums = np.cumsum(weights)
     chosen = int(np.searchsorted(sums, random.next() * sums[-1], side="right"))
     return int(tokens[min(chosen, tokens.size - 1)])
+
+
+def checked(token: NDArray[np.int64]) -> int:
+    """The most likely token, which the model has found. It is -1 if its logit is not finite.
+
+    Raises `InputError` in that case, as `sample` does.
+    """
+    if token < 0:
+        raise _not_finite()
+    return int(token)
+
+
+def _not_finite() -> InputError:
+    return InputError("the largest logit is not finite: the model's result cannot be sampled")
 
 
 def _penalise(scores: Floats, history: Sequence[int], penalty: float) -> None:

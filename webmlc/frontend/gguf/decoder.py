@@ -1,8 +1,9 @@
 """Write the graph of a decoder: what predicts the next token of a text.
 
 In: a file, its architecture and its sizes. Out: the function `main`. Its input is `input_ids`,
-int64 [1, tokens]. Its output is `logits`, float32 [1, vocabulary], of the last token. The keys and
-values of earlier tokens are state, and `past` is their number:
+int64 [1, tokens]. Its outputs belong to the last token: `logits`, float32 [1, vocabulary], and
+`next_token`, int64 [1], the most likely one. The keys and values of earlier tokens are state, and
+`past` is their number:
 
     x = embedding[input_ids]
     for each layer:
@@ -12,6 +13,7 @@ values of earlier tokens are state, and `past` is their number:
         h = rms_norm(x)
         x = x + (silu(h Gᵀ) * h Uᵀ) Dᵀ
     logits = rms_norm(x) Wᵀ
+    next_token = argmax(logits)
 
 Only the last token needs queries in the last layer, and what follows them.
 """
@@ -38,7 +40,7 @@ TOKENS, PAST = Var("tokens"), Var("past")
 
 @dataclass(slots=True)
 class Decoder:
-    """A writer of the function. If `every_row`, it outputs the logits of every token.
+    """A writer of the function. If `every_row`, its outputs have a row for every token.
 
     If `has_cache_inputs`, the past keys and values are inputs `past_key.N` and `past_value.N`, and
     all keys and values are outputs `present_key.N` and `present_value.N`. Otherwise they are state.
@@ -65,10 +67,11 @@ class Decoder:
         for layer in range(sizes.layers):
             x = self.layer(x, layer, tables)
         self.logits(x, embedding)
+        self.next_token("logits")
         return Function(
             "main",
             tuple(self.inputs),
-            ("logits", *self.outputs),
+            ("logits", "next_token", *self.outputs),
             tuple(self.expansion.nodes),
             self.inputs,
             self.expansion.constants,
@@ -122,6 +125,18 @@ class Decoder:
             embedding if tied else self.file.matrix("output.weight", sizes.vocabulary, sizes.width)
         )
         _product(build, h, matrix, "logits")
+
+    def next_token(self, logits: str) -> None:
+        """Write the most likely token of each row, so that a host need not read all logits.
+
+        Of equal logits the first wins. The token is -1 if the largest logit is not finite.
+        """
+        build = self.build("next_token")
+        best = build("ArgMax", logits, axis=-1, keepdims=1)
+        largest = build("GatherElements", logits, best, axis=-1)
+        is_invalid = build("Or", build("IsNaN", largest), build("IsInf", largest))
+        token = build("Where", is_invalid, build.constant([[-1]]), best)
+        build("Reshape", token, build.constant([-1]), output="next_token")
 
     def norm(self, name: str, x: str, size: int = 0) -> str:
         """Write the RMS norm of rows, or of rows of heads."""
