@@ -26,10 +26,8 @@ async function webmlc() {
   const session = await model.session({ capacity: CAPACITY });
   const run = async (/** @type {number[]} */ ids) => {
     const data = BigInt64Array.from(ids, BigInt);
-    const { logits } = await session.run({ input_ids: { dtype: "int64", shape: [1, ids.length], data } });
-    let best = 0;
-    for (let i = 1; i < logits.data.length; i++) if (logits.data[i] > logits.data[best]) best = i;
-    return best;
+    const inputs = { input_ids: { dtype: "int64", shape: [1, ids.length], data } };
+    return Number((await session.run(inputs, { outputs: ["next_token"] })).next_token.data[0]);
   };
   await run([1]); // the first run compiles
   const milliseconds = performance.now() - begin;

@@ -1,16 +1,20 @@
 """Sessions in a real Chromium, against onnxruntime."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 
 import webmlc
 from tests import recurrent
 from tests.browser.pages import Page, open_pages
 from tests.decoders import DECODER, check_session, session_data
+from tests.generate.test_real_model import SMALL, TOKENS, check_tokens
 from tests.host.test_outputs import MODEL
 from tests.js.test_outputs import DATA, check_outputs
+from tests.language_models.small_models import write_model
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 RUN = """async ({ options, data, script }) => {
@@ -23,6 +27,8 @@ RUN = """async ({ options, data, script }) => {
 }"""
 
 
+FEW = 60
+"""Tokens: one takes a tenth of a second on a software GPU in Chromium."""
 SETTINGS = [("wasm", 1, True), ("wasm", 2, True), ("wasm", 1, False), ("webgpu", 1, True)]
 
 
@@ -47,6 +53,19 @@ def test_options_of_a_run(tmp_path: Path) -> None:
     """On the GPU, with segments on both devices."""
     webmlc.build(MODEL, tmp_path / "model")
     check_outputs(exercised(tmp_path, {"device": "webgpu"}, True, "outputs", DATA))
+
+
+def test_a_token_is_one_pass_one_submission_and_one_readback(tmp_path: Path) -> None:
+    """On the GPU, no buffer, bind group or pipeline is made meanwhile."""
+    model = replace(SMALL, hidden=64, types=(GGMLQuantizationType.F32,))
+    write_model(tmp_path / "small.gguf", model)
+    webmlc.build(tmp_path / "small.gguf", tmp_path / "model")
+    data = {**TOKENS, "count": FEW}
+    results = exercised(tmp_path, {"device": "webgpu"}, True, "tokens", data)
+    calls = ("createCommandEncoder", "beginComputePass", "submit", "copyBufferToBuffer", "mapAsync")
+    copies = 2  # the token, and the count of indices out of range
+    assert results["calls"] == dict.fromkeys(calls, FEW) | {"copyBufferToBuffer": copies * FEW}
+    check_tokens(results, tmp_path / "model", FEW)
 
 
 def exercised(

@@ -4,6 +4,7 @@ conversation that is cut and continued, and many tokens in the same memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,7 @@ def test_a_truncated_session_grows_again_like_a_new_one(model: Model) -> None:
 
 def test_many_tokens_take_no_new_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     session = model.session(capacity=MANY + 16)
+    calls: Counter[str] = Counter()
     executor: Any = model._executors[model.device]
     for token in IDS[:4]:  # the first runs plan, allocate and bind
         run(session, token)
@@ -84,13 +86,32 @@ def test_many_tokens_take_no_new_memory(model: Model, monkeypatch: pytest.Monkey
     else:
         for name in ("create_buffer", "create_buffer_with_data", "create_bind_group"):
             monkeypatch.setattr(executor.device, name, forbidden(name))
+        for owner, name in (
+            (executor, "_begin"),
+            (executor, "_read"),
+            (executor.staging, "map_sync"),
+        ):
+            monkeypatch.setattr(owner, name, counted(getattr(owner, name), calls))
     count = MANY if model.device == "wasm" else FEW
     for index in range(count):
-        run(session, index % SMALL.vocabulary)
+        ids = np.array([[index % SMALL.vocabulary]])
+        assert list(session.run({"input_ids": ids}, ["next_token"])) == ["next_token"]
     assert session.length == count + 4
     assert len(executor.bindings.items) == plans
     if model.device == "wasm":
         assert memory == (executor.memory, len(executor.bytes))
+    else:  # a token is one pass, one submission and one readback
+        assert calls == {"_begin": count, "_read": count, "map_sync": count}
+
+
+def counted(function: Any, calls: Counter[str]) -> Any:
+    """The same function, whose calls are counted by its name."""
+
+    def call(*values: object, **named: Any) -> Any:
+        calls[function.__name__] += 1
+        return function(*values, **named)
+
+    return call
 
 
 def forbidden(name: str) -> Any:

@@ -445,11 +445,12 @@ class WebGpuExecutor:
         staging = self.staging
         for name, start in starts.items():
             buffer, offset = self._place(name)
-            if size := align(self._current.layout.sizes[name], 4):
-                encoder.copy_buffer_to_buffer(buffer, offset, staging, start, size)
+            if count := align(self._current.layout.sizes[name], 4):
+                encoder.copy_buffer_to_buffer(buffer, offset, staging, start, count)
         self.device.queue.submit([encoder.finish()])
-        staging.map_sync(wgpu.MapMode.READ)
-        data = np.frombuffer(staging.read_mapped(), np.uint8)
+        size = max(total, BINDING_MULTIPLE)  # a readback of nothing still waits for the device
+        staging.map_sync(wgpu.MapMode.READ, 0, size)
+        data = np.frombuffer(staging.read_mapped(0, size), np.uint8)
         sizes = self._current.layout.sizes
         results = {n: data[s : s + sizes[n]].copy() for n, s in starts.items()}
         staging.unmap()
