@@ -43,6 +43,7 @@ from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.graph.simplify.use_buffer_states import use_buffer_states
 from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
 from webmlc.graph.simplify.use_states import use_states
+from webmlc.graph.simplify.widen_constants import widen_constants
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.name_dimensions import name_dimensions
@@ -211,6 +212,8 @@ def shared_graph(
     module = _show(watch, "infer shapes", infer_shapes(module))
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _show(watch, "simplify", simplify_graph(module))
+    if quantise is not None:
+        module = widen_constants(module, QUANTISED_CONSTANTS)
     block_products = use_block_products(module, quantise, exact)
     module = _show(watch, "use block products", block_products)
     if state == "auto":

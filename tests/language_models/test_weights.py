@@ -50,7 +50,7 @@ def test_values_have_the_bits_of_the_record() -> None:
 def floats_of(matrix: BlockQuantised | np.ndarray) -> np.ndarray:
     """The weights as float32, by the definition of the record."""
     if not isinstance(matrix, BlockQuantised):
-        return matrix
+        return matrix.astype(np.float32)
     scales = matrix.scales.repeat(matrix.block, axis=1)
     weights = scales * matrix.values.astype(np.float32)
     if matrix.minimums is not None:

@@ -36,6 +36,8 @@ from webmlc.graph.ops.rotate import rotary_tables
 
 TOKENS, PAST = Var("tokens"), Var("past")
 """The symbols of the number of new tokens, and of the tokens before them."""
+FLOAT = 1
+"""The number of float32 in the attribute of a Cast, from ONNX's `TensorProto`."""
 
 
 @dataclass(slots=True)
@@ -206,14 +208,21 @@ def _product(build: Builder, x: str, matrix: Matrix, output: str = "") -> str:
     """Multiply rows by those of a matrix: x Wᵀ."""
     if isinstance(matrix, BlockQuantised):
         return block_product(build, x, matrix, output)
-    return build("MatMul", x, build.constant(np.ascontiguousarray(matrix.T)), output=output)
+    return build("MatMul", x, _float32(build, np.ascontiguousarray(matrix.T)), output=output)
 
 
 def _gather(build: Builder, indices: str, matrix: Matrix) -> str:
     """Gather rows of a matrix."""
     if isinstance(matrix, BlockQuantised):
         return block_gather(build, indices, matrix)
-    return build("Gather", build.constant(matrix), indices, axis=0)
+    rows = build("Gather", build.constant(matrix), indices, axis=0)
+    return rows if matrix.dtype == np.float32 else build("Cast", rows, to=FLOAT)
+
+
+def _float32(build: Builder, matrix: Array) -> str:
+    """A constant as float32. Halves stay halves in the package: the Cast widens them at load."""
+    constant = build.constant(matrix)
+    return constant if matrix.dtype == np.float32 else build("Cast", constant, to=FLOAT)
 
 
 def _reordered(matrix: Matrix, order: Array) -> Matrix:

@@ -103,7 +103,7 @@ class GgufFile:
                 f"{self.path}: the vector {name!r} has the type {tensor.tensor_type.name}. "
                 "Vectors must be of floats."
             )
-        return vector.reshape(size)
+        return vector.reshape(size).astype(np.float32)
 
     def optional_vector(self, name: str, size: int) -> Array | None:
         """The tensor of one dimension, or None if the file does not have it."""

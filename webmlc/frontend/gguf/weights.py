@@ -1,7 +1,7 @@
 """Convert the blocks of GGUF's quantisation types to `BlockQuantised` weights.
 
 In: the bytes of a matrix, `[N, bytes of a row]`, and the name of its type. Out: values of up to 8
-bits, with a scale and perhaps a minimum for each block. The types of floats give float32 arrays.
+bits, with a scale and perhaps a minimum for each block. The types of floats give arrays of theirs.
 
     Q4_1, a block of 32: [scale: f16][minimum: f16][16 bytes of two values]
     ->  values [N, K] of 4 bits, scales [N, K/32], minimums [N, K/32]
@@ -20,7 +20,7 @@ from webmlc.graph.ir import Array
 from webmlc.graph.ops.block_quantised import BlockQuantised
 
 Matrix = BlockQuantised | Array
-"""A matrix [N, K]: block-quantised, or of float32."""
+"""A matrix [N, K]: block-quantised, or of float32, float16 or bfloat16."""
 
 SUPER = 256
 """Weights in a block of a K type, which has smaller blocks inside. From llama.cpp."""
@@ -32,11 +32,11 @@ def read_matrix(data: Array, type_: str, shape: tuple[int, int]) -> Matrix:
 
 
 def _floats(data: Array, shape: tuple[int, int]) -> Array:
-    return data.reshape(shape).astype(np.float32)
+    return data.reshape(shape)
 
 
 def _bfloats(data: Array, shape: tuple[int, int]) -> Array:
-    floats: Array = np.ascontiguousarray(data).view(ml_dtypes.bfloat16).astype(np.float32)
+    floats: Array = np.ascontiguousarray(data).view(ml_dtypes.bfloat16)
     return floats.reshape(shape)
 
 
