@@ -9,6 +9,7 @@ twins of this module are `bind` and `bindFromMemory` in `runtime_js/manifest.js`
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,12 @@ def chosen_ports(ports: Sequence[Port], names: Sequence[str] | None) -> Sequence
         returned = ", ".join(map(repr, known)) or "none"
         raise InputError(f"no output is named {unknown[0]!r}; the model returns {returned}")
     return [port for port in ports if port.name in names]
+
+
+def output_of(port: Port, data: Array, symbols: Mapping[str, int]) -> Array:
+    """The bytes of an output as an array. There may be more of them than a short session needs."""
+    shape = shape_of(port, symbols)
+    return data.view(port.dtype.numpy)[: prod(shape)].reshape(shape)
 
 
 def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int]:

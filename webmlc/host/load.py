@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -37,9 +36,9 @@ from webmlc.host.bind import (
     check_counts,
     check_requirements,
     chosen_ports,
-    shape_of,
+    output_of,
 )
-from webmlc.host.executor import Executor, Loaded, States
+from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
@@ -58,6 +57,8 @@ from webmlc.package.transfers import Stage, select_stages, stages
 from webmlc.package.weights import read_file, read_weights
 
 Array = NDArray[Any]
+Inputs = Mapping[str, Array]
+Stages = Sequence[Stage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Model:
         self.threads = threads
         self._loaded = loaded
         self._stages = stages(self.program, self.manifest.results, self.device)
-        self._selections: dict[tuple[str, ...], Sequence[Stage]] = {}
+        self._selections: dict[tuple[str, ...], Stages] = {}
         self._executors = self._open()
         self._broken = self._trapped = self._disposed = False
 
@@ -150,11 +151,7 @@ class Model:
         return self._generator.generate(prompt, options)
 
     def run(
-        self,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str] | None = None,
-        *,
-        states: States | None = None,
+        self, inputs: Inputs, outputs: Names | None = None, states: States | None = None
     ) -> dict[str, Array]:
         """Run the model, and return the outputs by name. A model with states starts with new ones,
         unless a session passes its `states`.
@@ -166,14 +163,14 @@ class Model:
         if self.manifest.has_states and states is None:
             return run_alone(self, inputs, outputs)
         ports = chosen_ports(self.outputs, outputs)
-        symbols, values, _ = self._execute(inputs, self._stages_of(ports), states=states)
+        symbols, values, _ = self._execute(inputs, self._stages_of(ports), False, states)
         check_counts(self.manifest, values)
         if states is not None:
             states.length += self.rows(symbols)
             states.symbols = symbols
-        return {port.name: _output(port, values[port.buffer], symbols) for port in ports}
+        return {port.name: output_of(port, values[port.buffer], symbols) for port in ports}
 
-    def _stages_of(self, ports: Sequence[Port]) -> Sequence[Stage]:
+    def _stages_of(self, ports: Sequence[Port]) -> Stages:
         """The stages of a run that returns only these outputs."""
         if len(ports) == len(self.outputs):
             return self._stages
@@ -233,7 +230,7 @@ class Model:
         for executor in self._executors.values():
             executor.release(states)
 
-    def profile(self, inputs: Mapping[str, Array]) -> list[StepTime]:
+    def profile(self, inputs: Inputs) -> list[StepTime]:
         """Measure the seconds of every step, one by one, after its segment ran.
 
         The time of a step that runs at load is 0.
@@ -242,7 +239,7 @@ class Model:
             with session_of(self, inputs) as (session, feeds, _):
                 times = self._execute(feeds, self._stages, True, session.states)[2]
         else:
-            times = self._execute(inputs, self._stages, True)[2]
+            times = self._execute(inputs, self._stages, True, None)[2]
         return [
             StepTime(step.kernel, step.device, step.origin, seconds)
             for step, seconds in zip(self.program.steps, times, strict=True)
@@ -272,11 +269,7 @@ class Model:
         self._executors, self._disposed = {}, True
 
     def _execute(
-        self,
-        inputs: Mapping[str, Array],
-        stages: Sequence[Stage],
-        measure: bool = False,
-        states: States | None = None,
+        self, inputs: Inputs, stages: Stages, measure: bool, states: States | None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Call `_run_segments`; mark the model as broken if it fails although the inputs fit.
 
@@ -295,11 +288,7 @@ class Model:
             raise
 
     def _run_segments(
-        self,
-        inputs: Mapping[str, Array],
-        stages: Sequence[Stage],
-        measure: bool,
-        states: States | None,
+        self, inputs: Inputs, stages: Stages, measure: bool, states: States | None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Run the segments in order.
 
@@ -360,12 +349,6 @@ class Model:
     def _check_not_disposed(self) -> None:
         if self._disposed:
             raise UserError("this model was disposed of; load it again")
-
-
-def _output(port: Port, data: Array, symbols: Mapping[str, int]) -> Array:
-    """The bytes of an output as an array. There may be more of them than a short session needs."""
-    shape = shape_of(port, symbols)
-    return data.view(port.dtype.numpy)[: prod(shape)].reshape(shape)
 
 
 def load(
