@@ -4,6 +4,7 @@
 # make test-onnx       the 4,000 tests of ONNX's own backend suite, on the CPU and on the GPU
 # make test-browsers   pages in Chromium; packages in Chromium, Firefox, WebKit, Node, Deno and Bun
 # make npm             pack the runtime as the npm package webmlc, into build/
+# make test-doors      models of PyTorch, Keras, TensorFlow, JAX and scikit-learn, in a venv of their own (3 GB)
 # make bench           measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
 # make clean           remove what the commands above made
 SHELL := /bin/bash -euo pipefail
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 
-.PHONY: demo demo-chat test test-onnx test-browsers lint types npm bench gpu clean
+.PHONY: demo demo-chat test test-onnx test-browsers test-doors lint types npm bench gpu clean
 
 demo: $(VENV)/.stamp gpu
 	$(BIN)/python demos/digits/run.py
@@ -31,6 +32,9 @@ test-onnx: $(VENV)/.stamp gpu
 test-browsers: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium firefox webkit
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/browser tests/hosts
+
+test-doors: .venv-doors/.stamp
+	TF_CPP_MIN_LOG_LEVEL=3 .venv-doors/bin/python -m pytest -q tests/doors
 
 lint: $(VENV)/.stamp
 	$(BIN)/ruff check --quiet .
@@ -54,6 +58,12 @@ $(VENV)/.stamp: pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+.venv-doors/.stamp: pyproject.toml tests/doors/requirements.txt
+	@echo "webmlc: setting up .venv-doors"
+	@$(PYTHON) -m venv .venv-doors
+	@.venv-doors/bin/python -m pip install -qq --disable-pip-version-check -r tests/doors/requirements.txt -e .
+	@touch $@
+
 node_modules/.stamp: package.json package-lock.json
 	@echo "webmlc: setting up node_modules"
 	@npm ci --silent || npm ci
@@ -63,5 +73,5 @@ gpu:
 	@.ci/install-system-packages gpu
 
 clean:
-	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-doors node_modules .mypy_cache .ruff_cache .pytest_cache
 	find build -mindepth 1 ! -name README.md -delete

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from webmlc.core.errors import UserError
 from webmlc.core.flags import verify_level
@@ -21,6 +21,7 @@ from webmlc.core.garbage import collect_rarely
 from webmlc.core.machine import RELAXED, SIMD128, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
+from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.checks.check_bodies import check_bodies
 from webmlc.graph.checks.check_indices import check_indices
@@ -88,9 +89,16 @@ def build(
     context: int | None = None,
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
     on_stage: Watcher | None = None,
 ) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
+
+    `model` is the path of a model, or a model in memory: of ONNX, or of one of the frameworks in
+    `frontend.doors`. Some of these do not say their inputs. Then `example_inputs` does: tensors for
+    a module of PyTorch, arrays or shapes for a function of JAX. `dynamic_shapes` names symbolic
+    dimensions, as in `{"image": {0: "batch"}}`.
 
     `constants` are inputs that become constants, and that leave the signature. Integers and
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
@@ -111,7 +119,7 @@ def build(
     - `UserError` for any other mistake of the caller.
     """
     parts = compile_model(
-        model,
+        export_source(model, example_inputs, dynamic_shapes),
         target,
         constants=constants,
         emit_text=emit_text,

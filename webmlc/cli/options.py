@@ -43,11 +43,13 @@ class DeviceChoice(StrEnum):
 Model = Annotated[
     Path,
     typer.Argument(
-        help="An ONNX model file, or a language model in a GGUF file.", show_default=False
+        help="An ONNX model, a language model in a GGUF file, or a model of PyTorch (.pt2), Keras "
+        "(.keras) or TensorFlow (.tflite, or a SavedModel folder).",
+        show_default=False,
     ),
 ]
 PackageOrModel = Annotated[
-    Path, typer.Argument(help="A package folder, or an ONNX model to build first.")
+    Path, typer.Argument(help="A package folder, or a model to build first.")
 ]
 SingleFile = Annotated[
     bool,

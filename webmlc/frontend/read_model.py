@@ -1,7 +1,7 @@
 """Read a model as a graph module. Only this stage imports `onnx`.
 
 In: a path or an `onnx.ModelProto`, of opset 1 to 28. Out: a `Module`. (GGUF files are read by
-`gguf/read_gguf.py`.) Its function `main` has the
+`gguf/read_gguf.py`; `doors/` exports models of other frameworks.) Its function `main` has the
 nodes of the model in topological order. Initialisers and `Constant` nodes become constants,
 model-local functions are inlined, and sub-graphs become attributes of type `Function`.
 
@@ -40,6 +40,7 @@ from onnx import (
 from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError
 from webmlc.frontend.bind_constants import Constants, bind_constants
 from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
+from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.element_types import dtype_of
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
@@ -58,8 +59,8 @@ From ONNX's change log.
 """
 
 
-Source = str | Path | ModelProto | Module
-"""The path of a model file, or a model in memory."""
+Source = str | Path | ModelProto | Module | object
+"""The path of a model, or a model in memory: of ONNX, or of a framework that has a door."""
 
 
 def read_model(
@@ -70,6 +71,7 @@ def read_model(
 
     Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot.
     """
+    source = export_source(source)
     gguf = None
     if not isinstance(source, ModelProto | Module) and is_gguf(Path(source)):
         gguf = Path(source)

@@ -1,6 +1,6 @@
 """Compare a compiled model with onnxruntime, or with `onnx.reference` if that cannot run it.
 
-In: an ONNX file. Out: the error of each output relative to its scale. On a mismatch, also the first
+In: a model file. Out: the error of each output relative to its scale. On a mismatch, also the first
 node whose result differs: bisection builds the model up to one value after another.
 
     result = check_model(Path("model.onnx"), build, "wasm", threads=1)
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, UserError, WebmlcError
 from webmlc.frontend.bind_constants import Constants, bind_constants
+from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.gguf.file import is_gguf
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.host.load import load
@@ -165,13 +166,39 @@ def check_model(
     An output that is too far from onnxruntime may agree with `onnx.reference` instead, and its row
     says so. An example is a sigmoid far below one, of which onnxruntime computes few digits. The
     other outputs are compared with the spread between onnxruntime with and without optimisations:
-    see `MAX_SPREADS`. Raises every error of building and running.
+    see `MAX_SPREADS`. A model of another framework is exported once, and the export is checked.
+    Raises every error of building and running.
     """
     if is_gguf(path):
         raise UserError(
             f"{path}: webmlc check compares with onnxruntime, which does not read GGUF files. "
             "Use webmlc run."
         )
+    model = export_source(path)
+    if not isinstance(model, onnx.ModelProto):
+        return _check_onnx(
+            path, build, device, threads, sizes, seed, tolerance, inputs_file, constants
+        )
+    with tempfile.TemporaryDirectory(prefix="webmlc-export-") as scratch:
+        exported = Path(scratch) / f"{path.stem}.onnx"
+        onnx.save(model, exported)
+        return _check_onnx(
+            exported, build, device, threads, sizes, seed, tolerance, inputs_file, constants
+        )
+
+
+def _check_onnx(
+    path: Path,
+    build: Build,
+    device: Literal["wasm", "webgpu"],
+    threads: int,
+    sizes: Mapping[str, int] | None,
+    seed: int,
+    tolerance: float,
+    inputs_file: Path | None,
+    constants: Constants | None,
+) -> CheckResult:
+    """Check an ONNX file (see `check_model`)."""
     constant_inputs = constants or {}
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"

@@ -23,6 +23,7 @@ from webmlc.core.errors import InputError, ModelError
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.frontend.bind_constants import Constants
+from webmlc.frontend.doors.tensorflow import is_saved_model
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
 
@@ -44,7 +45,7 @@ def load_any(
     build: Build,
     constants: Constants,
 ) -> Iterator[Model]:
-    """Load a package, or an ONNX file that `build` compiles first."""
+    """Load a package, or a model file that `build` compiles first."""
     if not path.exists():
         raise ModelError(f"{path}: no such file or folder")
     if constants and (path / MANIFEST).is_file():
@@ -55,7 +56,7 @@ def load_any(
     with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
         folder = path
         if not (path / MANIFEST).is_file():
-            if path.is_dir():
+            if path.is_dir() and not is_saved_model(path):
                 raise ModelError(f"{path}: this folder holds no package (no {MANIFEST})")
             folder = Path(scratch) / path.stem
             build(path, folder, constants=constants)

@@ -1,0 +1,158 @@
+"""Models of PyTorch compute what PyTorch computes, and keep their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.doors.built import build_and_run
+from webmlc.core.errors import ModelError, UserError
+from webmlc.frontend.doors.export_source import export_source
+
+
+class Residual(nn.Module):
+    """Two convolutions, and the input added to their result."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.body(x))
+
+
+class Classifier(nn.Module):
+    """A small network in the manner of torchvision's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.MaxPool2d(2))
+        self.layers = nn.Sequential(Residual(8), Residual(8))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.layers(self.stem(image))
+        return self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Encoder(nn.Module):
+    """An encoder of text in the manner of Hugging Face's: it returns a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(50, 16)
+        self.positions = nn.Embedding(32, 16)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(16, 2, 32, activation="gelu", batch_first=True)
+            for _ in range(2)
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        places = torch.arange(input_ids.shape[1])[None]
+        x = self.embeddings(input_ids) + self.positions(places)
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=attention_mask == 0)
+        mask = attention_mask[..., None].float()
+        return {"last_hidden_state": x, "pooled": (x * mask).sum(1) / mask.sum(1)}
+
+
+def trained(module: nn.Module) -> nn.Module:
+    """The module with weights, and statistics of batches, that are not the first ones."""
+    torch.manual_seed(0)
+    for value in (*module.parameters(), *module.buffers()):
+        if value.is_floating_point():
+            value.data = value.data + 0.1 * torch.rand(value.shape)
+    return module
+
+
+@pytest.fixture(scope="module")
+def classifier() -> nn.Module:
+    return trained(Classifier()).eval()
+
+
+IMAGES = np.random.default_rng(0).standard_normal((3, 3, 16, 16)).astype(np.float32)
+
+
+def expected(module: nn.Module, *inputs: Any) -> Any:
+    with torch.no_grad():
+        return module.eval()(*map(torch.from_numpy, inputs))
+
+
+def test_an_image_classifier_equals_pytorch(classifier: nn.Module) -> None:
+    built = build_and_run(
+        classifier,
+        {"image": IMAGES},
+        example_inputs=(torch.zeros(2, 3, 16, 16),),
+        dynamic_shapes={"image": {0: "batch"}},
+    )
+    (output,) = built.outputs
+    built.assert_close({output: expected(classifier, IMAGES)})
+    assert built.manifest.name == "Classifier"
+    assert built.types()["image"] == "float32[batch, 3, 16, 16]"
+    assert "layers.1.body" in str(built.manifest)
+
+
+def test_an_encoder_of_any_length_equals_pytorch() -> None:
+    module = trained(Encoder()).train()
+    ids = np.arange(14).reshape(2, 7)
+    mask = np.array([[1] * 7, [1] * 4 + [0] * 3])
+    ones = torch.ones(2, 5, dtype=torch.long)
+    axes = {0: "batch", 1: "sequence"}
+    built = build_and_run(
+        module,
+        {"input_ids": ids, "attention_mask": mask},
+        example_inputs={"input_ids": ones, "attention_mask": ones},  # one tensor, two inputs
+        dynamic_shapes={"input_ids": axes, "attention_mask": axes},
+    )
+    assert all(part.training for part in module.modules())
+    assert built.types()["input_ids"] == "int64[batch, sequence]"
+    wanted = expected(module, ids, mask)
+    assert set(built.outputs) == {"last_hidden_state", "pooled"}
+    np.testing.assert_allclose(built.outputs["pooled"], wanted["pooled"], 1e-4, 1e-5)
+    kept = mask == 1
+    hidden = built.outputs["last_hidden_state"][kept]
+    np.testing.assert_allclose(hidden, wanted["last_hidden_state"].numpy()[kept], 1e-4, 1e-5)
+
+
+def test_an_exported_program_and_its_file(classifier: nn.Module, tmp_path: Path) -> None:
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(
+        classifier, (torch.zeros(2, 3, 16, 16),), dynamic_shapes={"image": {0: batch}}
+    )
+    path = tmp_path / "shapes.pt2"
+    torch.export.save(program, path)
+    (output,) = build_and_run(path, {"image": IMAGES}).outputs.values()
+    np.testing.assert_allclose(output, expected(classifier, IMAGES), 1e-5, 1e-5)
+    assert export_source(path).graph.name == "shapes"
+    model = export_source(program, dynamic_shapes={"image": {0: "n"}})
+    assert model.graph.name == "Classifier"
+    assert [p.type.tensor_type.shape.dim[0].dim_param for p in model.graph.input] == ["n"]
+    assert "stem.0/conv2d" in [node.name for node in model.graph.node]
+
+
+def test_a_module_needs_an_example(classifier: nn.Module) -> None:
+    with pytest.raises(UserError, match="Classifier does not say what its inputs are"):
+        export_source(classifier)
+
+
+class Branches(nn.Module):
+    """What torch.export refuses: a branch that depends on data."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+def test_a_failed_export_names_the_module() -> None:
+    with pytest.raises(ModelError, match=r"PyTorch model Branches: torch\.onnx cannot export"):
+        export_source(Branches(), torch.zeros(3))

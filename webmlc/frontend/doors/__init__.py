@@ -1,0 +1,1 @@
+"""Read models of other frameworks, each through the exporter that its ecosystem maintains."""

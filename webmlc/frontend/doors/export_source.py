@@ -1,0 +1,105 @@
+"""Turn any source of a model into one that `read_model` reads.
+
+In: a path, a model in memory, or an object of a framework. Out: a path of an ONNX or GGUF file, an
+`onnx.ModelProto`, or a `Module`. `DOORS` lists the frameworks.
+
+    >>> export_source("model.keras").graph.name           # doctest: +SKIP
+    'model'
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from webmlc.core.errors import ModelError, UserError, WebmlcError
+from webmlc.frontend.doors.boosters import (
+    export_lightgbm,
+    export_xgboost,
+    is_lightgbm,
+    is_xgboost,
+)
+from webmlc.frontend.doors.door import Door, Example, is_path
+from webmlc.frontend.doors.jax import export_jax, is_jax
+from webmlc.frontend.doors.keras import export_keras, is_keras
+from webmlc.frontend.doors.pytorch import export_torch, is_torch
+from webmlc.frontend.doors.sklearn import export_estimator, is_estimator
+from webmlc.frontend.doors.tensorflow import (
+    export_saved_model,
+    export_tflite,
+    is_saved_model,
+    is_tflite,
+)
+from webmlc.graph.ir import Module
+
+DOORS = (
+    Door("Keras", "keras.Model.export", is_keras, export_keras),
+    Door("PyTorch", "torch.onnx", is_torch, export_torch),
+    Door("TensorFlow", "tf2onnx", is_saved_model, export_saved_model),
+    Door("TensorFlow Lite", "tf2onnx", is_tflite, export_tflite),
+    Door("scikit-learn", "skl2onnx", is_estimator, export_estimator),
+    Door("XGBoost", "onnxmltools", is_xgboost, export_xgboost),
+    Door("LightGBM", "onnxmltools", is_lightgbm, export_lightgbm),
+    Door("JAX", "jax2onnx", is_jax, export_jax),
+)
+"""The first door that accepts a source exports it.
+
+A Keras model may be a PyTorch module, too, so Keras comes first. JAX takes any function: last.
+"""
+
+MAX_REASON = 600
+"""The most characters of an exporter's error that a message repeats. Chosen by hand: ten lines."""
+
+
+def export_source(
+    source: Any, example_inputs: Any = None, dynamic_shapes: Any = None
+) -> str | Path | ModelProto | Module:
+    """Export a source of another framework. Other sources pass through.
+
+    Raises `UserError` if a package is missing, if the source is of no known kind, or if it needs
+    an example; `ModelError` if the exporter fails.
+    """
+    if not isinstance(source, ModelProto | Module):
+        for door in DOORS:
+            if door.accepts(source):
+                return _export(door, source, Example(example_inputs, dynamic_shapes))
+    if example_inputs is not None or dynamic_shapes is not None:
+        raise UserError(
+            "example_inputs and dynamic_shapes are for models of other frameworks. "
+            "An ONNX or GGUF model has its own shapes."
+        )
+    if isinstance(source, ModelProto | Module | str | Path):
+        return source
+    frameworks = ", ".join(door.framework for door in DOORS)
+    raise UserError(
+        f"webmlc cannot read an object of class {type(source).__name__}. It reads paths of ONNX "
+        f"and GGUF files, onnx.ModelProto, and models of {frameworks}."
+    )
+
+
+def _export(door: Door, source: Any, example: Example) -> ModelProto:
+    label = str(source) if is_path(source) else _label(door, source)
+    if is_path(source) and not Path(source).exists():
+        raise ModelError(f"{label}: no such file")
+    try:
+        return door.export(source, example)
+    except WebmlcError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{label}: {door.exporter} cannot export this model. {_reason(error)}"
+        ) from error
+
+
+def _label(door: Door, source: object) -> str:
+    name = getattr(source, "__name__", type(source).__name__)
+    return f"{door.framework} model {name}"
+
+
+def _reason(error: BaseException) -> str:
+    """The error that an exporter raised, and the first one below it if that says more."""
+    cause = error.__cause__
+    texts = [f"{type(e).__name__}: {str(e).strip()}" for e in (cause, error) if e is not None]
+    return texts[0][:MAX_REASON]

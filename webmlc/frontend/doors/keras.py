@@ -1,0 +1,84 @@
+"""Keras 3: a `keras.Model` or a `.keras` file, through Keras's own ONNX export.
+
+That export uses tf2onnx, jax2onnx or torch.onnx, depending on the backend that Keras runs on.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import ModelProto
+
+from webmlc.core.errors import UserError
+from webmlc.frontend.doors.door import (
+    Example,
+    as_sequence,
+    has_suffix,
+    is_instance,
+    quiet,
+    require,
+)
+from webmlc.frontend.doors.names import (
+    name_dimensions,
+    name_model,
+    rename_outputs,
+    without_suffix,
+)
+from webmlc.frontend.doors.tensorflow import OPSET, is_anonymous
+
+BACKENDS = {
+    "tensorflow": ("tensorflow", "tf2onnx"),
+    "jax": ("jax", "jax2onnx"),
+    "torch": ("torch", "onnxscript"),
+}
+"""What Keras's export imports, by backend."""
+
+
+def is_keras(source: object) -> bool:
+    """True for what this door takes."""
+    return has_suffix(source, ".keras") or is_instance(source, "keras", "Model")
+
+
+def export_keras(source: Any, example: Example) -> ModelProto:
+    """Export a model of Keras."""
+    require("Keras", "keras", "keras")
+    import keras
+
+    require("Keras", "keras", *BACKENDS.get(keras.backend.backend(), ()))
+    if isinstance(source, str | Path):
+        path = Path(source)
+        source, name = keras.saving.load_model(path, compile=False), path.stem
+    else:
+        name = source.name
+    _call_once(source, example)
+    with quiet("tf2onnx"), tempfile.TemporaryDirectory(prefix="webmlc-") as folder:
+        path = Path(folder) / "model.onnx"
+        source.export(str(path), format="onnx", verbose=False, opset_version=OPSET)
+        model = onnx.load(str(path))
+    name_model(model, name)
+    rename_outputs(model, _output_names(source))
+    without_suffix(model)
+    name_dimensions(model, example.dynamic_shapes, is_anonymous, has_batch=True)
+    return model
+
+
+def _call_once(model: Any, example: Example) -> None:
+    """Call a model that was only defined or loaded: Keras exports none that was never called."""
+    if example.inputs is not None:
+        model(*as_sequence(example.inputs))
+    elif hasattr(model, "inputs") and model.inputs:
+        model(model.input)
+    elif not model.built:
+        raise UserError(
+            f"The Keras model {model.name!r} does not say what its inputs are. Call it once, or "
+            "pass example_inputs."
+        )
+
+
+def _output_names(model: Any) -> list[str]:
+    """The names of a functional model's outputs. Those of a dictionary are there already."""
+    names = getattr(model, "output_names", None)
+    return [] if names is None or isinstance(model.output, dict) else list(names)

@@ -1,0 +1,140 @@
+"""Carry names over to an exported model: of dimensions, values, nodes and the model itself.
+
+An exporter invents names where its framework has none (`unk__20`, `s40`, `Identity:0`). Each
+function here changes the model in place. before → after:
+
+    input image: float32[unk__20, 4]   →   input image: float32[batch, 4]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from webmlc.core.errors import InputError
+
+BATCH = "batch"
+"""The name of the first dimension of an input, in frameworks that leave it unknown."""
+
+
+def name_model(model: ModelProto, name: str) -> None:
+    """Name the model. The name becomes the package's."""
+    model.graph.name = re.sub(r"\W+", "_", name).strip("_") or "model"
+
+
+def name_dimensions(
+    model: ModelProto,
+    dynamic_shapes: Any,
+    is_anonymous: Callable[[str], bool],
+    has_batch: bool = False,
+) -> None:
+    """Name the dimensions of inputs that have no size, and no name but an invented one.
+
+    A name comes from `dynamic_shapes`. Without one, a dimension is `<input>_<axis>`, and the first
+    one of an input is `batch` if `has_batch`. Raises `InputError` if `dynamic_shapes` names an
+    input that the model does not have.
+    """
+    requested = dimension_names(dynamic_shapes, [i.name for i in model.graph.input])
+    names: dict[str, str] = {}
+    for info in model.graph.input:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            text = dim.dim_param
+            if dim.HasField("dim_value") or (text and not is_anonymous(text)):
+                continue
+            default = BATCH if has_batch and axis == 0 else f"{info.name}_{axis}"
+            name = requested.get((info.name, axis), default)
+            dim.dim_param = names.setdefault(text, name) if text else name
+    for info in (*model.graph.output, *model.graph.value_info):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(r"\w+", lambda m: names.get(m[0], m[0]), dim.dim_param)
+
+
+def dimension_names(dynamic_shapes: Any, inputs: Sequence[str]) -> dict[tuple[str, int], str]:
+    """The names of dimensions by input and axis: texts, or objects with a `__name__`.
+
+    `dynamic_shapes` maps inputs to axes, or lists the axes of the inputs in their order. The axes
+    of an input are a mapping from axis to name, or a sequence.
+    """
+    if dynamic_shapes is None:
+        return {}
+    if not isinstance(dynamic_shapes, Mapping):
+        dynamic_shapes = dict(zip(inputs, dynamic_shapes, strict=False))
+    if unknown := [name for name in dynamic_shapes if name not in inputs]:
+        raise InputError(
+            f"dynamic_shapes: no input is named {unknown[0]!r}. "
+            f"The model's are: {', '.join(inputs)}"
+        )
+    names = {}
+    for name, axes in dynamic_shapes.items():
+        for axis, text in _pairs(axes):
+            text = getattr(text, "__name__", text)
+            if isinstance(text, str):
+                names[name, axis] = text
+    return names
+
+
+def _pairs(axes: Any) -> Iterable[tuple[int, Any]]:
+    if axes is None:
+        return ()
+    return axes.items() if isinstance(axes, Mapping) else enumerate(axes)
+
+
+def rename_values(model: ModelProto, names: Mapping[str, str]) -> None:
+    """Rename values of the main graph, wherever they are used. A name in use stays as it is."""
+    used = {name for graph in graphs(model.graph) for name in _values(graph)}
+    new_names: dict[str, str] = {}
+    for old, new in names.items():
+        if old in used and new not in used:
+            new_names[old] = new
+            used.add(new)
+    for graph in graphs(model.graph):
+        infos: list[ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
+        for named in (*infos, *graph.initializer):
+            named.name = new_names.get(named.name, named.name)
+        for node in graph.node:
+            node.input[:] = [new_names.get(v, v) for v in node.input]
+            node.output[:] = [new_names.get(v, v) for v in node.output]
+
+
+def rename_outputs(model: ModelProto, names: Sequence[str]) -> None:
+    """Name the outputs in their order, if there is a name for each."""
+    outputs = [o.name for o in model.graph.output]
+    if len(outputs) == len(names):
+        rename_values(model, dict(zip(outputs, names, strict=True)))
+
+
+def without_suffix(model: ModelProto) -> None:
+    """Drop TensorFlow's `:0` from the names of inputs and outputs."""
+    ports = [p.name for p in (*model.graph.input, *model.graph.output)]
+    rename_values(model, {name: name.removesuffix(":0") for name in ports if name.endswith(":0")})
+
+
+def name_nodes(model: ModelProto, name: Callable[[NodeProto], str]) -> None:
+    """Name every node of the model and of its sub-graphs. Equal names get a number."""
+    counts: dict[str, int] = {}
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            text = name(node)
+            counts[text] = counts.get(text, 0) + 1
+            node.name = text if counts[text] == 1 else f"{text}_{counts[text]}"
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph, and the sub-graphs of its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.node or inner.output:
+                    yield from graphs(inner)
+
+
+def _values(graph: GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from node.output
+    for named in (*graph.input, *graph.initializer):
+        yield named.name
