@@ -48,7 +48,7 @@ def test_a_model_and_its_file_equal_keras(classifier: keras.Model, tmp_path: Pat
         built.assert_close({"scores": wanted})
         assert built.manifest.name == name
         assert built.types()["image"] == "float32[batch, 16, 16, 3]"
-    assert "/stem" in str(built.manifest)
+    assert "/scores" in str(built.manifest)
 
 
 def test_a_model_of_two_inputs_of_any_length() -> None:
