@@ -39,19 +39,19 @@ def export_torch(source: Any, example: Example) -> ModelProto:
     require("PyTorch", "torch", "torch", "onnxscript")
     import torch
 
-    name = Path(source).stem if isinstance(source, str | Path) else type(source).__name__
+    name = ""
     if isinstance(source, str | Path):
-        source = torch.export.load(str(source))
+        source, name = torch.export.load(str(source)), Path(source).stem
     with quiet(*LOGGERS):
         if is_instance(source, "torch.export", "ExportedProgram"):
             program = torch.onnx.export(source, dynamo=True, verbose=False)
-            dynamic_shapes, name = example.dynamic_shapes, _root(source) or name
+            dynamic_shapes = example.dynamic_shapes
         else:
             program = _export_module(source, example)
             dynamic_shapes = None  # the exporter has named the dimensions
     assert program is not None
     model: ModelProto = program.model_proto
-    name_model(model, name)
+    name_model(model, name or _root(program.exported_program) or type(source).__name__)
     name_nodes(model, _node_name)
     if outputs := _output_names(program.exported_program):
         rename_outputs(model, outputs)

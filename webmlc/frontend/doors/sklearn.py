@@ -41,14 +41,9 @@ def export_estimator(source: Any, example: Example) -> ModelProto:
     import skl2onnx
 
     _register_boosters()
-    inputs = _initial_types(source, example)
+    inputs, options = _initial_types(source, example), _options(source)
     with quiet("skl2onnx", "onnxmltools"):
-        model = skl2onnx.to_onnx(
-            source,
-            initial_types=inputs,
-            target_opset=OPSETS,
-            options=_options(source),
-        )
+        model = skl2onnx.to_onnx(source, initial_types=inputs, target_opset=OPSETS, options=options)
     assert isinstance(model, ModelProto)
     name_model(model, type(source).__name__)
     _name_rows(model)
@@ -75,7 +70,7 @@ def _options(estimator: Any) -> dict[int, dict[str, bool]] | None:
 
 def _initial_types(estimator: Any, example: Example) -> list[tuple[str, Any]]:
     """The name and type of each input: one per column of a data frame, else one matrix."""
-    from skl2onnx.common.data_types import FloatTensorType, guess_data_type
+    from skl2onnx.common.data_types import FloatTensorType
 
     if example.inputs is None:
         count = getattr(estimator, "n_features_in_", None)
@@ -87,17 +82,18 @@ def _initial_types(estimator: Any, example: Example) -> list[tuple[str, Any]]:
         return [("features", FloatTensorType([None, int(count)]))]
     frame = example.inputs
     if not hasattr(frame, "columns"):
-        array = _as_float(np.asarray(frame))
-        return [("features", guess_data_type(array)[0][1])]
-    return [
-        (str(name), guess_data_type(_as_float(frame[name].to_numpy())[:, None])[0][1])
-        for name in frame.columns
-    ]
+        return [("features", _type_of(np.asarray(frame)))]
+    return [(str(name), _type_of(frame[name].to_numpy()[:, None])) for name in frame.columns]
 
 
-def _as_float(array: Any) -> Any:
-    """The array as float32, if it holds float64: what a page computes fast."""
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+def _type_of(rows: Any) -> Any:
+    """The type of any number of such rows. float64 becomes float32: a page computes it faster."""
+    from skl2onnx.common.data_types import guess_data_type
+
+    if rows.dtype == np.float64:
+        rows = rows.astype(np.float32)
+    ((_, example_type),) = guess_data_type(rows)
+    return type(example_type)([None, rows.shape[1]])
 
 
 def _name_rows(model: ModelProto) -> None:
