@@ -72,6 +72,7 @@ export class Model {
     this.inputs = manifest.inputs.map(signature);
     this.outputs = manifest.outputs.map(signature);
     this.sequences = manifest.sequences ?? {};
+    this.typed = manifest.typed ?? {};
     this.files = Object.keys(manifest.files);
     this.threads = threads;
     this.threadsReason = threadsReason;

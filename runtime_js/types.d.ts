@@ -98,6 +98,8 @@ export interface Manifest {
   inputs: Port[];
   outputs: Port[];
   sequences?: Record<string, string[] | null>;
+  /** Inputs and outputs that are values of the page: see typed/typed.d.ts. */
+  typed?: Record<string, { kind: string; values?: string[]; labels?: string }>;
   /** Conditions on symbols. The rules are in manifest.js. */
   requirements: [rule: string, left: Size, right: Size, node: string][];
   /** Each buffer holds an int32 per node: how many of its indices are out of range. */

@@ -81,6 +81,8 @@ export interface Model<I extends Inputs = Inputs, O extends Outputs = Outputs> {
   readonly outputs: Port[];
   /** Outputs that are sequences, with the names of their elements in `outputs`. Null for an empty optional. */
   readonly sequences: Record<string, readonly string[] | null>;
+  /** Inputs and outputs that are values of the page, such as pixels. */
+  readonly typed: Record<string, { kind: string; values?: string[]; labels?: string }>;
   readonly device: "wasm" | "webgpu";
   /** Why `load` chose the device. */
   readonly deviceReason: string;
@@ -242,7 +244,7 @@ export interface LanguageModel<I extends Inputs = Inputs, O extends Outputs = Ou
 }
 
 /** Load the package in the folder at `url`. Throws PackageError, AdapterError, HostError or InputError. */
-export function load<M extends Model = Model>(url: string | URL, options?: LoadOptions): Promise<M>;
+export function load<M extends Model<any, any> = Model>(url: string | URL, options?: LoadOptions): Promise<M>;
 
 export class WebmlcError extends Error {
   /** "input", "package", "adapter", "device-lost", "host" or "internal". */

@@ -35,6 +35,7 @@ ROOMS = (
     "webmlc.graph.gradient",
     "webmlc.graph.checks",
     "webmlc.graph.infer",
+    "webmlc.graph.typed",
     "webmlc.graph.simplify",
     "webmlc.graph.quantise",
     "webmlc.graph.layout",

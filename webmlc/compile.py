@@ -9,6 +9,7 @@ In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -45,6 +46,8 @@ from webmlc.graph.simplify.use_buffer_states import use_buffer_states
 from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
 from webmlc.graph.simplify.use_states import use_states
 from webmlc.graph.simplify.widen_constants import widen_constants
+from webmlc.graph.typed.connect_values import check_labels, connect_values
+from webmlc.graph.typed.options import ValueOptions
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.name_dimensions import name_dimensions
@@ -81,6 +84,9 @@ def build(
     target: TargetName = "both",
     *,
     constants: Constants | None = None,
+    inputs: ValueOptions | None = None,
+    outputs: ValueOptions | None = None,
+    tokenizer: str | Path | None = None,
     emit_text: bool = False,
     force: bool = False,
     exact: bool = False,
@@ -101,11 +107,13 @@ def build(
     dimensions, as in `{"image": {0: "batch"}}`.
 
     `constants` are inputs that become constants, and that leave the signature. Integers and
-    booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
-    the code as text. `context` limits the tokens of a language model in a GGUF file. `choose`
-    chooses the schedule of each kernel, and `algorithms` those of some layers
-    (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present become
-    states of sessions, which grow in place or are replaced; with "off" they stay inputs and
+    booleans must fit the input's type exactly; floats are rounded to it. `inputs` and `outputs`
+    compile into the package what is before and behind the model, such as resizing an image and
+    ranking classes (`graph.typed.options`). `tokenizer` is the `tokenizer.json` of a model of
+    texts. `emit_text` also writes the code as text. `context` limits the tokens of a language model
+    in a GGUF file. `choose` chooses the schedule of each kernel, and `algorithms` those of some
+    layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
+    become states of sessions, which grow in place or are replaced; with "off" they stay inputs and
     outputs. `quantise` quantises float weights in blocks, to "int8" or "int4";
     `host.quantisation_loss` measures what that changes. With `exact`, products of block-quantised
     weights compute with float32 activations, not with int8 ones. The same model and arguments give
@@ -122,6 +130,9 @@ def build(
         export_source(model, example_inputs, dynamic_shapes),
         target,
         constants=constants,
+        inputs=inputs,
+        outputs=outputs,
+        tokenizer=tokenizer,
         emit_text=emit_text,
         exact=exact,
         state=state,
@@ -140,6 +151,9 @@ def compile_model(
     target: TargetName = "both",
     *,
     constants: Constants | None = None,
+    inputs: ValueOptions | None = None,
+    outputs: ValueOptions | None = None,
+    tokenizer: str | Path | None = None,
     emit_text: bool = False,
     exact: bool = False,
     state: StateMode = "auto",
@@ -158,8 +172,10 @@ def compile_model(
         raise UserError(f"unknown state {state!r}: choose auto or off")
     if quantise is not None and quantise not in QUANTISATIONS:
         raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
-    module = shared_graph(model, constants, watch, state, exact, quantise, context)
+    module = shared_graph(model, constants, watch, state, exact, quantise, context, inputs, outputs)
     module = replace(module, algorithms=algorithms or {})
+    if tokenizer is not None:
+        module = with_tokenizer(module, Path(tokenizer))
     lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
@@ -191,6 +207,7 @@ def compile_model(
         shaders=shaders.text if shaders.entries else None,
         texts=_texts(modules, shaders) if emit_text else {},
         assets=module.assets,
+        typed=module.typed,
         tuned=tuned,
         kernels={d: cpu_kernels[d] | (gpu_kernels if d == WEBGPU.device else {}) for d in devices},
     )
@@ -210,14 +227,18 @@ def shared_graph(
     exact: bool = False,
     quantise: Quantisation | None = None,
     context: int | None = None,
+    inputs: ValueOptions | None = None,
+    outputs: ValueOptions | None = None,
 ) -> Module:
     """Read and optimise a model: the graph that all targets share."""
     module = _show(watch, "frontend", read_model(model, constants, context))
     module = _show(watch, "normalise", normalise(module))
+    if inputs or outputs:
+        module = _show(watch, "connect values", connect_values(module, inputs, outputs))
     if exact:
         module = _show(watch, "compute exactly", compute_exactly(module))
     warn_of_training(module)
-    module = _show(watch, "infer shapes", infer_shapes(module))
+    module = _show(watch, "infer shapes", check_labels(infer_shapes(module)))
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _show(watch, "simplify", simplify_graph(module))
     if quantise is not None:
@@ -236,6 +257,18 @@ def shared_graph(
     module = _show(watch, "hand down constants", hand_down_constants(module))
     module = _show(watch, "flush subnormals", flush_subnormals(module))
     return _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
+
+
+def with_tokenizer(module: Module, path: Path) -> Module:
+    """Put the tokeniser of a model of texts into its package. Raises `UserError`."""
+    try:
+        text = path.read_bytes()
+        is_tokenizer = "model" in json.loads(text)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is no tokenizer.json: {error}") from None
+    if not is_tokenizer:
+        raise UserError(f"{path} is no tokenizer.json: it has no key 'model'")
+    return replace(module, assets={**module.assets, "tokenizer.json": text})
 
 
 def with_states(module: Module) -> Module:

@@ -36,12 +36,15 @@ from webmlc.cli.options import (
     Inputs,
     Model,
     PackageOrModel,
+    PageInputs,
+    PageOutputs,
     QuantisationChoice,
     Seed,
     SingleFile,
     StateChoice,
     TargetChoice,
     Threads,
+    Tokenizer,
     dimensions,
 )
 from webmlc.cli.quantise import measured_loss
@@ -93,6 +96,9 @@ def build(
     single_file: SingleFile = False,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
+    page_input: PageInputs = [],  # noqa: B006
+    page_output: PageOutputs = [],  # noqa: B006
+    tokenizer: Tokenizer = None,
     emit_text: Annotated[bool, typer.Option(help="Also write the code as text.")] = False,
     exact: Annotated[
         bool,
@@ -161,6 +167,7 @@ def build(
     """Compile a model into a package that any browser runs."""
     from webmlc.compile import build as build_package
     from webmlc.frontend.bind_constants import read_constants
+    from webmlc.graph.typed.options import read_texts
     from webmlc.host.report import package_report
 
     sizes = dimensions(dim)
@@ -182,6 +189,9 @@ def build(
             folder,
             target.value,
             constants=constants,
+            inputs=read_texts("--input", page_input),
+            outputs=read_texts("--output", page_output),
+            tokenizer=tokenizer,
             emit_text=emit_text,
             exact=exact,
             state=state.value,

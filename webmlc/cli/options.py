@@ -76,6 +76,26 @@ ConstantInputs = Annotated[
         "(repeatable).",
     ),
 ]
+PageInputs = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        help="What the page has for an input, as NAME:OPTIONS "
+        "(image:pixels=rgb,resize=256,crop=center). See docs/pictures.md (repeatable).",
+    ),
+]
+PageOutputs = Annotated[
+    list[str],
+    typer.Option(
+        "--output",
+        help="What the page shows of an output, as NAME:OPTIONS "
+        "(logits:topk=5,labels=labels.txt) (repeatable).",
+    ),
+]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(help="The tokenizer.json of a model of texts.", show_default=False),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
 Inputs = Annotated[
     Path | None,

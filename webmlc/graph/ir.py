@@ -207,7 +207,8 @@ class Module:
     `capacity` is the symbol of the rows of states that are buffers, which a session chooses.
     `equal_symbols` maps each symbol that only such an input has to an equal one of another input.
 
-    `assets` are files that the package holds beside the model, such as a tokeniser.
+    `assets` are files that the package holds beside the model, such as a tokeniser. `typed` says
+    which inputs and outputs are values of the page (`typed/connect_values.py`).
     """
 
     name: str
@@ -222,6 +223,7 @@ class Module:
     capacity: str = ""
     equal_symbols: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
+    typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def main(self) -> Function:

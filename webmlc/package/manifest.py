@@ -321,6 +321,8 @@ class Manifest:
     elements. `None` stands for an empty optional. `requirements` are conditions on the symbols of a
     run. `checks` are buffers that count indices out of range. `state_ports` are inputs and outputs
     that states replace. `tuned` are the kernels whose schedules are not the default ones.
+    `typed` says which inputs and outputs are values of the page (`graph/typed`): pixels, or classes
+    with labels.
     """
 
     name: str
@@ -336,6 +338,7 @@ class Manifest:
     checks: tuple[Check, ...] = ()
     tuned: tuple[TunedKernel, ...] = ()
     state_ports: tuple[StatePort, ...] = ()
+    typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def length(self) -> str:

@@ -75,6 +75,7 @@ def to_json(manifest: Manifest) -> str:
         "inputs": [_port(p) for p in manifest.inputs],
         "outputs": [_port(p) for p in manifest.outputs],
         **({"sequences": dict(manifest.sequences)} if manifest.sequences else {}),
+        **({"typed": dict(manifest.typed)} if manifest.typed else {}),
         "requirements": [
             [r.rule, to_size(r.left), to_size(r.right), r.node] for r in manifest.requirements
         ],
@@ -276,6 +277,7 @@ def from_json(text: str) -> Manifest:
         checks=_read_checks(root),
         tuned=root.objects("tuned", _read_tuned) if "tuned" in root.data else (),
         state_ports=root.objects("states", _read_state_port) if "states" in root.data else (),
+        typed=root.mapping("typed", _read_typed) if "typed" in root.data else {},
     )
     _check(manifest)
     return manifest
@@ -288,6 +290,11 @@ def _read_symbol(o: JsonObject) -> Symbol:
 def _read_tuned(o: JsonObject) -> TunedKernel:
     tuning = Tuning(o.get("changes", dict), o.get("platform", str), o.get("ratio", float))
     return TunedKernel(o.get("kernel", str), o.get("variant", str), tuning)
+
+
+def _read_typed(o: JsonObject) -> dict[str, Any]:
+    o.get("kind", str)
+    return o.data
 
 
 def _read_sequences(root: JsonObject) -> dict[str, tuple[str, ...] | None]:
@@ -477,6 +484,12 @@ def _check(manifest: Manifest) -> None:
     for name, parts in manifest.sequences.items():
         if unknown := sorted(set(parts or ()) - outputs):
             raise PackageError(f"manifest.json: sequence {name} has no outputs {unknown}")
+    for name, kind in manifest.typed.items():
+        ports = set(kind.get("values", [name]))
+        if not (ports <= outputs or ports <= inputs.keys()):
+            raise PackageError(f"manifest.json: typed.{name} has no ports {sorted(ports)}")
+        if "labels" in kind and kind["labels"] not in manifest.files:
+            raise PackageError(f"manifest.json: typed.{name} has no file {kind['labels']!r}")
     for symbol in manifest.symbols:
         if symbol.name in (manifest.length, manifest.capacity):
             continue

@@ -9,14 +9,15 @@ In: a manifest. Out: the text of `model.d.ts`, for `load<Model>(url)`:
     export type Outputs = { ... };
     export type Model = AnyModel<Inputs, Outputs>;
 
-An input of static shape may be a typed array alone. A size that a run chooses is a number.
+An input of static shape may be a typed array alone. A size that a run chooses is a number. An input
+of pixels is a picture, and an output of classes is a list of labels with scores.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
@@ -45,20 +46,47 @@ _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 def model_types(manifest: Manifest, *, is_language_model: bool) -> str:
     """Write the types of a package's model."""
     base = "LanguageModel" if is_language_model else "Model"
+    imports = f'import type {{ {base} as AnyModel }} from "./webmlc.js";'
+    if manifest.typed:
+        names = "LabelledScore, PixelSource, TypedModel as AnyModel"
+        imports = f'import type {{ {names} }} from "./typed.d.ts";'
     name = " ".join(manifest.name.split())
     return f"""\
 // The types of {name}, for `load<Model>(url)`. Written by webmlc.
 
-import type {{ {base} as AnyModel }} from "./webmlc.js";
+{imports}
 
 /** The inputs of a run. */
-export type Inputs = {_record(_property(port, is_input=True) for port in manifest.inputs)};
+export type Inputs = {_record(_input(manifest, port) for port in manifest.inputs)};
 
 /** The outputs of a run. */
-export type Outputs = {_record(_property(port, is_input=False) for port in manifest.outputs)};
+export type Outputs = {_record(_outputs(manifest))};
 
 export type Model = AnyModel<Inputs, Outputs>;
 """
+
+
+def _input(manifest: Manifest, port: Port) -> str:
+    if manifest.typed.get(port.name, {}).get("kind") == "pixels":
+        return f"  {_key(port.name)}: PixelSource;\n"
+    return _property(port, is_input=True)
+
+
+def _outputs(manifest: Manifest) -> Iterator[str]:
+    """The outputs; in place of the tensors of a typed one, the list that a run returns."""
+    ports = {port.name: port for port in manifest.outputs}
+    for name, kind in manifest.typed.items():
+        parts = [ports.pop(part) for part in kind.get("values", ())]
+        if parts:
+            rows = {as_int(size) for size in parts[0].shape[:-1]}
+            nested = rows - {1}
+            lists = ["LabelledScore[]"] * (nested <= {None}) + ["LabelledScore[][]"] * bool(nested)
+            yield f"  {_key(name)}: {' | '.join(lists)};\n"
+    yield from (_property(port, is_input=False) for port in ports.values())
+
+
+def _key(name: str) -> str:
+    return name if _IDENTIFIER.fullmatch(name) else json.dumps(name)
 
 
 def _record(properties: Iterable[str]) -> str:
@@ -74,6 +102,5 @@ def _property(port: Port, *, is_input: bool) -> str:
     type_ = f'{{ dtype: "{port.dtype.name}"; shape: [{shape}]; data: {array} }}'
     if is_input and None not in sizes:
         type_ = f"{array} | {type_}"
-    name = port.name if _IDENTIFIER.fullmatch(port.name) else json.dumps(port.name)
     meaning = f"{port.dtype.name} [{', '.join(map(str, port.shape))}]".replace("*/", "* /")
-    return f"  /** {meaning} */\n  {name}: {type_};\n"
+    return f"  /** {meaning} */\n  {_key(port.name)}: {type_};\n"

@@ -15,6 +15,9 @@ line `<!-- include notice.html -->` of a page stands for that file.
 `joined_script` joins everything that a script needs into one, for a package in a single file
 (`single_file.py`). The npm package holds the modules as they are (`runtime_js/npm/pack.mjs`).
 
+A package with typed values or a tokeniser holds those of `runtime_js/typed`, whose models take
+pictures and return labels.
+
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
 and refuses to split it.
@@ -38,6 +41,8 @@ SUFFIXES = (".js", ".ts", ".html", ".css")
 """The files of the runtime's folder that a package holds."""
 LANGUAGE = "language"
 """The folder, in the runtime's folder, of the files that only packages of language models hold."""
+TYPED = "typed"
+"""The folder, in the runtime's folder, of the files that packages with typed values hold."""
 PART = "notice"
 """The stem of the files that both pages include. A package does not hold them."""
 LIBRARIES = ("jinja.js", "tokenizers.js")
@@ -70,9 +75,13 @@ _PARENT = re.compile(r'"\.\./(?:\w+/)?')
 _IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
-def runtime_files(*, is_language_model: bool = False) -> dict[str, bytes]:
+def runtime_files(*, is_language_model: bool = False, is_typed: bool = False) -> dict[str, bytes]:
     """All files of the runtime that a package holds, by name."""
-    folders = [_folder(), _folder() / LANGUAGE] if is_language_model else [_folder()]
+    folders = [_folder()]
+    if is_typed:
+        folders.append(_folder() / TYPED)
+    if is_language_model:
+        folders.append(_folder() / LANGUAGE)
     files = {p.name: p for f in folders for p in sorted(f.iterdir()) if p.suffix in SUFFIXES}
     scripts = {
         name: _flat(path)
@@ -80,9 +89,7 @@ def runtime_files(*, is_language_model: bool = False) -> dict[str, bytes]:
         if path.suffix == ".js" and name not in LIBRARIES
     }
     pages = {
-        name: _INCLUDE.sub(
-            lambda m: files[m[1]].read_text("utf-8"), path.read_text("utf-8")
-        ).encode()
+        name: _INCLUDE.sub(lambda m: files[m[1]].read_text("utf-8"), _flat(path)).encode()
         for name, path in files.items()
         if name not in scripts and path.stem != PART
     }

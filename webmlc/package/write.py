@@ -121,6 +121,7 @@ class Parts:
     - `checks`: buffers in which kernels count the indices that are out of range.
     - `sequences`: the outputs that each sequence consists of; None for an empty optional.
     - `state_ports`: the inputs and outputs that states replace.
+    - `typed`: the inputs and outputs that are values of the page.
     - `tuned`: the kernels whose schedules were found by measuring.
     - `kernels`: by device and name. They are not written; they define the work of each step.
     """
@@ -137,6 +138,7 @@ class Parts:
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
+    typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     requirements: Sequence[Requirement] = ()
     checks: Sequence[Check] = ()
     tuned: Sequence[TunedKernel] = ()
@@ -171,7 +173,8 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     contents |= {path: text.encode() for path, text in parts.texts.items()}
     contents |= _assets(parts.assets)
     is_language_model = all(path in contents for path in LANGUAGE_FILES)
-    contents |= runtime_files(is_language_model=is_language_model)
+    is_typed = bool(parts.typed) or (TOKENIZER in contents and not is_language_model)
+    contents |= runtime_files(is_language_model=is_language_model, is_typed=is_typed)
     draft = Manifest(
         name=parts.name,
         compiler=parts.compiler,
@@ -186,6 +189,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         checks=tuple(parts.checks),
         tuned=tuple(parts.tuned),
         state_ports=tuple(parts.state_ports),
+        typed={name: _stored(kind) for name, kind in parts.typed.items()},
     )
     programs = {
         device: replace(
@@ -212,11 +216,24 @@ def module_path(variant: str) -> str:
 
 
 def _assets(assets: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The assets as the package holds them: the tokeniser in little space."""
+    """The assets as the package holds them: the tokeniser and labels in little space."""
     stored = dict(assets)
     if text := stored.pop("tokenizer.json", None):
         stored[TOKENIZER] = deflate(pack_tokenizer(text))
-    return stored
+    return {
+        path + SUFFIX if is_labels(path) else path: deflate(data) if is_labels(path) else data
+        for path, data in stored.items()
+    }
+
+
+def is_labels(path: str) -> bool:
+    """True for a file of labels (`graph/typed/connect_values.py`)."""
+    return path.startswith("labels.") and path.endswith(".json")
+
+
+def _stored(kind: Mapping[str, Any]) -> dict[str, Any]:
+    """The kind of a value, with the name that its file of labels has in the package."""
+    return {k: v + SUFFIX if k == "labels" else v for k, v in kind.items()}
 
 
 def share_equal_constants(parts: Parts) -> Parts:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import inf, prod
+from math import inf, isinf, prod
 
+from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Module
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, stores
@@ -141,7 +143,7 @@ def parts_of(fold: Block, machine: Machine) -> int:
     """
     reduce_axes = axes_of_kind(fold, "reduce")
     results, _ = _extent(axes_of_kind(fold, "spatial"))
-    elements, is_known = _extent(reduce_axes)
+    elements, is_known = _longest(reduce_axes)
     threads = _threads(fold, results, machine)
     if has_adjacent_results(fold):
         share = elements
@@ -188,6 +190,17 @@ def _extent(axes: Iterable[Axis]) -> tuple[int, bool]:
     """The product of the extents, with each symbol as 1, and whether all of them are literals."""
     sizes = [as_int(simplify(axis.extent)) for axis in axes]
     return prod(size or 1 for size in sizes), None not in sizes
+
+
+def _longest(axes: Iterable[Axis]) -> tuple[int, bool]:
+    """The largest product that the extents may have, and whether there is one. If symbols leave it
+    open, the product with each symbolic extent as 1.
+    """
+    extents = [simplify(axis.extent) for axis in axes]
+    ends = [bounds(n, dict.fromkeys(variables(n), SYMBOL)).high for n in extents]
+    if any(isinf(end) for end in ends):
+        return prod(as_int(n) or 1 for n in extents), False
+    return prod(int(end) for end in ends), True
 
 
 def _factor(schedule: Schedule, fold: Block, count: int) -> None:

@@ -1,0 +1,84 @@
+// The page of a package with typed values: choose a picture, and see what the model says. Other inputs are zeros.
+// `?device=wasm|webgpu&threads=2` choose the device and the threads.
+
+import { create, element, openPage, showError, showFailure } from "../page.js";
+import { load } from "../webmlc.js";
+
+/** @typedef {import("./typed.js").TypedModel<any, any>} Model */
+/** @typedef {import("../webmlc.js").Port} Port */
+
+/** Add a fact about the model. @param {string} term @param {string} text */
+function fact(term, text) {
+  element("facts").append(create("dt", term), create("dd", text));
+}
+
+/** Add an item to a list. @param {string} list @param {string} text */
+function item(list, text) {
+  const li = create("li");
+  li.append(create("code", text));
+  element(list).append(li);
+}
+
+/** A file field for each input of pixels. @param {Model} model @returns {HTMLInputElement[]} */
+function pictureFields({ inputs, typed }) {
+  return inputs
+    .filter(({ name }) => typed[name]?.kind === "pixels")
+    .map(({ name }) => {
+      const [label, field] = [document.createElement("label"), document.createElement("input")];
+      Object.assign(field, { type: "file", accept: "image/*", name, required: true });
+      label.append(`${name} `, field);
+      element("symbols").append(label);
+      return field;
+    });
+}
+
+/** A tensor of zeros for an input; sizes that a run chooses are 1. @param {Port} port */
+function zeros({ dtype, shape }) {
+  const sizes = shape.map((size) => (typeof size === "number" ? size : 1));
+  const count = sizes.reduce((a, b) => a * b, 1);
+  const arrays = { int64: BigInt64Array, float32: Float32Array, int32: Int32Array, float64: Float64Array };
+  return { dtype, shape: sizes, data: new (arrays[/** @type {"int64"} */ (dtype)] ?? Uint8Array)(count) };
+}
+
+/** @param {Model} model @param {HTMLInputElement[]} fields */
+async function run(model, fields) {
+  /** @type {Record<string, any>} */
+  const feeds = Object.fromEntries(model.inputs.map((port) => [port.name, zeros(port)]));
+  for (const { name, files } of fields) feeds[name] = await createImageBitmap(/** @type {FileList} */ (files)[0]);
+  const start = performance.now();
+  const outputs = await model.run(feeds);
+  const milliseconds = performance.now() - start;
+  element("outputs").replaceChildren();
+  for (const [name, value] of Object.entries(outputs)) {
+    if (value.dtype) item("outputs", `${name}: ${value.dtype}[${value.shape.join(", ")}]`);
+    else for (const { label, score } of value.flat()) item("outputs", `${label}: ${(100 * score).toFixed(1)} %`);
+  }
+  element("status").textContent = `Ran in ${milliseconds.toFixed(2)} ms.`;
+}
+
+async function main() {
+  const options = openPage();
+  /** @type {any} */
+  const model = await load("./", {
+    ...options,
+    onProgress: ({ loaded, total }) => Object.assign(element("progress"), { value: loaded, max: total }),
+  });
+  element("progress").hidden = element("integers").hidden = true;
+  element("name").textContent = document.title = model.name;
+  for (const { name, dtype, shape } of model.inputs) item("inputs", `${name}: ${model.typed[name]?.kind ?? `${dtype}[${shape.join(", ")}]`}`);
+  fact("Device", `${model.device} (${model.deviceReason})`);
+  fact("Threads", `${model.threads} (${model.threadsReason})`);
+  fact("Download", `${model.resources.download.toLocaleString("en")} bytes`);
+  const fields = pictureFields(model);
+  element("status").textContent = fields.length ? "Choose a picture." : "";
+  element("form").querySelector("button").textContent = "Run";
+  element("model").hidden = false;
+  element("form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
+    event.preventDefault();
+    element("status").className = "";
+    element("status").textContent = "Running…";
+    run(model, fields).catch(showError);
+  });
+}
+
+main().catch(showFailure);

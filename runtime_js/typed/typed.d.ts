@@ -1,0 +1,30 @@
+// The types of values of the page: pictures in, labels with scores out.
+
+import type { Model, Tensor, TypedArray } from "../webmlc.js";
+
+/** How an input or output of the model looks to the page, from the manifest. */
+export interface Kind {
+  /** "pixels" of inputs, "classes" of outputs. */
+  kind: string;
+  /** The names of the tensors of an output. */
+  values?: string[];
+  /** The file of the labels. */
+  labels?: string;
+}
+
+/** A picture, of any size. A tensor is uint8 [height, width, 4]. An image or a video must be loaded. */
+export type PixelSource = CanvasImageSource | ImageData | { width: number; height: number; data: Uint8Array | Uint8ClampedArray } | Tensor;
+
+/** A class, and how likely it is. Without labels, the class 3 is "LABEL_3". */
+export interface LabelledScore {
+  label: string;
+  score: number;
+}
+
+/** A model whose runs take and return values of the page. */
+export type TypedModel<I = Record<string, PixelSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][]>> = Omit<
+  Model,
+  "run"
+> & {
+  run(inputs: I): Promise<O>;
+};

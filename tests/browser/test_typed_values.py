@@ -1,0 +1,98 @@
+"""A package that takes pictures, in a real Chromium: what pages have, and what they show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.browser.pages import Page, open_pages
+from tests.test_typed_values import LABELS, MEAN, STD, classifier
+from webmlc.compile import build
+from webmlc.host.load import load
+
+WIDTH, HEIGHT = 70, 50
+RUN = """async ([width, height]) => {
+  const { load } = await import("/classifier/webmlc.js");
+  const model = await load("/classifier/", { device: "wasm" });
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let i = 0; i < image.data.length; i++) image.data[i] = i % 4 === 3 ? 255 : (i * 7919) % 251;
+  context.putImageData(image, 0, 0);
+  const img = new Image();
+  img.src = canvas.toDataURL();
+  await img.decode();
+  const frame = new VideoFrame(canvas, { timestamp: 0 });
+  const sources = { image, canvas, img, frame, bitmap: await createImageBitmap(canvas) };
+  const results = {};
+  for (const [name, source] of Object.entries(sources)) {
+    results[name] = (await model.run({ image: source })).logits;
+  }
+  frame.close();
+  const foreign = new Image();
+  const error = await model.run({ image: foreign }).catch(({ name }) => name);
+  model.dispose();
+  return { results, error };
+}"""
+USE = """
+export default async ({ page }) => {
+  const picture = await page.evaluate(() => {
+    const canvas = Object.assign(document.createElement("canvas"), { width: 40, height: 40 });
+    canvas.getContext("2d").fillRect(0, 0, 40, 40);
+    return canvas.toDataURL().split(",")[1];
+  });
+  const file = { name: "black.png", mimeType: "image/png", buffer: Buffer.from(picture, "base64") };
+  await page.setInputFiles("input[type=file]", file);
+  await page.click("button");
+  await page.waitForSelector("#outputs li");
+  return page.locator("#outputs li").allTextContents();
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A blank page beside a classifier of pictures."""
+    root = tmp_path_factory.mktemp("site")
+    (root / "index.html").write_text('<!doctype html><link rel="icon" href="data:,">')
+    (root / "use.mjs").write_text(USE)
+    options = f"pixels=rgb,resize=32,crop=center,mean={list(MEAN)},std={list(STD)}"
+    outputs = {"logits": {"topk": 3, "labels": LABELS}}
+    build(classifier(), root / "classifier", inputs={"image": options}, outputs=outputs)
+    return root
+
+
+def expected(site: Path, pixels: np.ndarray[Any, Any]) -> list[tuple[str, float]]:
+    outputs = load(site / "classifier", "wasm").run({"image": pixels})
+    classes = outputs["logits_classes"][0].tolist()
+    return [
+        (LABELS[i], s) for i, s in zip(classes, outputs["logits_scores"][0].tolist(), strict=True)
+    ]
+
+
+def test_pages_pass_pictures_and_see_labels(site: Path) -> None:
+    script = str(site / "use.mjs")
+    reports = open_pages(
+        {"/": site},
+        Page("/", RUN, arg=[WIDTH, HEIGHT]),
+        Page("/classifier/index.html?device=wasm", script=script),
+    )
+    assert all(report.errors == [] for report in reports)
+    numbers = np.arange(HEIGHT * WIDTH * 4)
+    pixels = np.where(numbers % 4 == 3, 255, numbers * 7919 % 251).astype(np.uint8)
+    pairs = expected(site, pixels.reshape(HEIGHT, WIDTH, 4))
+    results = reports[0].value["results"]
+    assert set(results) == {"image", "canvas", "img", "frame", "bitmap"}
+    for name, items in results.items():
+        assert [item["label"] for item in items] == [label for label, _ in pairs], name
+        # A video frame may pass through YUV, which rounds.
+        tolerance = 0.05 if name == "frame" else 1e-5
+        scores = [item["score"] for item in items]
+        np.testing.assert_allclose(scores, [s for _, s in pairs], atol=tolerance, err_msg=name)
+    assert reports[0].value["error"] == "InputError"
+    black = expected(site, np.full((40, 40, 4), [0, 0, 0, 255], np.uint8))
+    shown = [f"{label}: {100 * score:.1f} %" for label, score in black]
+    assert reports[1].value == shown

@@ -1,0 +1,32 @@
+"""Put behind a model what makes typed results of an output of scores.
+
+In: the value of an output, [..., classes]. Out: the scores as probabilities, [..., classes]; or the
+`topk` largest of them and the indices of their classes, both [..., topk]:
+
+    %logits: float32[1, 1000]   ->   %logits_scores: float32[1, 5], %logits_classes: int32[1, 5]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.graph.builder import Builder
+from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.typed.options import Classes
+
+_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
+
+
+def rank_classes(build: Builder, value: str, options: Classes) -> tuple[str, ...]:
+    """Write the nodes. Returns the scores, and with `topk` the indices."""
+    scores = build("Cast", value, to=_NUMBERS[DType.float32])
+    if options.scores == "softmax":
+        scores = build("Softmax", scores, axis=-1)
+    elif options.scores == "sigmoid":
+        scores = build("Sigmoid", scores)
+    if not options.topk:
+        return (scores,)
+    count = build.constant(np.array([options.topk]))
+    best, places = build.many("TopK", scores, count, outputs=2, axis=-1)
+    return (best, build("Cast", places, to=_NUMBERS[DType.int32]))

@@ -1,0 +1,187 @@
+"""Connect a model with the values of the page: pixels and sounds in, labels with scores out.
+
+needs: a module whose nodes have the form of their newest opset. guarantees: each named input of
+`main` is what the page has, and each named output what the page shows. The nodes between are part
+of the graph, so that the passes after this one fuse them with the model. before → after:
+
+    main(%x: float32[1, 3, 224, 224]) -> %y    →    main(%x: uint8[x_height, x_width, 4])
+                                                      -> %y_scores, %y_classes
+
+`module.typed` says which is which, and the manifest repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InputError
+from webmlc.core.expr import Expr, Var, as_int, const
+from webmlc.core.rewrite import substitute, variables
+from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.ir import Array, Module, Node, TensorType
+from webmlc.graph.ops.control import names_in, rename_captures
+from webmlc.graph.typed.classes import rank_classes
+from webmlc.graph.typed.options import Pixels, ValueOptions, read_input, read_output
+from webmlc.graph.typed.pixels import CHANNELS, read_pixels
+
+LABELS = "labels{}.json"
+"""The files of labels in a package: the first one has no number."""
+
+
+def connect_values(
+    module: Module, inputs: ValueOptions | None = None, outputs: ValueOptions | None = None
+) -> Module:
+    """Connect the inputs and outputs that are named. Raises `InputError` for wrong options."""
+    if not inputs and not outputs:
+        return module
+    if module.length:
+        raise InputError("a language model reads text: it has no inputs or outputs to connect")
+    _check_names("input", inputs or {}, module.main.inputs)
+    _check_names("output", outputs or {}, module.main.outputs)
+    connection = _Connection(module)
+    for name, options in (inputs or {}).items():
+        connection.connect_input(name, read_input(name, options))
+    for name, options in (outputs or {}).items():
+        connection.connect_output(name, options)
+    return connection.module()
+
+
+def _check_names(kind: str, options: ValueOptions, names: tuple[str, ...]) -> None:
+    for name in options:
+        if name not in names:
+            listed = ", ".join(map(repr, names)) or "none"
+            raise InputError(f"the model has no {kind} {name!r}; its {kind}s: {listed}")
+
+
+class _Connection:
+    """The function `main` while values are connected."""
+
+    def __init__(self, module: Module) -> None:
+        self.source = module
+        self.function = module.main
+        self.taken = set(names_in(module.main))
+        self.typed: dict[str, Mapping[str, Any]] = {}
+        self.assets: dict[str, bytes] = {}
+
+    def module(self) -> Module:
+        return replace(
+            self.source,
+            functions={**self.source.functions, "main": self.function},
+            typed=self.typed,
+            assets={**self.source.assets, **self.assets},
+        )
+
+    def builder(self, name: str) -> tuple[Builder, Expansion]:
+        """A builder of nodes that belong to an input or output."""
+        expansion = Expansion(self.taken)
+        return Builder(Node("", (), (name,), origin=(name,)), expansion), expansion
+
+    def connect_input(self, name: str, options: Any) -> None:
+        """Compute the input from a new one that has its name."""
+        type_ = self.function.types.get(name)
+        build, expansion = self.builder(name)
+        if isinstance(options, Pixels):
+            value = read_pixels(build, name, name, type_, options)
+            height, width = (Var(self.symbol(f"{name}_{side}")) for side in ("height", "width"))
+            page_type = TensorType(DType.uint8, (height, width, const(CHANNELS)))
+            self.typed[name] = {"kind": "pixels"}
+        else:
+            raise InputError(f"input {name!r}: sounds cannot be connected yet")
+        self.rename(name, value)
+        nodes = (*expansion.nodes, *self.function.nodes)
+        self.replace_types(name, type_, page_type, nodes, expansion.constants)
+
+    def symbol(self, name: str) -> str:
+        """A name that no symbol has."""
+        names = {
+            v.name for t in self.function.types.values() for d in t.shape for v in variables(d)
+        }
+        while name in names:
+            name += "_"
+        return name
+
+    def rename(self, name: str, value: str) -> None:
+        """Let all nodes read `value` in place of an input."""
+        names = {name: value}
+        nodes = tuple(
+            replace(
+                rename_captures(node, names), inputs=tuple(names.get(i, i) for i in node.inputs)
+            )
+            for node in self.function.nodes
+        )
+        outputs = tuple(names.get(o, o) for o in self.function.outputs)
+        self.function = replace(self.function, nodes=nodes, outputs=outputs)
+
+    def replace_types(
+        self,
+        name: str,
+        old: TensorType | None,
+        new: TensorType,
+        nodes: tuple[Node, ...],
+        constants: Mapping[str, Array],
+    ) -> None:
+        """Give an input a new type. Symbols of its batch are 1 in all types, because one value of
+        the page is one element of a batch.
+        """
+        first = old.shape[0] if old is not None and old.rank in (2, 4) else None
+        batch: dict[Var, Expr] = {first: const(1)} if isinstance(first, Var) else {}
+        types = {
+            value: TensorType(t.dtype, tuple(substitute(d, batch) for d in t.shape))
+            for value, t in self.function.types.items()
+        }
+        self.function = replace(
+            self.function,
+            nodes=nodes,
+            types={**types, name: new},
+            constants={**self.function.constants, **constants},
+        )
+
+    def connect_output(self, name: str, options: Any) -> None:
+        """Return scores in place of an output."""
+        classes = read_output(name, options)
+        build, expansion = self.builder(name)
+        values = rank_classes(build, name, classes)
+        ports = [f"{name}_scores", f"{name}_classes"][: len(values)]
+        for port in ports:
+            if port in self.taken:
+                raise InputError(f"output {name!r}: the model has a value {port!r} already")
+        names = dict(zip(values, ports, strict=True))
+        nodes = [
+            replace(node, outputs=tuple(names.get(o, o) for o in node.outputs))
+            for node in expansion.nodes
+        ]
+        outputs: list[str] = []
+        for output in self.function.outputs:
+            outputs += ports if output == name else [output]
+        self.function = replace(
+            self.function,
+            nodes=(*self.function.nodes, *nodes),
+            outputs=tuple(outputs),
+            constants={**self.function.constants, **expansion.constants},
+        )
+        kind: dict[str, Any] = {"kind": "classes", "values": ports}
+        if classes.labels:
+            file = LABELS.format(f".{len(self.assets)}" if self.assets else "")
+            self.assets[file] = json.dumps(classes.labels, ensure_ascii=False).encode()
+            kind["labels"] = file
+        self.typed[name] = kind
+
+
+def check_labels(module: Module) -> Module:
+    """Return the module. Raises `InputError` if an output has more or fewer classes than labels.
+
+    needs: inferred shapes.
+    """
+    for name, kind in module.typed.items():
+        type_ = module.main.types.get(name)
+        if "labels" not in kind or type_ is None or not type_.rank:
+            continue
+        count = len(json.loads(module.assets[kind["labels"]]))
+        classes = as_int(type_.shape[-1])
+        if classes not in (None, count):
+            raise InputError(f"output {name!r}: {count} labels for {classes} classes")
+    return module

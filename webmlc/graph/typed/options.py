@@ -1,0 +1,226 @@
+"""Read how a model's inputs and outputs look to the page: `pixels=rgb,resize=224,crop=center`.
+
+In: options by the names of inputs and outputs, each a text or a mapping. Out: `Pixels`, `Audio`,
+`Classes` or `Boxes`. A text separates options by commas; lists are in brackets, as in JSON:
+
+    >>> read_input("image", "pixels=rgb,resize=[224,224],mean=[0.5,0.5,0.5]").mean
+    (0.5, 0.5, 0.5)
+
+Every mistake raises an `InputError` that lists what may be written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, TypeVar
+
+from webmlc.core.errors import InputError
+
+ValueOptions = Mapping[str, str | Mapping[str, Any]]
+"""Options by the names of inputs or outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """An image, of which the page has the bytes of pixels.
+
+    - `pixels`: the order of the channels: "rgb", "bgr" or "gray".
+    - `resize`: (height, width) of the resized image, or (n,) for a side of n pixels: the shorter
+      side with `crop`, the longer one with `pad`. By default the size of the model's input.
+    - `crop`: "center", or the size to cut from the middle.
+    - `pad`: the byte that fills what the image leaves free, or None.
+    - `place`: with `pad`, where the image is: "center" or "start".
+    - `filter`, `antialias`: as in Pillow: "bilinear", "bicubic" or "nearest".
+    - `scale`: what bytes are multiplied by. By default 1/255, and 1 for inputs of integers.
+    - `mean`, `std`: of each channel, after `scale`.
+    - `layout`: "nchw" or "nhwc". By default the shape of the input decides.
+    """
+
+    pixels: str
+    resize: tuple[int, ...] = ()
+    crop: str | tuple[int, ...] | None = None
+    pad: int | None = None
+    place: str = "center"
+    filter: str = "bilinear"
+    antialias: bool = True
+    scale: float | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    layout: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A sound, of which the page has the samples of all channels.
+
+    - `audio`: the sampling rate of the model in Hz. The page resamples to it.
+    - `scale`: what samples between -1 and 1 are multiplied by.
+    """
+
+    audio: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The most likely classes of an output [..., classes].
+
+    - `topk`: the number of classes; 0 for all scores in the order of the classes.
+    - `scores`: what makes scores of the output: "softmax", "sigmoid" or "none".
+    - `labels`: the names of the classes.
+    """
+
+    topk: int = 0
+    scores: str = "softmax"
+    labels: tuple[str, ...] = ()
+
+
+Record = TypeVar("Record", Pixels, Audio, Classes)
+
+_CHOICES = {
+    "pixels": ("rgb", "bgr", "gray"),
+    "place": ("center", "start"),
+    "filter": ("bilinear", "bicubic", "nearest"),
+    "layout": ("nchw", "nhwc"),
+    "scores": ("softmax", "sigmoid", "none"),
+}
+
+
+def read_input(name: str, options: str | Mapping[str, Any]) -> Pixels | Audio:
+    """The options of an input. Raises `InputError`."""
+    values = _values(name, options)
+    if "pixels" in values:
+        return _record(name, Pixels, values)
+    if "audio" in values:
+        return _record(name, Audio, values)
+    raise InputError(f"input {name!r}: say what it is: pixels=rgb, pixels=gray or audio=16000")
+
+
+def read_output(name: str, options: str | Mapping[str, Any]) -> Classes:
+    """The options of an output. Raises `InputError`."""
+    return _record(name, Classes, _values(name, options))
+
+
+def read_texts(option: str, texts: list[str]) -> dict[str, str]:
+    """The options of a command line, `NAME:OPTIONS`. The name may hold colons itself."""
+    result = {}
+    for text in texts:
+        name, colon, options = text.rpartition(":")
+        if not colon or not name:
+            raise InputError(
+                f"{option} {text!r}: write NAME:OPTIONS, for instance {option} "
+                + ("image:pixels=rgb,resize=224" if option == "--input" else "logits:topk=5")
+            )
+        result[name] = options
+    return result
+
+
+def _values(name: str, options: str | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(options, str):
+        return dict(options)
+    values: dict[str, Any] = {}
+    for part in re.split(r",(?![^\[]*\])", options):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"{name!r}: {part!r} is no option; write key=value")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _record(name: str, kind: type[Record], values: Mapping[str, Any]) -> Record:
+    readers = {f.name: _READERS[f.name] for f in fields(kind)}
+    read = {}
+    for key, value in values.items():
+        if key not in readers:
+            raise InputError(f"{name!r}: no option {key!r}; there are {', '.join(readers)}")
+        try:
+            read[key] = readers[key](value)
+        except (ValueError, TypeError, ZeroDivisionError, OSError) as error:
+            raise InputError(f"{name!r}: {key}={value}: {error}") from None
+        if key in _CHOICES and read[key] not in _CHOICES[key]:
+            raise InputError(f"{name!r}: {key} is {' or '.join(_CHOICES[key])}, not {value!r}")
+    return kind(**read)
+
+
+def _number(value: Any) -> float:
+    return float(Fraction(value)) if isinstance(value, str) else float(value)
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if count < 0:
+        raise ValueError("it is at least 0")
+    return count
+
+
+def _byte(value: Any) -> int:
+    byte = int(value)
+    if not 0 <= byte <= 255:
+        raise ValueError("it is from 0 to 255")
+    return byte
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        value = value.strip("[]").split(",")
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    return tuple(map(_number, _items(value)))
+
+
+def _size(value: Any) -> tuple[int, ...]:
+    sizes = tuple(map(int, _items(value)))
+    if not 1 <= len(sizes) <= 2 or min(sizes) < 1:
+        raise ValueError("it is a size, or [height,width]")
+    return sizes
+
+
+def _crop(value: Any) -> str | tuple[int, ...]:
+    return "center" if value == "center" else _size(value)
+
+
+def _flag(value: Any) -> bool:
+    flags = {"true": True, "1": True, "false": False, "0": False}
+    if str(value).lower() not in flags:
+        raise ValueError("it is true or false")
+    return flags[str(value).lower()]
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    """Labels: a list; a file with one label a line; or JSON, a list or a model's configuration."""
+    if isinstance(value, list | tuple):
+        return tuple(map(str, value))
+    text = Path(value).read_text("utf-8")
+    if not str(value).endswith(".json"):
+        return tuple(text.splitlines())
+    labels = json.loads(text)
+    labels = labels.get("id2label", labels) if isinstance(labels, dict) else labels
+    if isinstance(labels, dict):
+        return tuple(str(labels[str(i)]) for i in range(len(labels)))
+    return tuple(map(str, labels))
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "pixels": str,
+    "resize": _size,
+    "crop": _crop,
+    "pad": _byte,
+    "place": str,
+    "filter": str,
+    "antialias": _flag,
+    "scale": _number,
+    "mean": _numbers,
+    "std": _numbers,
+    "layout": str,
+    "audio": _count,
+    "topk": _count,
+    "scores": str,
+    "labels": _labels,
+}
