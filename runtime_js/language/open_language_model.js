@@ -19,7 +19,7 @@ export async function openLanguageModel(base, libraries, options) {
   let hasChatTemplate = false;
   /** @type {any} */
   const model = await openModel(base, options, (manifest) => {
-    if (!manifest.files[LANGUAGE_FILES.tokenizer]) return;
+    if (!manifest.files[LANGUAGE_FILES.config]) return; // an encoder has only a tokenizer
     hasChatTemplate = LANGUAGE_FILES.template in manifest.files;
     codec = TextCodec.open((path) => fetchFile(base, manifest, path, () => {}), libraries, hasChatTemplate);
     codec.catch(() => {}); // reported below, if the model opens

@@ -15,7 +15,7 @@ const TEMPLATE = "chat_template.jinja";
 const CONFIG = "generation_config.json";
 
 /** The names of these files in a package. */
-export const LANGUAGE_FILES = { tokenizer: TOKENIZER, template: TEMPLATE };
+export const LANGUAGE_FILES = { tokenizer: TOKENIZER, template: TEMPLATE, config: CONFIG };
 
 /** The tokenizer and the chat template of a model. If it has none, it continues the text of messages. */
 export class TextCodec {

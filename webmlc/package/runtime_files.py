@@ -16,7 +16,7 @@ line `<!-- include notice.html -->` of a page stands for that file.
 (`single_file.py`). The npm package holds the modules as they are (`runtime_js/npm/pack.mjs`).
 
 A package with typed values or a tokeniser holds those of `runtime_js/typed`, whose models take
-pictures and return labels.
+pictures and return labels, and `pipeline.js`, which has the names of transformers.js.
 
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
@@ -41,8 +41,10 @@ SUFFIXES = (".js", ".ts", ".html", ".css")
 """The files of the runtime's folder that a package holds."""
 LANGUAGE = "language"
 """The folder, in the runtime's folder, of the files that only packages of language models hold."""
-TYPED = "typed"
-"""The folder, in the runtime's folder, of the files that packages with typed values hold."""
+TYPED = ("pipeline", "typed")
+"""The folders, in the runtime's folder, of the files that packages with typed values hold."""
+ENCODER_FILES = ("tokenizer_file.js", "tokenizers.js")
+"""The files of `LANGUAGE` that these packages hold, too: those that turn text into tokens."""
 PART = "notice"
 """The stem of the files that both pages include. A package does not hold them."""
 LIBRARIES = ("jinja.js", "tokenizers.js")
@@ -79,10 +81,12 @@ def runtime_files(*, is_language_model: bool = False, is_typed: bool = False) ->
     """All files of the runtime that a package holds, by name."""
     folders = [_folder()]
     if is_typed:
-        folders.append(_folder() / TYPED)
+        folders += [_folder() / name for name in TYPED]
     if is_language_model:
         folders.append(_folder() / LANGUAGE)
     files = {p.name: p for f in folders for p in sorted(f.iterdir()) if p.suffix in SUFFIXES}
+    if is_typed:
+        files |= {name: _folder() / LANGUAGE / name for name in ENCODER_FILES}
     scripts = {
         name: _flat(path)
         for name, path in files.items()
