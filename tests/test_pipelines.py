@@ -183,7 +183,7 @@ def test_mistakes_are_explained(results: dict[str, Any]) -> None:
         " do not",
         "InputError: a tensor of shape [3] has 3 elements, but its data has 2",
         'InputError: there is no pipeline for "fill-mask"; there are feature-extraction,'
-        " image-classification, text-generation",
+        " image-classification, object-detection, text-generation",
         "PackageError: scaled takes no pictures: build it with --input x:pixels=rgb",
         "PackageError: scaled has no tokenizer: build it with --tokenizer tokenizer.json",
     ]

@@ -232,7 +232,7 @@ def test_labels_are_read_from_files(tmp_path: Path) -> None:
     ("inputs", "outputs", "message"),
     [
         ({"x": "pixels=rgb"}, {}, "the model has no input 'x'; its inputs: 'image'"),
-        ({"image": "resize=3"}, {}, "say what it is: pixels=rgb, pixels=gray or audio=16000"),
+        ({"image": "resize=3"}, {}, "say what it is: pixels=rgb, pixels=bgr or"),
         ({"image": "pixels=cmyk"}, {}, "pixels is rgb or bgr or gray, not 'cmyk'"),
         ({"image": "pixels=rgb,size=3"}, {}, "no option 'size'; there are pixels, resize, crop"),
         ({"image": "pixels=rgb,resize=x"}, {}, "'image': resize=x: invalid literal"),

@@ -1,6 +1,6 @@
 // The types of pipeline.js. Names and results are those of transformers.js; docs/pipeline.md says which options have no effect.
 
-import type { LabelledScore, PixelSource } from "../typed/typed.js";
+import type { LabelledBox, LabelledScore, PixelSource } from "../typed/typed.js";
 import type { GenerateOptions, Message, Model, TypedArray } from "../webmlc.js";
 
 export interface Progress {
@@ -64,6 +64,11 @@ export interface ImageClassification extends Pipeline {
   (images: ImageInput[], options?: { top_k?: number | null }): Promise<LabelledScore[][]>;
 }
 
+export interface ObjectDetection extends Pipeline {
+  (image: ImageInput, options?: { threshold?: number; percentage?: boolean }): Promise<LabelledBox[]>;
+  (images: ImageInput[], options?: { threshold?: number; percentage?: boolean }): Promise<LabelledBox[][]>;
+}
+
 export type TextGenerationOptions = Omit<GenerateOptions, "streamer"> & {
   streamer?: TextStreamer | ((piece: string) => void);
   return_full_text?: boolean;
@@ -78,4 +83,5 @@ export interface TextGeneration extends Pipeline {
 /** `model` is the URL of a package's folder, or a model that is loaded. Throws the errors of `load`. */
 export function pipeline(task: "feature-extraction", model: string | URL | Model, options?: PipelineOptions): Promise<FeatureExtraction>;
 export function pipeline(task: "image-classification", model: string | URL | Model, options?: PipelineOptions): Promise<ImageClassification>;
+export function pipeline(task: "object-detection", model: string | URL | Model, options?: PipelineOptions): Promise<ObjectDetection>;
 export function pipeline(task: "text-generation", model: string | URL | Model, options?: PipelineOptions): Promise<TextGeneration>;

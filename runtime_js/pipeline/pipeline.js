@@ -7,6 +7,7 @@ import { InputError } from "../errors.js";
 import { load } from "../language/webmlc.js";
 import { withTypedValues } from "../typed/typed_model.js";
 import { imageClassification } from "./classify_images.js";
+import { objectDetection } from "./detect_objects.js";
 import { featureExtraction } from "./extract_features.js";
 import { textGeneration } from "./generate_text.js";
 import { loadOptions } from "./pipeline_options.js";
@@ -18,6 +19,7 @@ export { Tensor } from "./tensor.js";
 const TASKS = {
   "feature-extraction": featureExtraction,
   "image-classification": imageClassification,
+  "object-detection": objectDetection,
   "text-generation": textGeneration,
 };
 

@@ -4,7 +4,7 @@ import type { Model, Tensor, TypedArray } from "../webmlc.js";
 
 /** How an input or output of the model looks to the page, from the manifest. */
 export interface Kind {
-  /** "pixels" of inputs, "classes" of outputs. */
+  /** "pixels" of inputs, "classes" or "boxes" of outputs. */
   kind: string;
   /** The names of the tensors of an output. */
   values?: string[];
@@ -21,8 +21,13 @@ export interface LabelledScore {
   score: number;
 }
 
+/** An object in a picture, and its sides in pixels of the picture. */
+export interface LabelledBox extends LabelledScore {
+  box: { xmin: number; ymin: number; xmax: number; ymax: number };
+}
+
 /** A model whose runs take and return values of the page. */
-export type TypedModel<I = Record<string, PixelSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][]>> = Omit<
+export type TypedModel<I = Record<string, PixelSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[]>> = Omit<
   Model,
   "run"
 > & {

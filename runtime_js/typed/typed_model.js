@@ -5,7 +5,7 @@
 
 import { PackageError } from "../errors.js";
 import { readPixels } from "./pixels.js";
-import { readResults } from "./results.js";
+import { RESULTS } from "./results.js";
 
 /** @typedef {import("./typed.js").Kind} Kind */
 /** @typedef {(values: Record<string, any>, ...more: any[]) => Promise<Record<string, any>>} Run */
@@ -27,7 +27,7 @@ export async function withTypedValues(model) {
   const kinds = Object.entries(model.typed);
   if (!kinds.length || typedModels.has(model)) return model;
   typedModels.add(model);
-  const unknown = kinds.find(([, { kind, values }]) => !values && !READERS[kind]);
+  const unknown = kinds.find(([, { kind, values }]) => !(values ? RESULTS : READERS)[kind]);
   if (unknown) throw new PackageError(`manifest.json: this runtime knows no values of kind ${unknown[1].kind}: rebuild the package`);
   /** @type {Record<string, string[]>} */
   const labels = {};
@@ -47,7 +47,7 @@ export async function withTypedValues(model) {
     const feeds = { ...inputs };
     for (const [name, kind] of kinds) if (!kind.values && name in feeds) feeds[name] = READERS[kind.kind](name, feeds[name], kind);
     const outputs = await run(feeds, ...more);
-    for (const [name, kind] of kinds) if (kind.values) readResults(outputs, name, kind, labels[name]);
+    for (const [name, kind] of kinds) if (kind.values) RESULTS[kind.kind](outputs, name, kind, labels[name]);
     return outputs;
   };
   return model;

@@ -1,4 +1,4 @@
-// The one module to import from a package that takes pictures or sounds, or returns labels:  import { load } from "./webmlc.js";
+// The one module to import from a package that takes pictures, or returns labels:  import { load } from "./webmlc.js";
 //
 // Such a package holds this file in the place of ../webmlc.js.
 

@@ -48,7 +48,7 @@ def model_types(manifest: Manifest, *, is_language_model: bool) -> str:
     base = "LanguageModel" if is_language_model else "Model"
     imports = f'import type {{ {base} as AnyModel }} from "./webmlc.js";'
     if manifest.typed:
-        names = "LabelledScore, PixelSource, TypedModel as AnyModel"
+        names = "LabelledBox, LabelledScore, PixelSource, TypedModel as AnyModel"
         imports = f'import type {{ {names} }} from "./typed.d.ts";'
     name = " ".join(manifest.name.split())
     return f"""\
@@ -77,7 +77,9 @@ def _outputs(manifest: Manifest) -> Iterator[str]:
     ports = {port.name: port for port in manifest.outputs}
     for name, kind in manifest.typed.items():
         parts = [ports.pop(part) for part in kind.get("values", ())]
-        if parts:
+        if kind["kind"] == "boxes":
+            yield f"  {_key(name)}: LabelledBox[];\n"
+        elif parts:
             rows = {as_int(size) for size in parts[0].shape[:-1]}
             nested = rows - {1}
             lists = ["LabelledScore[]"] * (nested <= {None}) + ["LabelledScore[][]"] * bool(nested)

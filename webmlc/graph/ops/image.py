@@ -1,7 +1,8 @@
 """Resize images: the pixels that each row or column of a resized image mixes, and their sum.
 
 `ImageTaps`, in: an image [height, width, channels] of any size, and an axis, 0 or 1. Out: indices
-and weights, [output][taps]. `ImageSum` applies them to the axis, in float32. The weights are those
+and weights, [output][taps]. `ImageSum` applies them to the axis, in float32. `ImagePlace` says
+where positions in the output are in the image. The weights are those
 of Pillow: a filter is widened by the factor by which the image shrinks, and never reaches outside
 of the image. They are not normalised.
 
@@ -17,6 +18,7 @@ would move the filters of large images.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +27,7 @@ from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import ZERO, canonical, operand
+from webmlc.graph.ops.shapes import ZERO, canonical, operand, select_among
 
 Inputs = tuple[Tensor | None, ...]
 FLOAT = DType.float32
@@ -53,6 +55,12 @@ class Side:
     after: Expr
     start: Expr
 
+    @property
+    def floats(self) -> Side:
+        """The same numbers as float32."""
+        numbers = (self.before, self.resized, self.after, self.start)
+        return Side(*(number.astype(FLOAT) for number in numbers))
+
 
 def side_of(context: Context, axis: int) -> Side:
     """The side along an axis of the image, for a node with the attributes of `ImageTaps`."""
@@ -78,6 +86,27 @@ def side_of(context: Context, axis: int) -> Side:
     elif context.attribute("fit") == "cover":  # rounded down, as in Hugging Face's processors
         start = canonical((resized - output) // 2)
     return Side(before, resized, const(output), start)
+
+
+def _place_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(FLOAT, (const(4),)),) * 3
+
+
+def _place(context: Context, _: Inputs) -> tuple[Tensor, ...]:
+    """How positions (x, y, x, y) in the output become positions in the image: add the second
+    vector, multiply by the first. The third one is the size of the image.
+    """
+    sides = [side_of(context, axis).floats for axis in (1, 0, 1, 0)]
+
+    def vector(name: str, of: Callable[[Side], Expr]) -> Tensor:
+        values = [of(side) for side in sides]
+        return compute(name, (const(4),), lambda i: select_among(values, i))
+
+    return (
+        vector("ratio", lambda side: side.before / side.resized),
+        vector("start", lambda side: side.start),
+        vector("size", lambda side: side.before),
+    )
 
 
 def _type(context: Context) -> tuple[TensorType, ...]:
@@ -173,5 +202,6 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 OPS: tuple[Operator, ...] = (
     Operator("ImageTaps", _type, _taps_of, kind="injective", domain="webmlc"),
+    Operator("ImagePlace", _place_type, _place, kind="injective", domain="webmlc"),
     Operator("ImageSum", _sum_type, _sum, kind="reduction", domain="webmlc"),
 )

@@ -1,4 +1,4 @@
-"""Connect a model with the values of the page: pixels and sounds in, labels with scores out.
+"""Connect a model with the values of the page: pixels in, labels with scores and boxes out.
 
 needs: a module whose nodes have the form of their newest opset. guarantees: each named input of
 `main` is what the page has, and each named output what the page shows. The nodes between are part
@@ -24,8 +24,9 @@ from webmlc.core.rewrite import substitute, variables
 from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.ir import Array, Module, Node, TensorType
 from webmlc.graph.ops.control import names_in, rename_captures
+from webmlc.graph.typed.boxes import find_boxes
 from webmlc.graph.typed.classes import rank_classes
-from webmlc.graph.typed.options import Pixels, ValueOptions, read_input, read_output
+from webmlc.graph.typed.options import Boxes, Pixels, ValueOptions, read_input, read_output
 from webmlc.graph.typed.pixels import CHANNELS, read_pixels
 
 LABELS = "labels{}.json"
@@ -64,8 +65,9 @@ class _Connection:
         self.source = module
         self.function = module.main
         self.taken = set(names_in(module.main))
-        self.typed: dict[str, Mapping[str, Any]] = {}
+        self.typed: dict[str, dict[str, Any]] = {}
         self.assets: dict[str, bytes] = {}
+        self.geometries: dict[str, Mapping[str, Any]] = {}
 
     def module(self) -> Module:
         return replace(
@@ -80,17 +82,14 @@ class _Connection:
         expansion = Expansion(self.taken)
         return Builder(Node("", (), (name,), origin=(name,)), expansion), expansion
 
-    def connect_input(self, name: str, options: Any) -> None:
+    def connect_input(self, name: str, options: Pixels) -> None:
         """Compute the input from a new one that has its name."""
         type_ = self.function.types.get(name)
         build, expansion = self.builder(name)
-        if isinstance(options, Pixels):
-            value = read_pixels(build, name, name, type_, options)
-            height, width = (Var(self.symbol(f"{name}_{side}")) for side in ("height", "width"))
-            page_type = TensorType(DType.uint8, (height, width, const(CHANNELS)))
-            self.typed[name] = {"kind": "pixels"}
-        else:
-            raise InputError(f"input {name!r}: sounds cannot be connected yet")
+        value, self.geometries[name] = read_pixels(build, name, name, type_, options)
+        height, width = (Var(self.symbol(f"{name}_{side}")) for side in ("height", "width"))
+        page_type = TensorType(DType.uint8, (height, width, const(CHANNELS)))
+        self.typed[name] = {"kind": "pixels"}
         self.rename(name, value)
         nodes = (*expansion.nodes, *self.function.nodes)
         self.replace_types(name, type_, page_type, nodes, expansion.constants)
@@ -141,11 +140,17 @@ class _Connection:
         )
 
     def connect_output(self, name: str, options: Any) -> None:
-        """Return scores in place of an output."""
-        classes = read_output(name, options)
+        """Return classes or boxes in place of an output."""
+        kind = read_output(name, options)
         build, expansion = self.builder(name)
-        values = rank_classes(build, name, classes)
-        ports = [f"{name}_scores", f"{name}_classes"][: len(values)]
+        parts: tuple[str, ...] = ("scores", "classes")
+        if isinstance(kind, Boxes):
+            parts = ("boxes", *parts)
+            pixels = self.pixels_of(name, kind)
+            values = find_boxes(build, name, kind, pixels, self.geometries[pixels])
+        else:
+            values = rank_classes(build, name, kind)
+        ports = [f"{name}_{part}" for part, _ in zip(parts, values, strict=False)]
         for port in ports:
             if port in self.taken:
                 raise InputError(f"output {name!r}: the model has a value {port!r} already")
@@ -156,19 +161,32 @@ class _Connection:
         ]
         outputs: list[str] = []
         for output in self.function.outputs:
-            outputs += ports if output == name else [output]
+            scores = isinstance(kind, Boxes) and output == kind.classes
+            outputs += ports if output == name else [] if scores else [output]
         self.function = replace(
             self.function,
             nodes=(*self.function.nodes, *nodes),
             outputs=tuple(outputs),
             constants={**self.function.constants, **expansion.constants},
         )
-        kind: dict[str, Any] = {"kind": "classes", "values": ports}
-        if classes.labels:
+        self.typed[name] = {"kind": parts[0] if len(parts) > 2 else "classes", "values": ports}
+        if kind.labels:
             file = LABELS.format(f".{len(self.assets)}" if self.assets else "")
-            self.assets[file] = json.dumps(classes.labels, ensure_ascii=False).encode()
-            kind["labels"] = file
-        self.typed[name] = kind
+            self.assets[file] = json.dumps(kind.labels, ensure_ascii=False).encode()
+            self.typed[name] |= {"labels": file}
+
+    def pixels_of(self, name: str, options: Boxes) -> str:
+        """The input of pixels in which an output has boxes."""
+        if options.classes and options.classes not in self.function.outputs:
+            raise InputError(f"output {name!r}: the model has no output {options.classes!r}")
+        names = [options.input] if options.input else list(self.geometries)
+        if len(names) != 1 or names[0] not in self.geometries:
+            listed = ", ".join(map(repr, self.geometries)) or "none"
+            raise InputError(
+                f"output {name!r}: boxes need one input of pixels; there are {listed}. Say "
+                "input=NAME, and say of that input what pixels it has."
+            )
+        return names[0]
 
 
 def check_labels(module: Module) -> Module:
@@ -178,7 +196,7 @@ def check_labels(module: Module) -> Module:
     """
     for name, kind in module.typed.items():
         type_ = module.main.types.get(name)
-        if "labels" not in kind or type_ is None or not type_.rank:
+        if "labels" not in kind or kind["kind"] != "classes" or type_ is None or not type_.rank:
             continue
         count = len(json.loads(module.assets[kind["labels"]]))
         classes = as_int(type_.shape[-1])

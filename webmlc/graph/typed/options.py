@@ -1,7 +1,7 @@
 """Read how a model's inputs and outputs look to the page: `pixels=rgb,resize=224,crop=center`.
 
-In: options by the names of inputs and outputs, each a text or a mapping. Out: `Pixels`, `Audio`,
-`Classes` or `Boxes`. A text separates options by commas; lists are in brackets, as in JSON:
+In: options by the names of inputs and outputs, each a text or a mapping. Out: `Pixels`, `Classes`
+or `Boxes`. A text separates options by commas; lists are in brackets, as in JSON:
 
     >>> read_input("image", "pixels=rgb,resize=[224,224],mean=[0.5,0.5,0.5]").mean
     (0.5, 0.5, 0.5)
@@ -55,18 +55,6 @@ class Pixels:
 
 
 @dataclass(frozen=True, slots=True)
-class Audio:
-    """A sound, of which the page has the samples of all channels.
-
-    - `audio`: the sampling rate of the model in Hz. The page resamples to it.
-    - `scale`: what samples between -1 and 1 are multiplied by.
-    """
-
-    audio: int
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Classes:
     """The most likely classes of an output [..., classes].
 
@@ -80,7 +68,42 @@ class Classes:
     labels: tuple[str, ...] = ()
 
 
-Record = TypeVar("Record", Pixels, Audio, Classes)
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """The objects that an output [1, boxes, 4 + classes] lists, without those that overlap a better
+    one of their class.
+
+    - `boxes`: the first four numbers: "xyxy" (corners), "xywh" (a corner and the size) or "cxcywh"
+      (the centre and the size).
+    - `unit`: "pixels" of the model's input, or "fraction" of its size.
+    - `channels`: "last", or "first" for an output [1, 4 + classes, boxes].
+    - `strides`: of a grid of cells for each box, in the order of the boxes (YOLOX). The numbers are
+      then relative to the cell, and the size is a logarithm.
+    - `objectness`: True if the fifth number says how likely it is that there is an object.
+    - `classes`: the output [1, boxes, classes] of the scores, if it is another one.
+    - `activation`: what makes scores: "none", "sigmoid", or "softmax", whose last class is no
+      object (DETR).
+    - `threshold`: the least score. `overlap`: the largest intersection over union with a better
+      box of the class; 1 for any. `max`: the most boxes.
+    - `input`: the input of pixels; by default the only one.
+    - `labels`: the names of the classes.
+    """
+
+    boxes: str
+    unit: str = "pixels"
+    channels: str = "last"
+    strides: tuple[int, ...] = ()
+    objectness: bool = False
+    classes: str = ""
+    activation: str = "none"
+    threshold: float = 0.25
+    overlap: float = 0.45
+    max: int = 100
+    input: str = ""
+    labels: tuple[str, ...] = ()
+
+
+Record = TypeVar("Record", Pixels, Classes, Boxes)
 
 _CHOICES = {
     "pixels": ("rgb", "bgr", "gray"),
@@ -88,22 +111,27 @@ _CHOICES = {
     "filter": ("bilinear", "bicubic", "nearest"),
     "layout": ("nchw", "nhwc"),
     "scores": ("softmax", "sigmoid", "none"),
+    "boxes": ("xyxy", "xywh", "cxcywh"),
+    "unit": ("pixels", "fraction"),
+    "channels": ("last", "first"),
+    "activation": ("none", "sigmoid", "softmax"),
 }
 
 
-def read_input(name: str, options: str | Mapping[str, Any]) -> Pixels | Audio:
+def read_input(name: str, options: str | Mapping[str, Any]) -> Pixels:
     """The options of an input. Raises `InputError`."""
     values = _values(name, options)
-    if "pixels" in values:
-        return _record(name, Pixels, values)
-    if "audio" in values:
-        return _record(name, Audio, values)
-    raise InputError(f"input {name!r}: say what it is: pixels=rgb, pixels=gray or audio=16000")
+    if "pixels" not in values:
+        raise InputError(f"input {name!r}: say what it is: pixels=rgb, pixels=bgr or pixels=gray")
+    return _record(name, Pixels, values)
 
 
-def read_output(name: str, options: str | Mapping[str, Any]) -> Classes:
+def read_output(name: str, options: str | Mapping[str, Any]) -> Classes | Boxes:
     """The options of an output. Raises `InputError`."""
-    return _record(name, Classes, _values(name, options))
+    values = _values(name, options)
+    if "boxes" in values:
+        return _record(name, Boxes, values)
+    return _record(name, Classes, values)
 
 
 def read_texts(option: str, texts: list[str]) -> dict[str, str]:
@@ -182,6 +210,13 @@ def _size(value: Any) -> tuple[int, ...]:
     return sizes
 
 
+def _strides(value: Any) -> tuple[int, ...]:
+    strides = tuple(map(int, _items(value)))
+    if not strides or min(strides) < 1:
+        raise ValueError("it is a list of sizes, such as [8,16,32]")
+    return strides
+
+
 def _crop(value: Any) -> str | tuple[int, ...]:
     return "center" if value == "center" else _size(value)
 
@@ -219,8 +254,18 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "mean": _numbers,
     "std": _numbers,
     "layout": str,
-    "audio": _count,
     "topk": _count,
     "scores": str,
     "labels": _labels,
+    "boxes": str,
+    "unit": str,
+    "channels": str,
+    "strides": _strides,
+    "objectness": _flag,
+    "classes": str,
+    "activation": str,
+    "threshold": _number,
+    "overlap": _number,
+    "max": _count,
+    "input": str,
 }

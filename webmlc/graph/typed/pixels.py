@@ -11,6 +11,7 @@ Resizing rounds to bytes after each axis, columns first, as Pillow does:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def frame_of(name: str, type_: TensorType | None, options: Pixels) -> Frame:
     return Frame(channels, axis, type_.rank, height, width)
 
 
-def geometry(name: str, options: Pixels, frame: Frame) -> dict[str, object]:
+def geometry(name: str, options: Pixels, frame: Frame) -> dict[str, Any]:
     """The attributes of `ImageTaps` but the axis. Raises `InputError`."""
     size = (frame.height, frame.width)
     fit: Fit = "stretch"
@@ -116,8 +117,9 @@ def _pair(sizes: str | tuple[int, ...]) -> tuple[int, ...]:
 
 def read_pixels(
     build: Builder, name: str, pixels: str, type_: TensorType | None, options: Pixels
-) -> str:
-    """Write the nodes that compute the input `name` from the value `pixels`. Returns their result.
+) -> tuple[str, dict[str, Any]]:
+    """Write the nodes that compute the input `name` from the value `pixels`. Returns their result
+    and the attributes of `ImageTaps`.
 
     Raises `InputError` if the options do not fit the input.
     """
@@ -146,7 +148,7 @@ def read_pixels(
         is_image = build("And", rows, columns)
         x = build("Where", is_image, x, build.constant(np.float32(options.pad or 0)))
     x = _normalised(build, name, x, type_.dtype, options, frame)
-    return _arranged(build, x, frame)
+    return _arranged(build, x, frame), attributes
 
 
 def _colours(build: Builder, x: str, *, is_reversed: bool) -> str:

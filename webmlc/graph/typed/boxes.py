@@ -1,0 +1,137 @@
+"""Put behind a detector what makes a list of objects of its output.
+
+In: the value of an output, [1, boxes, 4 + classes], and how the picture became the model's input.
+Out: the objects, the likeliest of each class first, in pixels of the picture:
+
+    %output   ->   %output_boxes: float32[objects, 4] (left, top, right, bottom),
+                   %output_scores: float32[objects], %output_classes: int32[objects]
+
+Each box has its best class. Boxes of other classes do not suppress it: for the suppression, boxes
+are moved apart by their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InputError
+from webmlc.graph.builder import Builder
+from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.typed.options import Boxes
+
+_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
+_COORDINATES = 4
+_END = np.iinfo(np.int64).max
+_LARGEST_INPUT = 4096
+"""Pixels of a model's input whose size a run decides, at most, to move boxes apart."""
+
+
+def find_boxes(
+    build: Builder, value: str, options: Boxes, pixels: str, geometry: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Write the nodes. Returns the boxes, the scores and the classes.
+
+    Raises `InputError` if the options need a size of the model's input that only a run knows.
+    """
+    height, width = geometry["output"]
+    rows = build("Flatten", _last(build, value, options), axis=-1)
+    corners = _corners(build, rows, options, (height, width))
+    likelihoods = _likelihoods(build, rows, options)
+    axis = build.constant(np.array([1]))
+    best = build("ReduceMax", likelihoods, axis, keepdims=0)
+    classes = build("ArgMax", likelihoods, axis=1, keepdims=0)
+    chosen = _chosen(build, corners, best, classes, options, max(height, width) or _LARGEST_INPUT)
+    ratio, start, size = build.many("ImagePlace", pixels, outputs=3, domain="webmlc", **geometry)
+    boxes = build("Gather", corners, chosen, axis=0)
+    placed = build("Mul", build("Add", boxes, start), ratio)
+    within = build("Min", build("Max", placed, build.constant(np.float32(0))), size)
+    return (
+        within,
+        build("Gather", best, chosen, axis=0),
+        build("Cast", build("Gather", classes, chosen, axis=0), to=_NUMBERS[DType.int32]),
+    )
+
+
+def _last(build: Builder, value: str, options: Boxes) -> str:
+    x = build("Cast", value, to=_NUMBERS[DType.float32])
+    return build("Transpose", x, perm=(0, 2, 1)) if options.channels == "first" else x
+
+
+def _columns(build: Builder, rows: str, begin: int, end: int) -> str:
+    return build("Slice", rows, *(build.constant(np.array([n])) for n in (begin, end, 1)))
+
+
+def _corners(build: Builder, rows: str, options: Boxes, size: tuple[int, int]) -> str:
+    """The left, top, right and bottom sides in pixels of the model's input, [boxes, 4]."""
+    first, second = _columns(build, rows, 0, 2), _columns(build, rows, 2, _COORDINATES)
+    if options.strides:
+        cells, strides = _cells(options, size)
+        first = build("Mul", build("Add", first, build.constant(cells)), build.constant(strides))
+        second = build("Mul", build("Exp", second), build.constant(strides))
+    if options.boxes == "cxcywh":
+        half = build("Mul", second, build.constant(np.float32(0.5)))
+        first, second = build("Sub", first, half), build("Add", first, half)
+    elif options.boxes == "xywh":
+        second = build("Add", first, second)
+    corners = build("Concat", first, second, axis=1)
+    if options.unit == "pixels":
+        return corners
+    if 0 in size:
+        raise InputError("boxes in fractions need an input of pixels whose size is known")
+    height, width = size
+    return build("Mul", corners, build.constant(np.array([width, height] * 2, np.float32)))
+
+
+def _cells(options: Boxes, size: tuple[int, int]) -> tuple[Any, Any]:
+    """The column and row of the cell of each box, and its stride: [boxes, 2] and [boxes, 1]."""
+    if 0 in size:
+        raise InputError("boxes with strides need an input of pixels whose size is known")
+    height, width = size
+    cells, strides = [], []
+    for stride in options.strides:
+        y, x = np.mgrid[: height // stride, : width // stride]
+        cells.append(np.stack([x.ravel(), y.ravel()], axis=1))
+        strides.append(np.full((x.size, 1), stride))
+    return np.concatenate(cells).astype(np.float32), np.concatenate(strides).astype(np.float32)
+
+
+def _likelihoods(build: Builder, rows: str, options: Boxes) -> str:
+    """The scores of all classes, [boxes, classes]."""
+    if options.classes:
+        scores = build("Flatten", _last(build, options.classes, options), axis=-1)
+    else:
+        scores = _columns(build, rows, _COORDINATES + options.objectness, _END)
+    if options.activation == "softmax":
+        scores = _columns(build, build("Softmax", scores, axis=-1), 0, -1)
+    if options.activation == "sigmoid":
+        scores = build("Sigmoid", scores)
+    if not options.objectness:
+        return scores
+    likelihood = _columns(build, rows, _COORDINATES, _COORDINATES + 1)
+    if options.activation == "sigmoid":
+        likelihood = build("Sigmoid", likelihood)
+    return build("Mul", scores, likelihood)
+
+
+def _chosen(
+    build: Builder, corners: str, best: str, classes: str, options: Boxes, size: int
+) -> str:
+    """The numbers of the boxes that remain, [objects]."""
+    number = build("Cast", classes, to=_NUMBERS[DType.float32])
+    column = build("Unsqueeze", number, build.constant(np.array([1])))
+    shift = build("Mul", column, build.constant(np.float32(2 * size)))
+    moved = build("Add", corners, shift)
+    selected = build(
+        "NonMaxSuppression",
+        build("Unsqueeze", moved, build.constant(np.array([0]))),
+        build("Unsqueeze", best, build.constant(np.array([0, 1]))),
+        build.constant(np.array([options.max])),
+        build.constant(np.array([options.overlap], np.float32)),
+        build.constant(np.array([options.threshold], np.float32)),
+    )
+    last = build.constant(np.array(2))
+    return build("Gather", selected, last, axis=1)
