@@ -5,10 +5,12 @@
 
 import { InputError } from "../errors.js";
 import { load } from "../language/webmlc.js";
+import { here } from "../platform.js";
 import { withTypedValues } from "../typed/typed_model.js";
 import { imageClassification } from "./classify_images.js";
 import { objectDetection } from "./detect_objects.js";
 import { featureExtraction } from "./extract_features.js";
+import { measurementKey, openFastest, pageStorage } from "./fastest_device.js";
 import { textGeneration } from "./generate_text.js";
 import { loadOptions } from "./pipeline_options.js";
 
@@ -24,6 +26,21 @@ const TASKS = {
 };
 
 /**
+ * What a pipeline is timed on, to choose the device. Text generation is not: whether an answer takes long is up to the prompt.
+ * @type {Record<string, () => any>}
+ */
+const SAMPLES = {
+  "feature-extraction": () => "The quick brown fox jumps over the lazy dog. ".repeat(4),
+  "image-classification": samplePicture,
+  "object-detection": samplePicture,
+};
+
+/** A grey picture of 640 × 480 pixels. */
+function samplePicture() {
+  return { width: 640, height: 480, data: new Uint8Array(4 * 640 * 480).fill(128) };
+}
+
+/**
  * Load a package, or take a model that is loaded, for a task. See pipeline.d.ts.
  * @param {string} task
  * @param {string | URL | any} model
@@ -34,14 +51,22 @@ export async function pipeline(task, model, options = {}) {
   const isLoaded = typeof model?.run === "function";
   const name = isLoaded ? model.name : String(model);
   const report = options.progress_callback;
-  const loaded = isLoaded ? model : await load(model, loadOptions(task, name, options));
-  try {
-    const call = await TASKS[task](await withTypedValues(loaded));
-    if (!isLoaded) report?.({ status: "done", name, file: "package" });
-    report?.({ status: "ready", task, model: name });
-    return Object.assign(call, { task, model: loaded, dispose: async () => loaded.dispose() });
-  } catch (error) {
-    if (!isLoaded) loaded.dispose();
-    throw error;
-  }
+  const given = isLoaded ? {} : loadOptions(task, name, options);
+  const open = async (/** @type {"auto" | "wasm" | "webgpu" | undefined} */ device) => {
+    const loaded = isLoaded ? model : await load(model, { ...given, device });
+    try {
+      return { model: loaded, call: await TASKS[task](await withTypedValues(loaded)) };
+    } catch (error) {
+      if (!isLoaded) loaded.dispose();
+      throw error;
+    }
+  };
+  const key = !isLoaded && given.device === "auto" && SAMPLES[task] ? await measurementKey(new URL(model, here()).href) : null;
+  const { opened, reason } = key
+    ? await openFastest(open, SAMPLES[task](), key, pageStorage())
+    : { opened: await open(given.device), reason: undefined };
+  if (!isLoaded) report?.({ status: "done", name, file: "package" });
+  report?.({ status: "ready", task, model: name });
+  const { call, model: loaded } = opened;
+  return Object.assign(call, { task, model: loaded, deviceReason: reason ?? loaded.deviceReason, dispose: async () => loaded.dispose() });
 }
