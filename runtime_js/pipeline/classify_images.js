@@ -3,8 +3,8 @@
 import { InputError, PackageError } from "../errors.js";
 import { warnOfOthers } from "./pipeline_options.js";
 
-/** @typedef {import("../typed/typed.js").LabelledScore} LabelledScore */
-/** @typedef {import("../typed/typed.js").PixelSource} PixelSource */
+/** @typedef {import("../typed/typed.d.ts").LabelledScore} LabelledScore */
+/** @typedef {import("../typed/typed.d.ts").PixelSource} PixelSource */
 
 const DEFAULT_TOP_K = 5;
 

@@ -1,6 +1,6 @@
 // The types of pipeline.js. Names and results are those of transformers.js; docs/pipeline.md says which options have no effect.
 
-import type { LabelledBox, LabelledScore, PixelSource } from "../typed/typed.js";
+import type { LabelledBox, LabelledScore, PixelSource } from "../typed/typed.d.ts";
 import type { GenerateOptions, Message, Model, TypedArray } from "../webmlc.js";
 
 export interface Progress {

@@ -4,7 +4,7 @@
 import { create, element, openPage, showError, showFailure } from "../page.js";
 import { load } from "../webmlc.js";
 
-/** @typedef {import("./typed.js").TypedModel<any, any>} Model */
+/** @typedef {import("./typed.d.ts").TypedModel<any, any>} Model */
 /** @typedef {import("../webmlc.js").Port} Port */
 
 /** Add a fact about the model. @param {string} term @param {string} text */

@@ -5,7 +5,7 @@
 
 import { InputError } from "../errors.js";
 
-/** @typedef {import("./typed.js").PixelSource} PixelSource */
+/** @typedef {import("./typed.d.ts").PixelSource} PixelSource */
 /** @typedef {import("../webmlc.js").Tensor} Tensor */
 
 const CHANNELS = 4;

@@ -4,9 +4,9 @@
 //   out: the same outputs, with the typed one in place of its tensors:  logits: [{ label: "cat", score: 0.9 }, ...]
 //        Boxes also have their sides in pixels of the picture.
 
-/** @typedef {import("./typed.js").Kind} Kind */
-/** @typedef {import("./typed.js").LabelledBox} LabelledBox */
-/** @typedef {import("./typed.js").LabelledScore} LabelledScore */
+/** @typedef {import("./typed.d.ts").Kind} Kind */
+/** @typedef {import("./typed.d.ts").LabelledBox} LabelledBox */
+/** @typedef {import("./typed.d.ts").LabelledScore} LabelledScore */
 /** @typedef {import("../webmlc.js").Tensor} Tensor */
 
 /** The functions that read outputs, by kind. @type {Record<string, typeof readClasses>} */

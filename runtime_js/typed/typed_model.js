@@ -7,7 +7,7 @@ import { PackageError } from "../errors.js";
 import { readPixels } from "./pixels.js";
 import { RESULTS } from "./results.js";
 
-/** @typedef {import("./typed.js").Kind} Kind */
+/** @typedef {import("./typed.d.ts").Kind} Kind */
 /** @typedef {(values: Record<string, any>, ...more: any[]) => Promise<Record<string, any>>} Run */
 
 /** The functions that make tensors of the page's values. @type {Record<string, (name: string, value: any, kind: Kind) => any>} */
