@@ -1,6 +1,8 @@
 // The types of values of the page: pictures in, labels with scores out.
 
-import type { Model, Tensor, TypedArray } from "../webmlc.js";
+import type { LoadOptions, Model, Tensor, TypedArray } from "../webmlc.js";
+
+export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../webmlc.js";
 
 /** How an input or output of the model looks to the page, from the manifest. */
 export interface Kind {
@@ -33,3 +35,6 @@ export type TypedModel<I = Record<string, PixelSource | TypedArray>, O = Record<
 > & {
   run(inputs: I): Promise<O>;
 };
+
+/** Load a package whose runs take and return values of the page. Throws PackageError, AdapterError, HostError or InputError. */
+export function load<M extends Model<any, any> = TypedModel>(url: string | URL, options?: LoadOptions): Promise<M>;
