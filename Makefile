@@ -33,7 +33,7 @@ test-browsers: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium firefox webkit
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/browser tests/hosts
 
-# A process for each file: TensorFlow and PyTorch in one process abort when it ends.
+# A process for each file: the frameworks do not share one well.
 test-doors: .venv-doors/.stamp
 	@for file in tests/doors/test_*.py; do \
 		TF_CPP_MIN_LOG_LEVEL=3 .venv-doors/bin/python -m pytest -q $$file || exit 1; \
