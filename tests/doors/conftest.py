@@ -1,7 +1,8 @@
 """End the process by the result of the tests, before Python takes its modules apart.
 
-TensorFlow 2.21 and wasmtime in one process abort when Python ends (`free(): invalid pointer`),
-after all tests have passed.
+A process that exports with Keras on TensorFlow 2.21 and then runs a package can abort when Python
+ends (`free(): invalid pointer`), after all tests have passed. The cause is not known; either alone
+ends well.
 """
 
 import os
