@@ -87,3 +87,18 @@ def test_ones_are_counted(
     loaded = webmlc.load(tmp_path, device=device)
     assert loaded.run({"x": np.ones(shape, np.float32)})["y"] == np.prod(shape)
     loaded.dispose()
+
+
+def test_a_sum_is_split_along_an_axis_of_its_own(tmp_path: Path) -> None:
+    """The rows of the image become partial sums, which leaves a loop of one iteration."""
+    text = (
+        "agraph (float[1, 96, 160, 160] x) => (float[1, 96, 1, 1] y) { y = GlobalAveragePool (c) }"
+    )
+    text = text.replace("{", "{ c = Conv <group = 96> (x, w)")
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 13]>\n' + text)
+    ones = np.ones((96, 1, 1, 1), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(ones, "w"))
+    webmlc.build(model, tmp_path, target="webgpu")
+    x = RNG.standard_normal((1, 96, 160, 160)).astype(np.float32)
+    result = webmlc.load(tmp_path, device="webgpu").run({"x": x})["y"]
+    np.testing.assert_allclose(result, x.mean((2, 3), keepdims=True, dtype=np.float64), atol=1e-5)

@@ -56,7 +56,11 @@ def attach_epilogue(schedule: Schedule, fold: str) -> tuple[list[str], list[str]
     block = schedule.block(fold)
     spatial = loops_along(block, result_axes(block))
     reduced = loops_along(block, axes_of_kind(block, "reduce"))
-    schedule.reorder(*spatial, *reduced)
+    # A loop of one iteration, which no axis uses, must not separate the tile from the reduction.
+    nest = schedule.loops(fold)
+    outermost = min(map(nest.index, (*spatial, *reduced)), default=0)
+    idle = [loop for loop in nest[outermost:] if loop not in (*spatial, *reduced)]
+    schedule.reorder(*idle, *spatial, *reduced)
     followers = [name for name in schedule.blocks() if name != fold]
     target = next(stores(block)).buffer.name
     outputs = {b.name for b in schedule.function.params}
