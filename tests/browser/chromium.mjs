@@ -15,6 +15,7 @@ export const FLAGS = [
   "--enable-unsafe-webgpu",
   "--use-webgpu-adapter=swiftshader",
   "--enable-features=Vulkan",
+  "--use-fake-device-for-media-stream", // a microphone that beeps
   "--disable-background-networking",
   "--disable-component-update",
   "--disable-sync",

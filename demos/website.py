@@ -1,0 +1,78 @@
+"""Write the demos' site: pages, packages, and what all pages share.
+
+Out: one folder per demo beside `shared/`, `offline.js` and `onnxruntime/`. A demo's folder holds
+its page, a package per model, and the original models in `original/`. A page loads an original, and
+ONNX Runtime Web, only if somebody asks for a comparison.
+
+    folder = write_page(Path(__file__).parent, site)
+    write_package(folder, "model", model)
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import webmlc
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "build" / "demos"
+"""The folder of the site."""
+SHARED = Path(__file__).parent / "shared"
+GALLERY = Path(__file__).parent / "gallery"
+PICTURES = ROOT / "docs" / "gallery"
+PAGE_SUFFIXES = (".html", ".css", ".js", ".svg", ".txt", ".png", ".jpg", ".wav")
+"""The files of a demo that its page needs."""
+ONNX_RUNTIME = ROOT / "node_modules" / "onnxruntime-web" / "dist"
+ONNX_RUNTIME_FILES = (
+    "ort.wasm.min.mjs",
+    "ort-wasm-simd-threaded.mjs",
+    "ort-wasm-simd-threaded.wasm",
+    "ort.webgpu.min.mjs",
+    "ort-wasm-simd-threaded.asyncify.mjs",
+    "ort-wasm-simd-threaded.asyncify.wasm",
+)
+
+
+def write_shared(site: Path) -> None:
+    """Write the files that all pages of the site share."""
+    _copy_page(SHARED, site / "shared")
+    shutil.move(site / "shared" / "offline.js", site / "offline.js")  # its folder is its scope
+    (site / "onnxruntime").mkdir(exist_ok=True)
+    for name in ONNX_RUNTIME_FILES:
+        shutil.copyfile(ONNX_RUNTIME / name, site / "onnxruntime" / name)
+
+
+def write_gallery(site: Path) -> None:
+    """Write the page that shows all demos, with the pictures of `docs/gallery`."""
+    _copy_page(GALLERY, site)
+    _copy_page(PICTURES, site / "pictures")
+
+
+def write_page(source: Path, site: Path) -> Path:
+    """Copy the page of a demo into the site, and return the new folder."""
+    _copy_page(source, site / source.name)
+    return site / source.name
+
+
+def write_package(folder: Path, name: str, model: onnx.ModelProto, **options: Any) -> None:
+    """Compile a model into `folder/name`, and keep the original for comparisons.
+
+    `options` are those of `webmlc.build`.
+    """
+    (folder / "original").mkdir(exist_ok=True)
+    original = folder / "original" / f"{name}.onnx"
+    onnx.save(model, original)
+    note = ""
+    if options.get("quantise"):
+        note = f"webmlc's weights are {options['quantise']}, those of the original float32."
+    (folder / "original" / "note.txt").write_text(note)
+    webmlc.build(original, folder / name, **options)
+
+
+def _copy_page(source: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        if path.suffix in PAGE_SUFFIXES:
+            shutil.copyfile(path, folder / path.name)

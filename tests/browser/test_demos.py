@@ -1,0 +1,216 @@
+"""The demos with weights from registries, used as a person would.
+
+The expected answers are those of the models' own packages: magika 1.0.3 for file types, silero-vad
+6.2.3 for speech, and transformers' BertModel with mean pooling for the search.
+"""
+
+from __future__ import annotations
+
+import struct
+import wave
+import zlib
+from base64 import b64encode
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import demos.file_type.build
+import demos.semantic_search.build
+import demos.voice_activity.build
+from demos.website import write_shared
+from tests.browser.pages import Page, PageReport, open_pages
+
+DRIVER = str(Path(__file__).parent / "demos.mjs")
+DESKTOP = {"viewport": {"width": 1000, "height": 700}}
+DARK_PHONE = {
+    "viewport": {"width": 360, "height": 740},
+    "hasTouch": True,
+    "isMobile": True,
+    "colorScheme": "dark",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demos")
+    write_shared(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file_type(site: Path) -> Path:
+    demos.file_type.build.build(site)
+    return site
+
+
+@pytest.fixture(scope="module")
+def semantic_search(site: Path) -> Path:
+    demos.semantic_search.build.build(site, target="wasm")
+    return site
+
+
+@pytest.fixture(scope="module")
+def voice_activity(site: Path) -> Path:
+    demos.voice_activity.build.build(site, target="wasm")
+    return site
+
+
+def use(
+    site: Path, demo: str, context: dict[str, Any] = DESKTOP, query: str = "", **arg: Any
+) -> PageReport:
+    """Use a demo's page. Nothing may be wrong on the console."""
+    page = Page(f"/{demo}/{query}", script=DRIVER, arg={"demo": demo, **arg}, context=context)
+    [report] = open_pages({"/": site}, page, isolated=context is not DARK_PHONE)
+    assert report.errors == []
+    return report
+
+
+def file(name: str, data: bytes) -> dict[str, str]:
+    return {"name": name, "base64": b64encode(data).decode()}
+
+
+def png() -> bytes:
+    """A picture of 8 by 8 grey pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(bytes(range(8)) * 9)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (chunk(b"IHDR", header), chunk(b"IDAT", pixels), chunk(b"IEND", b""))
+    )
+
+
+WASM = bytes.fromhex("0061736d0100000001070160027f7f017f03020100070701036164640000")
+FILES = {
+    "fibonacci": (
+        b"def fibonacci(n):\n    a, b = 0, 1\n    for _ in range(n):\n        a, b = b, a + b\n"
+        b'    return a\n\n\nif __name__ == "__main__":\n'
+        b"    print([fibonacci(n) for n in range(10)])\n"
+    ),
+    "table.txt": (
+        b"city,country,population\nParis,France,2103000\nLyon,France,520000\n"
+        b"Turin,Italy,841000\nGhent,Belgium,265000\n"
+    ),
+    "picture": png(),
+    "bytes": bytes(range(1, 256)),
+    "short": b"hello",
+    "nothing": b"",
+    "add.bin": WASM + bytes.fromhex("0a09010700200020016a0b"),
+    "query": (
+        b"  \n SELECT name, population FROM cities WHERE country = 'France'"
+        b" ORDER BY population DESC LIMIT 10;\n\n"
+    ),
+}
+"""Files whose names say nothing."""
+TYPES: dict[str, tuple[str, float | None]] = {
+    "fibonacci": ("python", 0.9998),
+    "table.txt": ("csv", 0.9999),
+    "picture": ("png", 1.0),
+    "bytes": ("unknown", 0.1277),
+    "short": ("txt", None),
+    "nothing": ("empty", None),
+    "add.bin": ("wasm", 1.0),
+    "query": ("sql", 0.9999),
+}
+"""The type and the best score of each file. The model does not see a file of few bytes."""
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_file_types_are_those_of_magika(file_type: Path, device: str) -> None:
+    files = [file(name, data) for name, data in FILES.items()]
+    report = use(file_type, "file_type", query=f"?device={device}", files=files)
+    answers = dict(zip(FILES, report.value["answers"], strict=True))
+    assert {name: label for name, (label, _) in answers.items()} == {
+        name: label for name, (label, _) in TYPES.items()
+    }
+    for name, (_, score) in TYPES.items():
+        assert answers[name][1] == (score and pytest.approx(score, abs=2e-4)), name
+    assert report.value["webmlc"][0].startswith("GPU" if device == "webgpu" else "CPU")
+    assert not any(request["path"].startswith("/onnxruntime/") for request in report.requests)
+
+
+def test_onnx_runtime_web_gives_the_same_answers_at_a_click(file_type: Path) -> None:
+    shown = use(file_type, "file_type", examples=True, compare=True).value
+    assert "differ by at most" in shown["status"]
+    difference = float(shown["status"].partition("at most ")[2].split()[0])
+    assert 0 < difference < 1e-5
+    for column in ("webmlc", "onnxruntime"):
+        device, time, download = shown[column]
+        assert device == "CPU, 2 threads" and time.endswith(" ms") and download.endswith(" MB")
+    sizes = [float(shown[column][2].split()[0]) for column in ("webmlc", "onnxruntime")]
+    assert sizes[0] < 4 and sizes[1] > 17
+
+
+def test_a_dark_phone_without_network_or_isolation(file_type: Path) -> None:
+    shown = use(file_type, "file_type", DARK_PHONE, examples=True, reload=True).value
+    labels = [label for label, _ in shown["answers"]]
+    assert labels == ["javascript", "css", "json", "zlibstream", "svg", "html"]
+    assert shown["webmlc"][0] == "CPU, 1 thread"
+    assert shown["offline"].endswith("Works offline: yes.")
+    assert shown["overflow"] <= 0
+
+
+SPEECH = ["0.32 – 2.27 s", "3.27 – 4.45 s", "5.38 – 7.68 s", "8.16 – 10.62 s"]
+"""The spans of `get_speech_timestamps` in the page's example."""
+MICROPHONE = {**DESKTOP, "permissions": ["microphone"]}
+
+
+def test_speech_is_where_silero_hears_it(voice_activity: Path) -> None:
+    shown = use(voice_activity, "voice_activity", compare=True).value
+    assert shown["answers"] == SPEECH
+    assert float(shown["status"].partition("at most ")[2].split()[0]) < 1e-4
+
+
+def test_noise_on_a_phone_without_network_is_no_speech(voice_activity: Path) -> None:
+    noise = np.random.default_rng(0).normal(0, 3000, 32_000).astype("<i2").tobytes()
+    with BytesIO() as buffer:
+        with wave.open(buffer, "wb") as writer:
+            writer.setparams((1, 2, 16_000, 0, "NONE", ""))
+            writer.writeframes(noise)
+        recording = file("noise.wav", buffer.getvalue())
+    shown = use(voice_activity, "voice_activity", DARK_PHONE, reload=True, file=recording).value
+    assert shown["answers"] == []
+    assert shown["webmlc"][0] == "CPU, 1 thread"
+    assert shown["overflow"] <= 0
+
+
+def test_the_microphone_is_heard_until_it_is_stopped(voice_activity: Path) -> None:
+    shown = use(voice_activity, "voice_activity", MICROPHONE, microphone=True).value
+    assert " per 32 ms" in shown["heard"]
+
+
+SEARCHES = {
+    "I can't sign in": ("Forgot your login?", 0.5805),
+    "I want a refund": ("To send an item back,", 0.3192),
+    "my tablet is dead": ("If the screen stays black,", 0.4081),
+    "Is there a discount for pupils?": ("Students and teachers", 0.4831),
+}
+"""The beginning of the best passage for a query, and its cosine."""
+
+
+def test_the_best_passages_are_those_of_transformers(semantic_search: Path) -> None:
+    shown = use(semantic_search, "semantic_search", queries=list(SEARCHES)).value
+    for (passage, score), (text, cosine) in zip(shown["answers"], SEARCHES.values(), strict=True):
+        assert passage.startswith(text)
+        assert score == pytest.approx(cosine, abs=0.01)
+
+
+def test_an_own_text_is_searched_on_a_phone_without_network(semantic_search: Path) -> None:
+    text = b"Rain is expected in the north.\n\nThe goalkeeper saved a penalty.\n\nShares fell."
+    shown = use(
+        semantic_search,
+        "semantic_search",
+        DARK_PHONE,
+        reload=True,
+        file=file("news.txt", text),
+        queries=["weather", "football", "stock market"],
+    ).value
+    assert [passage.split()[0] for passage, _ in shown["answers"]] == ["Rain", "The", "Shares"]
+    assert shown["webmlc"][0] == "CPU, 1 thread"
+    assert shown["overflow"] <= 0
