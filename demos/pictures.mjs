@@ -17,6 +17,7 @@ const VIEWPORT = { width: 840, height: 560 };
 const LIMIT_MS = 240_000;
 const USES = {
   file_type: { examples: true },
+  read_text: {},
   semantic_search: { queries: ["my tablet is dead"] },
   voice_activity: {},
 };

@@ -17,6 +17,7 @@ from rich.console import Console
 import demos.chat.run
 import demos.digits.run
 import demos.file_type.build
+import demos.read_text.build
 import demos.semantic_search.build
 import demos.voice_activity.build
 import webmlc
@@ -26,6 +27,7 @@ from webmlc.host.serve import serve
 BUILDS: dict[str, Callable[[Path], object]] = {
     "digits": lambda site: demos.digits.run.build_site(site / "digits"),
     "file_type": demos.file_type.build.build,
+    "read_text": demos.read_text.build.build,
     "semantic_search": demos.semantic_search.build.build,
     "voice_activity": demos.voice_activity.build.build,
     "chat": lambda site: webmlc.build(demos.chat.run.fetch_model(), site / "chat"),

@@ -2,7 +2,7 @@
 
 import { openDemo } from "../shared/demo.js";
 import { acceptFiles } from "../shared/drop.js";
-import { create, element } from "../shared/elements.js";
+import { create, createBar, element } from "../shared/elements.js";
 import { showBytes } from "../shared/figures.js";
 import { chooseType, extractFeatures, typeOfFewBytes } from "./features.js";
 import { load } from "./model/webmlc.js";
@@ -31,9 +31,7 @@ async function identify(file, name) {
 function show(file, name, label, best) {
   const { description, mime_type, group } = types[label];
   const scores = best.flatMap(({ name: type, score }) => {
-    const bar = Object.assign(/** @type {HTMLMeterElement} */ (create("meter", "bar")), { value: score });
-    bar.setAttribute("aria-label", `Score of ${type}`);
-    return [create("dt", "", type), bar, create("dd", "", `${(100 * score).toFixed(1)} %`)];
+    return [create("dt", "", type), createBar(`Score of ${type}`, score), create("dd", "", `${(100 * score).toFixed(1)} %`)];
   });
   const item = create("li", "card");
   item.dataset.type = label;

@@ -2,7 +2,7 @@
 
 import { openDemo } from "../shared/demo.js";
 import { acceptFiles } from "../shared/drop.js";
-import { create, element } from "../shared/elements.js";
+import { create, createBar, element } from "../shared/elements.js";
 import { load } from "./model/webmlc.js";
 import { nearest, splitPassages } from "./passages.js";
 import { Tokenizer } from "./tokenizers.js";
@@ -88,9 +88,7 @@ async function searchOnce(/** @type {string} */ query) {
   const [vector] = await embed([query], (inputs) => demo.run("model", inputs));
   const best = nearest(vector, embeddings, SHOWN);
   element("results").replaceChildren(...best.map(({ index, score }) => {
-    const bar = Object.assign(/** @type {HTMLMeterElement} */ (create("meter", "bar")), { value: Math.max(0, score) });
-    bar.setAttribute("aria-label", "Similarity");
-    return create("li", "", create("p", "", passages[index]), create("span", "score", score.toFixed(3)), bar);
+    return create("li", "", create("p", "", passages[index]), create("span", "score", score.toFixed(3)), createBar("Similarity", score));
   }));
   clearTimeout(announcement);
   announcement = window.setTimeout(() => (element("announcement").textContent = `Best: ${passages[best[0].index]}`), ANNOUNCE_AFTER_MS);

@@ -124,7 +124,8 @@ export class Demo {
     times.forEach((values, index) => this.facts.showRow(index, { time: showTime(median(values)) }));
     this.facts.showRow(1, { device: originals.device, download: showBytes(originals.bytes) });
     const agreement = difference ? `The results differ by at most ${difference.toPrecision(1)} of the largest value.` : "The results are equal.";
-    this.facts.say(`Medians of ${times[0].length} runs of ${this.unit}, in turns. ${agreement} ${originals.note}`);
+    const rounds = times[0].length;
+    this.facts.say(`${rounds === 1 ? "One run" : `Medians of ${rounds} runs`} of ${this.unit}, in turns. ${agreement} ${originals.note}`);
   }
 }
 

@@ -19,8 +19,24 @@ const DEMOS = {
       await page.setInputFiles("#files", buffers(files));
       await results.nth(files.length - 1).waitFor();
     }
-    const answers = await results.evaluateAll((items) => items.map((item) => [item.dataset.type, item.querySelector("meter")?.value ?? null]));
+    const answers = await results.evaluateAll((items) => items.map((item) => [item.dataset.type, item.querySelector(".bar")?.value ?? null]));
     return { answers: answers.reverse() };
+  },
+
+  async read_text(page, { text }) {
+    const isDone = () => page.locator("#state").getByText(/^\d+ lines?$|^No text/).waitFor();
+    await page.locator("#files:enabled").waitFor({ state: "attached" });
+    await isDone();
+    if (text) {
+      const other = await page.context().newPage();
+      await other.setContent(text);
+      const picture = await other.screenshot();
+      await other.close();
+      await page.setInputFiles("#files", { name: "page.png", mimeType: "image/png", buffer: picture });
+      await page.locator("#state").getByText(/^Looking|^Reading/).waitFor();
+      await isDone();
+    }
+    return { answers: await page.locator("#lines button").evaluateAll((items) => items.map((item) => item.firstChild.textContent)) };
   },
 
   async semantic_search(page, { queries, file }) {
@@ -79,7 +95,7 @@ export default async ({ page, arg }) => {
   const shown = await DEMOS[arg.demo](page, arg);
   if (arg.compare) {
     await page.getByRole("button", { name: "Compare" }).click();
-    await page.getByText(/Medians of|error/i).waitFor();
+    await page.getByText(/Medians of|One run|error/i).waitFor();
   }
   if (arg.picture) {
     await page.evaluate(() => scrollTo(0, 0));

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import demos.file_type.build
+import demos.read_text.build
 import demos.semantic_search.build
 import demos.voice_activity.build
 from demos.website import write_shared
@@ -43,6 +44,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def file_type(site: Path) -> Path:
     demos.file_type.build.build(site)
+    return site
+
+
+@pytest.fixture(scope="module")
+def read_text(site: Path) -> Path:
+    demos.read_text.build.build(site, target="wasm")
     return site
 
 
@@ -212,5 +219,32 @@ def test_an_own_text_is_searched_on_a_phone_without_network(semantic_search: Pat
         queries=["weather", "football", "stock market"],
     ).value
     assert [passage.split()[0] for passage, _ in shown["answers"]] == ["Rain", "The", "Shares"]
+    assert shown["webmlc"][0] == "CPU, 1 thread"
+    assert shown["overflow"] <= 0
+
+
+NOTICE = [
+    "CITY LIBRARY",
+    "Open Tuesday to Saturday",
+    "from 9:30 am to 6 pm",
+    "New books!",
+    "Reading room: second floor",
+    "Telephone 030 555 0142",
+    "Free entry. No dogs, please.",
+]
+"""The text of the notice that the page draws, in several sizes, colours and angles."""
+RECEIPT = """<body style="font: 28px monospace; background: #fffbe8; margin: 40px">
+<p>Total: 42.90 EUR</p><p style="font: bold 40px serif">Thank you</p><p>Invoice No. 2031</p>"""
+
+
+def test_text_is_read_as_it_was_written(read_text: Path) -> None:
+    shown = use(read_text, "read_text", text=RECEIPT).value
+    assert shown["answers"] == ["Total: 42.90 EUR", "Thank you", "Invoice No. 2031"]
+    assert shown["webmlc"][0] == "CPU, 2 threads"
+
+
+def test_a_notice_is_read_on_a_phone_without_network(read_text: Path) -> None:
+    shown = use(read_text, "read_text", DARK_PHONE, reload=True).value
+    assert sorted(shown["answers"]) == sorted(NOTICE)
     assert shown["webmlc"][0] == "CPU, 1 thread"
     assert shown["overflow"] <= 0
