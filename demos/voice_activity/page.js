@@ -142,6 +142,11 @@ acceptFiles(element("drop"), element("files"), ([file]) => openRecording(file, f
 for (const event of ["play", "pause", "seeked"]) player.addEventListener(event, follow);
 new ResizeObserver(draw).observe(element("wave"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-fetch("./recorder.js"); // for the microphone without a network
-await openRecording(await (await fetch("./speech.wav")).blob(), EXAMPLE).catch(fail);
-element("files").disabled = element("microphone").disabled = false;
+fetch("./recorder.js").catch(() => {}); // for the microphone without a network
+try {
+  await openRecording(await (await fetch("./speech.wav")).blob(), EXAMPLE);
+} catch (error) {
+  fail(error);
+} finally {
+  element("files").disabled = element("microphone").disabled = false;
+}

@@ -88,6 +88,7 @@ export default async ({ page, arg }) => {
   await isReady();
   const offline = await page.locator("#facts .reasons").textContent();
   if (arg.reload) {
+    await page.locator("#files:enabled").waitFor({ state: "attached" }); // the example of a page has been used then
     await page.context().setOffline(true);
     await page.reload();
     await isReady();
