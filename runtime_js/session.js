@@ -162,9 +162,9 @@ export function runAlone(model, manifest, inputs, options) {
   const names = new Set(chosenOutputs([...manifest.outputs, ...presents], options).map(({ name }) => name));
   const outputs = manifest.outputs.map(({ name }) => name).filter((name) => names.has(name));
   const { results: arrays = {}, signal } = options;
-  const kept = Object.fromEntries(Object.entries(arrays).filter(([name]) => outputs.includes(name)));
+  const places = Object.fromEntries(Object.entries(arrays).filter(([name]) => outputs.includes(name)));
   return withStates(model, manifest, inputs, async (states, feeds, symbols) => {
-    const results = await model.run(feeds, { outputs, results: kept, signal }, states);
+    const results = await model.run(feeds, { outputs, results: places, signal }, states);
     if (!presents.some(({ name }) => names.has(name))) return results;
     const rows = new Map(await model.readStates(states));
     const after = { ...states.symbols, ...symbols };

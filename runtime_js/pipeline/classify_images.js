@@ -38,8 +38,8 @@ function best(items, count) {
 /** The name of the input of pixels. Throws PackageError if there is none, or if there are other inputs. @param {any} model */
 export function pictureInput(model) {
   const names = model.inputs.map((/** @type {{ name: string }} */ { name }) => name);
-  const others = names.filter((/** @type {string} */ name) => model.typed[name]?.kind !== "pixels");
-  if (names.length === 1 && !others.length) return names[0];
+  const plainInputs = names.filter((/** @type {string} */ name) => model.typed[name]?.kind !== "pixels");
+  if (names.length === 1 && !plainInputs.length) return names[0];
   throw new PackageError(
     names.length === 1
       ? `${model.name} takes no pictures: build it with --input ${names[0]}:pixels=rgb`

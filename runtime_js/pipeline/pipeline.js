@@ -51,9 +51,9 @@ export async function pipeline(task, model, options = {}) {
   const isLoaded = typeof model?.run === "function";
   const name = isLoaded ? model.name : String(model);
   const report = options.progress_callback;
-  const given = isLoaded ? {} : loadOptions(task, name, options);
+  const ofLoad = isLoaded ? {} : loadOptions(task, name, options);
   const open = async (/** @type {"auto" | "wasm" | "webgpu" | undefined} */ device) => {
-    const loaded = isLoaded ? model : await load(model, { ...given, device });
+    const loaded = isLoaded ? model : await load(model, { ...ofLoad, device });
     try {
       return { model: loaded, call: await TASKS[task](await withTypedValues(loaded)) };
     } catch (error) {
@@ -61,10 +61,10 @@ export async function pipeline(task, model, options = {}) {
       throw error;
     }
   };
-  const key = !isLoaded && given.device === "auto" && SAMPLES[task] ? await measurementKey(new URL(model, here()).href) : null;
+  const key = !isLoaded && ofLoad.device === "auto" && SAMPLES[task] ? await measurementKey(new URL(model, here()).href) : null;
   const { opened, reason } = key
     ? await openFastest(open, SAMPLES[task](), key, pageStorage())
-    : { opened: await open(given.device), reason: undefined };
+    : { opened: await open(ofLoad.device), reason: undefined };
   if (!isLoaded) report?.({ status: "done", name, file: "package" });
   report?.({ status: "ready", task, model: name });
   const { call, model: loaded } = opened;

@@ -73,9 +73,9 @@ def chosen_ports(ports: Sequence[Port], names: Sequence[str] | None) -> Sequence
         return ports
     if isinstance(names, str):
         raise InputError(f"outputs is {names!r}, expected a list of names")
-    known = [port.name for port in ports]
-    if unknown := [name for name in names if name not in known]:
-        returned = ", ".join(map(repr, known)) or "none"
+    offered = [port.name for port in ports]
+    if unknown := [name for name in names if name not in offered]:
+        returned = ", ".join(map(repr, offered)) or "none"
         raise InputError(f"no output is named {unknown[0]!r}; the model returns {returned}")
     return [port for port in ports if port.name in names]
 

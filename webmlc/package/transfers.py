@@ -120,11 +120,13 @@ def select_stages(
 def _without_last_steps(program: Program, run: Run, needed: set[str]) -> Run:
     """Cut off the last steps of a segment if none of the `needed` buffers is theirs."""
     steps = program.steps[run.first : run.last]
-    kept = len(steps)
-    while kept and steps[kept - 1].control is None and needed.isdisjoint(steps[kept - 1].written):
-        kept -= 1
+    count = len(steps)
+    while (
+        count and steps[count - 1].control is None and needed.isdisjoint(steps[count - 1].written)
+    ):
+        count -= 1
     targets = (step.control.target for step in steps if step.control is not None)
-    last = max(run.first + kept, *targets, run.first)
+    last = max(run.first + count, *targets, run.first)
     module_last = run.module_first + last - run.first if run.device == "wasm" else run.module_last
     return replace(run, last=last, module_last=module_last)
 

@@ -64,11 +64,11 @@ def _place(row: list[int], neighbours: Sequence[Sequence[int]], columns: list[fl
     Nodes that would overlap form a group, which is placed at the mean of what its nodes want. This
     is the least-squares solution (pooling of adjacent violators).
     """
-    wanted = {n: _mean((columns[m] for m in neighbours[n]), columns[n]) for n in row}
-    row.sort(key=lambda n: (wanted[n], columns[n]))
-    groups: list[tuple[float, int]] = []  # the sum of wanted first columns, and the size
+    targets = {n: _mean((columns[m] for m in neighbours[n]), columns[n]) for n in row}
+    row.sort(key=lambda n: (targets[n], columns[n]))
+    groups: list[tuple[float, int]] = []  # the sum of what first columns nodes want, and the size
     for node in row:
-        total, size = wanted[node], 1
+        total, size = targets[node], 1
         while groups:
             last_total, last_size = groups[-1]
             if last_total / last_size + last_size <= total / size:

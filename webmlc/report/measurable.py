@@ -87,8 +87,8 @@ def measurable(
     ]
     parts = {f"module-{v}": _base64(folder / path) for v, path in program.modules.items()}
     parts |= {"constants": base64.b64encode(b"".join(contents)).decode(), **_peaks()}
-    kept = ("relaxed", "simd128")
-    parts = {n: p for n, p in parts.items() if not n.startswith("module-") or n[7:] in kept}
+    features = ("relaxed", "simd128")
+    parts = {n: p for n, p in parts.items() if not n.startswith("module-") or n[7:] in features}
     return {
         "total": total,
         "slots": slots,

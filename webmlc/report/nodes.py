@@ -125,7 +125,7 @@ class _Fates:
         self.graphs = graphs
         self.computed = computed
         self.used: dict[int, frozenset[str]] = {}
-        self.known: dict[str, str] = {}
+        self.constants: dict[str, str] = {}
         self.last: dict[str, int] = {}
         self.titles = [stage.title for stage in graphs]
         self.shared = max(i for i, title in enumerate(self.titles) if ": " not in title)
@@ -134,10 +134,10 @@ class _Fates:
             self.last |= dict.fromkeys(stage.origins, number)
             for function in stage.module.functions.values():
                 for value in function.constants:
-                    self.known.setdefault(value, stage.title)
+                    self.constants.setdefault(value, stage.title)
                 for node in function.nodes:
                     if node.op == "SymbolicConstant":
-                        self.known.setdefault(node.outputs[0], stage.title)
+                        self.constants.setdefault(node.outputs[0], stage.title)
             if number > self.shared:
                 self.views |= _views(stage.module)
 
@@ -146,8 +146,8 @@ class _Fates:
         if not self.computed.isdisjoint(node.origin):
             return "", ""
         outputs = [output for output in node.outputs if output]
-        if outputs and all(output in self.known for output in outputs):
-            return "folded", self.known[outputs[0]]
+        if outputs and all(output in self.constants for output in outputs):
+            return "folded", self.constants[outputs[0]]
         if not self.views.isdisjoint(node.origin):
             return "alias", ""
         if any(True for _ in inner_functions(node)):

@@ -168,24 +168,24 @@ def _is_vectorizable(
 ) -> bool:
     """Cached: a rule asks this when it matches a kernel, and again when it schedules it."""
     function = same.function
-    path, found = path_to_block(function, "is_vectorizable", block)
-    if not isinstance(found.body, Store) or not has_vector_types(found):
+    path, statement = path_to_block(function, "is_vectorizable", block)
+    if not isinstance(statement.body, Store) or not has_vector_types(statement):
         return False
     ranges = ranges_along(function, path[:-1])
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    values = {axis.var: b for axis, b in zip(statement.axes, statement.bindings, strict=True)}
     var = Var(loop)
     if edge:
         ranges[var] = Interval(edge, ranges[var].high - edge)
-    for access in accesses(found):
+    for access in accesses(statement):
         step = lane_stride(substitute(access.index, values), var, lanes, ranges)
         spread = scatters and step != 0 if access.is_store else gathers
         if spread and step is not None:
             continue
         if step not in ((1,) if access.is_store else (0, 1)):
             return False
-    if found.predicate is not None and var in variables(found.predicate):
+    if statement.predicate is not None and var in variables(statement.predicate):
         return False
-    settled = (simplify(substitute(c, values), ranges) for c in conditions(found))
+    settled = (simplify(substitute(c, values), ranges) for c in conditions(statement))
     return not any(var in variables(c) for c in settled)
 
 
@@ -193,19 +193,19 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
     """True where every load of a fold's value is contiguous along `loop` or does not move, all of
     vector types.
     """
-    path, found = path_to_block(function, "reads_evenly", block)
-    fold = fold_of(found)
-    if fold is None or not has_vector_types(found):
+    path, statement = path_to_block(function, "reads_evenly", block)
+    fold = fold_of(statement)
+    if fold is None or not has_vector_types(statement):
         return False
     ranges = ranges_along(function, path[:-1])
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    values = {axis.var: b for axis, b in zip(statement.axes, statement.bindings, strict=True)}
     var = Var(loop)
     steps = []
     for node in value_nodes(fold.value):
         if isinstance(node, Load):
             index = substitute(flat_index(node.buffer, node.indices), values)
             steps.append(stride(index, var, ranges))
-    tests = any(var in variables(substitute(c, values)) for c in conditions(found))
+    tests = any(var in variables(substitute(c, values)) for c in conditions(statement))
     return Const(1) in steps and all(s in (Const(0), Const(1)) for s in steps) and not tests
 
 

@@ -97,12 +97,12 @@ def _overlapping(binding: Expr, extents: Mapping[Var, int | None]) -> list[str]:
                 terms.append((step, var))
             case Var() as var if var in extents:
                 terms.append((1, var))
-    reach, before, found = 0, "", []
+    reach, before, names = 0, "", []
     for step, var in sorted(terms, key=lambda term: (term[0], term[1].name)):
         if step <= reach:
-            found += [before, var.name]
+            names += [before, var.name]
         size = extents[var]
         if size is None:  # what a symbolic loop reaches is not known: it clears what comes after
             continue
         reach, before = reach + step * (size - 1), var.name
-    return found
+    return names

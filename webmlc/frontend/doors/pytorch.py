@@ -108,10 +108,10 @@ def _node_name(node: NodeProto) -> str:
 
     A path that begins with an underscore is one that torch.export invents.
     """
-    own = node.name.removeprefix("node_") or node.op_type
+    label = node.name.removeprefix("node_") or node.op_type
     scopes = next((p.value for p in node.metadata_props if p.key == SCOPES), "[]")
     modules = [path for path in ast.literal_eval(scopes)[:-1] if not path.startswith("_")]
-    return f"{modules[-1]}/{own}" if modules and modules[-1] else own
+    return f"{modules[-1]}/{label}" if modules and modules[-1] else label
 
 
 def _output_names(program: Any) -> list[str]:

@@ -64,7 +64,7 @@ class _Connection:
     def __init__(self, module: Module) -> None:
         self.source = module
         self.function = module.main
-        self.taken = set(names_in(module.main))
+        self.names = set(names_in(module.main))
         self.typed: dict[str, dict[str, Any]] = {}
         self.assets: dict[str, bytes] = {}
         self.geometries: dict[str, Mapping[str, Any]] = {}
@@ -79,7 +79,7 @@ class _Connection:
 
     def builder(self, name: str) -> tuple[Builder, Expansion]:
         """A builder of nodes that belong to an input or output."""
-        expansion = Expansion(self.taken)
+        expansion = Expansion(self.names)
         return Builder(Node("", (), (name,), origin=(name,)), expansion), expansion
 
     def connect_input(self, name: str, options: Pixels) -> None:
@@ -152,7 +152,7 @@ class _Connection:
             values = rank_classes(build, name, kind)
         ports = [f"{name}_{part}" for part, _ in zip(parts, values, strict=False)]
         for port in ports:
-            if port in self.taken:
+            if port in self.names:
                 raise InputError(f"output {name!r}: the model has a value {port!r} already")
         names = dict(zip(values, ports, strict=True))
         nodes = [

@@ -21,8 +21,8 @@ export function openDownloads(state) {
 function content(state) {
   const all = state.data.downloads.filter(({ devices }) => devices.includes(state.device));
   const modules = all.filter(({ path }) => /^model\..*\.wasm/.test(path)).map(({ path }) => path);
-  const kept = modules.find((path) => path.includes("relaxed")); // a page downloads one of the modules
-  const files = all.filter(({ path }) => !modules.includes(path) || path === kept);
+  const module = modules.find((path) => path.includes("relaxed")); // a page downloads one of the modules
+  const files = all.filter(({ path }) => !modules.includes(path) || path === module);
   const total = files.reduce((sum, { bytes }) => sum + bytes, 0);
   const kinds = new Map();
   for (const { kind, bytes } of files) kinds.set(kind, (kinds.get(kind) ?? 0) + bytes);

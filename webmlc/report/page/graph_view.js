@@ -246,8 +246,8 @@ function neighboursOf({ places, edges }, item, key) {
   if (key !== "ArrowLeft" && key !== "ArrowRight") return [];
   const side = key === "ArrowLeft" ? -1 : 1;
   const [column, row] = places[item];
-  const others = [...places.keys()].filter((other) => places[other][1] === row && (places[other][0] - column) * side > 0);
-  return others.sort((a, b) => Math.abs(places[a][0] - column) - Math.abs(places[b][0] - column));
+  const neighbours = [...places.keys()].filter((other) => places[other][1] === row && (places[other][0] - column) * side > 0);
+  return neighbours.sort((a, b) => Math.abs(places[a][0] - column) - Math.abs(places[b][0] - column));
 }
 
 /**

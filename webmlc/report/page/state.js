@@ -81,12 +81,12 @@ export class State {
   /** The step of a node that writes its result; else the one of most operations in a run. @param {number} node */
   mainStep(node) {
     const { steps, buffers } = this.program;
-    const own = this.stepsOfNode(node);
+    const stepsHere = this.stepsOfNode(node);
     const outputs = this.data.nodes[node].outputs ?? [];
-    const writer = own.find((step) => steps[step].writes.some((buffer) => outputs.includes(buffers[buffer][0])));
-    const inRuns = own.filter((step) => !steps[step].once);
+    const writer = stepsHere.find((step) => steps[step].writes.some((buffer) => outputs.includes(buffers[buffer][0])));
+    const inRuns = stepsHere.filter((step) => !steps[step].once);
     inRuns.sort((a, b) => (steps[b].flops ?? 0) - (steps[a].flops ?? 0));
-    return writer ?? inRuns[0] ?? own[0];
+    return writer ?? inRuns[0] ?? stepsHere[0];
   }
 
   /** @param {number} kernel */

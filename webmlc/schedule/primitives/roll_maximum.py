@@ -274,8 +274,8 @@ class _Merger:
     def bodies(self, ranges: Intervals) -> list[Stmt]:
         """The bodies of all loops, over the variable of the first."""
         step = Var(self.loops[0])
-        found = [path_to_loop(self.function, _NAME, name)[1] for name in self.loops]
-        return [rebind(loop.body, {loop.var: step}, ranges) for loop in found]
+        loops = [path_to_loop(self.function, _NAME, name)[1] for name in self.loops]
+        return [rebind(loop.body, {loop.var: step}, ranges) for loop in loops]
 
     def refusal(self, reason: str, *culprits: str) -> ScheduleError:
         """The error for a loop or block that cannot be merged."""
