@@ -199,7 +199,7 @@ def other_version(path: Path) -> None:
     ("arguments", "prepare", "message"),
     [
         (("--budget", "0"), None, "--budget: a search needs more than no time"),
-        (("--budget", "soon"), None, "'soon' is no time: write 90s, 10m or 1h"),
+        (("--budget", "soon"), None, "'soon' is not a time: write 90s, 10m or 1h"),
         (("--engine", "netscape"), None, "kernels on wasm are measured by chromium, node"),
         (("--engine", "wgpu"), None, "kernels on wasm are measured by"),
         (("--strategy", "luck"), None, "--strategy luck: choose one of auto"),

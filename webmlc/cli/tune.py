@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SHIPPED = Path("shipped")
-"""What names the records that come with webmlc, in the place of a file."""
+"""`--tuned shipped` means the records that come with webmlc."""
 SHOWN = 15
 """Kernels that the terminal shows after a search."""
 
@@ -47,7 +47,7 @@ def duration(text: str) -> float:
     """The seconds of "90s", "10m" or "1h". Raises `UserError` for another form."""
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
     if parts is None:
-        raise UserError(f"{text!r} is no time: write 90s, 10m or 1h")
+        raise UserError(f"{text!r} is not a time: write 90s, 10m or 1h")
     return float(parts[1]) * _UNITS[parts[2] or "s"]
 
 
@@ -73,14 +73,19 @@ def tune(
         ),
     ] = None,
     variant: Annotated[
-        VariantChoice, typer.Option(help="The WebAssembly variant whose kernels are searched.")
+        VariantChoice,
+        typer.Option(help="The WebAssembly variant whose kernels are searched (wasm)."),
     ] = VariantChoice.relaxed,
     threads: Threads = 1,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
     budget: Annotated[str, typer.Option(help="Time to search, as 90s, 10m or 1h.")] = "10m",
     strategy: Annotated[
-        str, typer.Option(help="How to search: auto, race, evolve, tpe, model or random.")
+        str,
+        typer.Option(
+            help="How to search: auto, race, evolve (a genetic algorithm), tpe, model (a learned "
+            "cost model) or random."
+        ),
     ] = "auto",
     database: Annotated[Path, typer.Option(help="The file that keeps what was measured.")] = Path(
         "tuned.db"
@@ -110,16 +115,18 @@ def tune(
         ),
     ] = None,
     list_records: Annotated[
-        bool, typer.Option("--list", help="List what the database holds, and stop.")
+        bool, typer.Option("--list", help="List what the database holds instead of searching.")
     ] = False,
     merge: Annotated[
         list[Path],
         typer.Option(
-            help="Add the records of this database, or exported .jsonl file (repeatable), and stop."
+            help="Add the records of this database, or exported .jsonl file (repeatable), instead "
+            "of searching."
         ),
     ] = [],  # noqa: B006
     export: Annotated[
-        Path | None, typer.Option(help="Write the records as JSON lines to this file, and stop.")
+        Path | None,
+        typer.Option(help="Write the records as JSON lines to this file instead of searching."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -176,7 +183,9 @@ def tune(
 
 
 def search_first(model: Path, database: Path, target: str, constants: Constants, time: str) -> None:
-    """Search the schedules of a model before it is built, the same time for each device."""
+    """Search the schedules of a model before it is built. Its devices share the time, such as
+    "10m", evenly. Records of an earlier build are used again.
+    """
     from webmlc import tune as run_search
     from webmlc.tune.progress import Progress
 
@@ -197,8 +206,8 @@ def search_first(model: Path, database: Path, target: str, constants: Constants,
 def chooser(
     stack: ExitStack, database: Path | None, platform: str
 ) -> tuple[Chooser, dict[str, str]]:
-    """What chooses the schedules of a build, and the algorithms of its layers: the database, if
-    there is one. The stack closes it.
+    """What chooses the schedules of a build, and the algorithms that are chosen for its layers.
+    Both come from the database, which the stack closes; without one they are the defaults.
     """
     from webmlc.schedule.rules import default_schedule
     from webmlc.tune.choose import TunedChooser
@@ -223,7 +232,7 @@ def tune_worker(
         int, typer.Option(min=1, help="Trials that are measured at the same time.")
     ] = 1,
 ) -> None:
-    """Measure for a `webmlc tune --scheduler` of another machine, until its scheduler ends."""
+    """Measure for a `webmlc tune --scheduler` of another machine, until that scheduler ends."""
     from webmlc.tune.cluster import run_worker
 
     run_worker(scheduler, engine, threads)
@@ -232,7 +241,7 @@ def tune_worker(
 def _manage(
     database: Path, list_records: bool, merge: list[Path], export: Path | None, as_json: bool
 ) -> None:
-    """Merge, export and list records."""
+    """Merge, then export, then list records, as the options ask."""
     from webmlc.tune.database import Database
     from webmlc.tune.json_lines import add_lines, to_lines
     from webmlc.tune.summary import summary
@@ -260,7 +269,7 @@ def _manage(
 
 
 def _short(row: dict[str, Any]) -> dict[str, str]:
-    """What the terminal shows of a kernel after a search."""
+    """What the terminal shows of a kernel after a search (`report.rows_of`)."""
     return {
         "kernel": row["kernel"],
         "calls": str(row["calls"]),
@@ -272,7 +281,7 @@ def _short(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _listed(row: dict[str, Any]) -> dict[str, str]:
-    """What the terminal shows of a kernel in a database."""
+    """What the terminal shows of a kernel in a database (`summary`), whose gain is a text."""
     return {
         "model": row["model"],
         "kernel": row["kernel"],

@@ -14,11 +14,14 @@ the culprit underlined:
 
 The invariants:
 
-- Names are identifiers, and unique.
+- Names of variables and buffers are identifiers, and unique in the whole function: two loops that
+  follow each other have different variables, too. Names of blocks are unique among blocks.
 - A block's body sees only its axes, the symbols, and the variables that it binds itself.
-- Ranks, dtypes and vector widths agree.
-- Inputs are not written.
-- No loop runs in parallel over a reduction.
+- The ranks, dtypes and lanes of operands and of what is indexed or stored agree.
+- Inputs are not written. Parameters are global.
+- No reduction axis is bound to a loop whose steps run in any order: one that is parallel,
+  vectorised or bound to threads.
+- A sequence holds no sequence, and not exactly one statement, so that equal code has one form.
 """
 
 from __future__ import annotations
@@ -50,9 +53,10 @@ from webmlc.loops.ir import (
 from webmlc.loops.print_text import Culprit, draw
 
 _RESERVED = frozenset({"T", "range"})
-"""The names that have a meaning in the Python text."""
+"""The names that have a meaning in the Python text which shows a function (`print_text`)."""
 
 Scope = frozenset[Var]
+"""The variables that are visible at a place. (The scope of a buffer is where its memory is.)"""
 
 
 def verify(function: LoopFunction) -> None:
@@ -73,6 +77,7 @@ class _Verifier:
         self.unordered: set[Var] = set()  # variables of loops that do not run in order
 
     def fail(self, culprit: Culprit | None, message: str, part: str = "") -> NoReturn:
+        """Raise the error, which shows the text of the node `culprit`, with `part` underlined."""
         drawing = draw(self.function, culprit, part)
         raise InternalError(f"verify: kernel {self.function.name}: {message}\n{drawing}")
 
@@ -97,6 +102,7 @@ class _Verifier:
     # -- names --------------------------------------------------
 
     def claim(self, name: str, culprit: Culprit) -> None:
+        """Take a name, which nothing else may have."""
         if not _is_name(name):
             self.fail(culprit, f"{name!r} is not a name", name)
         if name in self.names:
@@ -104,6 +110,7 @@ class _Verifier:
         self.names.add(name)
 
     def declare(self, var: Var, culprit: Culprit, dtype: DType = INDEX) -> Var:
+        """Take the name of a variable, check its type, and return it."""
         self.claim(var.name, culprit)
         if var.dtype != dtype:
             self.fail(culprit, f"{var.name} is {var.dtype}, not {dtype}", var.name)
@@ -156,6 +163,8 @@ class _Verifier:
             self.index(index, scope, store, scalar=False)
         self.check_type(store.value, buffer.dtype, scope, store, scalar=False)
         lanes = max((i.lanes for i in store.indices), default=1)
+        if any(i.lanes not in (1, lanes) for i in store.indices):
+            self.fail(store, f"indices of {buffer.name} have different lanes", buffer.name)
         if store.value.lanes != lanes:
             self.fail(
                 store,
@@ -179,9 +188,9 @@ class _Verifier:
                 )
         if block.predicate is not None:
             self.check_type(block.predicate, DType.bool, scope, block)
-        inner = frozenset(self.function.symbols) | {
-            self.declare(axis.var, axis.var) for axis in block.axes
-        }
+        for axis in block.axes:
+            self.declare(axis.var, axis.var)
+        inner = frozenset(self.function.symbols) | {axis.var for axis in block.axes}
         if block.init is not None:
             self.statement(block.init, inner)
         self.statement(block.body, inner)
@@ -251,7 +260,7 @@ class _Verifier:
         if node.op == "select" and node.args[0].dtype is not DType.bool:
             self.fail(culprit, f"select on a {node.args[0].dtype}", str(node))
         widths = {a.lanes for a in operands}
-        if node.op == "select" and node.args[0].lanes != 1:  # one condition may choose for all
+        if node.op == "select" and node.args[0].lanes != 1:  # a scalar condition chooses for all
             widths.add(node.args[0].lanes)
         if len(widths) != 1:
             self.fail(culprit, f"{node.op} of vectors of {sorted(widths)} lanes", str(node))

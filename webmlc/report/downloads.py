@@ -1,7 +1,8 @@
-"""List what a page downloads for a package, file by file.
+"""List what a page downloads for a package, file by file, and the largest tensors of the weights.
 
-In: a manifest. Out: JSON values: a row per file with its bytes, its class, and the devices that
-need it. Texts and types, which no host reads, are not listed.
+In: a manifest. Out: JSON values. A row of a file has its bytes, its kind, and the devices whose
+programs may need it: of the modules of a device, a page downloads one. Files that only people and
+their tools read are not listed: the emitted code as text, types, and the package's own page.
 """
 
 from __future__ import annotations
@@ -12,27 +13,29 @@ from webmlc.core.machine import Device
 from webmlc.package.manifest import Manifest, Program, WeightFile
 
 _TEXTS = (".wat", ".wgsl", ".ts", ".html", ".css")
-_LARGEST = 40
-"""The most tensors that a report lists."""
+"""The files that are not listed. A page downloads shaders deflated, as `kernels.wgsl.deflate`."""
+_MOST_TENSORS = 40
+"""The number of tensors that a report lists. Chosen by hand: more would not be read."""
+_GPU_RUNTIME = "webgpu_device.js"
+"""The only file of the runtime that one device alone needs."""
 
 
 def downloads(manifest: Manifest, manifest_bytes: int) -> list[dict[str, Any]]:
-    """The files, largest first."""
+    """The files and the manifest, which does not list itself, largest first."""
     weights = {file.path: file for file in manifest.weights}
     rows = [_row("manifest.json", manifest_bytes, "manifest", list(manifest.programs))]
     for path, file in manifest.files.items():
         if path.endswith(_TEXTS):
             continue
-        users = [d for d, p in manifest.programs.items() if _uses(p, path, weights.get(path))]
         kind = "weights" if path in weights else _kind(path)
-        if kind == "runtime":
-            users = list(manifest.programs)
-            if path == "webgpu_device.js":
-                users = [d for d in users if d == "webgpu"]
-        if kind == "other":
-            users = list(manifest.programs)
+        users = list(manifest.programs)
+        if kind in ("weights", "code"):
+            uses = manifest.programs.items()
+            users = [device for device, p in uses if _uses(p, path, weights.get(path))]
+        elif path == _GPU_RUNTIME:
+            users = [device for device in users if device == "webgpu"]
         rows.append(_row(path, file.bytes, kind, users))
-    return sorted(rows, key=lambda row: -int(row["bytes"]))
+    return sorted(rows, key=lambda row: row["bytes"], reverse=True)
 
 
 def tensors(manifest: Manifest) -> list[dict[str, Any]]:
@@ -48,7 +51,7 @@ def tensors(manifest: Manifest) -> list[dict[str, Any]]:
         for buffer in program.buffers
         if buffer.tensor is not None
     }
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:_LARGEST]
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_TENSORS]
     return [{"name": n, "type": types.get(n, ""), "bytes": sizes[n]} for n in largest]
 
 
@@ -57,14 +60,16 @@ def _row(path: str, size: int, kind: str, devices: list[Device]) -> dict[str, An
 
 
 def _kind(path: str) -> str:
-    """The class of a file."""
+    """The kind of a file that holds no weights: "code" (modules and shaders), "runtime" or "other"
+    (such as a tokenizer).
+    """
     if path.startswith(("model.", "kernels.")):
         return "code"
     return "runtime" if path.endswith(".js") else "other"
 
 
 def _uses(program: Program, path: str, weights: WeightFile | None) -> bool:
-    """True if a host may need the file to run the program. It needs one of the modules."""
+    """True if a host may need a file of weights or code to run the program."""
     if weights is not None:
         return any(buffer.tensor in weights.tensors for buffer in program.buffers)
     return path == program.shaders or path in program.modules.values()

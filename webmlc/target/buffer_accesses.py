@@ -1,9 +1,12 @@
-"""Collect every access to the allocations of a function, with the statements around it.
+"""Collect every access to the allocations of a function, with the statements that lead to it.
 
-In: a function without blocks. Out: the accesses of each allocation, in program order.
+In: a function whose blocks (`loops.ir.Block`) are lowered to loops and stores. Out: the accesses of
+each allocation, in program order: the loads of a store come before it. Parameters are not among
+them. `compact_buffers` shrinks allocations by what it sees here.
 
-    >>> collect_accesses(function)[Y]          # for mo in range(9): ... Y[mo * 6 + mi, n] = ...
-    [Access(indices=(mo * 6 + mi, n), offset=mo * 384 + mi * 64 + n, is_store=True, ...), ...]
+    >>> # Y of shape (54, 64); for mo, mi, n in grid(9, 6, 64): Y[mo * 6 + mi, n] = 0
+    >>> collect_accesses(function)[Y]
+    [Access(indices=(mo * 6 + mi, n), offset=mo * 384 + mi * 64 + n, is_store=True, ...)]
 """
 
 from __future__ import annotations
@@ -30,13 +33,16 @@ from webmlc.target.flatten_buffers import offset
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 Path = tuple[tuple[Stmt, int], ...]
-"""The statements around an access, outermost first, each with the position of the child to take."""
+"""The statements from the body of a function to an access, outermost first. The last one is that
+of the access itself. Each has the number of the child that leads on: a place in a `Seq`, 0 or 1 for
+the branches of an `If`, else 0.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A load or store: its indices, the shape of the buffer, the row-major offset, the statements
-    around it, and the ranges of the variables in scope.
+    """A load or store: its indices, the shape of the buffer, the row-major offset, the path to it,
+    and the ranges of the integer variables in scope. Conditions do not narrow these.
     """
 
     indices: tuple[Expr, ...]
@@ -47,7 +53,9 @@ class Access:
     scope: Scope
 
     def loops(self, depth: int | None = None) -> list[For]:
-        """The loops around the access, outermost first, in the first `depth` steps of the path."""
+        """The loops among the first `depth` statements of the path, outermost first. For a load in
+        the extent of a loop, that loop is among them.
+        """
         return [stmt for stmt, _ in self.path[:depth] if isinstance(stmt, For)]
 
 
@@ -56,29 +64,32 @@ def collect_accesses(function: LoopFunction) -> dict[Buffer, list[Access]]:
     accesses: dict[Buffer, list[Access]] = {b: [] for b in function.allocations}
 
     def visit(stmt: Stmt, path: Path, scope: Scope) -> None:
-        inner_path = (*path, (stmt, 0))
+        path_here = (*path, (stmt, 0))
+
+        def add(access: Load | Store, is_store: bool) -> None:
+            buffer, indices = access.buffer, access.indices
+            if buffer in accesses:
+                place = simplify(offset(buffer, indices), scope)
+                record = Access(indices, buffer.shape, place, is_store, path_here, scope)
+                accesses[buffer].append(record)
+
         for expr in expressions(stmt):
             for node in walk(expr):
-                if isinstance(node, Load) and node.buffer in accesses:
-                    index = simplify(offset(node.buffer, node.indices), scope)
-                    shape = node.buffer.shape
-                    access = Access(node.indices, shape, index, False, inner_path, scope)
-                    accesses[node.buffer].append(access)
+                if isinstance(node, Load):
+                    add(node, is_store=False)
         match stmt:
-            case Store(buffer=buffer, indices=indices) if buffer in accesses:
-                index = simplify(offset(buffer, indices), scope)
-                access = Access(indices, buffer.shape, index, True, inner_path, scope)
-                accesses[buffer].append(access)
+            case Store():
+                add(stmt, is_store=True)
             case Seq(statements=statements):
                 for position, child in enumerate(statements):
                     visit(child, (*path, (stmt, position)), scope)
             case For(var=var, extent=extent, body=body):
-                visit(body, inner_path, {**scope, var: loop_range(extent, scope)})
+                visit(body, path_here, {**scope, var: loop_range(extent, scope)})
             case Let(var=var, value=value, body=body):
                 inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                visit(body, inner_path, inner)
+                visit(body, path_here, inner)
             case If(then=then, otherwise=otherwise):
-                visit(then, inner_path, scope)
+                visit(then, path_here, scope)
                 if otherwise is not None:
                     visit(otherwise, (*path, (stmt, 1)), scope)
 

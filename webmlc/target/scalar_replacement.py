@@ -1,10 +1,11 @@
-"""Replace local arrays with constant indices by registers.
+"""Replace arrays whose indices are all literals by registers: targets keep these in variables.
 
-Needs: vectors and unrolled loops are expanded, buffers have rank 1. Guarantees: a private
-allocation (`private_buffers`) whose indices are all literals is replaced by registers
-(`webmlc.target` defines them). Each element, or aligned group of lanes, that is accessed becomes
-one register. An allocation stays an array where it has any other index, or where one element is
-accessed both alone and as a lane.
+Needs: vectors and unrolled loops are expanded, buffers have rank 1. Guarantees: an allocation that
+only one thread sees (`private_buffers`) is replaced by registers, which are local buffers of rank 0
+or of one vector (`webmlc.target`), if each index is a literal or a ramp of `VECTOR_LANES` elements
+that begins at a literal. Each element or ramp that is accessed becomes one register. An allocation
+stays an array where it has any other index, or where two ramps, or a ramp and an element, overlap
+in a part.
 
 before                                             after
     Y: local (8,)                                      Y_0: local (4,);  Y_4: local (4,)
@@ -38,11 +39,11 @@ from webmlc.target.scoped import Names
 
 def scalar_replacement(function: LoopFunction) -> LoopFunction:
     """Replace the private allocations of `function` that registers can hold."""
-    indices_of: dict[Buffer, dict[Expr, None]] = {}
+    indices_of: dict[Buffer, dict[Expr, None]] = {}  # the distinct indices of each buffer
     body = function.body
     private = private_buffers(function)
-    accesses = [(a.buffer, a.indices) for a in loads(body)]
-    accesses += [(a.buffer, a.indices) for a in stores(body)]
+    accesses = [(load.buffer, load.indices) for load in loads(body)]
+    accesses += [(store.buffer, store.indices) for store in stores(body)]
     for buffer, indices in accesses:
         if buffer in private and buffer.shape:
             indices_of.setdefault(buffer, {})[indices[0]] = None
@@ -63,7 +64,7 @@ def scalar_replacement(function: LoopFunction) -> LoopFunction:
 
 
 def _first_element(index: Expr) -> int:
-    """The first element that an index accesses."""
+    """The first element that a literal index, or a ramp that begins at one, accesses."""
     base = index.base if isinstance(index, Ramp) else index
     value = as_int(base)
     assert value is not None
@@ -71,31 +72,36 @@ def _first_element(index: Expr) -> int:
 
 
 def _is_replaceable(indices: dict[Expr, None]) -> bool:
-    """True where all indices are literal and contiguous, and any two are equal or disjoint."""
-    spans: dict[int, int] = {}
+    """True if each index is a literal or a ramp of adjacent elements that begins at one, and no two
+    of these distinct indices share an element.
+    """
+    spans: dict[int, int] = {}  # the number of elements, by the first one
     for index in indices:
         match index:
             case Const():
                 spans[_first_element(index)] = 1
             case Ramp(base=Const(), stride=Const(value=1), width=width) if width == VECTOR_LANES:
-                if spans.get(_first_element(index)) == 1:
-                    return False
                 spans[_first_element(index)] = width
             case _:
                 return False
     starts = sorted(spans)
-    are_disjoint = all(a + spans[a] <= b for a, b in pairwise(starts))
-    return are_disjoint and len(spans) == len(indices)
+    are_apart = all(start + spans[start] <= after for start, after in pairwise(starts))
+    have_own_starts = len(spans) == len(indices)
+    return are_apart and have_own_starts
 
 
 def _register(buffer: Buffer, index: Expr, count: int, names: Names) -> Buffer:
-    """The register that holds the elements at `index`, one of `count` registers of the buffer."""
+    """The register that holds the elements at `index`. The only one of a buffer, whose registers
+    number `count`, keeps the buffer's name.
+    """
     name = buffer.name if count == 1 else names.fresh(f"{buffer.name}_{_first_element(index)}")
     shape = (Const(VECTOR_LANES),) if isinstance(index, Ramp) else ()
     return Buffer(name, shape, buffer.dtype, "local")
 
 
 def _use(body: Stmt, registers: dict[tuple[Buffer, Expr], Buffer]) -> Stmt:
+    """The statement with loads and stores of registers in the place of those of arrays."""
+
     def load(node: Expr) -> Expr | None:
         match node:
             case Load(buffer=buffer, indices=(index,)) if (buffer, index) in registers:
@@ -104,11 +110,10 @@ def _use(body: Stmt, registers: dict[tuple[Buffer, Expr], Buffer]) -> Stmt:
 
     def store(stmt: Stmt) -> Stmt | None:
         match stmt:
-            case Store(buffer=buffer, indices=(index,), value=value) if (
-                buffer,
-                index,
-            ) in registers:
-                register = registers[buffer, index]
+            case Store(buffer=buffer, indices=(index,), value=value):
+                register = registers.get((buffer, index))
+                if register is None:
+                    return None
                 return Store(register, register_index(register), value)
         return None
 

@@ -1,11 +1,16 @@
 """Convolutions over NHWC feature maps: padding becomes a node, weights are packed, and transposed
 convolutions become convolutions.
 
-In: a convolution of ONNX. Out: `webmlc.Conv` or `webmlc.DepthwiseConv` over a feature map that is
-padded so that every window lies inside it, and its bias.
+In: a Conv, ConvInteger or ConvTranspose of ONNX. Out: `webmlc.Conv` or `webmlc.DepthwiseConv` over
+a feature map that is padded so that every window lies inside it, then the addition of the bias:
 
     %y = Conv(%x, %w, %b)  ->  %y.pad = Pad(%x.nhwc); %y.sum = webmlc.Conv(%y.pad, %w.packed);
                                %y.nhwc = Add(%y.sum, %b)
+
+ConvInteger multiplies x - z by the weights, where z is the zero point. The padding is z, so that
+every window has the same correction: (x - z) · w = x · w - z · Σw. A transposed convolution with
+strides s is one convolution whose channels are the s·s phases of its output
+(`subpixel_convolution`). Then the phases are interleaved, and what is beyond the output is cut off.
 """
 
 from __future__ import annotations
@@ -30,8 +35,8 @@ from webmlc.graph.ops.windows import Windows
 
 
 def convolution(values: LayoutValues, node: Node) -> bool:
-    """Write a convolution by constant weights; False if the weights or the padding are known at run
-    time only.
+    """Write a convolution by constant weights. False, and nothing written, if the weights or the
+    padding are known at run time only.
     """
     if not values.is_map(node.inputs[0]) or node.inputs[1] not in values.constants:
         return False
@@ -56,7 +61,7 @@ def convolution(values: LayoutValues, node: Node) -> bool:
 
 def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     """Write a transposed convolution by constant weights as a sub-pixel convolution; False if the
-    weights, the padding, or the surplus outputs are known at run time only.
+    weights, the bias, the padding, or the outputs to cut off are known at run time only.
     """
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if not all(value in values.constants for value in (node.inputs[1], bias) if value):
@@ -65,6 +70,7 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
         return False
     weights, groups = values.constants[node.inputs[1]], int(node.attributes.get("group", 1))
     windows, sizes = transposed_windows(_context(values, node))
+    # The phases of the last window may be beyond the output.
     surplus = [as_int(simplify(-n % s)) for n, s in zip(sizes, windows.strides, strict=True)]
     cut = {axis: as_int(sizes[axis]) for axis, count in enumerate(surplus) if count}
     if None in (*surplus, *cut.values(), *map(as_int, windows.begins)):
@@ -102,7 +108,9 @@ def _interleave(
     strides: tuple[int, ...],
     groups: int,
 ) -> None:
-    """Write `[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, at any rank."""
+    """Write `[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, or the same of
+    another rank: H and sy, and W and sx, become neighbours by a Transpose.
+    """
     type_ = values.types[phases]
     if math.prod(strides) == 1:
         values.view(build, phases, type_, output)
@@ -150,7 +158,9 @@ def _emit(
 def windows_of(
     values: LayoutValues, node: Node, kernel: Sequence[int], ceil: bool = False
 ) -> Windows | None:
-    """The node's windows; `None` if the padding before the feature map depends on symbols."""
+    """The node's windows; `None` if the padding before the feature map depends on symbols, and with
+    it that after it. For convolutions and pools.
+    """
     windows = Windows.of(_context(values, node), kernel, ceil)
     return windows if all(as_int(b) is not None for b in windows.begins) else None
 
@@ -160,10 +170,10 @@ def padded(values: LayoutValues, node: Node, windows: Windows, fill: float | str
     inside it.
     """
     data = values.as_nhwc(node.inputs[0])
-    begins, ends = [as_int(b) or 0 for b in windows.begins], []
+    begins, ends = [as_int(b) or 0 for b in windows.begins], []  # `windows_of` accepts no others
     for d, (reach, size) in enumerate(zip(windows.reaches, windows.inputs, strict=True)):
         missing = as_int(simplify(reach - size - begins[d]))
-        if missing is None:  # of symbolic size: the declared padding, and what rounding up adds
+        if missing is None:  # of a symbolic size: at most the declared padding and one more stride
             declared = as_int(windows.ends[d])
             assert declared is not None, node.name
             missing = declared + (windows.strides[d] - 1 if windows.ceil else 0)

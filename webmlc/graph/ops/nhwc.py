@@ -1,8 +1,10 @@
-"""Describe how an operator is written over feature maps whose channels come last (NHWC). A
-description is part of the operator's row.
+"""Describe how an operator reads and writes feature maps whose channels come last: `[N, *, C]`, in
+the place of ONNX's `[N, C, *]`.
 
-`layout.choose_layouts` reads it. For example, `Concat` joins feature maps, and its attribute `axis`
-names one of their dimensions:
+A description is a field of the operator's row in the table of operators. `layout.choose_layouts`
+reads it, and permutes inputs and attributes. For example, all inputs of `Concat` are feature maps,
+and its attribute `axis` is the number of one of their dimensions. The description holds the default
+of that attribute:
 
     Layout(("map",), axis=0)     %y = Concat(%a, %b) {axis=1}
                                  ->  %y.nhwc = Concat(%a.nhwc, %b.nhwc) {axis=3}
@@ -16,14 +18,15 @@ from typing import Literal
 Operand = Literal["map", "broadcast", "vector", "any", "none", "pads", "sizes", "axes"]
 """The role of an operator's input.
 
-- map: a feature map of the output's rank, which is read in NHWC;
-- broadcast: the same, or a scalar, or a constant that is stretched to the output's shape;
-- vector: values of at most one dimension, which have no layout;
-- any: values that are read as they are;
-- none: an input that must be missing, or a constant without elements;
+- map: a feature map of the output's rank, of which the NHWC form is read;
+- broadcast: the same, or a scalar, or a constant that is stretched to the output's shape, whose
+  dimensions are permuted;
+- vector: values of at most one dimension, which permuting would not change;
+- any: values of any rank that are not permuted;
+- none: an input that must be missing. ONNX also says that with a constant without elements;
 - pads: a constant of the elements added before each dimension, then those added after each;
-- sizes: a constant of one number for each dimension, or a constant without elements, or missing;
-- axes: a constant of the numbers of one or more dimensions.
+- sizes: a constant of one number for each dimension, or, as for none, nothing;
+- axes: a constant that lists dimensions by their indices.
 """
 
 Form = Literal[
@@ -34,19 +37,25 @@ Form = Literal[
     "matrix product",
     "integer matrix product",
 ]
-"""Operators that have a form of their own in domain `webmlc`; each has a rule in `layout/`."""
+"""The kinds of operators that become another operator, of domain `webmlc`, over NHWC. Each has a
+rule in `layout/`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How an operator follows its inputs into NHWC.
 
-    `inputs` holds the role of each input; a single entry holds for all inputs. A node does not
-    follow if it has more inputs than there are entries, or has the attribute `unless`. `axis` is
-    the default of the attribute `axis`, if that names a dimension of the feature map.
-    `per_dimension` is the attribute that has one element for each dimension. `form` is the operator
-    of domain `webmlc` that replaces this one if possible. `is_view` says that the output has the
-    bytes of the first input under another shape.
+    - `inputs` holds the role of each input. A single entry holds for all inputs. If there are
+      several, a node with more inputs stays as it is.
+    - `axis` is the default of the attribute `axis`, which is the index of a dimension; `None` if
+      the operator has no such attribute.
+    - `per_dimension` names the attribute that has one element for each dimension.
+    - `unless` names an attribute with which a node stays as it is, because its meaning depends on
+      the order of dimensions.
+    - `form` is the kind of operator that replaces this one, if its rule accepts the node.
+    - `is_view` says that the output has the bytes of the first input under another shape. Then
+      `inputs` is not used.
     """
 
     inputs: tuple[Operand, ...] = ()
@@ -57,8 +66,8 @@ class Layout:
     is_view: bool = False
 
     def operands(self, count: int) -> tuple[Operand, ...] | None:
-        """The roles of `count` inputs, and of the inputs that are missing after them. None if there
-        are too many inputs.
+        """The roles of at least `count` inputs: several entries also say what the missing inputs at
+        the end are. None if there are too many inputs.
         """
         if len(self.inputs) == 1:
             return self.inputs * max(count, 1)
@@ -66,15 +75,15 @@ class Layout:
 
 
 BROADCAST = Layout(("broadcast",))
-"""The layout of operators whose output elements depend on one element of every input."""
+"""The layout of elementwise operators."""
 
 QUANTISED = Layout(("map", "vector", "vector"), axis=1)
-"""The layout of (de)quantisation. Scales and zero points are single numbers, or lie along
-`axis`.
+"""The layout of QuantizeLinear and DequantizeLinear. Scales and zero points are single numbers, or
+one for each element along `axis`, such as one for each channel.
 """
 
 REDUCED = Layout(("map", "axes"))
-"""The layout of reductions along constant axes that keep the rank."""
+"""The layout of reductions whose axes are a constant input, and which keep the rank."""
 
 VIEW = Layout(is_view=True)
 """The layout of operators that only change the shape."""

@@ -1,4 +1,7 @@
-"""Shape arithmetic that rows share: broadcasting, canonical dimensions, indices of reshapes.
+"""Shape arithmetic that operators share: broadcasting, canonical dimensions, indices of reshapes.
+
+A size is a number, or an expression of symbols, whose values only a run knows. What a build cannot
+prove about symbols, it adds to `Context.requirements`: a run checks it before it starts a kernel.
 
 >>> from webmlc.core.expr import Var, const
 >>> from webmlc.graph.ir import Node
@@ -48,12 +51,14 @@ def select_among(values: Sequence[Expr], index: Expr) -> Expr:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The dtype in which elements of `dtype` are summed."""
+    """The dtype in which a reduction adds elements of `dtype`: float32 for smaller floats."""
     return DType.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
 def product_type(dtype: DType) -> DType:
-    """The dtype in which products of `dtype` are summed: int32 for quantised numbers."""
+    """The dtype in which a product of matrices adds its terms: int32 for smaller integers, which
+    are quantised numbers. Products of small floats are widened by `widen_halves`.
+    """
     return DType.int32 if dtype.is_integer and dtype.bytes < 4 else dtype
 
 
@@ -79,10 +84,11 @@ def same(a: Expr, b: Expr) -> bool:
 
 
 def require(context: Context, rule: Rule, left: Expr, right: Expr) -> bool:
-    """Require that two sizes fulfil a rule (see `Requirement`). Return False if no values of the
-    symbols can fulfil it.
+    """Require that two sizes fulfil a rule of `Requirement`: "broadcast" (equal, or one of them is
+    1), "stretch" (equal, or the left one is 1), "equal", "at most" or "unequal".
 
-    If the symbols decide, the context records the requirement, and a run checks it.
+    Return False if both are numbers that do not. If symbols decide, and no proof is found, the
+    context records the requirement.
     """
     a, b = as_int(left), as_int(right)
     if left == ONE and rule in ("broadcast", "stretch"):
@@ -127,16 +133,17 @@ def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
         case None, int():
             return b
     for size, bound in ((a, b), (b, a)):
-        match bound:  # min(a, table) and a: a run refuses an `a` longer than the table
+        match bound:  # a bound min(size, limit), as a slice has: a run refuses a longer size
             case Call(op="min", args=args) if size in args:
                 return size
-    shorter = minimum(minimum(a, b), ONE)  # sizes 0 and 1 broadcast to 0
-    return canonical(maximum(a, b) * shorter)
+    is_not_empty = minimum(minimum(a, b), ONE)  # 0 or 1: sizes 0 and 1 broadcast to 0
+    return canonical(maximum(a, b) * is_not_empty)
 
 
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
     """The index into a tensor of `shape` that is broadcast to `within`, for the `index` into
-    `within`. Raises `NotSupportedError` if `shape` does not broadcast to `within`.
+    `within`. Raises `NotSupportedError` if numbers of `shape` do not broadcast to `within`;
+    `check_stretches` also records what symbols must fulfil.
     """
     offset = len(within) - len(shape)
     sizes = zip(map(as_int, shape), map(as_int, within[max(offset, 0) :]), strict=False)
@@ -183,7 +190,7 @@ def pointwise(
 
 
 def present(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The inputs that are present."""
+    """The inputs without those that the node leaves out."""
     return tuple(t for t in inputs if t is not None)
 
 
@@ -208,21 +215,24 @@ def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> Non
     """Raise `NotSupportedError` if an input's shape does not fit its signature.
 
     A signature has a word for each axis. Equal words stand for equal sizes; `sizes` holds the sizes
-    that are already known. `4*hidden` or `groups*channels` is a multiple of a size. `...` stands
-    for any number of axes, the same number in all inputs. An input with the signature "" is not
+    that are already known. `4*hidden` or `groups*channels` is a multiple of a size: a new last name
+    gets the quotient. With a new name among the factors, the axis is not checked. `...` stands for
+    any number of axes, the same number in all inputs. An input with the signature "" is not
     checked. Requirements on symbols are recorded (`require`).
 
-        check_shapes(context, "batch channels ...", "channels", "channels")
+        check_shapes(context, "batch channels ...", "channels")     # of [2, 4, 5, 5] and [3]
         # raises: input 1 is of shape [3], not [channels], where channels = 4
     """
     size_of_name = {name: as_expr(size) for name, size in sizes.items()}
+    repeats: int | None = None  # the number of axes that `...` stands for
     for index, signature in enumerate(signatures):
         if not signature or not context.has(index):
             continue
         shape, words = context.shape(index), signature.split()
         if "..." in words:
-            position, repeats = words.index("..."), max(len(shape) - len(words) + 1, 0)
-            repeats = as_int(size_of_name.setdefault("...", const(repeats))) or 0
+            position = words.index("...")
+            if repeats is None:
+                repeats = max(len(shape) - len(words) + 1, 0)
             words[position : position + 1] = ["..."] * repeats
         if len(words) == len(shape) and all(
             map(partial(_fits, context, size_of_name), words, shape)
@@ -281,14 +291,14 @@ def _fits(context: Context, size_of_name: dict[str, Expr], word: str, size: Expr
 
 
 def dimensions(context: Context, index: int, description: str) -> list[Expr]:
-    """The elements of an input that holds sizes: numbers, or expressions of symbols."""
+    """The values of an input that lists sizes, such as the target of a Reshape."""
     return [as_expr(e if isinstance(e, Expr) else int(e))
             for e in context.known_value(index, description).reshape(-1).tolist()]  # fmt: skip
 
 
 def reindex(source: Shape, target: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The index into a row-major tensor of shape `source` of the element at `index` of its reshape
-    to `target`.
+    """The index into a row-major tensor of shape `source` that reads the same element as `index`
+    reads from its reshape to `target`: (i, j) of [8, 6] is (i, j // 3, j % 3) of [8, 2, 3].
 
     Dimensions are matched in the smallest groups with equal products. So dimensions that the
     reshape does not change keep their index, and quotients stay simple.
@@ -345,7 +355,7 @@ def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
                 right, j = canonical(right * target[j]), j + 1
         groups.append((list(range(start_i, i)), list(range(start_j, j))))
     if len(groups) > 1 and (not groups[-1][0] or not groups[-1][1]):
-        last = groups.pop()  # dimensions of size 1 at the end belong to the group before
+        last = groups.pop()  # what has no counterpart, sizes of 1, belongs to the group before
         groups[-1] = (groups[-1][0] + last[0], groups[-1][1] + last[1])
     return groups
 
@@ -355,8 +365,8 @@ def _size(shape: Shape, axis: int) -> Expr:
 
 
 def _is_smaller(left: Expr, right: Expr) -> bool:
-    """True if the left product should grow: it is the smaller number, or its symbols all occur in
-    the right one.
+    """True if the left product should grow: it is the smaller number, or it looks like a factor of
+    the right one: it has no other symbols, and no longer text.
     """
     match as_int(left), as_int(right):
         case int(a), int(b):

@@ -1,12 +1,15 @@
-"""Elementwise kernels, transposes, gathers, concatenations: every block writes what no other block
-reads.
+"""Elementwise kernels, transposes, gathers, concatenations: no block reduces, and none reads what a
+block of the kernel writes.
 
-One thread makes 4 adjacent elements where the last dimensions allow it, else one; several outputs
-are sections of one dispatch.
+One thread makes a vector of `Machine.lanes` adjacent elements, here 4, or one element. A vector is
+possible where each lane writes next to the one before it, reads at a constant stride, and the
+innermost axes, fused if need be, are a multiple of the lanes. Blocks follow each other in one
+dispatch: each is bound to threads on its own.
 
-    for n, c in T.grid(8, 64): ...  ->  for b in T.thread_binding(2, "blockIdx.x"):
-                                            for t in T.thread_binding(64, "threadIdx.x"):
-                                                for v in T.vectorized(4): ...
+    for n, c in T.grid(8, 64):      ->  for b in T.thread_binding(2, "blockIdx.x"):
+        Y[n, c] = ...                       for t in T.thread_binding(64, "threadIdx.x"):
+                                                for v in T.vectorized(4):
+                                                    Y[...] = ...
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A kernel of independent pointwise blocks. `vectors`: for each block, how many innermost axes
-    make the loop that is vectorized; 0 for a block that cannot be.
+    """A kernel of independent pointwise blocks. `vectors` has for each block the number of
+    innermost axes to fuse to the loop that is vectorised, or 0 for a block that cannot be. `lanes`
+    is the number of elements of a vector.
     """
 
     function: LoopFunction
@@ -49,49 +53,52 @@ class Parameters:
     workgroup: int
     """Invocations of a workgroup."""
     is_vectorized: bool
-    """Whether a thread computes a vector of adjacent elements, where lanes are adjacent in memory;
-    else it computes one element."""
+    """Whether a thread computes a vector of elements in each block that can be vectorised; else it
+    computes one element."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
     """Matches kernels without reductions whose blocks do not read one another's results."""
-    writers = written(function)
+    results = set(written(function))
     for block in blocks(function.body):
-        if axes_of_kind(block, "reduce") or reads(block) & set(writers):
+        if axes_of_kind(block, "reduce") or reads(block) & results:
             return None
     lanes = machine.lanes
-    vectors = tuple(vector_loops(block, lanes) for block in blocks(function.body))
+    vectors = tuple(axes_of_vectors(block, lanes) for block in blocks(function.body))
     return Facts(function, vectors, lanes)
 
 
 def space(facts: Facts, machine: Machine) -> Space:
-    """Workgroups, and vectors where there are any."""
+    """All sizes of workgroups, each with and without vectors if some block can be vectorised."""
     vectorized = (False, True) if any(facts.vectors) else (False,)
     return Space.of(workgroup=workgroup_sizes(machine), is_vectorized=vectorized)
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """Vectors wherever lanes are adjacent."""
+    """Vectors in every block that can be vectorised."""
     return Parameters(machine.workgroup_size, any(facts.vectors))
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
     """Give each vector of a block's elements (or each element) to a thread."""
     schedule = Schedule(facts.function)
-    for name, axes in zip(schedule.blocks(), facts.vectors, strict=True):
+    for name, count in zip(schedule.blocks(), facts.vectors, strict=True):
         block = schedule.block(name)
         loops = loops_along(block, axes_of_kind(block, "spatial"))
-        if axes and parameters.is_vectorized:
-            last = schedule.fuse(*loops[-axes:]) if axes > 1 else loops[-1]
+        if count and parameters.is_vectorized:
+            last = schedule.fuse(*loops[-count:]) if count > 1 else loops[-1]
             outer, lanes = schedule.split(last, [None, facts.lanes])
             schedule.vectorize(lanes)
-            loops = [*loops[:-axes], outer]
+            loops = [*loops[:-count], outer]
         bind_threads(schedule, loops, parameters.workgroup)
     return schedule
 
 
-def vector_loops(block: Block, lanes: int) -> int:
-    """How many innermost axes make the loop to vectorise; 0 where lanes would not be adjacent."""
+def axes_of_vectors(block: Block, lanes: int) -> int:
+    """The smallest number of innermost axes that make a loop of a multiple of `lanes` steps, or 0
+    if the block cannot be vectorised. Axes are fused only if memory is contiguous across them
+    (`collapses`), so that the lanes of a vector may then belong to two rows.
+    """
     axes = axes_of_kind(block, "spatial")
     if not axes or not isinstance(block.body, Store) or not has_vector_types(block):
         return 0
@@ -113,8 +120,8 @@ def vector_loops(block: Block, lanes: int) -> int:
 
 
 def lane_steps(block: Block, axis: Var, lanes: int) -> list[int] | None:
-    """The constant strides at which groups of lanes read; `None` where some stride is not constant
-    or they do not write adjacent elements.
+    """The stride between the lanes of a vector in each access of a block, in elements; `None` where
+    a stride is not constant, or where lanes do not write adjacent elements.
     """
     ranges = axis_ranges(block)
     steps: list[int] = []
