@@ -38,7 +38,7 @@ export async function featureExtraction(model) {
       // An output of two dimensions is pooled by the model.
       parts.push(shape.length === 3 ? pool(embeddings, shape, batch.mask, pooling) : new Tensor(embeddings, shape));
     }
-    const result = join(parts, list.length);
+    const result = joinRows(parts, list.length);
     if (normalize) normaliseVectors(result);
     return result;
   };
@@ -65,7 +65,7 @@ function pool(data, [texts, tokens, width], mask, pooling) {
 }
 
 /** A copy of the first `count` rows of tensors of one shape, one after the other. @param {Tensor[]} parts @param {number} count */
-function join(parts, count) {
+function joinRows(parts, count) {
   const [, ...sizes] = parts[0].dims;
   const length = sizes.reduce((product, size) => product * size, count);
   const data = new Float32Array(length);
