@@ -113,9 +113,13 @@ def test_remainders_of_floats_are_exact(run_wasm: object, dtype: DType, op: str)
     multiples = np.round(y, 1) * rng.integers(-50, 50, 4096)
     a = np.concatenate([a, x, multiples, x * 1e7])
     b = np.concatenate([b, y, np.round(y, 1), y])
-    if op == "truncmod" and dtype is DType.float32:  # quotients with more digits than a float64
-        bits = rng.integers(1, 0x7F800000, (2, 4096), np.int32).view(np.float32)
-        a, b = np.concatenate([a, bits[0]]), np.concatenate([b, bits[1]])
+    # Positive numbers of every exponent: quotients have up to 2,098 bits.
+    integer = np.dtype(f"int{dtype.bits}")
+    end = np.array(np.inf, dtype.numpy).view(integer)
+    floats = rng.integers(1, end, (2, 4096), integer).view(dtype.numpy).astype(np.float64)
+    least, largest = np.array([1, end - 1], integer).view(dtype.numpy).astype(np.float64)
+    a = np.concatenate([a, floats[0], [largest, -largest, largest]])
+    b = np.concatenate([b, floats[1], [least, 3 * least, -7 * least]])
     size = -(-a.size // 8) * 8
     with np.errstate(all="ignore"):
         first, second = (np.resize(v, size).astype(dtype.numpy) for v in (a, b))

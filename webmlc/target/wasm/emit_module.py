@@ -37,6 +37,7 @@ from typing import Literal
 from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
+from webmlc.target.wasm import remainder
 from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
@@ -107,7 +108,8 @@ def emit_module(
         THREADS,
         f"(table funcref (elem {' '.join(f'${loop}' for loop in loops)}))",
     ]
-    parts = [*head, *functions, _program(kernels, steps), _RUN, _warm(len(loops))]
+    helpers = [remainder.FUNCTION] if any(remainder.HELPER in f for f in functions) else []
+    parts = [*head, *functions, *helpers, _program(kernels, steps), _RUN, _warm(len(loops))]
     lines = dict(zip(kernels, line_ranges(functions, "\n".join(head).count("\n") + 1), strict=True))
     return Module("\n".join(parts) + ")\n", scratch, lines)
 

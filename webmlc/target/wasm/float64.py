@@ -268,49 +268,6 @@ def power(a: Expr, b: Expr) -> Expr:
     return select(unit, one, result).astype(a.dtype)
 
 
-_QUOTIENT_BITS = {DType.float32: 128 + 149, DType.bfloat16: 128 + 133, DType.float16: 16 + 24}
-"""The bits of the largest number divided by the least one."""
-
-
-def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
-    """The exact remainder of a division that rounds towards zero (C's `fmod`) or down (numpy's
-    `mod`).
-
-    The latter has the sign of the divisor, also for zero. The function subtracts q·b a few times,
-    where q has so few bits that the product is exact. They make up all quotients of float32 and
-    float16 that round towards zero. Other remainders are 0 if the quotient is 2^52 or more.
-    """
-    x, y = a.astype(DType.float64), b.astype(DType.float64)
-    zero, infinity = _const(0.0), _const(math.inf)
-    quotient_bits = 52 if rounds_down else _QUOTIENT_BITS.get(a.dtype, 52)
-    q_bits = 26 if a.dtype is DType.float64 else 53 - 24
-    high = _leading(y, 26)
-    remaining = x
-    for _ in range(-(-quotient_bits // q_bits)):
-        q = _leading(call("trunc", remaining / y), q_bits)
-        if a.dtype is DType.float64:
-            remaining = remaining - q * high - q * (y - high)
-        else:
-            remaining = remaining - q * y
-    size = call("abs", y)
-    step = select(x < zero, -size, size)
-    is_past_zero = call("bit_xor", remaining < zero, x < zero) & call("ne", remaining, zero)
-    remaining = select(is_past_zero, remaining + step, remaining)  # the quotient was rounded up
-    remaining = select(call("abs", remaining) >= size, zero, remaining)
-    is_unchanged = call("eq", size, infinity) & (call("abs", x) < infinity)
-    remaining = select(is_unchanged, x, remaining)
-    if rounds_down:
-        has_other_sign = call("bit_xor", remaining < zero, y < zero) & call("ne", remaining, zero)
-        remaining = select(has_other_sign, remaining + y, remaining)
-    signed_zero = select(y < zero, _const(-0.0), zero) if rounds_down else x * zero
-    return select(call("eq", remaining, zero), signed_zero, remaining).astype(a.dtype)
-
-
-def _leading(x: Expr, bits: int) -> Expr:
-    """The number that the first `bits` bits of the mantissa form."""
-    return Bitcast(Bitcast(x, DType.int64) & _integer(-(1 << (53 - bits))), DType.float64)
-
-
 def integer_power(a: Expr, exponent: int) -> Expr:
     """a^exponent for a small non-negative exponent, by repeated squaring."""
     result: Expr | None = None

@@ -33,6 +33,7 @@ from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.expand_vectors import FEW_ROUNDINGS, compares_indices, is_quarters
 from webmlc.target.wasm import approximations, float64
+from webmlc.target.wasm.remainder import remainder
 
 
 def legalise(function: LoopFunction, dots: frozenset[str] = frozenset()) -> LoopFunction:
@@ -94,7 +95,8 @@ def _call(node: Call) -> Expr | None:
         case Call(op="abs", args=(a,)) if not dtype.is_signed:
             return a
         case Call(op="floormod" | "truncmod" as op, args=(a, b)) if dtype.is_float:
-            return float64.remainder(a, b, rounds_down=op == "floormod")
+            is_legal = op == "truncmod" and dtype is DType.float64
+            return None if is_legal else remainder(a, b, rounds_down=op == "floormod")
         case Call(op="floordiv", args=(a, b)) if dtype.is_float:
             return call("floor", a / b)
         case Call(op="truncdiv", args=(a, b)) if dtype.is_float:

@@ -11,6 +11,7 @@ computes on small integers: `legalise_types` promotes them to int32.
 from __future__ import annotations
 
 from webmlc.core.dtypes import DType
+from webmlc.target.wasm import remainder
 
 _ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul"}
 _COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
@@ -88,7 +89,7 @@ def _rows(prefix: str, names: dict[str, str]) -> dict[str, str]:
 
 INSTRUCTIONS: dict[str, dict[str, str]] = {
     "f32": _rows("f32", _FLOAT),
-    "f64": _rows("f64", _FLOAT),
+    "f64": _rows("f64", _FLOAT) | {"truncmod": f"call {remainder.HELPER}"},
     "i32": _rows("i32", _SIGNED),
     "u32": _rows("i32", _UNSIGNED),
     "i64": _rows("i64", _SIGNED),
