@@ -12,6 +12,7 @@ import onnx.parser
 import pytest
 
 import webmlc
+from webmlc.core.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("long_reductions")  # one worker builds what the tests share
 
@@ -73,19 +74,40 @@ def test_statistics_of_rows(rows: webmlc.Model, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "shape"), [("wasm", (4100, 4100)), ("webgpu", (4096, 2048))], ids=["wasm", "webgpu"]
+    ("device", "dtype", "shape"),
+    [
+        ("wasm", "float32", (4100, 4100)),
+        ("webgpu", "float32", (4096, 2048)),
+        ("webgpu", "int32", (4096, 2048)),
+        ("webgpu", "int64", (4096, 2048)),
+    ],
 )
 def test_ones_are_counted(
-    tmp_path: Path, device: Literal["wasm", "webgpu"], shape: tuple[int, int]
+    tmp_path: Path, device: Literal["wasm", "webgpu"], dtype: str, shape: tuple[int, int]
 ) -> None:
     """One float32 accumulator stops at 16,777,216. The software GPU of the tests, llvmpipe, ends
     every loop of a shader after 65,535 iterations: one workgroup cannot add 2**23 elements.
     """
-    text = "agraph (float[n, m] x) => (float y) { y = ReduceSum <keepdims = 0> (x) }"
+    name = "float" if dtype == "float32" else dtype
+    text = f"agraph ({name}[n, m] x) => ({name} y) {{ y = ReduceSum <keepdims = 0> (x) }}"
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]>\n' + text)
     webmlc.build(model, tmp_path, target=device)
     loaded = webmlc.load(tmp_path, device=device)
-    assert loaded.run({"x": np.ones(shape, np.float32)})["y"] == np.prod(shape)
+    assert loaded.run({"x": np.ones(shape, dtype)})["y"] == np.prod(shape)
+    loaded.dispose()
+
+
+def test_one_index_of_millions_is_refused(tmp_path: Path) -> None:
+    """Counts of indices out of range are long integer sums, several in a kernel."""
+    text = """agraph (float[4] x, int32[n] i, int32[n] j) => (float[n] y)
+        { a = Gather(x, i) b = Gather(x, j) y = Add(a, b) }"""
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]>\n' + text)
+    webmlc.build(model, tmp_path, target="webgpu")
+    loaded = webmlc.load(tmp_path, device="webgpu")
+    indices = np.zeros((2, 1 << 23), np.int32)
+    indices[1, -1] = 4
+    with pytest.raises(InputError, match=r"node 'b'.* 1 of its indices"):
+        loaded.run({"x": np.ones(4, np.float32), "i": indices[0], "j": indices[1]})
     loaded.dispose()
 
 

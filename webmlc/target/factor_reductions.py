@@ -21,7 +21,7 @@ from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Module
-from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, stores
+from webmlc.loops.ir import Axis, Block, LoopFunction, blocks
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
@@ -165,16 +165,14 @@ def parts_of(fold: Block, machine: Machine) -> int:
 
 
 def _reduces_whole_tensor(fold: Block) -> bool:
-    """True where a reduction of floats has one result, or few results along several symbolic axes.
+    """True where a reduction has one result, or few results along several symbolic axes.
 
     One workgroup would leave the GPU idle, and each of its threads might add millions of elements.
-    The rows of a softmax, whose number is a symbol, have a workgroup each. Integers are left out
-    because the counts of indices out of range (`CountOutside`) are one kernel.
+    The rows of a softmax, whose number is a symbol, have a workgroup each.
     """
     results, is_known = _extent(axes_of_kind(fold, "spatial"))
     symbols = [a for a in axes_of_kind(fold, "reduce") if as_int(simplify(a.extent)) is None]
-    is_float = all(store.buffer.dtype.is_float for store in stores(fold.body))
-    return is_float and is_known and (results == 1 or len(symbols) > 1)
+    return is_known and (results == 1 or len(symbols) > 1)
 
 
 def _threads(fold: Block, results: int, machine: Machine) -> int:

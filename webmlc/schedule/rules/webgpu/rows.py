@@ -127,11 +127,19 @@ def _place_all(
 
     Raises `ScheduleError` where a primitive refuses, or where a thread of `machine` has no room.
     """
-    for final in facts.finals:
-        _place(schedule, schedule.block(final), workgroup, machine)
+    finals = [schedule.block(final) for final in facts.finals]
+    threads = [_place(schedule, block, workgroup, machine) for block in finals]
+    if any(threads):
+        for block, thread in zip(finals, threads, strict=True):
+            if thread is None and axes_of_kind(block, "reduce"):
+                why = "one thread would reduce a whole tensor beside the threads of another result"
+                raise ScheduleError("rows", why, schedule.function, block.name)
 
 
-def _place(schedule: Schedule, final: Block, workgroup: int, machine: Machine | None) -> None:
+def _place(schedule: Schedule, final: Block, workgroup: int, machine: Machine | None) -> str | None:
+    """Compute what the rows of one last block need in the rows' threads. Return the loop of the
+    threads, or None where a single thread computes the block.
+    """
     function = schedule.function
     spatial = axes_of_kind(final, "spatial")
     rows = row_axes(function, final)
@@ -159,6 +167,7 @@ def _place(schedule: Schedule, final: Block, workgroup: int, machine: Machine | 
         clear_first(schedule, producer.name)
     if axes_of_kind(final, "reduce"):
         accumulate_in_register(schedule, final.name, thread)
+    return thread
 
 
 def _require_room(schedule: Schedule, producer: str, thread: str, machine: Machine) -> None:
