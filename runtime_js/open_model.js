@@ -36,7 +36,7 @@ export function folderAt(url) {
 }
 
 /**
- * Check the options of `load`, and open the program of a device.
+ * Check the options of `load`, and open the program of a device. If the package has typed values, runs take and return these.
  * @param {Base} base
  * @param {LoadOptions} options
  * @param {(manifest: Manifest) => void} [onManifest]  called before the download of the weights
@@ -55,10 +55,28 @@ export async function openModel(base, { device = "auto", threads, variant, inlin
   try {
     const manifest = await fetchManifest(base);
     onManifest?.(manifest);
+    const typedValues = manifest.typed && base.typedValues(); // arrive beside the weights
+    typedValues?.catch(() => {}); // reported below, if the model opens
     const open = (/** @type {WasmDevice | null} */ wasm) => openProgram(base, manifest, options, wasm);
-    return new Model(base, manifest, options, () => open(null), await open(cpu));
+    const model = new Model(base, manifest, options, () => open(null), await open(cpu));
+    return typedValues ? await withValues(model, typedValues) : model;
   } catch (error) {
     cpu?.dispose();
+    throw error;
+  }
+}
+
+/**
+ * Let a model take and return values of the page. If that fails, the model is disposed of.
+ * @param {Model} model
+ * @param {ReturnType<Base["typedValues"]>} typedValues
+ */
+async function withValues(model, typedValues) {
+  try {
+    const { withTypedValues } = await typedValues;
+    return await withTypedValues(model);
+  } catch (error) {
+    model.dispose();
     throw error;
   }
 }

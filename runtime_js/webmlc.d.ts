@@ -1,5 +1,7 @@
 // The types of webmlc.js.
 
+export type { LabelledBox, LabelledScore, PixelSource, TypedModel } from "./typed/typed.d.ts";
+
 export type TypedArray =
   | Int8Array
   | Uint8Array
@@ -75,13 +77,13 @@ export interface RunOptions<K extends string = string> {
 }
 
 /** A package declares its own inputs and outputs: `import type { Model } from "./model/model.d.ts"`, then `load<Model>(url)`. */
-export interface Model<I extends Inputs = Inputs, O extends Outputs = Outputs> {
+export interface Model<I = Inputs, O = Outputs> {
   readonly name: string;
   readonly inputs: Port[];
   readonly outputs: Port[];
   /** Outputs that are sequences, with the names of their elements in `outputs`. Null for an empty optional. */
   readonly sequences: Record<string, readonly string[] | null>;
-  /** Inputs and outputs that are values of the page, such as pixels. */
+  /** Inputs and outputs that are values of the page, such as pixels: see TypedModel. */
   readonly typed: Record<string, { kind: string; values?: string[]; labels?: string }>;
   readonly device: "wasm" | "webgpu";
   /** Why `load` chose the device. */
@@ -142,7 +144,7 @@ export interface Model<I extends Inputs = Inputs, O extends Outputs = Outputs> {
  * One owner of the states of a model, which grow by the rows of each run, or are replaced by each run. Memory is planned once, for
  * its capacity. States that are replaced are zero at first.
  */
-export interface Session<I extends Inputs = Inputs, O extends Outputs = Outputs> {
+export interface Session<I = Inputs, O = Outputs> {
   readonly capacity: number;
   /** The number of rows that the states hold which grow. */
   readonly length: number;
@@ -233,7 +235,7 @@ export interface Generation extends AsyncGenerator<string, Usage, void> {
 }
 
 /** A model whose package holds a tokenizer: `load<LanguageModel>(url)`. */
-export interface LanguageModel<I extends Inputs = Inputs, O extends Outputs = Outputs> extends Model<I, O> {
+export interface LanguageModel<I = Inputs, O = Outputs> extends Model<I, O> {
   /** False for a model that only completes texts. It continues the text of all messages. */
   readonly hasChatTemplate: boolean;
   /**
@@ -243,7 +245,7 @@ export interface LanguageModel<I extends Inputs = Inputs, O extends Outputs = Ou
   generate(prompt: Prompt, options?: GenerateOptions): Generation;
 }
 
-/** Load the package in the folder at `url`. Throws PackageError, AdapterError, HostError or InputError. */
+/** Load the package in the folder at `url`. The model has the methods that fit its package. Throws PackageError, AdapterError, HostError or InputError. */
 export function load<M extends Model<any, any> = Model>(url: string | URL, options?: LoadOptions): Promise<M>;
 
 export class WebmlcError extends Error {

@@ -20,6 +20,7 @@ from webmlc.core.errors import InputError, UserError
 from webmlc.core.machine import Device
 from webmlc.graph.typed.options import Pixels, read_input, read_output, read_texts
 from webmlc.host.load import load
+from webmlc.package.single_file import write_single_file
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORMALISED = f"mean={list(MEAN)},std={list(STD)}"
@@ -179,19 +180,30 @@ def test_the_best_classes_are_those_of_onnxruntime(package: Path, device: Device
     assert outputs["logits_classes"][0].tolist() == classes.tolist()
 
 
-def test_the_runtime_returns_labels_and_scores(package: Path) -> None:
-    pixels = picture(50, 70)
-    jobs = {"package": str(package), "width": 70, "height": 50, "data": pixels.ravel().tolist()}
+@pytest.fixture(scope="module")
+def runs(package: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What each of the modules that may load the package returned."""
+    script = tmp_path_factory.mktemp("single") / "classifier.mjs"
+    write_single_file(package, script)
+    jobs = {"package": str(package), "script": str(script), "width": 70, "height": 50}
+    jobs["data"] = picture(50, 70).ravel().tolist()
     process = subprocess.run(
         ["node", str(SCRIPT)], input=json.dumps(jobs), capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
-    result = json.loads(process.stdout)
-    scores, classes = best_classes(pixels, 3)
+    return dict(json.loads(process.stdout))
+
+
+@pytest.mark.parametrize("module", ["package", "npm", "serviceWorker", "singleFile"])
+def test_the_runtime_returns_labels_and_scores(runs: dict[str, Any], module: str) -> None:
+    result = runs[module]
+    scores, classes = best_classes(picture(50, 70), 3)
     for run in (result["image"], result["tensor"]):
         assert [item["label"] for item in run] == [LABELS[i] for i in classes]
         np.testing.assert_allclose([item["score"] for item in run], scores, atol=2e-2)
+    assert result["raw"] == ["logits_classes: int32"]
+    assert result["ranked"][0] == result["ranked"][1]
     assert result["errors"] == [
         'InputError: input "image" takes a picture: ImageData, an ImageBitmap, VideoFrame, canvas,'
         " or an image or video that is loaded",

@@ -63,7 +63,7 @@ export class InferenceSession {
       if (!(tensor instanceof Tensor)) throw new InputError(`input ${name} is no Tensor`);
       return [name, tensor.forRuntime];
     });
-    const outputs = await this.#model.run(Object.fromEntries(inputs));
+    const outputs = await this.#model.run(Object.fromEntries(inputs), { outputs: names });
     return Object.fromEntries(names.map((name) => [name, Tensor.of(outputs[name])]));
   }
 

@@ -6,7 +6,6 @@
 import { InputError } from "../errors.js";
 import { load } from "../language/webmlc.js";
 import { here } from "../platform.js";
-import { withTypedValues } from "../typed/typed_model.js";
 import { imageClassification } from "./classify_images.js";
 import { objectDetection } from "./detect_objects.js";
 import { featureExtraction } from "./extract_features.js";
@@ -55,7 +54,7 @@ export async function pipeline(task, model, options = {}) {
   const open = async (/** @type {"auto" | "wasm" | "webgpu" | undefined} */ device) => {
     const loaded = isLoaded ? model : await load(model, { ...ofLoad, device });
     try {
-      return { model: loaded, call: await TASKS[task](await withTypedValues(loaded)) };
+      return { model: loaded, call: await TASKS[task](loaded) };
     } catch (error) {
       if (!isLoaded) loaded.dispose();
       throw error;

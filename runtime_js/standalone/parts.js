@@ -2,17 +2,19 @@
 
 import { findAdapter } from "../adapter.js";
 import { Session, runAlone, withStates } from "../session.js";
+import { withTypedValues } from "../typed/typed_model.js";
 import { WebGpuDevice } from "../webgpu_device.js";
 import { ThisThread } from "./this_thread.js";
 
 /** @typedef {import("../types.d.ts").Base} Base */
 /** @typedef {import("../types.d.ts").WorkerSource} WorkerSource */
 
-/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session">} */
+/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "typedValues">} */
 export const PARTS = {
   adapter: async () => ({ findAdapter }),
   webgpuDevice: async () => ({ WebGpuDevice }),
   session: async () => ({ Session, runAlone, withStates }),
+  typedValues: async () => ({ withTypedValues }),
 };
 
 /** The model runs in the thread that loads it. @type {WorkerSource} */

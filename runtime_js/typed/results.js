@@ -1,46 +1,38 @@
 // Turn the tensors of a typed output into what pages show.
 //
-//   in:  the outputs of a run, by name; the kind of a typed output
-//   out: the same outputs, with the typed one in place of its tensors:  logits: [{ label: "cat", score: 0.9 }, ...]
+//   in:  the tensors of an output of classes or boxes
+//   out: a list:  [{ label: "cat", score: 0.9 }, ...]
 //        Boxes also have their sides in pixels of the picture.
 
-/** @typedef {import("./typed.d.ts").Kind} Kind */
 /** @typedef {import("./typed.d.ts").LabelledBox} LabelledBox */
 /** @typedef {import("./typed.d.ts").LabelledScore} LabelledScore */
 /** @typedef {import("../webmlc.js").Tensor} Tensor */
 
-/** The functions that read outputs, by kind. @type {Record<string, typeof readClasses>} */
+/** The functions that read outputs, by kind. @type {Record<string, (tensors: Tensor[], labels: string[] | undefined) => object[]>} */
 export const RESULTS = { classes: readClasses, boxes: readBoxes };
 
 /**
- * Replace the tensors of an output of boxes by its objects, the likeliest first.
- * @param {Record<string, any>} outputs
- * @param {string} name
- * @param {Kind} kind
+ * The objects of an output of boxes, the likeliest first.
+ * @param {Tensor[]} tensors  the boxes, their scores and their classes
  * @param {string[] | undefined} labels
+ * @returns {LabelledBox[]}
  */
-function readBoxes(outputs, name, { values = [] }, labels) {
-  const [boxes, scores, classes] = values.map((value) => /** @type {Tensor} */ (outputs[value]));
-  for (const value of values) delete outputs[value];
-  /** @type {LabelledBox[]} */
+function readBoxes([boxes, scores, classes], labels) {
   const objects = Array.from(/** @type {Float32Array} */ (scores.data), (score, i) => {
     const [xmin, ymin, xmax, ymax] = Array.from(boxes.data.subarray(4 * i, 4 * i + 4), Number);
     const index = Number(classes.data[i]);
     return { score, label: labels?.[index] ?? `LABEL_${index}`, box: { xmin, ymin, xmax, ymax } };
   });
-  outputs[name] = objects.sort((a, b) => b.score - a.score);
+  return objects.sort((a, b) => b.score - a.score);
 }
 
 /**
- * Replace the tensors of an output of classes by its labels with scores: a list, or a list for each element of a batch.
- * @param {Record<string, any>} outputs
- * @param {string} name
- * @param {Kind} kind
+ * The labels with scores of an output of classes: a list, or a list for each element of a batch.
+ * @param {Tensor[]} tensors  the scores, and the classes if they are ranked
  * @param {string[] | undefined} labels
+ * @returns {LabelledScore[] | LabelledScore[][]}
  */
-function readClasses(outputs, name, { values = [] }, labels) {
-  const [scores, classes] = values.map((value) => /** @type {Tensor} */ (outputs[value]));
-  for (const value of values) delete outputs[value];
+function readClasses([scores, classes], labels) {
   const count = scores.shape.at(-1) ?? 1;
   /** @type {LabelledScore[][]} */
   const lists = [];
@@ -51,5 +43,5 @@ function readClasses(outputs, name, { values = [] }, labels) {
     });
     lists.push(items);
   }
-  outputs[name] = lists.length === 1 ? lists[0] : lists;
+  return lists.length === 1 ? lists[0] : lists;
 }

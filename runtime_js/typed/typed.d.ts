@@ -1,8 +1,6 @@
 // The types of values of the page: pictures in, labels with scores out.
 
-import type { LoadOptions, Model, Tensor, TypedArray } from "../webmlc.js";
-
-export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../webmlc.js";
+import type { Model, Tensor, TypedArray } from "../webmlc.js";
 
 /** How an input or output of the model looks to the page, from the manifest. */
 export interface Kind {
@@ -28,13 +26,9 @@ export interface LabelledBox extends LabelledScore {
   box: { xmin: number; ymin: number; xmax: number; ymax: number };
 }
 
-/** A model whose runs take and return values of the page. */
-export type TypedModel<I = Record<string, PixelSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[]>> = Omit<
-  Model,
-  "run"
-> & {
-  run(inputs: I): Promise<O>;
-};
-
-/** Load a package whose runs take and return values of the page. Throws PackageError, AdapterError, HostError or InputError. */
-export function load<M extends Model<any, any> = TypedModel>(url: string | URL, options?: LoadOptions): Promise<M>;
+/**
+ * A model whose runs take and return values of the page: `load<TypedModel>(url)`. A run whose option `outputs` names the tensors of
+ * `outputs`, such as "logits_scores", returns these.
+ */
+export type TypedModel<I = Record<string, PixelSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[]>> =
+  Model<I, O>;

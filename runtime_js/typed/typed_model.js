@@ -2,31 +2,28 @@
 //
 //   in:  a loaded model, whose `typed` says which inputs and outputs are values of the page (webmlc/graph/typed)
 //   out: the same model; `run` takes pictures for inputs of pixels, and returns labels with scores for outputs of classes
+//
+// Only models with typed values import this module.
 
 import { PackageError } from "../errors.js";
 import { readPixels } from "./pixels.js";
 import { RESULTS } from "./results.js";
 
 /** @typedef {import("./typed.d.ts").Kind} Kind */
+/** @typedef {import("../webmlc.js").RunOptions} RunOptions */
 /** @typedef {(values: Record<string, any>, ...more: any[]) => Promise<Record<string, any>>} Run */
 
 /** The functions that make tensors of the page's values. @type {Record<string, (name: string, value: any, kind: Kind) => any>} */
 const READERS = { pixels: readPixels };
 
-/** The models that were changed already. @type {WeakSet<object>} */
-const typedModels = new WeakSet();
-
 /**
- * Change `run` of a model, unless it has no typed values, or was changed already. Throws PackageError if this runtime does not
- * know a kind.
- * @template {{ typed: Record<string, Kind>, run: any, dispose: () => void, file: (path: string) => Promise<ArrayBuffer> }} M
+ * Change `run` of a model. Throws PackageError if this runtime does not know a kind, or if the labels cannot be read.
+ * @template {{ typed: Record<string, Kind>, run: any, file: (path: string) => Promise<ArrayBuffer> }} M
  * @param {M} model
  * @returns {Promise<M>}
  */
 export async function withTypedValues(model) {
   const kinds = Object.entries(model.typed);
-  if (!kinds.length || typedModels.has(model)) return model;
-  typedModels.add(model);
   const unknown = kinds.find(([, { kind, values }]) => !(values ? RESULTS : READERS)[kind]);
   if (unknown) throw new PackageError(`manifest.json: this runtime knows no values of kind ${unknown[1].kind}: rebuild the package`);
   /** @type {Record<string, string[]>} */
@@ -34,21 +31,42 @@ export async function withTypedValues(model) {
   const read = async (/** @type {[string, Kind]} */ [name, { labels: path }]) => {
     if (path) labels[name] = JSON.parse(new TextDecoder().decode(await model.file(path)));
   };
-  try {
-    await Promise.all(kinds.map(read));
-  } catch (error) {
-    model.dispose();
-    throw error;
-  }
+  await Promise.all(kinds.map(read));
   /** @type {Run} */
   const run = model.run.bind(model);
   // The values are read before this returns, as inputs are.
-  model.run = async (/** @type {Record<string, any>} */ inputs, /** @type {any[]} */ ...more) => {
+  model.run = async (/** @type {Record<string, any>} */ inputs, /** @type {RunOptions} */ options = {}, /** @type {any[]} */ ...more) => {
     const feeds = { ...inputs };
     for (const [name, kind] of kinds) if (!kind.values && name in feeds) feeds[name] = READERS[kind.kind](name, feeds[name], kind);
-    const outputs = await run(feeds, ...more);
-    for (const [name, kind] of kinds) if (kind.values) RESULTS[kind.kind](outputs, name, kind, labels[name]);
-    return outputs;
+    const tensors = await run(feeds, withTensors(model.typed, options), ...more);
+    return withResults(kinds, tensors, labels, options.outputs);
   };
   return model;
+}
+
+/**
+ * The options of a run that returns tensors: the name of a typed output stands for all of its tensors.
+ * @param {Record<string, Kind>} typed
+ * @param {RunOptions} options
+ */
+function withTensors(typed, options) {
+  if (!Array.isArray(options.outputs)) return options;
+  return { ...options, outputs: options.outputs.flatMap((name) => typed[name]?.values ?? name) };
+}
+
+/**
+ * Put the typed outputs in place of their tensors, but for tensors that were chosen by their own names.
+ * @param {[string, Kind][]} kinds
+ * @param {Record<string, any>} tensors
+ * @param {Record<string, string[]>} labels
+ * @param {readonly string[] | undefined} chosen  the names of the outputs; undefined for all
+ */
+function withResults(kinds, tensors, labels, chosen) {
+  const outputs = { ...tensors };
+  for (const [name, { kind, values }] of kinds) {
+    if (!values || (chosen && !chosen.includes(name))) continue;
+    for (const value of values) if (!chosen?.includes(value)) delete outputs[value];
+    outputs[name] = RESULTS[kind](values.map((value) => tensors[value]), labels[name]);
+  }
+  return outputs;
 }

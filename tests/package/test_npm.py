@@ -21,13 +21,17 @@ from webmlc.version import VERSION
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime_js"
 TYPES = """
-import { InputError, load, type Model } from "webmlc";
+import { InputError, load, type LabelledScore, type Model, type TypedModel } from "webmlc";
 import { load as loadInServiceWorker } from "webmlc/service_worker";
 
 const model: Model = await load("./model/", { device: "auto" });
 const data: ArrayLike<number | bigint> = (await model.run({ x: new Float32Array(4) })).y.data;
 const other: Model = await loadInServiceWorker("./model/");
-console.log(data, other, InputError);
+type Classifier = TypedModel<{ image: ImageData }, { logits: LabelledScore[] }>;
+const classifier = await load<Classifier>("./classifier/");
+const { logits } = await classifier.run({ image: new ImageData(2, 2) }, { outputs: ["logits"] });
+const label: string = logits[0].label;
+console.log(data, other, label, InputError);
 """
 
 

@@ -49,7 +49,7 @@ def model_types(manifest: Manifest, *, is_language_model: bool) -> str:
     imports = f'import type {{ {base} as AnyModel }} from "./webmlc.js";'
     if manifest.typed:
         names = "LabelledBox, LabelledScore, PixelSource, TypedModel as AnyModel"
-        imports = f'import type {{ {names} }} from "./typed.d.ts";'
+        imports = f'import type {{ {names} }} from "./webmlc.js";'
     name = " ".join(manifest.name.split())
     return f"""\
 // The types of {name}, for `load<Model>(url)`. Written by webmlc.

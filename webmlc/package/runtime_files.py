@@ -5,8 +5,8 @@ modules are joined, so that a first run waits for few requests. Import lines are
 JavaScript is generated.
 
     webmlc.js           for a page to import        wasm_worker.js      the workers
-    webgpu_device.js    imported on demand          index.js            the page of the package
-    shared.js           imported by several files
+    webgpu_device.js    imported on demand          typed_model.js      imported on demand
+    shared.js           imported by several files   index.js            the page of the package
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
 the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then. A
@@ -15,8 +15,8 @@ line `<!-- include notice.html -->` of a page stands for that file.
 `joined_script` joins everything that a script needs into one, for a package in a single file
 (`single_file.py`). The npm package holds the modules as they are (`runtime_js/npm/pack.mjs`).
 
-A package with typed values or a tokeniser holds those of `runtime_js/typed`, whose models take
-pictures and return labels, and `pipeline.js`, which has the names of transformers.js.
+A package with typed values or a tokeniser has a page that takes pictures, and holds `pipeline.js`,
+which has the names of transformers.js.
 
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
@@ -41,10 +41,15 @@ SUFFIXES = (".js", ".ts", ".html", ".css")
 """The files of the runtime's folder that a package holds."""
 LANGUAGE = "language"
 """The folder, in the runtime's folder, of the files that only packages of language models hold."""
-TYPED = ("pipeline", "typed")
-"""The folders, in the runtime's folder, of the files that packages with typed values hold."""
+TYPED = "typed"
+"""The folder of the files that let models take pictures and return labels. Every package holds
+them, for bundlers look for what a module may import, but only those with typed values `PAGE`."""
+PAGE = "index.js"
+"""The script of a package's page."""
+PIPELINE = "pipeline"
+"""The folder of `pipeline.js`."""
 ENCODER_FILES = ("tokenizer_file.js", "tokenizers.js")
-"""The files of `LANGUAGE` that these packages hold, too: those that turn text into tokens."""
+"""The files of `LANGUAGE` that `pipeline.js` needs: those that turn text into tokens."""
 PART = "notice"
 """The stem of the files that both pages include. A package does not hold them."""
 LIBRARIES = ("jinja.js", "tokenizers.js")
@@ -73,20 +78,22 @@ _PARAMETER = re.compile(rf"({_TEXT})|(?<![\w$])\(([\w$]+)\)(?==>)")
 _SIGNS = re.compile(r"[+-] [+-]")
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:class|const|function) (\w+))", re.MULTILINE)
 _LIBRARY_EXPORT = re.compile(r"export\{(\w+) as (\w+)\};\s*$")
-_PARENT = re.compile(r'"\.\./(?:\w+/)?')
+_OTHER_FOLDER = re.compile(r'"\.{1,2}/(?:\w+/)?')
 _IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
 def runtime_files(*, is_language_model: bool = False, is_typed: bool = False) -> dict[str, bytes]:
     """All files of the runtime that a package holds, by name."""
-    folders = [_folder()]
+    files = _files_of(_folder() / TYPED)
+    page = files.pop(PAGE)
+    files |= _files_of(_folder())
     if is_typed:
-        folders += [_folder() / name for name in TYPED]
-    if is_language_model:
-        folders.append(_folder() / LANGUAGE)
-    files = {p.name: p for f in folders for p in sorted(f.iterdir()) if p.suffix in SUFFIXES}
+        files[PAGE] = page
     if is_typed:
+        files |= _files_of(_folder() / PIPELINE)
         files |= {name: _folder() / LANGUAGE / name for name in ENCODER_FILES}
+    if is_language_model:
+        files |= _files_of(_folder() / LANGUAGE)
     scripts = {
         name: _flat(path)
         for name, path in files.items()
@@ -98,6 +105,11 @@ def runtime_files(*, is_language_model: bool = False, is_typed: bool = False) ->
         if name not in scripts and path.stem != PART
     }
     return pages | dict(_short_files(tuple(scripts.items())))
+
+
+def _files_of(folder: Path) -> dict[str, Path]:
+    """The files of a folder of the runtime that a package may hold, by name."""
+    return {path.name: path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES}
 
 
 @lru_cache(maxsize=2)
@@ -189,7 +201,7 @@ def joined_script(entry: str, constants: Mapping[str, str] | None = None) -> str
     `constants` are the values, as JavaScript, of constants that are empty strings in the source.
     The names in all modules must be distinct.
     """
-    folders = (_folder(), _folder() / LANGUAGE, _folder() / STANDALONE)
+    folders = (_folder(), *(_folder() / name for name in (TYPED, LANGUAGE, STANDALONE)))
     paths = {path.name: path for folder in folders for path in sorted(folder.glob("*.js"))}
     scripts: dict[str, str] = {}
 
@@ -231,7 +243,7 @@ def _as_constant(library: str) -> str:
 
 def _flat(path: Path) -> str:
     """A script whose imports name no folders: a package, or a joined script, has none."""
-    return _PARENT.sub('"./', path.read_text("utf-8"))
+    return _OTHER_FOLDER.sub('"./', path.read_text("utf-8"))
 
 
 def shorten(script: str) -> str:
