@@ -15,6 +15,7 @@ from onnx import numpy_helper, parser
 from PIL import Image
 from PIL.Image import Resampling
 
+from tests.command_line import run
 from webmlc.compile import build
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.machine import Device
@@ -199,9 +200,9 @@ def runs(package: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 def test_the_runtime_returns_labels_and_scores(runs: dict[str, Any], module: str) -> None:
     result = runs[module]
     scores, classes = best_classes(picture(50, 70), 3)
-    for run in (result["image"], result["tensor"]):
-        assert [item["label"] for item in run] == [LABELS[i] for i in classes]
-        np.testing.assert_allclose([item["score"] for item in run], scores, atol=2e-2)
+    for items in (result["image"], result["tensor"]):
+        assert [item["label"] for item in items] == [LABELS[i] for i in classes]
+        np.testing.assert_allclose([item["score"] for item in items], scores, atol=2e-2)
     assert result["raw"] == ["logits_classes: int32"]
     assert result["ranked"][0] == result["ranked"][1]
     assert result["errors"] == [
@@ -209,6 +210,34 @@ def test_the_runtime_returns_labels_and_scores(runs: dict[str, Any], module: str
         " or an image or video that is loaded",
         'InputError: input "image" has 12 numbers, expected 2 × 2 pixels of 4 bytes, RGBA',
     ]
+
+
+def test_the_commands_take_the_options_of_values(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    package: Path,
+    tmp_path: Path,
+) -> None:
+    pixels = picture(50, 70)
+    onnx.save(classifier(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "in.npz", image=pixels)
+    image = ("--input", f"image:pixels=rgb,resize=32,crop=center,{NORMALISED}")
+    files = ("--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    ranked = ("--output", "logits:topk=3")
+    assert (
+        run(monkeypatch, capsys, "run", tmp_path / "model.onnx", *image, *ranked, *files).code == 0
+    )
+    outputs = np.load(tmp_path / "out.npz")
+    scores, classes = best_classes(pixels, 3)
+    np.testing.assert_allclose(outputs["logits_scores"][0], scores, atol=2e-2)
+    assert outputs["logits_classes"][0].tolist() == classes.tolist()
+    options = (*image, "--target", "wasm", "--stage", "connect")
+    result = run(monkeypatch, capsys, "inspect", tmp_path / "model.onnx", *options)
+    assert "connect values" in result.out, result.err
+    for command in ("run", "bench"):
+        result = run(monkeypatch, capsys, command, package, *image)
+        assert result.code == 2
+        assert "build it again with --input and --output" in " ".join(result.err.split())
 
 
 def test_scores_without_a_ranking_are_all_classes(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import warnings
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -30,34 +30,25 @@ from webmlc.cli.console import (
 from webmlc.cli.options import (
     AsJson,
     ConstantInputs,
-    Device,
-    DeviceChoice,
     Dimensions,
-    Inputs,
     Model,
-    PackageOrModel,
     PageInputs,
     PageOutputs,
     QuantisationChoice,
-    Seed,
     SingleFile,
     StateChoice,
     TargetChoice,
-    Threads,
     Tokenizer,
     dimensions,
 )
 from webmlc.cli.quantise import measured_loss
 from webmlc.cli.report import report
+from webmlc.cli.run import bench, check, run
 from webmlc.cli.single_file import print_use, temporary_folder, write_script
 from webmlc.cli.tune import SHIPPED, chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
-from webmlc.core.stages import Listing, Stage, Watcher
+from webmlc.core.stages import Listing, Stage
 from webmlc.version import VERSION
-
-if TYPE_CHECKING:
-    from webmlc.frontend.bind_constants import Constants
-    from webmlc.host.try_model import Build
 
 app = typer.Typer(
     name="webmlc",
@@ -230,103 +221,9 @@ def build(
         console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
 
 
-@app.command()
-def run(
-    package: PackageOrModel,
-    inputs: Inputs = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the outputs to this .npz file.")
-    ] = None,
-    device: Device = DeviceChoice.wasm,
-    threads: Threads = 1,
-    dim: Dimensions = [],  # noqa: B006
-    constant: ConstantInputs = [],  # noqa: B006
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Run a model once and show its outputs."""
-    from webmlc.frontend.bind_constants import read_constants
-    from webmlc.host.try_model import load_any, read_inputs, summarise, write_outputs
-
-    constants = read_constants(constant)
-    with load_any(package, device.value, threads, _build_for(device), constants) as model:
-        arrays = read_inputs(model, inputs, dimensions(dim), seed)
-        outputs = model.run(arrays)
-    if out is not None:
-        write_outputs(out, outputs)
-    rows = summarise(outputs)
-    if as_json:
-        print_json(rows)
-    else:
-        print_table("Outputs", rows)
-
-
-@app.command()
-def check(
-    model: Model,
-    device: Device = DeviceChoice.wasm,
-    threads: Threads = 1,
-    inputs: Inputs = None,
-    dim: Dimensions = [],  # noqa: B006
-    constant: ConstantInputs = [],  # noqa: B006
-    seed: Seed = 0,
-    tolerance: Annotated[
-        float,
-        typer.Option(help="Largest error to accept, relative to an output's largest magnitude."),
-    ] = 1e-3,
-    as_json: AsJson = False,
-) -> None:
-    """Compare the results of a model with those of onnxruntime (or of onnx.reference).
-
-    Inputs are random, unless --inputs names a file. The exit code is 1 on a mismatch, and 2 if the
-    references disagree with each other.
-    """
-    from webmlc.frontend.bind_constants import read_constants
-    from webmlc.host.check import check_model
-
-    with StageProgress(f"Checking {model.name}", quiet=as_json) as advance:
-        build_package = _build_for(device, advance)
-        sizes, constants = dimensions(dim), read_constants(constant)
-        result = check_model(
-            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
-        )
-    first = result.first_difference
-    if as_json:
-        report = {"verdict": result.verdict, "outputs": result.rows(), "notes": result.notes()}
-        print_json(report | {"first difference": first, "reference": result.reference})
-    else:
-        print_table(f"{model.name} on {device.value} against {result.reference}", result.rows())
-        if first is not None:
-            console.print(f"First node that differs: [bold red]{escape(first)}[/]")
-        for note in result.notes():
-            console.print(escape(note), highlight=False)
-        console.print(f"[bold]{result.verdict}[/]")
-    raise typer.Exit({"passed": 0, "failed": 1, "inconclusive": 2}[result.verdict])
-
-
-@app.command()
-def bench(
-    package: PackageOrModel,
-    device: Device = DeviceChoice.wasm,
-    threads: Threads = 1,
-    runs: Annotated[int, typer.Option(min=1, help="Timed runs.")] = 10,
-    kernels: Annotated[bool, typer.Option(help="Time every kernel instead of whole runs.")] = False,
-    dim: Dimensions = [],  # noqa: B006
-    constant: ConstantInputs = [],  # noqa: B006
-    as_json: AsJson = False,
-) -> None:
-    """Time a model in Python, through wasmtime or wgpu-py. Times in a browser differ."""
-    from webmlc.frontend.bind_constants import read_constants
-    from webmlc.host.try_model import load_any, time_kernels, time_runs
-
-    constants = read_constants(constant)
-    with load_any(package, device.value, threads, _build_for(device), constants) as model:
-        sizes = dimensions(dim)
-        rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(f"{package.name} on {device.value}, {threads} thread(s)", rows)
+app.command()(run)
+app.command()(check)
+app.command()(bench)
 
 
 @app.command()
@@ -356,6 +253,8 @@ def inspect(
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
+    page_input: PageInputs = [],  # noqa: B006
+    page_output: PageOutputs = [],  # noqa: B006
 ) -> None:
     """Print the stages of the pipeline, from the graph to the emitted text.
 
@@ -365,11 +264,18 @@ def inspect(
     """
     from webmlc.compile import compile_model
     from webmlc.frontend.bind_constants import read_constants
+    from webmlc.graph.typed.options import read_texts
     from webmlc.package.step_work import print_work
 
     stages = Listing()
-    constants = read_constants(constant)
-    parts = compile_model(model, target.value, constants=constants, on_stage=stages)
+    parts = compile_model(
+        model,
+        target.value,
+        constants=read_constants(constant),
+        inputs=read_texts("--input", page_input),
+        outputs=read_texts("--output", page_output),
+        on_stage=stages,
+    )
     sizes = dimensions(dim)
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
@@ -432,16 +338,6 @@ def main() -> None:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     errors.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False)
-
-
-def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
-    """Return a function that builds a model for one device into a folder, with some constants."""
-    from webmlc.compile import build as build_package
-
-    def build_one(model: Path, folder: Path, /, *, constants: Constants) -> object:
-        return build_package(model, folder, device.value, constants=constants, on_stage=on_stage)
-
-    return build_one
 
 
 def _resource_rows(program: dict[str, Any]) -> list[dict[str, Any]]:

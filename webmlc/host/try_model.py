@@ -24,6 +24,7 @@ from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.tensorflow import is_saved_model
+from webmlc.graph.typed.options import ValueOptions
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
 
@@ -32,9 +33,22 @@ Row = dict[str, Any]
 
 
 class Build(Protocol):
-    """A function that builds a model into a folder, with some inputs as constants."""
+    """A function that builds a model into a folder.
 
-    def __call__(self, model: Path, folder: Path, /, *, constants: Constants) -> object: ...
+    Some inputs become constants. `inputs` and `outputs` are options of those that are values of
+    the page.
+    """
+
+    def __call__(
+        self,
+        model: Path,
+        folder: Path,
+        /,
+        *,
+        constants: Constants,
+        inputs: ValueOptions | None = None,
+        outputs: ValueOptions | None = None,
+    ) -> object: ...
 
 
 @contextmanager
@@ -44,8 +58,10 @@ def load_any(
     threads: int,
     build: Build,
     constants: Constants,
+    inputs: ValueOptions | None = None,
+    outputs: ValueOptions | None = None,
 ) -> Iterator[Model]:
-    """Load a package, or a model file that `build` compiles first."""
+    """Load a package, or a model file that `build` compiles first with the options that follow."""
     if not path.exists():
         raise ModelError(f"{path}: no such file or folder")
     if constants and (path / MANIFEST).is_file():
@@ -53,13 +69,18 @@ def load_any(
             f"{path} is a package: its inputs cannot become constants any more; build it again "
             "with --constant"
         )
+    if (inputs or outputs) and (path / MANIFEST).is_file():
+        raise InputError(
+            f"{path} is a package: what the page has for its inputs was decided when it was built; "
+            "build it again with --input and --output"
+        )
     with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
         folder = path
         if not (path / MANIFEST).is_file():
             if path.is_dir() and not is_saved_model(path):
                 raise ModelError(f"{path}: this folder holds no package (no {MANIFEST})")
             folder = Path(scratch) / path.stem
-            build(path, folder, constants=constants)
+            build(path, folder, constants=constants, inputs=inputs, outputs=outputs)
         model = load(folder, device, threads)
         try:
             yield model

@@ -1,0 +1,178 @@
+"""The commands that run a model: `webmlc run`, `webmlc check` and `webmlc bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from webmlc.cli.console import StageProgress, console, escape, print_json, print_table
+from webmlc.cli.options import (
+    AsJson,
+    ConstantInputs,
+    Device,
+    DeviceChoice,
+    Dimensions,
+    Inputs,
+    Model,
+    PackageOrModel,
+    PageInputs,
+    PageOutputs,
+    Seed,
+    Threads,
+    dimensions,
+)
+from webmlc.core.stages import Watcher
+
+if TYPE_CHECKING:
+    from webmlc.frontend.bind_constants import Constants
+    from webmlc.graph.typed.options import ValueOptions
+    from webmlc.host.load import Model as LoadedModel
+    from webmlc.host.try_model import Build
+
+
+def run(
+    package: PackageOrModel,
+    inputs: Inputs = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the outputs to this .npz file.")
+    ] = None,
+    device: Device = DeviceChoice.wasm,
+    threads: Threads = 1,
+    dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
+    page_input: PageInputs = [],  # noqa: B006
+    page_output: PageOutputs = [],  # noqa: B006
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model once and show its outputs."""
+    from webmlc.host.try_model import read_inputs, summarise, write_outputs
+
+    with _loaded(package, device, threads, constant, page_input, page_output) as model:
+        arrays = read_inputs(model, inputs, dimensions(dim), seed)
+        outputs = model.run(arrays)
+    if out is not None:
+        write_outputs(out, outputs)
+    rows = summarise(outputs)
+    if as_json:
+        print_json(rows)
+    else:
+        print_table("Outputs", rows)
+
+
+def check(
+    model: Model,
+    device: Device = DeviceChoice.wasm,
+    threads: Threads = 1,
+    inputs: Inputs = None,
+    dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
+    seed: Seed = 0,
+    tolerance: Annotated[
+        float,
+        typer.Option(help="Largest error to accept, relative to an output's largest magnitude."),
+    ] = 1e-3,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the results of a model with those of onnxruntime (or of onnx.reference).
+
+    Inputs are random, unless --inputs names a file. The exit code is 1 on a mismatch, and 2 if the
+    references disagree with each other.
+    """
+    from webmlc.frontend.bind_constants import read_constants
+    from webmlc.host.check import check_model
+
+    with StageProgress(f"Checking {model.name}", quiet=as_json) as advance:
+        build_package = _build_for(device, advance)
+        sizes, constants = dimensions(dim), read_constants(constant)
+        result = check_model(
+            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
+        )
+    first = result.first_difference
+    if as_json:
+        report = {"verdict": result.verdict, "outputs": result.rows(), "notes": result.notes()}
+        print_json(report | {"first difference": first, "reference": result.reference})
+    else:
+        print_table(f"{model.name} on {device.value} against {result.reference}", result.rows())
+        if first is not None:
+            console.print(f"First node that differs: [bold red]{escape(first)}[/]")
+        for note in result.notes():
+            console.print(escape(note), highlight=False)
+        console.print(f"[bold]{result.verdict}[/]")
+    raise typer.Exit({"passed": 0, "failed": 1, "inconclusive": 2}[result.verdict])
+
+
+def bench(
+    package: PackageOrModel,
+    device: Device = DeviceChoice.wasm,
+    threads: Threads = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Timed runs.")] = 10,
+    kernels: Annotated[bool, typer.Option(help="Time every kernel instead of whole runs.")] = False,
+    dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
+    page_input: PageInputs = [],  # noqa: B006
+    page_output: PageOutputs = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Time a model in Python, through wasmtime or wgpu-py. Times in a browser differ."""
+    from webmlc.host.try_model import time_kernels, time_runs
+
+    with _loaded(package, device, threads, constant, page_input, page_output) as model:
+        sizes = dimensions(dim)
+        rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(f"{package.name} on {device.value}, {threads} thread(s)", rows)
+
+
+@contextmanager
+def _loaded(
+    package: Path,
+    device: DeviceChoice,
+    threads: int,
+    constant: list[str],
+    page_input: list[str],
+    page_output: list[str],
+) -> Iterator[LoadedModel]:
+    """Load a package, or a model that is built first with these options."""
+    from webmlc.frontend.bind_constants import read_constants
+    from webmlc.graph.typed.options import read_texts
+    from webmlc.host.try_model import load_any
+
+    constants = read_constants(constant)
+    inputs = read_texts("--input", page_input)
+    outputs = read_texts("--output", page_output)
+    build = _build_for(device)
+    with load_any(package, device.value, threads, build, constants, inputs, outputs) as model:
+        yield model
+
+
+def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
+    """Return a function that builds a model for one device into a folder, with some options."""
+    from webmlc.compile import build as build_package
+
+    def build_one(
+        model: Path,
+        folder: Path,
+        /,
+        *,
+        constants: Constants,
+        inputs: ValueOptions | None = None,
+        outputs: ValueOptions | None = None,
+    ) -> object:
+        return build_package(
+            model,
+            folder,
+            device.value,
+            constants=constants,
+            inputs=inputs,
+            outputs=outputs,
+            on_stage=on_stage,
+        )
+
+    return build_one
