@@ -30,6 +30,25 @@ for (const [prompt, options] of JSON.parse(process.argv[3])) {
 console.log(JSON.stringify(answers));
 model.dispose();
 """
+PIPELINE = """
+import { pathToFileURL } from "node:url";
+const folder = pathToFileURL(`${process.argv[2]}/`).href;
+const { pipeline, TextStreamer } = await import(`${folder}pipeline.js`);
+const device = { device: "wasm", variant: "simd128", threads: 1 };
+const generate = await pipeline("text-generation", folder, device);
+const [question, text, options] = JSON.parse(process.argv[3]);
+const pieces = [];
+const streamer = new TextStreamer(null, { callback_function: (piece) => pieces.push(piece) });
+console.log(
+  JSON.stringify({
+    chat: await generate(question, { ...options, streamer }),
+    text: await generate(text, options),
+    answers: await generate([question, text], { ...options, return_full_text: false }),
+    pieces: pieces.join(""),
+  }),
+);
+await generate.dispose();
+"""
 MANY = 1000
 SMALL = SmallModel(
     "llama",
@@ -81,6 +100,26 @@ def test_the_same_texts_in_python_and_node(package: Path, tmp_path: Path) -> Non
     assert json.loads(done.stdout) == answers
     assert [cached for _, cached, _ in answers][1] == 3
     assert answers[3][2] == "context"
+
+
+def test_the_pipeline_gives_the_same_texts(package: Path, tmp_path: Path) -> None:
+    text, options = "!#%&ABC", {"max_new_tokens": 8, "do_sample": False}
+    model = load(package, device="wasm", features="simd128")
+    answers = [model.generate(p, **options).complete() for p in (QUESTION, text)]
+    model.dispose()
+    assert all(answers)
+    script = tmp_path / "run.mjs"
+    script.write_text(PIPELINE)
+    command = ["node", str(script), str(package), json.dumps([QUESTION, text, options])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]
+    reply = {"role": "assistant", "content": answers[0]}
+    assert json.loads(done.stdout) == {
+        "chat": [{"generated_text": [*QUESTION, reply]}],
+        "text": [{"generated_text": text + answers[1]}],
+        "answers": [[{"generated_text": answer}] for answer in answers],
+        "pieces": answers[0],
+    }
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -34,9 +34,12 @@ def test_only_language_models_generate() -> None:
     assert b"TextGenerator" in files["webmlc.js"]
     assert not any(b"TextGenerator" in data for data in others.values())
     assert not set(LIBRARIES) & others.keys()
-    scripts = [name for name in files if name.endswith(".js") and name != "index.js"]
+    unloaded = ("index.js", "pipeline.js")
+    scripts = [name for name in files if name.endswith(".js") and name not in unloaded]
     added = sum(len(files[name]) - len(others.get(name, b"")) for name in scripts)
     assert added < MOST_BYTES
+    scripts_of_pages = (files["webmlc.js"], files["shared.js"], files["index.js"])
+    assert not any(b"pipeline.js" in data for data in scripts_of_pages)
 
 
 def test_the_libraries_are_those_of_npm(tmp_path: Path) -> None:

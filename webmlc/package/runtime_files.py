@@ -15,8 +15,9 @@ line `<!-- include notice.html -->` of a page stands for that file.
 `joined_script` joins everything that a script needs into one, for a package in a single file
 (`single_file.py`). The npm package holds the modules as they are (`runtime_js/npm/pack.mjs`).
 
-A package with typed values or a tokeniser has a page that takes pictures, and holds `pipeline.js`,
-which has the names of transformers.js.
+A package with typed values or a tokeniser has a page that takes pictures. These packages, and those
+of language models, hold `pipeline.js`, which has the names of transformers.js. Only pages that
+import it load it.
 
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
@@ -89,7 +90,7 @@ def runtime_files(*, is_language_model: bool = False, is_typed: bool = False) ->
     files |= _files_of(_folder())
     if is_typed:
         files[PAGE] = page
-    if is_typed:
+    if is_typed or is_language_model:
         files |= _files_of(_folder() / PIPELINE)
         files |= {name: _folder() / LANGUAGE / name for name in ENCODER_FILES}
     if is_language_model:
