@@ -42,6 +42,22 @@ def test_no_worker_starts_workers_or_imports_on_demand() -> None:
     assert "new Worker(new URL(" in files["webmlc.js"]
 
 
+@pytest.mark.parametrize("kind", ["is_typed", "is_language_model"])
+def test_no_two_modules_of_a_file_have_the_same_name(tmp_path: Path, kind: str) -> None:
+    """A name that is declared twice is an error of syntax."""
+    for name, data in runtime_files(**{kind: True}).items():
+        if name.endswith(".js"):
+            (tmp_path / name).write_bytes(data)
+    scripts = sorted(map(str, tmp_path.glob("*.js")))
+    done = subprocess.run(
+        [ROOT / "node_modules" / ".bin" / "esbuild", *scripts, f"--outdir={tmp_path / 'out'}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_module_comes_after_what_it_imports() -> None:
     scripts = {
         "webmlc.js": 'export { b } from "./b.js";\nexport { a } from "./a.js";\n',
