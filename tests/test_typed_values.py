@@ -205,6 +205,7 @@ def test_the_runtime_returns_labels_and_scores(runs: dict[str, Any], module: str
         np.testing.assert_allclose([item["score"] for item in items], scores, atol=2e-2)
     assert result["raw"] == ["logits_classes: int32"]
     assert result["ranked"][0] == result["ranked"][1]
+    assert result["steps"] > 1
     assert result["errors"] == [
         'InputError: input "image" takes a picture: ImageData, an ImageBitmap, VideoFrame, canvas,'
         " or an image or video that is loaded",

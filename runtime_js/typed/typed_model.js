@@ -17,8 +17,8 @@ import { RESULTS } from "./results.js";
 const READERS = { pixels: readPixels };
 
 /**
- * Change `run` of a model. Throws PackageError if this runtime does not know a kind, or if the labels cannot be read.
- * @template {{ typed: Record<string, Kind>, run: any, file: (path: string) => Promise<ArrayBuffer> }} M
+ * Change `run` and `profile` of a model. Throws PackageError if this runtime does not know a kind, or if the labels cannot be read.
+ * @template {{ typed: Record<string, Kind>, run: any, profile: any, file: (path: string) => Promise<ArrayBuffer> }} M
  * @param {M} model
  * @returns {Promise<M>}
  */
@@ -34,13 +34,18 @@ export async function withTypedValues(model) {
   await Promise.all(kinds.map(read));
   /** @type {Run} */
   const run = model.run.bind(model);
-  // The values are read before this returns, as inputs are.
-  model.run = async (/** @type {Record<string, any>} */ inputs, /** @type {RunOptions} */ options = {}, /** @type {any[]} */ ...more) => {
+  const profile = model.profile.bind(model);
+  const feedsOf = (/** @type {Record<string, any>} */ inputs) => {
     const feeds = { ...inputs };
     for (const [name, kind] of kinds) if (!kind.values && name in feeds) feeds[name] = READERS[kind.kind](name, feeds[name], kind);
-    const tensors = await run(feeds, withTensors(model.typed, options), ...more);
+    return feeds;
+  };
+  // The values are read before this returns, as inputs are.
+  model.run = async (/** @type {Record<string, any>} */ inputs, /** @type {RunOptions} */ options = {}, /** @type {any[]} */ ...more) => {
+    const tensors = await run(feedsOf(inputs), withTensors(model.typed, options), ...more);
     return withResults(kinds, tensors, labels, options.outputs);
   };
+  model.profile = async (/** @type {Record<string, any>} */ inputs) => profile(feedsOf(inputs));
   return model;
 }
 

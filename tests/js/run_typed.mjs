@@ -1,7 +1,7 @@
 // Run a package that takes a picture, with each of the modules that may load it.
 //   in (stdin):   { package, script: the package as a single file, width, height, data: [bytes] }
-//   out (stdout): { [module]: { image, tensor, ranked, raw, errors } }: the labels with scores of two runs, the scores of labels and of
-//                 their tensor, the outputs of a run that returns tensors, and messages
+//   out (stdout): { [module]: { image, tensor, ranked, raw, steps, errors } }: the labels with scores of two runs, the scores of labels
+//                 and of their tensor, the outputs of a run that returns tensors, the number of measured steps, and messages
 
 import { pathToFileURL } from "node:url";
 
@@ -35,6 +35,7 @@ async function resultsOf(model) {
     tensor: (await model.run({ image: tensor })).logits,
     ranked: [ranked.logits.map(({ score }) => score), Array.from(ranked.logits_scores.data)],
     raw: Object.entries(raw).map(([name, { dtype }]) => `${name}: ${dtype}`),
+    steps: (await model.profile({ image })).length,
     errors,
   };
 }
