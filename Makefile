@@ -6,6 +6,7 @@
 # make test-browsers   pages in Chromium; packages in Chromium, Firefox, WebKit, Node, Deno and Bun
 # make npm             pack the runtime as the npm package webmlc, into build/
 # make test-doors      models of PyTorch, Keras, TensorFlow, JAX and scikit-learn, in a venv of their own (3 GB)
+# make docs            build the documentation site, into build/docs/
 # make bench           measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
 # make clean           remove what the commands above made
 SHELL := /bin/bash -euo pipefail
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 
-.PHONY: demo demo-chat demos test test-onnx test-browsers test-doors lint types npm bench gpu clean
+.PHONY: demo demo-chat demos test test-onnx test-browsers test-doors lint types npm docs bench gpu clean
 
 demo: $(VENV)/.stamp gpu
 	$(BIN)/python demos/digits/run.py
@@ -53,6 +54,10 @@ types: $(VENV)/.stamp node_modules/.stamp
 npm:
 	@node runtime_js/npm/pack.mjs build
 
+docs: $(VENV)/.stamp .venv-docs/.stamp
+	$(BIN)/python -m docs.site.prepare build/docs-pages
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+
 bench: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium
 	$(BIN)/python benchmarks/run.py $(or $(ARGS),--json benchmarks/results.json)
@@ -70,6 +75,12 @@ $(VENV)/.stamp: pyproject.toml
 	@.venv-doors/bin/python -m pip install -qq --disable-pip-version-check -r tests/doors/requirements.txt -e .
 	@touch $@
 
+.venv-docs/.stamp: docs/site/requirements.txt
+	@echo "webmlc: setting up .venv-docs"
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install -qq --disable-pip-version-check -r docs/site/requirements.txt
+	@touch $@
+
 node_modules/.stamp: package.json package-lock.json
 	@echo "webmlc: setting up node_modules"
 	@npm ci --silent || npm ci
@@ -79,5 +90,5 @@ gpu:
 	@.ci/install-system-packages gpu
 
 clean:
-	rm -rf $(VENV) .venv-doors node_modules .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-doors .venv-docs node_modules .mypy_cache .ruff_cache .pytest_cache
 	find build -mindepth 1 ! -name README.md -delete
