@@ -54,9 +54,10 @@ types: $(VENV)/.stamp node_modules/.stamp
 npm:
 	@node runtime_js/npm/pack.mjs build
 
+# Not --quiet: it hides the warnings that --strict counts.
 docs: $(VENV)/.stamp .venv-docs/.stamp
 	$(BIN)/python -m docs.site.prepare build/docs-pages
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 bench: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium
