@@ -19,10 +19,14 @@ PAGE = '<!doctype html><meta charset="utf-8"><link rel="icon" href="icon.svg"><t
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs these tests: each host starts once, and one file holds the results of all."""
+    """One worker runs the tests in hosts: each host starts once, and one file holds the results of
+    all. Others share what their file builds.
+    """
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("hosts"))
+            fixtures = getattr(item, "fixturenames", ())
+            group = "hosts" if "site" in fixtures else item.path.name
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @dataclass(frozen=True, slots=True)
