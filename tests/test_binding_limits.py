@@ -73,16 +73,18 @@ def test_kernels_read_a_constant_in_parts(tmp_path: Path, dtype: type, parts: in
 
 
 def test_a_constant_of_more_parts_than_a_kernel_binds_is_read_on_the_cpu(tmp_path: Path) -> None:
-    table = np.arange(41 * 6, dtype=np.float32).reshape(41, 6)
+    # A part of four rows has 256 bytes, as many as the counts of indices that 64 threads add.
+    table = np.arange(41 * 16, dtype=np.float32).reshape(41, 16)
     limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=4 * table[0].nbytes)
     with (
         patch.dict(TARGETS, webgpu=webgpu_target(limits)),
         patch("webmlc.loops.gpu_form.MAX_BINDING_BYTES", limits.binding_bytes),
     ):
         manifest = webmlc.build(embedding(table), tmp_path, target="webgpu")
-    step, _ = manifest.programs["webgpu"].steps  # the other one counts indices
+    step, *counts = manifest.programs["webgpu"].steps  # the others count indices
     assert step.device == "wasm"
-    assert step.reason == "a buffer of 984 bytes, of which a kernel can bind 96"
+    assert step.reason == "a buffer of 2624 bytes, of which a kernel can bind 256"
+    assert {count.device for count in counts} == {"webgpu"}
     ids = np.arange(41)
     result = webmlc.load(tmp_path, device="webgpu").run({"ids": ids})["y"]
     np.testing.assert_array_equal(result, table)
