@@ -1,7 +1,7 @@
 // The page of a package: load the model in the same folder, describe it, and run it on random inputs.
 // `?device=wasm|webgpu&threads=2` choose the device and the threads.
 
-import { create, element, openPage, showError, showFailure } from "./page.js";
+import { element, fact, item, openPage, showError, showFailure } from "./page.js";
 import { load } from "./webmlc.js";
 
 /** @typedef {import("./webmlc.js").Model} Model */
@@ -17,18 +17,6 @@ function evaluate(size, symbols) {
   if (typeof size === "number") return size;
   if (typeof size === "string") return symbols[size];
   throw new Error("an input's dimension is an expression: run this model from your own page");
-}
-
-/** Add a fact about the model. @param {string} term @param {string} text */
-function fact(term, text) {
-  element("facts").append(create("dt", term), create("dd", text));
-}
-
-/** Add an item to a list. @param {string} list @param {string} text */
-function item(list, text) {
-  const li = create("li");
-  li.append(create("code", text));
-  element(list).append(li);
 }
 
 /**

@@ -1,4 +1,4 @@
-// What the pages of packages share: finding elements, and the choice of a device in the page's address.
+// What the pages of packages share: finding and adding elements, and the choice of a device in the page's address.
 
 /** @param {string} id @returns {any} */
 export const element = (id) => document.getElementById(id);
@@ -8,6 +8,18 @@ export function create(tag, text = "") {
   const node = document.createElement(tag);
   node.textContent = text;
   return node;
+}
+
+/** Add a fact about the model. @param {string} term @param {string} text */
+export function fact(term, text) {
+  element("facts").append(create("dt", term), create("dd", text));
+}
+
+/** Add an item to a list. @param {string} list @param {string} text */
+export function item(list, text) {
+  const li = create("li");
+  li.append(create("code", text));
+  element(list).append(li);
 }
 
 /**

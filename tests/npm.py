@@ -11,6 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tests.packages import scaled
+from webmlc.package.single_file import write_single_file
+
 ROOT = Path(__file__).parents[1]
 RUN = """
 import * as webmlc from "NAME";
@@ -68,6 +71,15 @@ def _installed_app() -> tempfile.TemporaryDirectory[str]:
 def install_runtime(app: Path) -> None:
     """Make a folder an app that has installed the runtime from npm."""
     shutil.copytree(_installed_app().name, app, dirs_exist_ok=True)
+
+
+def write_app(app: Path) -> None:
+    """Make a folder an app with the runtime, a package in `model/`, and the same model as the
+    single file `model.js`.
+    """
+    install_runtime(app)
+    scaled(app / "model")
+    write_single_file(app / "model", app / "model.js")
 
 
 def run_installed(

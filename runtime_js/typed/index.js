@@ -1,23 +1,11 @@
 // The page of a package with typed values: choose a picture, and see what the model says. Other inputs are zeros.
 // `?device=wasm|webgpu&threads=2` choose the device and the threads.
 
-import { create, element, openPage, showError, showFailure } from "../page.js";
+import { element, fact, item, openPage, showError, showFailure } from "../page.js";
 import { load } from "../webmlc.js";
 
 /** @typedef {import("./typed.d.ts").TypedModel<any, any>} Model */
 /** @typedef {import("../webmlc.js").Port} Port */
-
-/** Add a fact about the model. @param {string} term @param {string} text */
-function fact(term, text) {
-  element("facts").append(create("dt", term), create("dd", text));
-}
-
-/** Add an item to a list. @param {string} list @param {string} text */
-function item(list, text) {
-  const li = create("li");
-  li.append(create("code", text));
-  element(list).append(li);
-}
 
 /** A file field for each input of pixels. @param {Model} model @returns {HTMLInputElement[]} */
 function pictureFields({ inputs, typed }) {

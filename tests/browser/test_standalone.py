@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser.pages import HERE, ROOT, Page, open_pages
-from tests.npm import install_runtime
-from tests.packages import scaled
-from webmlc.package.single_file import write_single_file
+from tests.npm import write_app
 
 HTML = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>page</title>
 <script type="module">SCRIPT</script>"""
@@ -65,9 +63,7 @@ EXTENSION = {
 def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runtime from npm, a package, and the same model as a single file."""
     folder = tmp_path_factory.mktemp("app")
-    install_runtime(folder)
-    scaled(folder / "model")
-    write_single_file(folder / "model", folder / "model.js")
+    write_app(folder)
     (folder / "runs.js").write_text(RUNS)
     (folder / "index.html").write_text(HTML.replace("SCRIPT", ""))
     return folder

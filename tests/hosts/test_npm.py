@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.hosts import HOSTS
-from tests.npm import install_runtime, run_installed
-from tests.packages import scaled
-from webmlc.package.single_file import write_single_file
+from tests.npm import run_installed, write_app
 
 SCRIPTS = [name for name, host in HOSTS.items() if not host.is_browser]
 
@@ -17,9 +15,7 @@ SCRIPTS = [name for name, host in HOSTS.items() if not host.is_browser]
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("app")
-    install_runtime(folder)
-    scaled(folder / "model")
-    write_single_file(folder / "model", folder / "model.js")
+    write_app(folder)
     return folder
 
 

@@ -30,6 +30,7 @@ from webmlc.cli.console import (
 from webmlc.cli.options import (
     AsJson,
     ConstantInputs,
+    Context,
     Dimensions,
     Model,
     PageInputs,
@@ -120,12 +121,7 @@ def build(
         ),
     ] = None,
     dim: Dimensions = [],  # noqa: B006
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="The most tokens of a language model.", show_default="as it was trained"
-        ),
-    ] = None,
+    context: Context = None,
     tuned: Annotated[
         Path | None,
         typer.Option(

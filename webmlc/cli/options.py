@@ -51,6 +51,12 @@ Model = Annotated[
 PackageOrModel = Annotated[
     Path, typer.Argument(help="A package folder, or a model to build first.")
 ]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=2, help="The most tokens of a language model.", show_default="as it was trained"
+    ),
+]
 SingleFile = Annotated[
     bool,
     typer.Option(

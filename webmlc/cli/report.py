@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from webmlc.cli.console import StageProgress, console, number
-from webmlc.cli.options import ConstantInputs, Dimensions, TargetChoice, dimensions
+from webmlc.cli.options import ConstantInputs, Context, Dimensions, TargetChoice, dimensions
 from webmlc.cli.tune import chooser
 
 
@@ -28,12 +28,7 @@ def report(
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="The most tokens of a language model.", show_default="as it was trained"
-        ),
-    ] = None,
+    context: Context = None,
     tuned: Annotated[
         Path | None,
         typer.Option(metavar="FILE|shipped", help="Use the schedules of `webmlc tune`."),

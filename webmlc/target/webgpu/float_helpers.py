@@ -95,17 +95,17 @@ fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
     let divisor = select(y, (y & 0x7fffffu) | hidden, y >= hidden);
     let exponent = max(y >> 23u, 1u);
     var shift = max(x >> 23u, 1u) - exponent;
-    var rest = select(x, (x & 0x7fffffu) | hidden, x >= hidden) % divisor;
-    while (shift > 0u && rest > 0u) {{
+    var remainder = select(x, (x & 0x7fffffu) | hidden, x >= hidden) % divisor;
+    while (shift > 0u && remainder > 0u) {{
         let digits = min(shift, 8u);
-        rest = (rest << digits) % divisor;
+        remainder = (remainder << digits) % divisor;
         shift -= digits;
     }}
-    if (rest == 0u) {{
+    if (remainder == 0u) {{
         return bitcast<{T}>(sign);
     }}
-    let normal = min(23u - firstLeadingBit(rest), exponent - 1u);
-    let bits = ((exponent - 1u - normal) << 23u) + (rest << normal);
+    let normal = min(23u - firstLeadingBit(remainder), exponent - 1u);
+    let bits = ((exponent - 1u - normal) << 23u) + (remainder << normal);
     return bitcast<{T}>(sign | bits);
 }}
 """,
