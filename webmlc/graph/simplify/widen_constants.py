@@ -34,7 +34,7 @@ def widen_constants(module: Module, keep: frozenset[str] = frozenset()) -> Modul
 
 
 def _widened(function: Function) -> Function:
-    casts = [node for node in function.nodes if _widens(node, function)]
+    casts = dict.fromkeys(node for node in function.nodes if _widens(node, function))
     if not casts:
         return function
     constants = dict(function.constants)
