@@ -10,6 +10,7 @@ downloaded once into `build/downloads`.
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 DOWNLOADS = Path(__file__).parents[1] / "build" / "downloads"
@@ -23,10 +24,8 @@ def fetch_wheel(requirement: str, folder: Path = DOWNLOADS) -> Path:
     """
     name, _, version = requirement.partition("==")
     pattern = f"{re.sub(r'[-_.]+', '_', name)}-{version}-*.whl"
-    if not any(folder.glob(pattern)):
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", requirement]
-        subprocess.run([*command, "--dest", str(folder)], check=True)
-    return next(folder.glob(pattern))
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", requirement, "--dest"]
+    return _fetch(pattern, folder, command)
 
 
 def fetch_archive(requirement: str, folder: Path = DOWNLOADS) -> Path:
@@ -34,9 +33,19 @@ def fetch_archive(requirement: str, folder: Path = DOWNLOADS) -> Path:
 
     Raises `CalledProcessError` if npm, which prints the reason, cannot download it.
     """
-    archive = folder / f"{requirement.replace('@', '-')}.tgz"
-    if not archive.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "pack", "--silent", "--pack-destination", str(folder), requirement]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return archive
+    command = ["npm", "pack", "--silent", requirement, "--pack-destination"]
+    return _fetch(f"{requirement.replace('@', '-')}.tgz", folder, command)
+
+
+def _fetch(pattern: str, folder: Path, command: list[str]) -> Path:
+    """The file in the folder; if there is none, the one that the command writes into a new folder.
+
+    It is moved when it is whole, because several processes may want it at the same time.
+    """
+    for file in folder.glob(pattern):
+        return file
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as part:
+        subprocess.run([*command, part], check=True, stdout=subprocess.DEVNULL)
+        file = next(Path(part).glob(pattern))
+        return file.replace(folder / file.name)
