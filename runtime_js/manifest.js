@@ -228,7 +228,9 @@ export function checkRequirements(manifest, symbols, fresh) {
  */
 export function checkCounts(manifest, values) {
   for (const [buffer, nodes] of manifest.checks) {
-    const counts = new Int32Array(/** @type {Uint8Array} */ (values.get(buffer)).slice().buffer);
+    const bytes = /** @type {Uint8Array} */ (values.get(buffer));
+    if (bytes.every((byte) => byte === 0)) continue;
+    const counts = new Int32Array(bytes.slice().buffer);
     for (const [i, node] of nodes.entries()) {
       const verb = counts[i] === 1 ? "is" : "are";
       if (counts[i]) throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices or sizes ${verb} out of range`);

@@ -45,6 +45,8 @@ export class Model {
   #manifest;
   #open;
   #loaded;
+  #hasStates;
+  #length; // the symbol of the length of sessions, or ""
   /** @type {Promise<unknown>} */
   #queue = Promise.resolve();
   #pending = 0; // the number of runs that have not ended
@@ -67,6 +69,8 @@ export class Model {
     this.#manifest = manifest;
     this.#open = open;
     this.#loaded = loaded;
+    this.#hasStates = hasStates(manifest);
+    this.#length = lengthOf(manifest);
     this.name = manifest.name;
     const signature = (/** @type {import("./types.d.ts").Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
     this.inputs = manifest.inputs.map(signature);
@@ -111,10 +115,10 @@ export class Model {
    * @param {States} [states]
    * @returns {Promise<Record<string, Tensor>>}
    */
-  async run(inputs, options = {}, states) {
-    const { results = {}, signal } = options;
-    if (hasStates(this.#manifest) && !states) return keepAlive(this.#runAlone(copyInputs(inputs), options));
-    const ports = chosenOutputs(this.#manifest.outputs, options);
+  async run(inputs, options, states) {
+    if (this.#hasStates && !states) return keepAlive(this.#runAlone(copyInputs(inputs), options));
+    const ports = options ? chosenOutputs(this.#manifest.outputs, options) : this.#manifest.outputs;
+    const { results = {}, signal } = options ?? {};
     const isIdle = !this.#pending;
     const feeds = isIdle && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
     const task = async () => {
@@ -146,7 +150,7 @@ export class Model {
    */
   async profile(inputs) {
     const feeds = copyInputs(inputs);
-    if (!hasStates(this.#manifest)) return this.#profile(feeds);
+    if (!this.#hasStates) return this.#profile(feeds);
     const { withStates } = await this.#base.session();
     return withStates(this, this.#manifest, feeds, (states, values) => this.#profile(values, states));
   }
@@ -213,15 +217,10 @@ export class Model {
     });
   }
 
-  /** Run a model with states without a session. @param {Record<string, any>} inputs @param {RunOptions} options */
+  /** Run a model with states without a session. @param {Record<string, any>} inputs @param {RunOptions} [options] */
   async #runAlone(inputs, options) {
     const { runAlone } = await this.#base.session();
     return runAlone(this, this.#manifest, inputs, options);
-  }
-
-  /** The symbol of the length of sessions, or "". */
-  get #length() {
-    return lengthOf(this.#manifest);
   }
 
   /** Open the program again if a run failed. If that is not possible, the model keeps the old one. */
@@ -257,8 +256,8 @@ export class Model {
   async #execute(inputs, { ports, states, signal, measure = false }) {
     if (this.#trapped) await this.#reopen();
     let { symbols, values } = bind(this.#manifest, inputs, states?.length, states?.capacity);
-    /** @type {Symbols} The largest length of the session: memory is planned for it. */
-    const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : {};
+    /** @type {Symbols | null} The largest length of the session: memory is planned for it. */
+    const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : null;
     const key = JSON.stringify(symbols);
     if (key !== this.#checkedSymbols) checkRequirements(this.#manifest, symbols, symbols);
     this.#checkedSymbols = key;
@@ -283,8 +282,9 @@ export class Model {
       if (!executor) throw new InternalError("the model was disposed of during a run");
       /** @type {Transfers} */
       const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
-      for (const [name, bytes] of await executor.execute(stage, { ...symbols, ...longest }, uploads, states)) values.set(name, bytes);
-      if (measure) times.push(...(await executor.profile(stage, { ...symbols, ...longest }, uploads, states)));
+      const sizes = longest ? { ...symbols, ...longest } : symbols;
+      for (const [name, bytes] of await executor.execute(stage, sizes, uploads, states)) values.set(name, bytes);
+      if (measure) times.push(...(await executor.profile(stage, sizes, uploads, states)));
     }
     return { symbols, values, claims, times };
   }

@@ -157,7 +157,7 @@ function parse(data) {
  * @param {Record<string, any>} inputs
  * @param {RunOptions} options
  */
-export function runAlone(model, manifest, inputs, options) {
+export function runAlone(model, manifest, inputs, options = {}) {
   const presents = (manifest.states ?? []).map(({ past, present }) => ({ ...past, name: present }));
   const names = new Set(chosenOutputs([...manifest.outputs, ...presents], options).map(({ name }) => name));
   const outputs = manifest.outputs.map(({ name }) => name).filter((name) => names.has(name));
