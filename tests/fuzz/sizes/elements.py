@@ -16,6 +16,7 @@ from onnx import numpy_helper
 
 from tests.fuzz.graph import Array
 from tests.fuzz.sizes.inputs import Feeds
+from tests.fuzz.sizes.references import FAR
 from tests.fuzz.sizes.rules import HUGE, factor_of
 
 Elements = Callable[[onnx.NodeProto, list[Array]], Array]
@@ -51,6 +52,11 @@ def _are_both_infinite(node: onnx.NodeProto, inputs: list[Array]) -> Array:
     return a & b
 
 
+def _have_no_place(_: onnx.NodeProto, inputs: list[Array]) -> Array:
+    """The samples at positions that are far outside or NaN, of every channel."""
+    return ~(np.abs(inputs[1].astype(np.float64)) <= FAR).all(axis=-1)[:, None]
+
+
 def _samples_outside(_: onnx.NodeProto, inputs: list[Array]) -> Array:
     """The regions of a channel that holds a NaN, or whose first pixel is infinite."""
     x, _rois, images = inputs
@@ -73,11 +79,17 @@ ELEMENTS: dict[str, Elements] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "Hardmax"), _has_nan_along_axis),
     **dict.fromkeys(("Cos", "Sin", "Tan"), _is_huge),
     **dict.fromkeys(("Add", "Sub"), _are_both_infinite),
+    "GridSample": _have_no_place,
     "QLinearMatMul": _has_no_steps,
     "RoiAlign": _samples_outside,
 }
 """The elements that have the reason of the operator's rule; all of them without an entry."""
 
+
+STATISTICS_ERROR = 1e-5
+"""The relative error of a normalised element that the rounding of long sums explains: of a variance
+of 1,872 elements, added in order, 5e-6 was measured.
+"""
 
 CANCELLING = frozenset(("BiasGelu", "FastGelu", "Gelu"))
 """Operators that compute x · (1 + f) / 2 of a sum x of their inputs, where f comes near to -1. An
@@ -88,11 +100,27 @@ error of f of two units in its last place then is one of x · eps in a result of
 def rounding(model: onnx.ModelProto, known: Feeds, name: str) -> Array | None:
     """The absolute errors that cancellation explains; None where nothing is known to cancel."""
     node = only_node(model, name)
-    if node is None or node.op_type not in CANCELLING or any(i not in known for i in node.input):
+    if node is None or any(i not in known for i in node.input):
+        return None
+    if node.op_type == "GroupNormalization":
+        return _rounding_of_bias(node, known)
+    if node.op_type not in CANCELLING:
         return None
     with np.errstate(all="ignore"):
         total = sum(known[i].astype(np.float64) for i in node.input)
     return np.abs(total) * float(ml_dtypes.finfo(known[node.input[0]].dtype).eps)
+
+
+def _rounding_of_bias(node: onnx.NodeProto, known: Feeds) -> Array | None:
+    """The errors of elements that were normalised, scaled and shifted: the bias may cancel them."""
+    x, scale, _ = (known[i].astype(np.float64) for i in node.input)
+    if scale.shape != x.shape[1:2]:
+        return None  # an opset whose scales are those of groups
+    groups = x.reshape(len(x), _attribute(node, "num_groups", 1), -1)
+    with np.errstate(all="ignore"):
+        units = (groups - groups.mean(axis=-1, keepdims=True)) / groups.std(axis=-1, keepdims=True)
+        scaled = units.reshape(x.shape) * scale.reshape(-1, *[1] * (x.ndim - 2))
+    return np.abs(scaled) * STATISTICS_ERROR
 
 
 def may_differ(model: onnx.ModelProto, known: Feeds, name: str) -> Array | None:

@@ -29,6 +29,7 @@ STRICTER = {
         "an input without elements whose other sizes are not those of the rest",
     ),
     "Attention": "a mask of starts and ends, which no model that we know of has",
+    "MaxUnpool": "a position in another map than that of its element, which no MaxPool writes",
     "MelWeightMatrix": "a transform of negative length",
     "PRelu": "a slope that stretches the input, to which ONNX broadcasts it",
     "GatherND": "indices of another number of batches than the data",
@@ -95,6 +96,19 @@ def _has_negative_length(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return node.input[1] in feeds and bool((feeds[node.input[1]] < 0).any())
 
 
+def _has_foreign_positions(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x, positions = _shape(node, feeds, 0), feeds.get(node.input[1])
+    if x is None or positions is None or positions.ndim < 3:
+        return True
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    kernel, rank = attributes["kernel_shape"], len(x) - 2
+    strides = attributes.get("strides", [1] * rank)
+    pads = np.reshape(attributes.get("pads", [0] * (2 * rank)), (2, rank)).sum(axis=0)
+    size = np.prod([(x[2 + d] - 1) * strides[d] + kernel[d] - pads[d] for d in range(rank)])
+    first = np.arange(x[0] * x[1]).reshape(*x[:2], *[1] * rank) * size
+    return bool(((positions < first) | (positions >= first + size)).any())
+
+
 STRICTER_IF: dict[str, Condition] = {
     "Attention": _has_starts,
     "Concat": _has_empty_input,
@@ -102,6 +116,7 @@ STRICTER_IF: dict[str, Condition] = {
     "QLinearConcat": _has_empty_input,
     "GlobalAveragePool": _has_empty_input,
     "GlobalLpPool": _has_empty_input,
+    "MaxUnpool": _has_foreign_positions,
     "MelWeightMatrix": _has_negative_length,
     "PRelu": _stretches_input,
     "SkipLayerNormalization": _has_other_skip,
@@ -189,12 +204,9 @@ def _has_no_place(node: onnx.NodeProto, feeds: Feeds) -> bool:
     """True if a grid holds a position that no element is at, and whose sample is no padding."""
     texts = {a.name: a.s for a in node.attribute}
     grid = feeds.get(node.input[1])
-    match texts.get("padding_mode", b"zeros"), texts.get("mode", b"linear"):
-        case b"reflection", _:
-            return grid is None or not bool((np.abs(grid) <= FAR).all())
-        case b"border", b"nearest":
-            return grid is None or bool(np.isnan(grid).any())
-    return False
+    if texts.get("padding_mode") == b"reflection":
+        return grid is None or not bool((np.abs(grid) <= FAR).all())
+    return grid is None or bool(np.isnan(grid).any())
 
 
 def _reads_lowest(node: onnx.NodeProto, feeds: Feeds) -> bool:
@@ -269,7 +281,7 @@ _NO_STEPS = "ONNX does not name the last state of an empty sequence: ours is the
 DIFFERS_IF: dict[str, tuple[str, Condition]] = {
     "GridSample": (
         "float32 does not tell which element a position far outside is reflected to, and ONNX not "
-        "which one is nearest to a NaN",
+        "which one is at or nearest to a NaN: onnxruntime may take the first",
         _has_no_place,
     ),
     **dict.fromkeys(("GlobalMaxPool", "MaxPool"), (_LOWEST, _reads_lowest)),

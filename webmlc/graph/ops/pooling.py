@@ -10,11 +10,19 @@ from dataclasses import replace
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, call, const, maximum, select
-from webmlc.graph.compute import Tensor, compute, identity, reduce
+from webmlc.core.expr import Const, Expr, call, const, select
+from webmlc.graph.builder import Builder
+from webmlc.graph.compute import Tensor, compute, identity, reduce, scatter
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import (
+    Context,
+    NotSupportedError,
+    Operator,
+    case,
+    given_types,
+)
 from webmlc.graph.ops.reduction import fold, mean_scale
 from webmlc.graph.ops.shapes import (
     ONE,
@@ -247,50 +255,54 @@ def _unpool_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (*x.shape[:2], *sizes)),)
 
 
-def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Find, for each output element, the last input of its channel whose index is that element.
+def _max_unpool(context: Context, build: Builder) -> tuple[str, ...]:
+    """Count positions within each map, and check that none is in another: MaxPool writes none."""
+    x, indices = context.node.inputs[:2]
+    shape, types = _pooled_shape(context)[2:], _unpool_type(context)
+    places = build("MapPosition", indices, domain="webmlc", size=product(shape))
+    places = require_within(build, places, product(shape))
+    return (build("UnpoolMaps", x, places, domain="webmlc", shape=shape, types=types),)
 
-    Indices are positions in the whole tensor that was pooled. `kernel_shape` implies its size.
+
+def _map_position_type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(0),)
+
+
+def _map_position(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Positions in a whole tensor, less the position at which the map of each begins."""
+    x, size = operand(inputs, 0), context.attribute("size")
+
+    def element(*i: Expr) -> Expr:
+        channel = i[0].astype(x.dtype) * x.shape[1].astype(x.dtype) + i[1].astype(x.dtype)
+        return x[i] - channel * size.astype(x.dtype)
+
+    return (compute("position", x.shape, element),)
+
+
+def _unpool_maps(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Write each element to its place in a map of zeros; of several at one place, the last stays.
+
+    Input 1 holds places in maps of `shape`. The result may have maps of another shape, without the
+    elements that are not in both.
     """
-    x, indices = operand(inputs, 0), operand(inputs, 1)
-    shape, pooled = context.outputs[0].shape, _pooled_shape(context)
-    rank, sizes = x.rank - 2, x.shape[2:]
+    x, places = operand(inputs, 0), operand(inputs, 1)
+    shape = context.outputs[0].shape
 
-    def element(n: Expr, c: Expr, *axes: Expr) -> Expr:
-        flat: Expr = n * shape[1] + c
-        inside: Expr = const(True, DType.bool)
-        for d, i in enumerate(axes[:rank]):
-            flat = flat * pooled[2 + d] + i
-            inside = inside & (i < pooled[2 + d])
-        is_source = call("eq", indices[(n, c, *axes[rank:])].astype(DType.int32), flat)
-        place: Expr = const(0)
-        for size, i in zip(sizes, axes[rank:], strict=True):
-            place = place * size + i
-        return select(inside & is_source, place, const(-1))
+    def update(_: Tensor, n: Expr, c: Expr, *i: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        place, target = places[(n, c, *i)].astype(DType.int32), list[Expr]()
+        for size in reversed(context.attribute("shape")[1:]):
+            target.insert(0, place % size)
+            place = place // size
+        return (n, c, place, *target), x[(n, c, *i)]
 
-    places = reduce("places", shape, sizes, "max", element)
-
-    def value(*index: Expr) -> Expr:
-        place = places[index]
-        remainder, source = maximum(place, 0), list[Expr]()
-        for size in reversed(sizes):
-            source.insert(0, remainder % size)
-            remainder = remainder // size
-        return select(place < 0, Const(0, x.dtype), x[(*index[:2], *source)])
-
-    return (compute("unpool", shape, value),)
+    zero = Const(0, x.dtype)
+    return (scatter("unpool", shape, shape[:2], x.shape[2:], update, x.dtype, zero),)
 
 
 def _pooled_shape(context: Context) -> tuple[Expr, ...]:
     """The shape of the tensor that was pooled, as the kernel implies it."""
     implied = replace(context.node, inputs=context.node.inputs[:2])
     return _unpool_type(Context(implied, context.types[:2]))[0].shape
-
-
-def _unpool_indices(context: Context) -> tuple[IndexInput, ...]:
-    """Input 1 holds positions in the whole tensor that was pooled."""
-    total = product(_pooled_shape(context))
-    return (IndexInput(context.node.inputs[1], (total,), from_end=False),)
 
 
 X = "float32[2, 3, 7, 6]"
@@ -319,8 +331,9 @@ OPS: tuple[Operator, ...] = (
     Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", layout=_GLOBAL_POOL,
              cases=(case(X),)),
     Operator("GlobalLpPool", _global_type, _global_lp, kind="reduction", cases=()),
-    Operator("MaxUnpool", _unpool_type, _max_unpool, kind="reduction", indices=_unpool_indices,
-             cases=(
+    Operator("MapPosition", _map_position_type, _map_position, domain="webmlc", kind="injective"),
+    Operator("UnpoolMaps", given_types, _unpool_maps, domain="webmlc"),
+    Operator("MaxUnpool", _unpool_type, expand=_max_unpool, cases=(
         case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), kernel_shape=(2, 2),
              strides=(2, 2)),
         case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), [1, 1, 5, 5],

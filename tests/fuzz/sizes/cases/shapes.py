@@ -100,6 +100,26 @@ CASES: Cases = {
             ("refused", {"x": ones(1, 1, 2, 2), "i": integers(5, 7, 2**40, 1).reshape(1, 1, 2, 2)}),
         ],
     ),
+    "positions in the map of another channel": (
+        """g (float[n,c,2,2] x, int64[n,c,2,2] i) => (float[n,c,4,4] y) {
+            y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) }""",
+        [
+            (
+                "equal",
+                {
+                    "x": ones(1, 2, 2, 2),
+                    "i": integers(5, 7, 13, 15, 21, 21, 29, 31).reshape(1, 2, 2, 2),
+                },
+            ),
+            (
+                "stricter by rule",
+                {
+                    "x": ones(1, 2, 2, 2),
+                    "i": integers(5, 7, 13, 15, 21, 23, 13, 31).reshape(1, 2, 2, 2),
+                },
+            ),
+        ],
+    ),
     "diagonals far outside": (
         "g (float[n,m] x, int64 k) => (float[n,m] y, float[n,m] z) "
         "{ y = Trilu(x, k) z = Trilu<upper=0>(x, k) }",
