@@ -25,6 +25,7 @@ import { bufferBytes, lengthOf, loops, symbolsOf } from "./sizes.js";
 export const RUNNING = 128; // a word that is 1 while helpers should look for work
 export const AWAKE = 132; // a word that is 1 if the leader must not sleep
 export const SCRATCH_BASE = 256; // a word with the address of the first thread's scratch, then a word with the stride
+export const MACHINE = 264; // a word with the number of the machine's class
 export const SLOT_TABLE = 1024; // the addresses of buffers and the values of symbols, one word each
 
 export const PAGE = 65536; // bytes of a page of WebAssembly memory

@@ -1,6 +1,7 @@
 // Open a package: choose a program, a variant and threads, and load the program on the devices that it uses.
 
 import { fromData, InputError, PackageError, toData, WebmlcError } from "./errors.js";
+import { withSchedules } from "./machine_class.js";
 import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
@@ -122,15 +123,16 @@ async function openProgram(base, manifest, options, cpu) {
 /**
  * Load the chosen program on each of the devices that it uses.
  * @param {Base} base
- * @param {Manifest} manifest
+ * @param {Manifest} full
  * @param {Options} options
  * @param {Choice} choice
  * @param {GPUAdapter | null} adapter
  * @param {WasmDevice | null} cpu  the CPU, if its worker starts already
  * @returns {Promise<Loaded>}
  */
-async function openExecutors(base, manifest, options, choice, adapter, cpu) {
+async function openExecutors(base, full, options, choice, adapter, cpu) {
   const { device } = choice;
+  const manifest = withSchedules(full, device, options.threads, adapter);
   const program = /** @type {Program} */ (manifest.programs[device]);
   const devices = usedDevices(manifest, device);
   const modules = (devices.has("wasm") && program.modules) || {};

@@ -37,6 +37,8 @@ export interface Step {
   outputs: number;
   symbols?: string[];
   workgroups?: [Size, Size, Size];
+  /** What the step launches instead on the machines of a class, by the number of the class. */
+  alternatives?: Record<string, { kernel: string; workgroups: [Size, Size, Size] }>;
   control?: Control;
   origin: string[];
 }
@@ -79,6 +81,16 @@ export interface Program {
   resources: Resources;
   modules?: Record<string, string>;
   shaders?: string;
+  /** The number of this CPU's class of machines, or 0. The loader sets it. */
+  machine?: number;
+}
+
+/** Machines with schedules of their own: see webmlc/core/machine_class.py. */
+export interface MachineClass {
+  device: Device;
+  engine: string;
+  adapter?: string;
+  parallel?: boolean;
 }
 
 export interface WeightFile {
@@ -106,6 +118,8 @@ export interface Manifest {
   checks: [buffer: string, nodes: string[]][];
   /** Inputs and outputs of the model that states replace. */
   states?: StatePort[];
+  /** The classes of machines for which some kernels have other schedules, numbered from 1. */
+  machines?: MachineClass[];
   weights: { bytes: number; files: WeightFile[] };
   files: Record<string, { bytes: number; sha256: string }>;
   programs: Partial<Record<Device, Program>>;

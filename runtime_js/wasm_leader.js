@@ -17,6 +17,7 @@ import {
   GROWTH,
   layout,
   LENGTH,
+  MACHINE,
   NOWHERE,
   PAGE,
   runs,
@@ -208,6 +209,7 @@ export class Leader {
     }
     words.set(slots, SLOT_TABLE / 4);
     words.set([binding.layout.scratch, scratchStride(this.program)], SCRATCH_BASE / 4);
+    words[MACHINE / 4] = this.program.machine ?? 0;
     this.binding = binding;
     this.session = states?.id;
   }

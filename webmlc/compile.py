@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from webmlc.core.errors import UserError
-from webmlc.core.flags import verify_level
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import RELAXED, SIMD128, Device, Machine
+from webmlc.core.machine import RELAXED, SIMD128, Device
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
@@ -48,34 +47,24 @@ from webmlc.graph.simplify.use_states import use_states
 from webmlc.graph.simplify.widen_constants import widen_constants
 from webmlc.graph.typed.connect_values import check_labels, connect_values
 from webmlc.graph.typed.options import ValueOptions
-from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
-from webmlc.loops.name_dimensions import name_dimensions
-from webmlc.loops.verify import verify
-from webmlc.package.manifest import Manifest, TunedKernel
+from webmlc.package.compile_kernels import KernelCompiler
+from webmlc.package.manifest import Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
-from webmlc.schedule.rules import Chooser, default_schedule, find_match, machine_of
-from webmlc.schedule.rules.rule import Match
-from webmlc.target.bind_dimensions import bind_dimensions
+from webmlc.schedule.rules import Chooser, default_schedule, machine_of
 from webmlc.target.kernel_work import Kernel
 from webmlc.target.target import Target
-from webmlc.target.targets import TARGETS, lower
+from webmlc.target.targets import TARGETS
 from webmlc.target.wasm.assemble import assemble
+from webmlc.target.wasm.emit_module import Alternatives, Step, emit_module
 from webmlc.target.wasm.emit_module import Module as WasmModule
-from webmlc.target.wasm.emit_module import Step, emit_module
 from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
 from webmlc.target.webgpu.target import WEBGPU
 from webmlc.version import VERSION
 
 TargetName = Literal["wasm", "webgpu", "both"]
 StateMode = Literal["auto", "off"]
-
-
-class Scheduler(Protocol):
-    """Schedules a kernel for the variant that it is a part of."""
-
-    def __call__(self, match: Match, *, variant: str) -> LoopFunction: ...
 
 
 def build(
@@ -180,12 +169,9 @@ def compile_model(
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
 
-    tuned: list[TunedKernel] = []
-    schedule = partial(_schedule, choose=choose, tuned=tuned)
-    modules, cpu_kernels = _wasm_modules(
-        lowered_modules, programs, model_signature, schedule, watch
-    )
-    shaders, gpu_kernels = _shaders(lowered_modules, schedule, watch)
+    compiler = KernelCompiler(choose, watch)
+    modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, compiler)
+    shaders, alternatives, gpu_kernels = _shaders(lowered_modules, compiler)
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
@@ -196,7 +182,9 @@ def compile_model(
         state_ports=model_signature.state_ports,
         requirements=module.main.requirements,
         checks=module.checks,
-        programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
+        programs={
+            d: p.with_code(modules.values(), shaders, alternatives) for d, p in programs.items()
+        },
         constants={
             n: a
             for m in lowered_modules.values()
@@ -208,7 +196,8 @@ def compile_model(
         texts=_texts(modules, shaders) if emit_text else {},
         assets=module.assets,
         typed=module.typed,
-        tuned=tuned,
+        tuned=compiler.tuned,
+        machines=compiler.machines,
         kernels={d: cpu_kernels[d] | (gpu_kernels if d == WEBGPU.device else {}) for d in devices},
     )
 
@@ -287,8 +276,7 @@ def _wasm_modules(
     lowered_modules: Mapping[Device, Module],
     programs: Mapping[Device, ProgramParts],
     model_signature: Signature,
-    schedule: Scheduler,
-    watch: Watcher,
+    compiler: KernelCompiler,
 ) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
     """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
 
@@ -310,21 +298,21 @@ def _wasm_modules(
         is_always_there = machine in (RELAXED, SIMD128)
         if not is_always_there and all(machine_of(k, machine) != machine for k in kernels.values()):
             continue
-        compiled = _compile_kernels(kernels, machine, variant, schedule, watch)
-        modules[variant] = emit_module(compiled, steps, variant)
-        emitted = modules[variant]
-        watch(Stage(f"{variant}: wat", partial(str, emitted.text), result=emitted))
+        compiled = compiler.compile(kernels, machine, variant)
+        emitted = emit_module(compiled.functions, steps, variant, compiled.alternatives)
+        modules[variant] = emitted
+        compiler.watch(Stage(f"{variant}: wat", partial(str, emitted.text), result=emitted))
         if machine is RELAXED:
             for call in calls:
                 if call.control is None:
-                    kernel = Kernel(kernels[call.kernel], compiled[call.kernel])
+                    kernel = Kernel(kernels[call.kernel], compiled.functions[call.kernel])
                     by_program[call.program][call.source] = kernel
     return modules, by_program
 
 
 def _shaders(
-    lowered_modules: Mapping[Device, Module], schedule: Scheduler, watch: Watcher
-) -> tuple[Shaders, dict[str, Kernel]]:
+    lowered_modules: Mapping[Device, Module], compiler: KernelCompiler
+) -> tuple[Shaders, Alternatives, dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
@@ -339,50 +327,13 @@ def _shaders(
             name = node.attributes["kernel"]
             kernels[name] = lowered_modules[WEBGPU.device].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
-    compiled = _compile_kernels(kernels, machine, WEBGPU.device, schedule, watch)
-    shaders = emit_shaders(compiled, constants)
-    watch(Stage("webgpu: wgsl", partial(str, shaders.text), result=shaders))
-    by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled[n]) for n in kernels}
-    return shaders, by_entry
-
-
-def _compile_kernels(
-    kernels: Mapping[str, LoopFunction],
-    variant: Machine,
-    title: str,
-    schedule: Scheduler,
-    watch: Watcher,
-) -> dict[str, LoopFunction]:
-    """Schedule and lower every kernel for a variant's machine."""
-    compiled = {}
-    for name, kernel in kernels.items():
-        machine = machine_of(kernel, variant)
-        named_dimensions = name_dimensions(kernel)
-        watch(
-            Stage(
-                f"{title}: loops",
-                partial(loop_text.print_function, named_dimensions.function),
-                name,
-            )
-        )
-        if verify_level():
-            verify(named_dimensions.function)
-        scheduled = schedule(find_match(named_dimensions.function, machine), variant=title)
-        watch(Stage(f"{title}: schedule", partial(loop_text.print_function, scheduled), name))
-        lowered = bind_dimensions(lower(scheduled, machine), named_dimensions.values)
-        compiled[name] = replace(lowered, origin=kernel.origin)
-        watch(Stage(f"{title}: lowered", partial(loop_text.print_function, compiled[name]), name))
-    return compiled
-
-
-def _schedule(
-    match: Match, variant: str, choose: Chooser, tuned: list[TunedKernel]
-) -> LoopFunction:
-    """Schedule a kernel as `choose` says, and note in `tuned` if that is not the default."""
-    schedule, tuning = choose(match)
-    if tuning is not None:
-        tuned.append(TunedKernel(match.function.name, variant, tuning))
-    return schedule.function
+    compiled = compiler.compile(kernels, machine, WEBGPU.device)
+    for name, others in compiled.alternatives.items():
+        constants |= dict.fromkeys(others.values(), constants[name])
+    shaders = emit_shaders(compiled.functions, constants)
+    compiler.watch(Stage("webgpu: wgsl", partial(str, shaders.text), result=shaders))
+    by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled.functions[n]) for n in kernels}
+    return shaders, compiled.alternatives, by_entry
 
 
 def _show(watch: Watcher, title: str, module: Module) -> Module:

@@ -38,7 +38,7 @@ class Loaded:
 
     `program_device` is the device of the program that runs; `tensors` the raw bytes of each
     constant it uses. `red_zones` says that buffers lie apart, and that the bytes between them are
-    checked after each run.
+    checked after each run. `machine` is the number of the CPU's class (`core.machine_class`).
     """
 
     manifest: Manifest
@@ -47,6 +47,7 @@ class Loaded:
     module: bytes
     shaders: str
     red_zones: bool = False
+    machine: int = 0
 
     @property
     def placing(self) -> Placing:

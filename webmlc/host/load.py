@@ -38,6 +38,7 @@ from webmlc.host.bind import (
     chosen_ports,
     output_of,
 )
+from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.wasm import WasmExecutor
@@ -371,20 +372,21 @@ def load(
     program_device, reason = _choose_device(manifest, device)
     may_fall_back = device == "auto" and program_device == "webgpu" and "wasm" in manifest.programs
     try:
-        loaded = _read(folder, manifest, program_device, features, red_zones)
+        loaded = _read(folder, manifest, program_device, threads, features, red_zones)
         return Model(folder, loaded, threads, reason)
     except WebmlcError as error:
         if not may_fall_back:
             raise
-        loaded = _read(folder, manifest, "wasm", features, red_zones)
+        loaded = _read(folder, manifest, "wasm", threads, features, red_zones)
         return Model(folder, loaded, threads, str(error))
 
 
 def _read(
-    folder: Path, manifest: Manifest, program_device: Device, features: Features, red_zones: bool
+    folder: Path, full: Manifest, device: Device, threads: int, features: Features, red_zones: bool
 ) -> Loaded:
     """The verified files that the program of a device needs."""
-    program = manifest.programs[program_device]
+    manifest, machine = choose_schedules(full, device, threads)
+    program = manifest.programs[device]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
     module, shaders = b"", ""
@@ -392,7 +394,8 @@ def _read(
         module = _verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
         shaders = _verified(folder, manifest, program.shaders).decode()
-    return Loaded(manifest, program_device, read_weights(folder, files), module, shaders, red_zones)
+    weights = read_weights(folder, files)
+    return Loaded(manifest, device, weights, module, shaders, red_zones, machine)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -424,9 +427,8 @@ def _choose_device(manifest: Manifest, device: str) -> tuple[Device, str]:
             f"build it with --target {device} or --target both"
         )
     if len(available) == 1:
-        return available[
-            0
-        ], f"the package has no {'wasm' if 'webgpu' in available else 'webgpu'} program"
+        missing = "wasm" if "webgpu" in available else "webgpu"
+        return available[0], f"the package has no {missing} program"
     try:
         if str(find_adapter().info["adapter_type"]) != "CPU":
             return "webgpu", "the GPU adapter is hardware"

@@ -36,11 +36,21 @@ def package_report(folder: Path) -> dict[str, Any]:
                 "variant": kernel.variant,
                 "gain": f"{1 / kernel.tuning.ratio:.2f}×",
                 "measured on": kernel.tuning.platform,
+                "runs on": _machine(manifest, kernel.machine),
             }
             for kernel in manifest.tuned
         ],
         "files": {path: file.bytes for path, file in manifest.files.items()},
     }
+
+
+def _machine(manifest: Manifest, number: int) -> str:
+    """The name of a class of machines."""
+    if number == 0:
+        return "all other machines" if manifest.machines else "all machines"
+    machine = manifest.machines[number - 1]
+    threads = ["several threads"] if machine.is_parallel else []
+    return ", ".join(filter(None, (machine.engine, machine.adapter, *threads)))
 
 
 def _row_work(row: RowWork | None) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from webmlc.package.memory_plan import (
     layout,
     scratch_stride,
 )
+from webmlc.target.wasm.emit_module import MACHINE
 from webmlc.target.wasm.threads import RUNNING
 
 Function = Callable[[int, int, int, int], None]
@@ -126,6 +127,7 @@ class WasmExecutor:
         self._words(SLOT_TABLE, slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
         self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
+        self._words(MACHINE, [self.loaded.machine])
         self.bound = binding
         for zone in binding.zones:
             self.bytes[zone.first : zone.last] = PATTERN

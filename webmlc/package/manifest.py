@@ -14,6 +14,7 @@ from typing import Any, Literal
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.machine import Device
+from webmlc.core.machine_class import MachineClass
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Check, Requirement
 from webmlc.schedule.rules import Tuning
@@ -146,6 +147,14 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel on the GPU, and how many workgroups to dispatch."""
+
+    kernel: str
+    workgroups: tuple[Expr, Expr, Expr]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One kernel call, or with `control` a step that decides which step is next.
 
@@ -156,6 +165,8 @@ class Step:
     - `reason`: why a step of a webgpu program runs on the CPU.
     - `displacements`: the bytes from a buffer's start to each argument of a wasm step, or () if
       all are 0. The module adds them, so the manifest does not hold them.
+    - `alternatives`: what a webgpu step launches instead on the machines of a class, by the number
+      of the class. A wasm module contains those of its steps.
     """
 
     device: Device
@@ -168,6 +179,7 @@ class Step:
     reason: str = ""
     control: Control | None = None
     displacements: tuple[int, ...] = ()
+    alternatives: Mapping[int, Launch] = field(default_factory=dict)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -305,12 +317,14 @@ class WeightFile:
 class TunedKernel:
     """A kernel whose schedule was found by measuring. It serves people: no host reads it.
 
-    `variant` is the module that it is a part of (`relaxed`), or `webgpu`.
+    `variant` is the module that it is a part of (`relaxed`), or `webgpu`. `machine` is the number
+    of the class of machines that use it, or 0 for all others.
     """
 
     kernel: str
     variant: str
     tuning: Tuning
+    machine: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +335,9 @@ class Manifest:
     elements. `None` stands for an empty optional. `requirements` are conditions on the symbols of a
     run. `checks` are buffers that count indices out of range. `state_ports` are inputs and outputs
     that states replace. `tuned` are the kernels whose schedules are not the default ones.
-    `typed` says which inputs and outputs are values of the page (`graph/typed`): pixels, or classes
-    with labels.
+    `machines` are the classes of machines for which some kernels have other schedules, numbered
+    from 1. `typed` says which inputs and outputs are values of the page (`graph/typed`): pixels, or
+    classes with labels.
     """
 
     name: str
@@ -337,6 +352,7 @@ class Manifest:
     requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
     tuned: tuple[TunedKernel, ...] = ()
+    machines: tuple[MachineClass, ...] = ()
     state_ports: tuple[StatePort, ...] = ()
     typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

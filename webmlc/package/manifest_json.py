@@ -31,6 +31,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
 from webmlc.core.expr import Const, Expr
 from webmlc.core.machine import Device
+from webmlc.core.machine_class import MachineClass
 from webmlc.graph.ir import Check, Requirement, Rule
 from webmlc.package.json_object import JsonObject
 from webmlc.package.manifest import (
@@ -41,6 +42,7 @@ from webmlc.package.manifest import (
     BufferKind,
     Control,
     File,
+    Launch,
     Manifest,
     Port,
     Program,
@@ -84,6 +86,7 @@ def to_json(manifest: Manifest) -> str:
             {"states": list(map(_state_port, manifest.state_ports))} if manifest.state_ports else {}
         ),
         **({"tuned": list(map(_tuned, manifest.tuned))} if manifest.tuned else {}),
+        **({"machines": list(map(_machine, manifest.machines))} if manifest.machines else {}),
         "weights": {
             "bytes": sum(w.bytes for w in manifest.weights),
             "files": [_weight_file(w) for w in manifest.weights],
@@ -137,7 +140,15 @@ def _state_port(port: StatePort) -> dict[str, Any]:
 
 
 def _tuned(kernel: TunedKernel) -> dict[str, Any]:
-    return {"kernel": kernel.kernel, "variant": kernel.variant, **asdict(kernel.tuning)}
+    machine = {"machine": kernel.machine} if kernel.machine else {}
+    return {"kernel": kernel.kernel, "variant": kernel.variant, **machine, **asdict(kernel.tuning)}
+
+
+def _machine(machine: MachineClass) -> dict[str, Any]:
+    data: dict[str, Any] = {"device": machine.device, "engine": machine.engine}
+    if machine.adapter:
+        data["adapter"] = machine.adapter
+    return {**data, "parallel": True} if machine.is_parallel else data
 
 
 def _weight_file(file: WeightFile) -> dict[str, Any]:
@@ -218,6 +229,11 @@ def _step(
         data["control"] = _control(step.control)
     if step.workgroups is not None:
         data["workgroups"] = _shape(step.workgroups, sizes)
+    if step.alternatives:
+        data["alternatives"] = {
+            str(number): {"kernel": launch.kernel, "workgroups": _shape(launch.workgroups)}
+            for number, launch in step.alternatives.items()
+        }
     if step.reason:
         data["reason"] = step.reason
     return {**data, "origin": list(step.origin)} if step.origin else data
@@ -276,6 +292,7 @@ def from_json(text: str) -> Manifest:
         requirements=_read_requirements(root),
         checks=_read_checks(root),
         tuned=root.objects("tuned", _read_tuned) if "tuned" in root.data else (),
+        machines=root.objects("machines", _read_machine) if "machines" in root.data else (),
         state_ports=root.objects("states", _read_state_port) if "states" in root.data else (),
         typed=root.mapping("typed", _read_typed) if "typed" in root.data else {},
     )
@@ -289,7 +306,14 @@ def _read_symbol(o: JsonObject) -> Symbol:
 
 def _read_tuned(o: JsonObject) -> TunedKernel:
     tuning = Tuning(o.get("changes", dict), o.get("platform", str), o.get("ratio", float))
-    return TunedKernel(o.get("kernel", str), o.get("variant", str), tuning)
+    machine = o.get("machine", int) if "machine" in o.data else 0
+    return TunedKernel(o.get("kernel", str), o.get("variant", str), tuning, machine)
+
+
+def _read_machine(o: JsonObject) -> MachineClass:
+    adapter = o.get("adapter", str) if "adapter" in o.data else ""
+    is_parallel = o.data.get("parallel") is True
+    return MachineClass(_read_device(o), o.get("engine", str), adapter, is_parallel)
 
 
 def _read_typed(o: JsonObject) -> dict[str, Any]:
@@ -432,9 +456,7 @@ def _read_step(
     positions = o.integers("arguments")
     if not all(0 <= position < len(buffers) for position in positions):
         raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
-    workgroups = o.shape("workgroups", sizes) if "workgroups" in o.data else None
-    if workgroups is not None and len(workgroups) != 3:
-        raise PackageError(f"manifest.json: {o.path('workgroups')} does not have three sizes")
+    workgroups = _read_workgroups(o, sizes) if "workgroups" in o.data else None
     return Step(
         device=_read_device(o) if "device" in o.data else program_device,
         kernel=o.get("kernel", str),
@@ -442,10 +464,28 @@ def _read_step(
         outputs=o.get("outputs", int) if "outputs" in o.data else 1,
         symbols=o.strings("symbols") if "symbols" in o.data else (),
         workgroups=workgroups,
+        alternatives=_read_alternatives(o, sizes) if "alternatives" in o.data else {},
         origin=o.strings("origin") if "origin" in o.data else (),
         reason=o.get("reason", str) if "reason" in o.data else "",
         control=_read_control(o) if "control" in o.data else None,
     )
+
+
+def _read_workgroups(o: JsonObject, sizes: Mapping[str, Any]) -> tuple[Expr, Expr, Expr]:
+    workgroups = o.shape("workgroups", sizes)
+    if len(workgroups) != 3:
+        raise PackageError(f"manifest.json: {o.path('workgroups')} does not have three sizes")
+    x, y, z = workgroups
+    return x, y, z
+
+
+def _read_alternatives(step: JsonObject, sizes: Mapping[str, Any]) -> dict[int, Launch]:
+    launches = step.mapping(
+        "alternatives", lambda o: Launch(o.get("kernel", str), _read_workgroups(o, sizes))
+    )
+    if not all(number.isdecimal() for number in launches):
+        raise PackageError(f"manifest.json: {step.path('alternatives')} are not of numbers")
+    return {int(number): launch for number, launch in launches.items()}
 
 
 def _read_control(step: JsonObject) -> Control:

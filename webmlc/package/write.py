@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Device
+from webmlc.core.machine_class import MachineClass
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
 from webmlc.graph.ir import Check, Requirement
@@ -35,6 +36,7 @@ from webmlc.package.manifest import (
     Bind,
     Buffer,
     File,
+    Launch,
     Manifest,
     Port,
     Program,
@@ -57,6 +59,7 @@ from webmlc.package.weights import SHARD_BYTES, write_weights
 
 if TYPE_CHECKING:
     from webmlc.target.kernel_work import Kernel
+    from webmlc.target.wasm.emit_module import Alternatives
     from webmlc.target.wasm.emit_module import Module as WasmModule
     from webmlc.target.webgpu.emit_shaders import Shaders
 
@@ -86,19 +89,24 @@ class ProgramParts:
         """The kernel calls, in order."""
         return tuple(item for item in self.body if isinstance(item, Step))
 
-    def with_code(self, modules: Iterable[WasmModule], shaders: Shaders) -> ProgramParts:
+    def with_code(
+        self, modules: Iterable[WasmModule], shaders: Shaders, alternatives: Alternatives
+    ) -> ProgramParts:
         """Fill in what code generation decided: the scratch size, and the entry point, workgroups
-        and symbols of each WebGPU step.
+        and symbols of each WebGPU step, and those of its alternatives.
         """
         body = []
         for item in self.body:
             if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
                 entry = shaders.entries[item.kernel]
+                others = alternatives.get(item.kernel, {}).items()
+                launches = {number: shaders.entries[name] for number, name in others}
                 item = replace(
                     item,
                     kernel=entry.name,
                     workgroups=entry.workgroups,
                     symbols=entry.symbols,
+                    alternatives={n: Launch(e.name, e.workgroups) for n, e in launches.items()},
                 )
             body.append(item)
         scratch = max((module.scratch_bytes for module in modules), default=0)
@@ -123,6 +131,7 @@ class Parts:
     - `state_ports`: the inputs and outputs that states replace.
     - `typed`: the inputs and outputs that are values of the page.
     - `tuned`: the kernels whose schedules were found by measuring.
+    - `machines`: the classes of machines for which some kernels have other schedules.
     - `kernels`: by device and name. They are not written; they define the work of each step.
     """
 
@@ -142,6 +151,7 @@ class Parts:
     requirements: Sequence[Requirement] = ()
     checks: Sequence[Check] = ()
     tuned: Sequence[TunedKernel] = ()
+    machines: Sequence[MachineClass] = ()
     state_ports: Sequence[StatePort] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
@@ -188,6 +198,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         requirements=_checkable(parts),
         checks=tuple(parts.checks),
         tuned=tuple(parts.tuned),
+        machines=tuple(parts.machines),
         state_ports=tuple(parts.state_ports),
         typed={name: _stored(kind) for name, kind in parts.typed.items()},
     )

@@ -16,9 +16,8 @@ from typing import Any
 
 from webmlc.core.stages import Stage
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.schedule.rules import Chooser, Tuning, default_schedule
+from webmlc.schedule.rules import Chooser, Selection, Tuning, default_schedule
 from webmlc.schedule.rules.rule import Match
-from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.trace import Trace
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.webgpu.emit_shaders import Shaders
@@ -76,18 +75,21 @@ class Recorder:
         if stage.title.endswith(": loops"):
             self.loops = stage
 
-    def choose(self, match: Match) -> tuple[Schedule, Tuning | None]:
-        """Choose a schedule as `chooser` does, and keep its steps.
+    def choose(self, match: Match) -> Selection:
+        """Choose the schedules as `chooser` does, and keep the steps of the one for most machines.
 
         The stage of the kernel's loops precedes this call and names the kernel and its variant.
         """
-        schedule, tuning = self.chooser(match)
+        selection = self.chooser(match)
         if self.loops is not None and self.loops.kernel is not None:
             variant = self.loops.title.partition(":")[0]
             self.schedules[variant, self.loops.kernel] = KernelSchedule(
-                match.rule.name, list(schedule.trace), self.loops.text(), tuning
+                match.rule.name,
+                list(selection.schedule.trace),
+                self.loops.text(),
+                selection.tuning,
             )
-        return schedule, tuning
+        return selection
 
 
 def all_nodes(module: Module) -> Iterator[Node]:

@@ -6,14 +6,19 @@
 A kernel gets the parameters of the confirmed record that serves best: one of the platform that the
 build is for, else one of a similar platform (`Platform.similarity`). A kernel without such a
 record, or whose rule has changed since it was tuned, gets its default schedule.
+
+If the platforms of the build are of several classes of machines, such as two browsers, a kernel has
+an alternative for each class that wants another schedule (`core.machine_class`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from webmlc.core.errors import InternalError, UserError
-from webmlc.schedule.rules import Tuning, default_schedule
+from webmlc.core.machine import Device
+from webmlc.core.machine_class import MachineClass
+from webmlc.schedule.rules import Alternative, Selection, Tuning, default_schedule
 from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.rules.space import changes, from_values, values_of
 from webmlc.schedule.schedule import Schedule
@@ -24,30 +29,36 @@ from webmlc.tune.workers import LOCAL_ENGINES
 
 
 class TunedChooser:
-    """Chooses the schedule of each kernel (`schedule.rules.Chooser`)."""
+    """Chooses the schedules of each kernel (`schedule.rules.Chooser`)."""
 
     def __init__(self, database: Database, platform: str = "") -> None:
         """`platform` is a part of the names of the platforms to build for. Without it, the build is
-        for this machine, or for the only platform that the database has records of.
+        for this machine's CPU, or for the only CPU that the database has records of, and for every
+        GPU.
 
         Raises `UserError` where the database has no platform of that name.
         """
         self.database = database
         self.platforms = _platforms(database, platform)
 
-    def __call__(self, match: Match) -> tuple[Schedule, Tuning | None]:
-        """The best known schedule of a kernel."""
-        record = self._record(match)
-        if record is None:
-            return default_schedule(match)
-        default = match.default()
-        changed = changes(values_of(default), record.parameters)
-        try:
-            schedule = match.build(from_values(default, record.parameters))
-        except InternalError:
-            return default_schedule(match)
-        assert record.ratio is not None
-        return schedule, Tuning(changed, record.platform.key, round(record.ratio, 4))
+    def __call__(self, match: Match) -> Selection:
+        """The best known schedules of a kernel."""
+        default = default_schedule(match)
+        best = self._best(match)
+        if not best:
+            return default
+        chosen = max(best.values(), key=self._rank)
+        schedule, tuning = self._schedule(match, chosen)
+        is_tuned = bool(tuning.changes)
+        alternatives = []
+        for machine, record in best.items():
+            is_built_for = any(machine == machine_class(p, machine.device) for p in self.platforms)
+            if record.parameters == chosen.parameters or not is_built_for:
+                continue
+            other, why = self._schedule(match, record)
+            if why.changes != tuning.changes:
+                alternatives.append(Alternative(machine, other, why))
+        return Selection(schedule, tuning if is_tuned else None, tuple(alternatives))
 
     def algorithms(self) -> dict[str, str]:
         """The best known algorithms of layers, where they are not the default ones."""
@@ -57,21 +68,30 @@ class TunedChooser:
                 best[record.layer] = max(record, best.get(record.layer, record), key=self._rank)
         return {layer: record.name for layer, record in best.items() if record.ratio < 1}
 
-    def _record(self, match: Match) -> Record | None:
-        """The record that serves a kernel best, if it is worth a change."""
+    def _best(self, match: Match) -> Mapping[MachineClass, Record]:
+        """The record that serves a kernel best on each class of machines."""
         key = kernel_key(match.function, match.machine)
-        usable = [
-            record
-            for record in self.database.records(task=key, state="confirmed")
-            if record.ratio is not None
-            and record.rule == match.rule.name
-            and self._similarity(record) > 0
-            and record.parameters in match.space()
-        ]
-        if not usable:
-            return None
-        best = max(usable, key=self._rank)
-        return best if best.ratio is not None and best.ratio < 1 else None
+        best: dict[MachineClass, Record] = {}
+        for record in self.database.records(task=key, state="confirmed"):
+            is_usable = record.ratio is not None and record.rule == match.rule.name
+            if is_usable and self._similarity(record) > 0 and record.parameters in match.space():
+                machine = machine_class(record.platform, record.device)
+                best[machine] = max(record, best.get(machine, record), key=self._rank)
+        return best
+
+    def _schedule(self, match: Match, record: Record) -> tuple[Schedule, Tuning]:
+        """The schedule of a record, and what it changes: nothing if it does not build."""
+        assert record.ratio is not None
+        default = match.default()
+        changed = changes(values_of(default), record.parameters) if record.ratio < 1 else {}
+        platform = record.platform.key
+        try:
+            schedule = match.build(from_values(default, record.parameters)) if changed else None
+        except InternalError:
+            schedule = None
+        if schedule is None:
+            return default_schedule(match).schedule, Tuning({}, platform, 1.0)
+        return schedule, Tuning(changed, platform, round(record.ratio, 4))
 
     def _rank(self, record: Record | AlgorithmRecord) -> tuple[int, bool, str]:
         """How well a record serves the build. Packages are for browsers, so records of the
@@ -85,9 +105,16 @@ class TunedChooser:
         return max((p.similarity(record.platform) for p in self.platforms), default=0)
 
 
+def machine_class(platform: Platform, device: Device) -> MachineClass:
+    """The class of machines that a platform is of: what the loader of a package can know of it."""
+    if device == "webgpu":
+        return MachineClass(device, platform.engine, platform.family)
+    return MachineClass(device, platform.engine, is_parallel=platform.threads > 1)
+
+
 def _platforms(database: Database, name: str) -> Sequence[Platform]:
-    """The platforms of the database that a build is for: those with a name, else those of this
-    machine, else those of similar machines, else the only one.
+    """The platforms of the database that a build is for. Those with a name; without one, all GPUs,
+    and the CPUs of this machine, else those of similar machines, else the only one.
     """
     available = database.platforms()
     if name:
@@ -97,6 +124,8 @@ def _platforms(database: Database, name: str) -> Sequence[Platform]:
             raise UserError(f"--platform {name!r}: {database.path} has records of {names}")
         return chosen
     this_machine = cpu_platform("", "", 1)
-    here = [p for p in available if p.hardware == this_machine.hardware]
-    similar = [p for p in available if this_machine.similarity(p) > 0]
-    return here or similar or (available if len(available) == 1 else [])
+    gpus = database.platforms("webgpu")
+    cpus = [p for p in available if p not in gpus]
+    here = [p for p in cpus if p.hardware == this_machine.hardware]
+    similar = [p for p in cpus if this_machine.similarity(p) > 0]
+    return [*(here or similar or (cpus if len(cpus) == 1 else [])), *gpus]

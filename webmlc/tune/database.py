@@ -190,10 +190,13 @@ class Database:
             for row in self.connection.execute(query):
                 yield AlgorithmRecord(**_fields(row))
 
-    def platforms(self) -> list[Platform]:
-        """The platforms that records are of."""
+    def platforms(self, device: Device | None = None) -> list[Platform]:
+        """The platforms that records are of, or those of the records of one device."""
+        records = "SELECT platform FROM record JOIN task ON task.key = record.task"
+        where = "" if device is None else f" WHERE key IN ({records} WHERE device = ?)"
+        query = f"SELECT description FROM platform{where} ORDER BY key"
         with self._typed_errors():
-            rows = self.connection.execute("SELECT description FROM platform ORDER BY key")
+            rows = self.connection.execute(query, () if device is None else (device,))
             return [platform_of(json.loads(row["description"])) for row in rows]
 
     def merge(self, other: Database) -> int:

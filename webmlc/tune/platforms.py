@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from webmlc.core.errors import UserError
+from webmlc.core.machine_class import adapter_name
 
 _CPU_FEATURES = ("avx512_vnni", "avx_vnni", "avx512f", "avx2", "fma", "asimddp", "i8mm", "asimd")
 """Features of Linux' /proc/cpuinfo that change which schedules are fast."""
@@ -89,9 +90,8 @@ def cpu_platform(engine: str, version: str, threads: int) -> Platform:
 
 def gpu_platform(engine: str, version: str, info: Mapping[str, Any]) -> Platform:
     """An adapter as a platform of an engine; `info` is the adapter's, as WebGPU names it."""
-    vendor, architecture = str(info.get("vendor", "")), str(info.get("architecture", ""))
     hardware = str(info.get("device") or info.get("description") or "")
-    return Platform(engine, version, hardware, " ".join(filter(None, (vendor, architecture))))
+    return Platform(engine, version, hardware, adapter_name(info))
 
 
 def _linux_cpu() -> tuple[str, frozenset[str]]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, Device, Machine
+from webmlc.core.machine_class import MachineClass
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import (
     multiplies_bytes,
@@ -42,13 +43,35 @@ class Tuning:
     ratio: float
 
 
-Chooser = Callable[[Match], tuple[Schedule, Tuning | None]]
-"""Chooses the schedule of a kernel, and says why if it is not the default one."""
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The schedule of a kernel for one class of machines, and why it has it. It may be the default
+    one, if that of other machines is not.
+    """
+
+    machine: MachineClass
+    schedule: Schedule
+    tuning: Tuning
 
 
-def default_schedule(match: Match) -> tuple[Schedule, None]:
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The schedule of a kernel, why it has it if that is not the default one, and those that some
+    classes of machines have instead.
+    """
+
+    schedule: Schedule
+    tuning: Tuning | None = None
+    alternatives: tuple[Alternative, ...] = ()
+
+
+Chooser = Callable[[Match], Selection]
+"""Chooses the schedules of a kernel."""
+
+
+def default_schedule(match: Match) -> Selection:
     """The schedule that a kernel has where nobody searched for a better one."""
-    return schedule_kernel(match.function, match.machine), None
+    return Selection(schedule_kernel(match.function, match.machine))
 
 
 def machine_of(function: LoopFunction, variant: Machine) -> Machine:

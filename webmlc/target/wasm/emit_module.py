@@ -18,6 +18,8 @@ The host fills in the memory:
                 i32 at 132: 1 where thread 0 may not sleep
                 i32 at 256: the base of scratch memory
                 i32 at 260: the bytes of scratch memory per thread
+                i32 at 264: the number of the class of machines that this one is of
+                            (`core.machine_class`), or 0; the host sets it
                 the module uses all other bytes, which are 0 at first
     1024...   slots, an i32 each: slot s, at 1024 + 4·s, holds the address of buffer s or the value
               of a symbol
@@ -45,8 +47,14 @@ from webmlc.target.wasm.share_constants import share_constants
 from webmlc.target.wasm.share_values import share_values
 from webmlc.target.wasm.threads import RUNNING, THREADS
 
+MACHINE = 264
+"""The address of the number of the machine's class, in bytes."""
 SLOTS = 1024
 """The address of the slot table, in bytes: the control area ends there."""
+
+Alternatives = Mapping[str, Mapping[int, str]]
+"""For some kernels, the kernel that replaces it on the machines of a class, by the class's number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +97,14 @@ class Module:
 
 
 def emit_module(
-    kernels: Mapping[str, LoopFunction], steps: Sequence[Step], features: str
+    kernels: Mapping[str, LoopFunction],
+    steps: Sequence[Step],
+    features: str,
+    alternatives: Alternatives | None = None,
 ) -> Module:
-    """Emit the module of `kernels`, without relaxed instructions where `features` is "simd128"."""
+    """Emit the module of `kernels`, without relaxed instructions where `features` is "simd128".
+    A step of a kernel that has `alternatives` calls the one for the machine's class.
+    """
     functions: list[str] = []
     loops: list[str] = []
     scratch = 0
@@ -109,7 +122,8 @@ def emit_module(
         f"(table funcref (elem {' '.join(f'${loop}' for loop in loops)}))",
     ]
     helpers = [remainder.FUNCTION] if any(remainder.HELPER in f for f in functions) else []
-    parts = [*head, *functions, *helpers, _program(kernels, steps), _RUN, _warm(len(loops))]
+    program = _program(kernels, steps, alternatives or {})
+    parts = [*head, *functions, *helpers, program, _RUN, _warm(len(loops))]
     lines = dict(zip(kernels, line_ranges(functions, "\n".join(head).count("\n") + 1), strict=True))
     return Module("\n".join(parts) + ")\n", scratch, lines)
 
@@ -128,7 +142,9 @@ def _printable(kernel: LoopFunction) -> StrengthReduced:
     return replace(reduced, function=share_values(reduced.function))
 
 
-def _program(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
+def _program(
+    kernels: Mapping[str, LoopFunction], steps: Sequence[Step], alternatives: Alternatives
+) -> str:
     """The program: a jump to the first step, after which each step continues with the next
     until `last`.
     """
@@ -144,14 +160,19 @@ def _program(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
     lines.append(f"local.get $first br_table {labels} end")
     for index, step in enumerate(steps):
         lines.append(f"  (if (i32.le_s (local.get $last) (i32.const {index})) (then (return)))")
-        lines += _decide(step, step.control) if step.control else _call(kernels, index, step)
+        if step.control:
+            lines += _decide(step, step.control)
+        else:
+            lines.append(_call(kernels, index, step, alternatives.get(step.kernel, {})))
         if index < len(steps) - 1:
             lines.append("end")
     return "\n".join(lines) + ("))" if has_jumps else ")")
 
 
-def _call(kernels: Mapping[str, LoopFunction], index: int, step: Step) -> list[str]:
-    """The lines of a step that calls a kernel."""
+def _call(
+    kernels: Mapping[str, LoopFunction], index: int, step: Step, alternatives: Mapping[int, str]
+) -> str:
+    """The line of a step that calls a kernel, or the one for the machine's class instead."""
     kernel = kernels[step.kernel]
     parameter_count = len(kernel.params) + len(kernel.symbols)
     if len(step.arguments) != parameter_count:
@@ -159,8 +180,13 @@ def _call(kernels: Mapping[str, LoopFunction], index: int, step: Step) -> list[s
             f"wasm: step {index} gives {len(step.arguments)} arguments to {step.kernel}, "
             f"which takes {parameter_count}"
         )
-    arguments = zip_longest(step.arguments, step.displacements, fillvalue=0)
-    return [f"  (call ${step.kernel} {' '.join(_slot(*argument) for argument in arguments)})"]
+    slots = zip_longest(step.arguments, step.displacements, fillvalue=0)
+    arguments = " ".join(_slot(*slot) for slot in slots)
+    line = f"(call ${step.kernel} {arguments})"
+    for number, name in alternatives.items():
+        is_of_class = f"(i32.eq (i32.load offset={MACHINE} (i32.const 0)) (i32.const {number}))"
+        line = f"(if {is_of_class} (then (call ${name} {arguments})) (else {line}))"
+    return f"  {line}"
 
 
 def _decide(step: Step, control: ModuleControl) -> list[str]:
