@@ -16,7 +16,10 @@ import pytest
 import webmlc
 from tests import command_line
 from tests.tune.small_search import MODEL
+from webmlc.schedule.rules import Selection, Tuning
+from webmlc.schedule.rules.rule import Match
 from webmlc.tune import json_lines
+from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.json_lines import shipped
 from webmlc.tune.platforms import Platform
@@ -234,3 +237,28 @@ def test_a_missing_database_says_how_to_make_one(run: Run, model: Path, tmp_path
     assert code == 2
     assert "webmlc tune MODEL --database" in error
     assert not (tmp_path / "p").exists()
+
+
+def test_a_tuned_package_is_checked(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tunings: list[Tuning | None] = []
+    choose = TunedChooser.__call__
+
+    def noting(self: TunedChooser, match: Match) -> Selection:
+        selection = choose(self, match)
+        tunings.append(selection.tuning)
+        return selection
+
+    monkeypatch.setattr(TunedChooser, "__call__", noting)
+    database = tmp_path / "tuned.db"
+    platform = local_platform("wasmtime", 1)
+    with Database(database) as records:
+        records.add([record_of(model, platform, 0.5)])
+    code, out, _ = run("check", model, "--tuned", database, "--platform", "wasmtime", "--json")
+    assert code == 0
+    assert json.loads(out)["verdict"] == "passed"
+    assert any(tuning is not None for tuning in tunings), "the check is of a tuned kernel"
+    code, _, error = run("check", model, "--platform", "wasmtime")
+    assert code == 2
+    assert "--platform: it chooses among the records of --tuned FILE" in error

@@ -29,6 +29,7 @@ from webmlc.cli.console import (
 )
 from webmlc.cli.options import (
     AsJson,
+    BuildPlatform,
     ConstantInputs,
     Context,
     Dimensions,
@@ -40,6 +41,7 @@ from webmlc.cli.options import (
     StateChoice,
     TargetChoice,
     Tokenizer,
+    Tuned,
     dimensions,
 )
 from webmlc.cli.quantise import measured_loss
@@ -122,22 +124,8 @@ def build(
     ] = None,
     dim: Dimensions = [],  # noqa: B006
     context: Context = None,
-    tuned: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE|shipped",
-            help="Use the schedules that `webmlc tune` kept in this file, or those that come with "
-            "webmlc.",
-        ),
-    ] = None,
-    platform: Annotated[
-        str,
-        typer.Option(
-            help="With --tuned: a part of the name of the platform to build for (webmlc tune "
-            "--list).",
-            show_default="this machine",
-        ),
-    ] = "",
+    tuned: Tuned = None,
+    platform: BuildPlatform = "",
     tune_for: Annotated[
         str | None,
         typer.Option(

@@ -108,6 +108,23 @@ Inputs = Annotated[
     typer.Option(help="A .npz file of inputs. Inputs that it does not contain are random."),
 ]
 
+Tuned = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE|shipped",
+        help="Use the schedules that `webmlc tune` kept in this file, or those that come with "
+        "webmlc.",
+    ),
+]
+BuildPlatform = Annotated[
+    str,
+    typer.Option(
+        "--platform",
+        help="With --tuned: a part of the name of the platform to build for (webmlc tune --list).",
+        show_default="this machine",
+    ),
+]
+
 
 def dimensions(texts: list[str]) -> dict[str, int]:
     """The sizes of `--dim NAME=SIZE`. Raises `UserError` for another form."""

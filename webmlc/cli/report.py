@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from webmlc.cli.console import StageProgress, console, number
-from webmlc.cli.options import ConstantInputs, Context, Dimensions, TargetChoice, dimensions
+from webmlc.cli.options import (
+    ConstantInputs,
+    Context,
+    Dimensions,
+    TargetChoice,
+    Tuned,
+    dimensions,
+)
 from webmlc.cli.tune import chooser
 
 
@@ -29,10 +36,7 @@ def report(
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
     context: Context = None,
-    tuned: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE|shipped", help="Use the schedules of `webmlc tune`."),
-    ] = None,
+    tuned: Tuned = None,
 ) -> None:
     """Write a page that shows a model's nodes, kernels, code, memory and times.
 

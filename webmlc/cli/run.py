@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 from webmlc.cli.console import StageProgress, console, escape, print_json, print_table
 from webmlc.cli.options import (
     AsJson,
+    BuildPlatform,
     ConstantInputs,
     Device,
     DeviceChoice,
@@ -23,8 +24,10 @@ from webmlc.cli.options import (
     PageOutputs,
     Seed,
     Threads,
+    Tuned,
     dimensions,
 )
+from webmlc.cli.tune import chooser
 from webmlc.core.stages import Watcher
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from webmlc.graph.typed.options import ValueOptions
     from webmlc.host.load import Model as LoadedModel
     from webmlc.host.try_model import Build
+    from webmlc.schedule.rules import Chooser
 
 
 def run(
@@ -76,6 +80,8 @@ def check(
         float,
         typer.Option(help="Largest error to accept, relative to an output's largest magnitude."),
     ] = 1e-3,
+    tuned: Tuned = None,
+    platform: BuildPlatform = "",
     as_json: AsJson = False,
 ) -> None:
     """Compare the results of a model with those of onnxruntime (or of onnx.reference).
@@ -86,8 +92,10 @@ def check(
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
 
-    with StageProgress(f"Checking {model.name}", quiet=as_json) as advance:
-        build_package = _build_for(device, advance)
+    with ExitStack() as stack:
+        choose, algorithms = chooser(stack, tuned, platform)
+        advance = stack.enter_context(StageProgress(f"Checking {model.name}", quiet=as_json))
+        build_package = _build_for(device, advance, choose, algorithms)
         sizes, constants = dimensions(dim), read_constants(constant)
         result = check_model(
             model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
@@ -152,9 +160,17 @@ def _loaded(
         yield model
 
 
-def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
-    """Return a function that builds a model for one device into a folder, with some options."""
+def _build_for(
+    device: DeviceChoice,
+    on_stage: Watcher | None = None,
+    choose: Chooser | None = None,
+    algorithms: Mapping[str, str] | None = None,
+) -> Build:
+    """Return a function that builds a model for one device into a folder, with some options.
+    Without `choose`, kernels have their default schedules.
+    """
     from webmlc.compile import build as build_package
+    from webmlc.schedule.rules import default_schedule
 
     def build_one(
         model: Path,
@@ -172,6 +188,8 @@ def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
             constants=constants,
             inputs=inputs,
             outputs=outputs,
+            choose=choose or default_schedule,
+            algorithms=algorithms,
             on_stage=on_stage,
         )
 
