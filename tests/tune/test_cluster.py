@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -18,61 +17,27 @@ from webmlc.core.errors import UserError
 from webmlc.tune import feeder, slots
 from webmlc.tune.cluster import run_worker, work_on_cluster
 from webmlc.tune.database import Database
+from webmlc.tune.local_scheduler import Process, local_scheduler, python_process
 from webmlc.tune.search import Options, Search
 from webmlc.tune.strategies import identity
 
 WAIT_SECONDS = 30.0
 """Seconds in which a process must end that has a reason to."""
 OPTIONS = Options("random", 600, measurements=8, protocol=QUICK)
-SCHEDULER = """
-import asyncio, distributed, logging
-
-async def serve():
-    logging.disable()
-    async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-        print(scheduler.address, flush=True)
-        await scheduler.finished()
-
-asyncio.run(serve())
-"""
-
-Process = subprocess.Popen[str]
-
-
-@contextmanager
-def process(*arguments: str) -> Iterator[Process]:
-    """A process of Python, which is killed in the end. Ctrl-C ends it, even where these tests run
-    in the background of a shell, which lets their processes ignore it.
-    """
-    with subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
-def first_line(started: Process) -> str:
-    """The first line that a process prints."""
-    assert started.stdout is not None
-    return started.stdout.readline().strip()
 
 
 @contextmanager
 def cluster(workers: int) -> Iterator[tuple[str, Process, list[Process]]]:
     """The address of a scheduler, its process, and those of workers that have joined it."""
-    with process("-c", SCHEDULER) as scheduler, ExitStack() as stack:
-        address = first_line(scheduler)
+    with local_scheduler() as (address, scheduler), ExitStack() as stack:
         command = ("-m", "webmlc", "tune-worker", "--scheduler", address)
-        members = [stack.enter_context(process(*command)) for _ in range(workers)]
-        for member in members:
-            line = first_line(member)
+        members = []
+        for _ in range(workers):
+            member, line = stack.enter_context(python_process(*command))
+            members.append(member)
             assert line.startswith("wasmtime / ")
-            assert line.endswith(f": measures 1 trial at a time for {address}")
+            task = f": measures 1 trial at a time for {address}"
+            assert line.endswith(f"{task}, and listens on 127.0.0.1")
         yield address, scheduler, members
 
 
@@ -142,6 +107,37 @@ def test_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
             work_on_cluster(Search(small_tasks(), Options()), address, "wasm")
     with pytest.raises(UserError, match=f"--scheduler {address}: no Dask scheduler answers"):
         run_worker(address, "wasmtime", 1)
+
+
+def test_a_scheduler_of_another_machine_needs_an_address_that_it_reaches() -> None:
+    for address in ("tcp://192.0.2.1:8786", "tcp://[2001:db8::1]:8786"):
+        reason = re.escape(f"--listen: the scheduler {address} is on another machine")
+        with pytest.raises(UserError, match=reason):
+            run_worker(address, "wasmtime", 1)
+
+
+def test_a_worker_listens_on_the_loopback_interface_alone(
+    pair: tuple[str, list[Process]],
+) -> None:
+    _, (_, member) = pair
+    addresses = listening(member.pid)
+    assert addresses
+    assert all(ip_address(address).is_loopback for address in addresses)
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses on which a process listens: those of its sockets in Linux' tables."""
+    links = Path(f"/proc/{pid}/fd").iterdir()
+    inodes = {str(link.readlink()).removeprefix("socket:[").rstrip("]") for link in links}
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *fields = line.split()
+            if state == "0A" and fields[5] in inodes:
+                words = bytes.fromhex(local.partition(":")[0])
+                groups = [words[i : i + 4][::-1] for i in range(0, len(words), 4)]
+                addresses.add(str(ip_address(b"".join(groups))))
+    return addresses
 
 
 def test_an_unknown_engine_is_refused() -> None:

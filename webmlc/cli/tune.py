@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from webmlc.frontend.bind_constants import Constants
     from webmlc.schedule.rules import Chooser
 
+LOOPBACK = "127.0.0.1"
+"""The address that only this machine reaches."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SHIPPED = Path("shipped")
 """`--tuned shipped` means the records that come with webmlc."""
@@ -56,7 +58,7 @@ def address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal():
         raise UserError(f"--listen {text!r}: write HOST:PORT, for instance 0.0.0.0:8000")
-    return host or "127.0.0.1", int(port)
+    return host or LOOPBACK, int(port)
 
 
 def tune(
@@ -231,11 +233,22 @@ def tune_worker(
     threads: Annotated[
         int, typer.Option(min=1, help="Trials that are measured at the same time.")
     ] = 1,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="The address of this machine at which the scheduler reaches the worker. Everyone "
+            "who reaches it can run code here: name one of a network that you trust.",
+        ),
+    ] = LOOPBACK,
 ) -> None:
-    """Measure for a `webmlc tune --scheduler` of another machine, until that scheduler ends."""
+    """Measure for a `webmlc tune --scheduler`, until that scheduler ends.
+
+    The worker says on which address it listens. A scheduler on another machine needs --listen.
+    """
     from webmlc.tune.cluster import run_worker
 
-    run_worker(scheduler, engine, threads)
+    run_worker(scheduler, engine, threads, listen)
 
 
 def _manage(

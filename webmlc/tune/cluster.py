@@ -1,7 +1,7 @@
 """Measure on many machines: the workers of a Dask cluster.
 
     dask scheduler                                                   # on one machine
-    webmlc tune-worker --scheduler tcp://HOST:8786                   # on each machine
+    webmlc tune-worker --scheduler tcp://HOST:8786 --listen ADDRESS  # on each machine
     webmlc tune model.onnx --scheduler tcp://HOST:8786               # anywhere
 
 `feeder` hands out the jobs, and `slots` is what runs on each machine. Both need dask.distributed,
@@ -14,6 +14,7 @@ import logging
 
 from webmlc.core.errors import UserError
 from webmlc.core.machine import Device
+from webmlc.host.serve import HOST
 from webmlc.tune.search import Search
 
 
@@ -29,15 +30,16 @@ def work_on_cluster(search: Search, scheduler: str, device: Device) -> None:
         feeder.work()
 
 
-def run_worker(scheduler: str, engine: str, threads: int) -> None:
-    """Measure `threads` trials at a time for a scheduler until it ends, or until Ctrl-C.
+def run_worker(scheduler: str, engine: str, threads: int, address: str = HOST) -> None:
+    """Measure `threads` trials at a time for a scheduler until it ends, or until Ctrl-C. The worker
+    listens on `address`, at which the scheduler must reach it.
 
     Raises `UserError` if the engine cannot be used here, or if no scheduler answers.
     """
     _prepare_distributed()
     from webmlc.tune.slots import engine_slots, serve
 
-    serve(scheduler, engine_slots(engine, threads))
+    serve(scheduler, engine_slots(engine, threads), address)
 
 
 def _prepare_distributed() -> None:

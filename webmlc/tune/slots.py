@@ -13,15 +13,18 @@ alone.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from urllib.parse import urlsplit
 
 import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from webmlc.core.errors import UserError
+from webmlc.host.serve import HOST
 from webmlc.tune.platforms import Platform
 from webmlc.tune.trial import Measurement, Trial
 from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, Worker, WorkerFailed
@@ -118,25 +121,48 @@ def engine_slots(engine: str, count: int) -> Slots:
     return Slots(partial(ProcessWorker, engine), count)
 
 
-def serve(scheduler: str, slots: Slots) -> None:
-    """Measure for a scheduler until it ends, or until Ctrl-C.
+def serve(scheduler: str, slots: Slots, address: str = HOST) -> None:
+    """Measure for a scheduler until it ends, or until Ctrl-C. The scheduler, and everyone else who
+    reaches `address`, can connect to this worker.
 
-    Raises `UserError` if an engine cannot be used here, or if no scheduler answers.
+    Raises `UserError` if an engine cannot be used here, if no scheduler answers, or if it is on
+    another machine, which cannot connect to a loopback address.
     """
+    host = urlsplit(scheduler).hostname
+    if address == HOST and host is not None and not _is_here(host):
+        raise UserError(
+            f"--listen: the scheduler {scheduler} is on another machine, and this worker listens "
+            f"on {HOST} only. Name the address of this machine that the scheduler reaches."
+        )
     try:
         platform = slots.platform(1)
-        asyncio.run(_serve(scheduler, slots, platform))
+        asyncio.run(_serve(scheduler, slots, platform, address))
     except KeyboardInterrupt:
         return
     finally:
         slots.stop()
 
 
-async def _serve(scheduler: str, slots: Slots, platform: Platform) -> None:
+def _is_here(host: str) -> bool:
+    """True if an address is one of this machine's, or cannot be found at all."""
+    try:
+        (family, *_, place), *_ = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return True  # connecting to it says why
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(place)  # no machine may bind the address of another one
+        except OSError:
+            return False
+    return True
+
+
+async def _serve(scheduler: str, slots: Slots, platform: Platform, address: str) -> None:
     """Join a scheduler, and return when it has ended."""
     try:
         worker = await distributed.Worker(
             scheduler,
+            host=address,
             nthreads=slots.count,
             plugins=(slots,),
             death_timeout=CONNECT_SECONDS,
@@ -146,7 +172,8 @@ async def _serve(scheduler: str, slots: Slots, platform: Platform) -> None:
         raise no_scheduler(scheduler, error.__cause__ or error) from error
     async with worker:
         trials = "1 trial" if slots.count == 1 else f"{slots.count} trials"
-        print(f"{platform.key}: measures {trials} at a time for {scheduler}", flush=True)
+        task = f"measures {trials} at a time for {scheduler}"
+        print(f"{platform.key}: {task}, and listens on {address}", flush=True)
         await worker.finished()
 
 
