@@ -23,7 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from webmlc.loops.count_work import count_work
-from webmlc.tune.search import Options, Search
+from webmlc.tune.candidate_builder import CandidateBuilder
+from webmlc.tune.search import Search
+from webmlc.tune.task_search import Options
 from webmlc.tune.tasks import Task, read_graph
 from webmlc.tune.workers import ProcessWorker, ignore_interrupts, work
 
@@ -67,13 +69,13 @@ def main(
         table.add_column(heading)
     figures = []
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as builders:
+    with ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as processes:
         worker = ProcessWorker("wasmtime")
         for name in names.split(","):
             task = task_of(name)
             for strategy in strategies.split(","):
                 options = Options(strategy, 3600, measurements=measurements, seed=seed, cold=True)
-                search = Search([task], options, None, 1, builders)
+                search = Search([task], options, builder=CandidateBuilder(1, processes))
                 work(search, worker)
                 (searched,) = search.all_searches()
                 curve = searched.curve

@@ -13,43 +13,31 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import onnx.parser
 
 from webmlc.schedule.rules.space import Values, values_of
-from webmlc.tune import search as search_module
-from webmlc.tune.candidates import Candidate, candidate, make_trial
+from webmlc.tune.candidate_builder import CandidateBuilder
+from webmlc.tune.candidates import Candidate, candidate
 from webmlc.tune.cluster import work_on_cluster
+from webmlc.tune.local_scheduler import local_scheduler, python_process
 from webmlc.tune.platforms import Platform
-from webmlc.tune.search import BATCH, Options, Search
+from webmlc.tune.search import Search
 from webmlc.tune.slots import Slots, serve
 from webmlc.tune.strategies import identity
+from webmlc.tune.task_search import BATCH, Options
 from webmlc.tune.tasks import Task, read_graph
-from webmlc.tune.trial import Measurement, Trial
+from webmlc.tune.trial import Measurement, Protocol, Trial
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[64,96] a, float[96,32] b) => (float[64,32] y) { y = MatMul(a, b) }"""
 TRIALS = 3
 """Trials of candidates in each task. One of the control comes before them, and one that confirms
 the winner after them."""
-SCHEDULER = """
-import asyncio, distributed
-
-async def serve():
-    async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-        print(scheduler.address, flush=True)
-        await scheduler.finished()
-
-asyncio.run(serve())
-"""
 
 
 class SleepingWorker:
@@ -70,69 +58,47 @@ class SleepingWorker:
         """There is nothing to stop."""
 
 
-class PrebuiltCandidates(Executor):
-    """Builders that return at once: each member of the space is the same kernel under another
-    text.
+class PrebuiltCandidates(CandidateBuilder):
+    """A builder that returns at once: each member of the space is the same kernel under another
+    text, and each number of candidates has one trial.
     """
 
     def __init__(self, task: Task) -> None:
+        super().__init__()
         self.candidate = candidate(task, values_of(task.match.default()))
+        self.trials: dict[int, Trial] = {}
 
-    def map(
-        self,
-        function: Callable[..., Any],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[Candidate]:
-        """A candidate for each task and its values."""
-        _, members = iterables
-        return map(self._candidate, members)
+    def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate]:
+        """A candidate for each member."""
+        return (replace(self.candidate, values=v, text=identity(v)) for v in members)
 
-    def _candidate(self, values: Values) -> Candidate:
-        return replace(self.candidate, values=values, text=identity(values))
-
-
-def prebuilt_trials(task: Task) -> Callable[..., Trial]:
-    """A function like `make_trial` that builds one trial for each number of candidates."""
-    control = candidate(task, values_of(task.match.default()))
-    trials: dict[int, Trial] = {}
-
-    def trial(_: Task, candidates: tuple[Candidate, ...], threads: int, protocol: Any) -> Trial:
+    def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
+        """A trial of as many candidates."""
         count = len(candidates)
-        if count not in trials:
-            trials[count] = make_trial(task, [control] * count, threads)
-        return replace(trials[count], protocol=protocol)
+        if count not in self.trials:
+            self.trials[count] = super().trial(task, [self.candidate] * count, protocol)
+        return replace(self.trials[count], protocol=protocol)
 
-    return trial
-
-
-@contextmanager
-def process(*arguments: str) -> Iterator[str]:
-    """A process of Python, and the first line that it prints."""
-    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout is not None
-            yield child.stdout.readline().strip()
-        finally:
-            child.kill()
+    def model_trial(
+        self, tasks: Sequence[Task], sets: Sequence[Sequence[Candidate]]
+    ) -> Trial | None:
+        """None: the overhead is that of trials of kernels."""
+        return None
 
 
 def measure(processes: int, slots: int, seconds: float) -> None:
     """Print the ideal time of a search, its real time, and the overhead."""
     task = read_graph(onnx.parser.parse_model(MODEL), "wasm", {}).tasks()[-1]
-    search_module.make_trial = prebuilt_trials(task)
     tasks = [replace(task, key=f"task {number}") for number in range(slots)]
     options = Options("random", 1e9, measurements=TRIALS * BATCH)
-    search = Search(tasks, options, builders=PrebuiltCandidates(task))
+    search = Search(tasks, options, builder=PrebuiltCandidates(task))
     for number in range(processes):  # the controls of each platform
-        search._of_platform(SleepingWorker(f"machine {number}", seconds).platform)
+        search.join(SleepingWorker(f"machine {number}", seconds).platform)
     with ExitStack() as stack:
-        scheduler = stack.enter_context(process("-c", SCHEDULER))
+        scheduler, _ = stack.enter_context(local_scheduler())
         for number in range(processes):
             arguments = ("--join", scheduler, "--number", str(number), "--slots", str(slots))
-            stack.enter_context(process(__file__, *arguments, "--seconds", str(seconds)))
+            stack.enter_context(python_process(__file__, *arguments, "--seconds", str(seconds)))
         work_on_cluster(search, scheduler, "wasm")
         real = time.monotonic() - search.started
     rounds = TRIALS + 2

@@ -10,7 +10,8 @@ import onnx
 import onnx.parser
 
 from webmlc.tune.platforms import Platform
-from webmlc.tune.search import BATCH, Options, Search
+from webmlc.tune.search import Search
+from webmlc.tune.task_search import BATCH, Options
 from webmlc.tune.tasks import Task, read_graph
 from webmlc.tune.trial import Measurement, Trial
 from webmlc.tune.workers import work

@@ -17,7 +17,8 @@ from webmlc.tune.algorithm_search import Variants, plan
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database
 from webmlc.tune.platforms import Platform
-from webmlc.tune.search import Options, Search, TaskSearch
+from webmlc.tune.search import Search
+from webmlc.tune.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Graph, read_graph
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.1, (32, 32, 3, 3)).astype(np.float32)

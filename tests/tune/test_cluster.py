@@ -18,8 +18,9 @@ from webmlc.tune import feeder, slots
 from webmlc.tune.cluster import run_worker, work_on_cluster
 from webmlc.tune.database import Database
 from webmlc.tune.local_scheduler import Process, local_scheduler, python_process
-from webmlc.tune.search import Options, Search
+from webmlc.tune.search import Search
 from webmlc.tune.strategies import identity
+from webmlc.tune.task_search import Options
 
 WAIT_SECONDS = 30.0
 """Seconds in which a process must end that has a reason to."""

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from tests.tune.small_search import FixedWorker, small_search, small_tasks
 from webmlc.tune.progress import PLAIN_SECONDS, REFRESHES, Progress
-from webmlc.tune.search import Options, Search
+from webmlc.tune.search import Search
+from webmlc.tune.task_search import Options
 from webmlc.tune.workers import work
 
 

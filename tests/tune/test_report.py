@@ -12,7 +12,8 @@ import pytest
 from tests.tune.small_search import CONFIRMED_RATIO, CONTROL_MS, PLATFORM, small_search, small_tasks
 from webmlc.tune.outcomes import limit_of, outcomes_of, work_of
 from webmlc.tune.report import rows_of, write_report
-from webmlc.tune.search import Options, Search, TaskSearch
+from webmlc.tune.search import Search
+from webmlc.tune.task_search import Options, TaskSearch
 
 
 class PageParser(HTMLParser):

@@ -11,31 +11,32 @@ import pytest
 from tests.tune.small_search import CONTROL_MS, FAILED, PLATFORM, FixedWorker, small_tasks
 from webmlc.tune.candidates import Candidate
 from webmlc.tune.database import Database
-from webmlc.tune.search import BATCH, Job, Options, Search, TaskSearch, is_faster, relative_time
+from webmlc.tune.search import Search, TaskJob
 from webmlc.tune.strategies import identity
+from webmlc.tune.task_search import BATCH, Options, TaskSearch, is_faster, relative_time
 from webmlc.tune.trial import Measurement, Trial
 from webmlc.tune.workers import WorkerFailed, work
 
 OPTIONS = Options("random", seconds=600, measurements=2 * BATCH)
 
 
-def first_trial(search: Search) -> Job:
+def first_trial(search: Search) -> TaskJob:
     """The first job with candidates; the defaults are measured before it."""
     worker = FixedWorker()
     while True:
         job = search.next_job(PLATFORM)
-        assert isinstance(job, Job)
+        assert isinstance(job, TaskJob)
         if len(job.candidates) > 1:
             return job
         search.finish(job, worker.measure(job.trial, 1))
 
 
-def texts(job: Job) -> set[str]:
+def texts(job: TaskJob) -> set[str]:
     """The code of a job's candidates, without the control's."""
     return {candidate.text for candidate in job.candidates[1:]}
 
 
-def search_of(job: Job) -> TaskSearch:
+def search_of(job: TaskJob) -> TaskSearch:
     """The search that a job belongs to."""
     return job.search
 
@@ -45,7 +46,7 @@ def test_a_trial_that_is_given_back_is_measured_by_another_worker() -> None:
     job = first_trial(search)
     search.give_back(job)
     again = search.next_job(PLATFORM)
-    assert isinstance(again, Job)
+    assert isinstance(again, TaskJob)
     assert texts(again) == texts(job)
     worker = FixedWorker()
     search.finish(job, worker.measure(job.trial, 1))  # the lost worker answers after all
@@ -89,7 +90,7 @@ def test_a_candidate_that_crashes_is_disqualified_and_the_others_are_not(tmp_pat
 def test_a_default_that_cannot_run_ends_the_search_of_its_task() -> None:
     search = Search(small_tasks(), OPTIONS)
     job = search.next_job(PLATFORM)
-    assert isinstance(job, Job)
+    assert isinstance(job, TaskJob)
     search.fail(job, "no relaxed SIMD here")
     searched = search_of(job)
     assert searched.failure == "no relaxed SIMD here"

@@ -10,7 +10,9 @@
 - `tasks`: the kernels of a model. `candidates`: members of their spaces as code.
 - `trial`: candidates that are measured together. `engines`, `page`: what measures them.
 - `strategies`, `cost_model`, `model_search`: which members to measure next.
-- `search`: the search of all tasks. `workers`, `listen`, `cluster`: who measures for it.
+- `search`, `task_search`: the search of all tasks, and that of one. `candidate_builder` builds what
+  they measure, and `comparison` decides what the model keeps.
+- `workers`, `listen`, `cluster`: who measures for a search.
 - `database`, `choose`: what was measured, and how a build uses it.
 - `outcomes`: what a search achieved. `progress` shows it in the terminal, `report` on a page.
 """

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from webmlc.tune.search import TaskSearch
+from webmlc.tune.task_search import TaskSearch
 from webmlc.tune.tasks import Graph, Task
 
 WORTHWHILE = 0.95

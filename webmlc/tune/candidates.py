@@ -90,7 +90,7 @@ def make_trial(
 ) -> Trial:
     """The trial of some candidates; the first is the control."""
     trial = replace(
-        _buffers(task),
+        buffers_of(task),
         threads=threads,
         candidates=len(candidates),
         tolerance=0.0 if is_exact(task.match.function) else INEXACT_TOLERANCE,
@@ -119,7 +119,7 @@ def is_exact(function: LoopFunction) -> bool:
     return True
 
 
-def _buffers(task: Task) -> Trial:
+def buffers_of(task: Task) -> Trial:
     """A trial without candidates: a buffer for each parameter of the task's kernel, and several for
     each constant. They are placed from byte 0 on.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from webmlc.schedule.rules.space import Value, Values, changes
 from webmlc.target.kernel_work import Kernel, KernelWork, kernel_work
-from webmlc.tune.search import TaskSearch
+from webmlc.tune.task_search import TaskSearch
 
 PER_MILLISECOND = 1e6
 """Operations, or bytes, of a millisecond at one giga-operation, or gigabyte, per second."""

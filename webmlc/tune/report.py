@@ -41,7 +41,7 @@ from webmlc.tune.outcomes import (
 from webmlc.tune.platforms import Platform
 from webmlc.tune.quantities import budget, count, digits, duration, percent, times
 from webmlc.tune.report_charts import TARGET_SHARE, bar, curve, lowest_tick, share_chart
-from webmlc.tune.search import Options, TaskSearch
+from webmlc.tune.task_search import Options, TaskSearch
 
 DEVICES = {"wasm": "WebAssembly", "webgpu": "WebGPU"}
 """The names of devices that people know."""

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from webmlc.tune.markup import element
 from webmlc.tune.outcomes import Outcome
 from webmlc.tune.quantities import digits
-from webmlc.tune.search import TaskSearch
+from webmlc.tune.task_search import TaskSearch
 
 CURVE_WIDTH, CURVE_HEIGHT = 240, 132
 """The size of a curve, in CSS pixels where a column has that width."""

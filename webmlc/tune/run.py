@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,12 +23,14 @@ from webmlc.host.serve import HOST
 from webmlc.tune.algorithm_search import plan
 from webmlc.tune.browsers import ENGINES as BROWSERS
 from webmlc.tune.browsers import is_installed
+from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.database import AlgorithmRecord, Database
 from webmlc.tune.pages import PageServer
 from webmlc.tune.report import write_report
-from webmlc.tune.search import Options, Search, TaskSearch, gain
+from webmlc.tune.search import Search, gain
 from webmlc.tune.strategies import STRATEGIES
+from webmlc.tune.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Graph, read_graph
 from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, ignore_interrupts, work
 from webmlc.version import VERSION
@@ -93,8 +95,9 @@ def run(request: Request) -> Result:
     context = multiprocessing.get_context("spawn")
     with (
         Database(request.database) as records,
-        ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as builders,
+        ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as processes,
     ):
+        builder = CandidateBuilder(request.threads, processes)
         graph = read_graph(
             model,
             device,
@@ -102,11 +105,11 @@ def run(request: Request) -> Result:
             constants=request.constants,
             features=request.variant,
         )
-        algorithms, was_interrupted = _search_algorithms(graph, request, options, records, builders)
+        algorithms, was_interrupted = _search_algorithms(graph, request, options, records, builder)
         tasks = graph.tasks({layer: algorithm for layer, (algorithm, _) in algorithms.items()})
         if not tasks:
             raise UserError(f"{name}: no kernel of this model has a schedule to search")
-        search = Search(tasks, options, records, request.threads, builders, request.on_change)
+        search = Search(tasks, options, records, builder, request.on_change)
         if was_interrupted:
             search.end_budget()
         was_interrupted |= _until_interrupted(search, request)
@@ -118,7 +121,7 @@ def run(request: Request) -> Result:
 
 
 def _search_algorithms(
-    graph: Graph, request: Request, options: Options, records: Database, builders: Executor
+    graph: Graph, request: Request, options: Options, records: Database, builder: CandidateBuilder
 ) -> tuple[dict[str, tuple[str, float]], bool]:
     """The faster algorithms of the model's layers, which the database keeps; and whether the user
     interrupted the search.
@@ -131,7 +134,7 @@ def _search_algorithms(
     if not variants.variants:
         return {}, False
     survey = replace(options, measurements=0)
-    search = Search(variants.tasks, survey, None, request.threads, builders)
+    search = Search(variants.tasks, survey, None, builder)
     if _until_interrupted(search, request):
         return {}, True
     chosen = variants.choose(search.all_searches())

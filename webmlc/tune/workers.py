@@ -177,7 +177,7 @@ def work(search: Search, worker: Worker) -> None:
 
 def seconds_for(job: Job) -> float:
     """The seconds that a trial may take: many times what the control's time suggests."""
-    protocol, control = job.trial.protocol, job.search.control_ms
+    protocol, control = job.trial.protocol, job.expected_ms
     if math.isnan(control):  # not measured yet
         return 10 * LEAST_SECONDS
     sample = max(protocol.sample_ms, control * len(job.trial.calls))

@@ -1,0 +1,45 @@
+"""Build candidates, and the trials that measure them: what a search does between two trials.
+
+    builder = CandidateBuilder(threads=1, processes=ProcessPoolExecutor())
+    candidates = builder.build([task, task], [values, other_values])
+    trial = builder.trial(task, [control, *candidates], protocol)
+
+A search without kernels, such as one that a test or a benchmark makes up, has a builder of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+
+from webmlc.schedule.rules.space import Values
+from webmlc.tune.candidates import Candidate, make_trial, try_candidate
+from webmlc.tune.model_trial import model_trial
+from webmlc.tune.tasks import Task
+from webmlc.tune.trial import Protocol, Trial
+
+
+class CandidateBuilder:
+    """Builds candidates in this process, or side by side in `processes`. Kernels run with `threads`
+    threads.
+    """
+
+    def __init__(self, threads: int = 1, processes: Executor | None = None) -> None:
+        self.threads, self.processes = threads, processes
+
+    def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate | None]:
+        """A member of each task's space as code, `None` where it cannot be built."""
+        build = map if self.processes is None else self.processes.map
+        return iter(build(try_candidate, tasks, members))
+
+    def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
+        """The trial of some candidates; the first is the control."""
+        return make_trial(task, candidates, self.threads, protocol)
+
+    def model_trial(
+        self, tasks: Sequence[Task], sets: Sequence[Sequence[Candidate]]
+    ) -> Trial | None:
+        """The trial of a whole model with some sets of schedules; `None` if it needs too much
+        memory.
+        """
+        return model_trial(tasks, sets, self.threads)

@@ -1,0 +1,204 @@
+"""A trial of a whole model: all of its kernels, with different sets of schedules.
+
+In: for each task, the candidate that each set has for it. Out: a `Trial`, whose candidates are the
+sets. A kernel that is faster alone may not be so beside others, and small gains may be noise: this
+trial measures what a build would gain.
+
+    trial = model_trial(tasks, [controls, winners], threads=1, protocol=MODEL_PROTOCOL)
+
+Each candidate calls every kernel as often as a run of the model does. Calls read constants of
+their own (`candidates.buffers_of`), and share the inputs and the outputs: no call reads what
+another one wrote, because numbers that pass through many kernels may overflow. Results are not
+compared; each candidate was checked in a trial of its kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.dtypes import DType
+from webmlc.core.machine import PAGE_BYTES
+from webmlc.loops.ir import LoopFunction
+from webmlc.package.memory_plan import PAGE, SCRATCH_BASE, SLOT_TABLE, align, scratch_stride
+from webmlc.target.wasm.assemble import assemble
+from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module
+from webmlc.tune.candidates import Candidate, buffers_of
+from webmlc.tune.tasks import Task
+from webmlc.tune.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
+
+MODEL_PROTOCOL = replace(PROTOCOL, rounds=30, warmup_ms=100.0, hopeless=1e9)
+"""How sets of schedules are measured: as the last trial of a kernel."""
+MOST_BYTES = 1 << 30
+"""The memory of a trial, at most: browsers refuse much more."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Memory that calls share: a region for the inputs of each type, and one for the outputs. The
+    constants lie behind them. Offsets are of the region or of the first constant.
+    """
+
+    sizes: dict[DType | None, int] = field(default_factory=dict)
+    constants: list[TrialBuffer] = field(default_factory=list)
+    end: int = 0
+
+    def reserve(self, region: DType | None, used: int, size: int) -> int:
+        """The offset of a buffer in a region of which the call uses some bytes already."""
+        offset = align(used, PAGE_BYTES)
+        self.sizes[region] = max(self.sizes.get(region, 0), offset + align(max(size, 4), 64))
+        return offset
+
+    def constant(self, buffer: TrialBuffer) -> int:
+        """The offset of a constant."""
+        offset = align(self.end, PAGE_BYTES)
+        self.constants.append(replace(buffer, offset=offset))
+        self.end = offset + align(max(buffer.size, 4), 64)
+        return offset
+
+
+_Place = tuple[str, DType | None, int]
+"""Where an argument lies: among the constants, the inputs of a type or the outputs; its offset."""
+
+
+def model_trial(
+    tasks: Sequence[Task],
+    sets: Sequence[Sequence[Candidate]],
+    threads: int,
+    protocol: Protocol = MODEL_PROTOCOL,
+) -> Trial | None:
+    """The trial of some sets of schedules, each with a candidate for every task; the first is the
+    control. `None` if it needs too much memory.
+    """
+    memory = _Memory()
+    places = [_places(task, memory) for task in tasks]
+    slots: list[_Place | int] = []
+    arguments = [
+        _slots([task.sizes[s.name] for s in control.kernel.symbols], calls, slots)
+        for task, control, calls in zip(tasks, sets[0], places, strict=True)
+    ]
+    kernels: dict[str, LoopFunction] = {}
+    counter = len(slots)
+    steps: list[Step] = []
+    for number, candidates in enumerate(sets):
+        names = _kernels(candidates, kernels)
+        calls = _calls(tasks, names, arguments)
+        first = len(steps)
+        last = first + len(calls) + 1
+        steps.append(Step("", (), control=ModuleControl("loop", last + 1, counter)))
+        steps += calls
+        steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
+        assert len(steps) % (number + 1) == 0  # all sets have as many steps
+    variant = tasks[0].variant
+    module = emit_module(kernels, steps, variant)
+    scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
+    stride = scratch_stride(module.scratch_bytes)
+    starts, end = _regions(memory, align(scratch + stride * threads, PAGE_BYTES))
+    if end > MOST_BYTES:
+        return None
+    table = [s if isinstance(s, int) else starts[s[0], s[1]] + s[2] for s in slots]
+    return Trial(
+        device="wasm",
+        buffers=_filled(memory, starts),
+        calls=((),),
+        total_bytes=end,
+        threads=threads,
+        candidates=len(sets),
+        protocol=protocol,
+        module=assemble(module.text),
+        pages=-(-end // PAGE),
+        steps=len(steps) // len(sets),
+        repeats_address=SLOT_TABLE + 4 * (counter + 1),
+        words=((SLOT_TABLE, (*table, 0, 1)), (SCRATCH_BASE, (scratch, stride))),
+    )
+
+
+def _places(task: Task, memory: _Memory) -> list[list[_Place]]:
+    """Where the arguments of each call of a task's kernel lie."""
+    trial = buffers_of(task)
+    function = task.match.function
+    inputs = function.params[: len(function.params) - function.outputs]
+    constants = {
+        number: memory.constant(trial.buffers[number])
+        for call in trial.calls
+        for number, parameter in zip(call, function.params, strict=True)
+        if parameter.name in task.constants
+    }
+    calls: list[list[_Place]] = []
+    for call in trial.calls:
+        used: dict[DType | None, int] = {}
+        places: list[_Place] = []
+        for number, parameter in zip(call, function.params, strict=True):
+            if number in constants:
+                places.append(("constants", None, constants[number]))
+                continue
+            region = parameter.dtype if parameter in inputs else None
+            size = trial.buffers[number].size
+            offset = memory.reserve(region, used.get(region, 0), size)
+            used[region] = offset + size
+            places.append(("shared", region, offset))
+        calls.append(places)
+    return calls
+
+
+def _slots(
+    symbols: Sequence[int], calls: Sequence[Sequence[_Place]], slots: list[_Place | int]
+) -> list[tuple[int, ...]]:
+    """Add the slots of a kernel's calls, and return those of each call's arguments and symbols."""
+    arguments = []
+    for call in calls:
+        first = len(slots)
+        slots += [*call, *symbols]
+        arguments.append(tuple(range(first, len(slots))))
+    return arguments
+
+
+def _kernels(candidates: Sequence[Candidate], kernels: dict[str, LoopFunction]) -> list[str]:
+    """The names of a set's kernels, which are added. Sets share the kernels in which they agree, so
+    that only the others make a difference.
+    """
+    names = []
+    for number, candidate in enumerate(candidates):
+        others = [n for n, k in kernels.items() if n.startswith(f"t{number}.")]
+        name = next((n for n in others if kernels[n] is candidate.kernel), None)
+        if name is None:
+            name = f"t{number}.{len(others)}"
+            kernels[name] = candidate.kernel
+        names.append(name)
+    return names
+
+
+def _calls(
+    tasks: Sequence[Task], names: Sequence[str], arguments: Sequence[Sequence[tuple[int, ...]]]
+) -> list[Step]:
+    """A run of the model: every kernel as often as the model calls it."""
+    return [
+        Step(name, calls[number % len(calls)])
+        for task, name, calls in zip(tasks, names, arguments, strict=True)
+        for number in range(task.calls)
+    ]
+
+
+def _regions(memory: _Memory, start: int) -> tuple[Mapping[tuple[str, DType | None], int], int]:
+    """The addresses of the regions and of the first constant, and the end of all."""
+    starts: dict[tuple[str, DType | None], int] = {}
+    for region, size in memory.sizes.items():
+        starts["shared", region] = start
+        start = align(start + size, PAGE_BYTES)
+    starts["constants", None] = start
+    return starts, align(start + memory.end, PAGE_BYTES)
+
+
+def _filled(
+    memory: _Memory, starts: Mapping[tuple[str, DType | None], int]
+) -> tuple[TrialBuffer, ...]:
+    """The buffers to fill: the regions of inputs, and the constants. The engine knows of no
+    outputs, which it would compare.
+    """
+    regions = [
+        TrialBuffer(starts["shared", dtype], size, dtype, pattern_of(dtype))
+        for dtype, size in memory.sizes.items()
+        if dtype is not None
+    ]
+    base = starts["constants", None]
+    return (*regions, *(replace(c, offset=c.offset + base) for c in memory.constants))

@@ -1,0 +1,198 @@
+"""The search of one task on one platform: what was tried, and how fast it was.
+
+    candidates = search.propose()                # code that was not measured yet
+    search.learn(candidate, ratio, milliseconds)
+    search.finalists()                           # the fastest, which a last trial confirms
+
+`search` runs the searches of all tasks of a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.schedule.rules.space import Values, changes
+from webmlc.tune.candidate_builder import CandidateBuilder
+from webmlc.tune.candidates import Candidate
+from webmlc.tune.model_search import ModelSearch
+from webmlc.tune.platforms import Platform
+from webmlc.tune.strategies import Strategy, identity
+from webmlc.tune.tasks import Task
+from webmlc.tune.trial import PROTOCOL, Protocol
+
+BATCH = 8
+"""Candidates of a trial besides the control (chosen by hand: enough to share the trial's start)."""
+PROPOSALS = 12
+"""How often a strategy is asked for code that was not measured yet, before its search counts as
+exhausted (chosen by hand: a population that has converged proposes much of the same)."""
+CONFIRMED = 3
+"""The fastest candidates of a search that take part in its last trial."""
+WORTHWHILE = 0.98
+"""A candidate replaces the default if it takes less than this share of its time in three rounds of
+four: less is noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to search.
+
+    - `strategy`: "auto" races small spaces, and uses the cost model for others.
+    - `seconds`: the budget of the whole search; winners are confirmed after it.
+    - `resume`: go on with what the database has of the tasks.
+    - `measurements`: the most candidates of a task that are measured.
+    - `cold`: start from the first point of each space instead of the default (to judge strategies).
+    """
+
+    strategy: str = "auto"
+    seconds: float = 600.0
+    measurements: int = 200
+    seed: int = 0
+    model: str = ""
+    resume: bool = False
+    cold: bool = False
+    protocol: Protocol = PROTOCOL
+
+
+@dataclass(slots=True)
+class TaskSearch:
+    """The search of one task on one platform: what was tried, and how fast it was.
+
+    `ratios` holds the relative time of each text of code (`None`: disqualified), `reasons` why a
+    text is disqualified. `best` is the lowest ratio, and `curve` what it was after each
+    measurement. `failure` says why not even the default schedule could be measured. `confirmed` are
+    the parameters that a build gets, and their relative time.
+    """
+
+    task: Task
+    platform: Platform
+    strategy: Strategy
+    control: Candidate
+    options: Options
+    builder: CandidateBuilder
+    built: dict[str, Candidate | None] = field(default_factory=dict)
+    ratios: dict[str, float | None] = field(default_factory=dict)
+    members: dict[str, Values] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    retries: list[list[Candidate]] = field(default_factory=list)
+    best: float = 1.0
+    curve: list[float] = field(default_factory=list)
+    trials: int = 0
+    in_flight: int = 0
+    control_ms: float = math.nan
+    is_exhausted: bool = False
+    failure: str = ""
+    confirmed: tuple[Values, float] | None = None
+
+    @property
+    def measured(self) -> int:
+        """The candidates measured so far."""
+        return len(self.curve)
+
+    @property
+    def share(self) -> float:
+        """The milliseconds that a run of the model spends in this kernel, as far as known."""
+        if math.isnan(self.control_ms):
+            return math.inf
+        return self.task.calls * self.control_ms * self.best
+
+    @property
+    def is_open(self) -> bool:
+        """True if something remains to be proposed."""
+        is_full = self.is_exhausted or self.measured >= self.options.measurements
+        return self.confirmed is None and (bool(self.retries) or not is_full)
+
+    def propose(self) -> list[Candidate]:
+        """The candidates of the next trial: code that was not measured yet."""
+        if self.retries:
+            return self.retries.pop()
+        count = min(BATCH, self.options.measurements - self.measured)
+        fresh: dict[str, Candidate] = {}
+        for _ in range(PROPOSALS):
+            members = self.strategy.ask(count - len(fresh))
+            self.is_exhausted = not members
+            self.build(members)
+            for values in members:
+                built = self.built[identity(values)]
+                if built is None:
+                    self.strategy.tell(values, None)
+                elif built.text in self.ratios:
+                    self.strategy.tell(values, self.ratios[built.text])
+                elif built.text in fresh:
+                    self.strategy.tell(values, 1.0)
+                else:
+                    fresh[built.text] = built
+            if len(fresh) >= count or not members:
+                break
+        if not fresh:
+            self.is_exhausted = True
+        return list(fresh.values())
+
+    def build(self, members: Iterable[Values]) -> list[Candidate | None]:
+        """The candidates of some members, `None` for one that cannot be built."""
+        keys = {identity(values): values for values in members}
+        missing = {key: values for key, values in keys.items() if key not in self.built}
+        candidates = self.builder.build(repeat(self.task, len(missing)), missing.values())
+        self.built |= zip(missing, candidates, strict=True)
+        return [self.built[key] for key in keys]
+
+    def features_of(self, members: Sequence[Values]) -> list[NDArray[np.float32] | None]:
+        """The features of some members' code, `None` for code that was measured before."""
+        return [
+            None if built is None or built.text in self.ratios else built.features
+            for built in self.build(members)
+        ]
+
+    def learn(self, built: Candidate, ratio: float | None, milliseconds: float | None) -> None:
+        """Note the time of a candidate, relative to the control's."""
+        if ratio is not None:
+            self.best = min(self.best, ratio)
+        self.ratios[built.text] = ratio
+        self.members[built.text] = built.values
+        self.strategy.tell(built.values, ratio)
+        if milliseconds is not None and isinstance(self.strategy, ModelSearch):
+            self.strategy.learn(built.features, milliseconds)
+        self.curve.append(self.best)
+
+    def simplified(self, values: Values) -> Values:
+        """The same code from fewer changes: parameters that do not matter are the default ones."""
+        (target,) = self.build([values])
+        default = self.control.values
+
+        def is_same(built: Candidate | None) -> bool:
+            return built is not None and target is not None and built.text == target.text
+
+        changed = changes(default, values)
+        without = [{**values, name: default[name]} for name in changed]
+        builds = zip(changed, self.build(without), strict=True)
+        simple = {**values, **{name: default[name] for name, built in builds if is_same(built)}}
+        (built,) = self.build([simple])
+        return simple if is_same(built) and simple in self.task.match.space() else values
+
+    def finalists(self) -> list[Candidate]:
+        """The fastest candidates, the fastest first."""
+        ranked = sorted((r, text) for text, r in self.ratios.items() if r is not None)
+        members = [self.members[text] for r, text in ranked if r < 1.0]
+        built = self.build(members[:CONFIRMED])
+        return [b for b in built if b is not None and b.text != self.control.text]
+
+
+def relative_time(times: Sequence[float], control: Sequence[float]) -> float:
+    """The median of a candidate's time over the control's in the same round."""
+    return median(t / c for t, c in zip(times, control, strict=False))
+
+
+def is_faster(times: Sequence[float], control: Sequence[float], limit: float = WORTHWHILE) -> bool:
+    """True if a candidate takes less than `limit` of the control's time in three rounds of four.
+
+    This is a sign test: if the median were at the limit, 23 of 30 rounds would be below it with a
+    probability of 0.3 %.
+    """
+    ratios = [t / c for t, c in zip(times, control, strict=False)]
+    return float(np.quantile(ratios, 0.75)) < limit
