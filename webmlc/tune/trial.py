@@ -13,7 +13,7 @@ Candidate 0 is the control: the default schedule, to which the others are compar
    a disturbance affects all alike; the first of a round comes last in the next, so that no place
    in the order favours any. A candidate whose fastest sample is slower than `hopeless` times the
    fastest of all drops out, in the first `grace` rounds one that is slower than twice that.
-   Candidate 0 never does.
+   Candidate 0 never does, and neither does the fastest of the others: two always survive.
 
 The engines are `engines/wasm.py` (wasmtime), `engines/webgpu.py` (wgpu-py), and `page/measure.js`
 for every JavaScript engine. All of them implement these steps, and nothing more.

@@ -54,9 +54,11 @@ def measure(trial: Trial, runner: Runner) -> Measurement:
         for candidate in candidates:
             milliseconds = max(runner.sample(candidate, repeats), SHORTEST_MS)
             samples[candidate].append(milliseconds / (repeats * len(trial.calls)))
-        fastest = min(min(samples[c]) for c in candidates)
-        limit = fastest * trial.protocol.hopeless * (2 if number + 1 < trial.protocol.grace else 1)
-        candidates = [c for c in candidates if c == 0 or min(samples[c]) <= limit]
+        ranked = sorted(candidates, key=lambda c: min(samples[c]))
+        limit = min(samples[ranked[0]]) * trial.protocol.hopeless
+        limit *= 2 if number + 1 < trial.protocol.grace else 1
+        survivors = {0, *[c for c in ranked if c != 0][:1]}
+        candidates = [c for c in candidates if c in survivors or min(samples[c]) <= limit]
         candidates.append(candidates.pop(0))
     return Measurement(tuple(map(tuple, samples)), tuple(reasons))
 

@@ -106,7 +106,10 @@ class Measuring {
     const { grace, hopeless } = this.trial.protocol;
     const fastest = (/** @type {number} */ candidate) => Math.min(...this.milliseconds[candidate]);
     const limit = Math.min(...this.candidates.map(fastest)) * hopeless * (round < grace ? GRACE_FACTOR : 1);
-    this.candidates = this.candidates.filter((candidate) => candidate === 0 || fastest(candidate) <= limit);
+    const others = this.candidates.filter((candidate) => candidate !== 0);
+    const survivor = others.reduce((best, candidate) => (fastest(candidate) < fastest(best) ? candidate : best), others[0]);
+    const survives = (/** @type {number} */ candidate) => candidate === 0 || candidate === survivor || fastest(candidate) <= limit;
+    this.candidates = this.candidates.filter(survives);
   }
 
   /** The milliseconds of one sample, at least one step of the timer. @param {number} candidate @param {number} repeats */

@@ -1,0 +1,144 @@
+"""Strategies on made-up spaces with known times: what holds for every space, whatever they find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.tune.made_up_space import CONTROL_MS, MadeUp, made_up_task
+from webmlc.schedule.rules.space import Space, Values
+from webmlc.tune.engines.rounds import measure
+from webmlc.tune.search import Search
+from webmlc.tune.strategies import identity
+from webmlc.tune.task_search import WORTHWHILE, Options, TaskSearch
+from webmlc.tune.trial import Protocol, Trial
+from webmlc.tune.workers import work
+
+QUICK = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+"""A search of forty members trains models: it takes a tenth of a second."""
+DEFAULT = "the default"
+"""The code of the default member."""
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Space:
+    """Spaces of 2 to some hundred members, some of which a constraint rules out."""
+    lengths = draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
+    space = Space.of(**{f"p{i}": tuple(range(length)) for i, length in enumerate(lengths)})
+    if len(lengths) > 1 and draw(st.booleans()):
+        space = space.where("both are small", lambda p0, p1: p0 + p1 <= 4)
+    return space
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A space whose members have random times. Some are the same code, some do not build, and some
+    do not run.
+    """
+
+    space: Space
+    seed: int
+    classes: int
+    measurements: int
+
+    @property
+    def default(self) -> Values:
+        """The member that nobody searched for."""
+        return Random(self.seed).choice(list(self.space.members()))
+
+    def number(self, values: Values) -> int:
+        """The class of members that are the same code."""
+        return Random(f"{self.seed} {identity(values)}").randrange(self.classes)
+
+    def text(self, values: Values) -> str | None:
+        """The code of a member."""
+        if values == self.default:
+            return DEFAULT
+        return None if self.number(values) == 1 else f"code {self.number(values)}"
+
+    def milliseconds(self, values: Values) -> float | None:
+        """The time of a member."""
+        if values == self.default:
+            return CONTROL_MS
+        number = self.number(values)
+        return None if number == 2 else Random(f"{self.seed} {number}").uniform(0.5, 2.0)
+
+    def search(self, strategy: str) -> tuple[TaskSearch, MadeUp]:
+        """A search that is over, and what measured for it."""
+        options = Options(strategy, 3600, measurements=self.measurements, seed=self.seed)
+        made_up = MadeUp(self.milliseconds, self.text)
+        search = Search([made_up_task(self.space, self.default)], options, builder=made_up)
+        work(search, made_up)
+        assert search.is_done
+        (searched,) = search.all_searches()
+        return searched, made_up
+
+
+PROBLEMS = st.builds(
+    Problem, spaces(), st.integers(0, 1000), st.integers(1, 60), st.integers(1, 40)
+)
+
+
+@pytest.mark.parametrize("strategy", ["race", "evolve", "tpe", "model", "random"])
+def test_what_holds_for_every_space(strategy: str) -> None:
+    @QUICK
+    @given(PROBLEMS)
+    def check(problem: Problem) -> None:
+        searched, made_up = problem.search(strategy)
+        assert searched.confirmed is not None
+        values, ratio = searched.confirmed
+        assert all(count == 1 for count in made_up.measured.values()), "code is measured once"
+        assert DEFAULT not in made_up.measured
+        assert made_up.measured.total() == searched.measured <= problem.measurements
+        assert searched.curve == sorted(searched.curve, reverse=True)
+        own = made_up.ms_of(values)
+        assert own is not None and own / CONTROL_MS == ratio <= 1.0
+        assert ratio == 1.0 or ratio < WORTHWHILE
+        finite = [r for r in searched.ratios.values() if r is not None]
+        assert ratio == min(finite) or min(finite) >= WORTHWHILE
+
+    check()
+
+
+@QUICK
+@given(PROBLEMS)
+def test_a_race_measures_all_code_within_its_budget(problem: Problem) -> None:
+    searched, _ = problem.search("race")
+    codes = {problem.text(values) for values in problem.space.members()} - {None, DEFAULT}
+    assert searched.measured == min(len(codes), problem.measurements)
+
+
+class FixedRunner:
+    """Candidates whose samples take fixed times (`engines.rounds.Runner`)."""
+
+    def __init__(self, milliseconds: list[float]) -> None:
+        self.milliseconds = milliseconds
+
+    def outputs(self, candidate: int) -> list[bytes]:
+        return []
+
+    def sample(self, candidate: int, repeats: int) -> float:
+        return repeats * self.milliseconds[candidate]
+
+
+@given(
+    st.lists(st.floats(0.01, 100.0), min_size=2, max_size=12),
+    st.integers(1, 12),
+    st.floats(1.0, 3.0),
+)
+def test_two_candidates_survive_every_elimination(
+    milliseconds: list[float], rounds: int, hopeless: float
+) -> None:
+    protocol = Protocol(rounds=rounds, warmup_ms=0.0, hopeless=hopeless)
+    trial = Trial("wasm", (), ((),), 0, 1, len(milliseconds), protocol=protocol)
+    counts = [len(row) for row in measure(trial, FixedRunner(milliseconds)).milliseconds]
+    assert counts[0] == rounds, "the control takes part in every round"
+    assert counts[milliseconds.index(min(milliseconds))] == rounds, "and so does the fastest"
+    assert sum(count == rounds for count in counts) >= 2
+    assert all(count >= 1 for count in counts)
