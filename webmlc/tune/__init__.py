@@ -9,7 +9,8 @@
 
 - `tasks`: the kernels of a model. `candidates`: members of their spaces as code.
 - `trial`: candidates that are measured together. `engines`, `page`: what measures them.
-- `strategies`, `cost_model`, `model_search`: which members to measure next.
+- `strategies`, `cost_model`, `model_search`: which members to measure next; `priorities`: of which
+  kernel.
 - `search`, `task_search`: the search of all tasks, and that of one. `candidate_builder` builds what
   they measure, and `comparison` decides what the model keeps.
 - `workers`, `listen`, `cluster`: who measures for a search.

@@ -2,8 +2,9 @@
 
 Building a candidate takes longer than measuring a small one, so members are ranked twice. Trees
 that learned from the parameters of this task's measurements screen `POOL` members, without building
-any. Of those, `BUILT` times as many as are asked for are built, and the cost model, which learned
-from the features of measured code, chooses among them. An elite is mutated, as in an evolutionary
+any. Where measuring takes longer than building, `BUILT` times as many of those as are asked for are
+built, and the cost model, which learned from the features of measured code, chooses among them.
+Elsewhere those that are built are measured. An elite is mutated, as in an evolutionary
 search (Zheng et al., "Ansor", 2020), and some members are always random, so that no mistake of a
 model lasts.
 """
@@ -46,13 +47,17 @@ class ModelSearch:
         seed: int,
         features: Features,
         examples: Sequence[tuple[NDArray[np.float32], float]] = (),
+        is_slow: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`examples`: features and milliseconds of kernels that were measured on this platform."""
+        """`examples`: features and milliseconds of kernels that were measured on this platform.
+        `is_slow`: it takes longer to measure a member than to build it.
+        """
         self.space, self.seed, self.features = space, seed, features
         self.generator = Random(seed)
         self.told: dict[str, tuple[Values, float]] = {}
         self.asked: set[str] = set()
         self.examples = list(examples)
+        self.is_slow = is_slow
         self.model: CostModel | None = None
         self.next_training = max(FEWEST, len(self.examples))
 
@@ -67,7 +72,9 @@ class ModelSearch:
         if len(finite) >= FEWEST:
             model = _ParameterModel(self.space, finite, self.seed)
             screened = [pool[i] for i in np.argsort(model.predict(pool), kind="stable")]
-        chosen = self._ranked(screened[: BUILT * (count - explored)], count - explored)
+        chosen = screened[: count - explored]
+        if self.is_slow():
+            chosen = self._ranked(screened[: BUILT * (count - explored)], count - explored)
         explorers = [m for m in pool if m not in chosen]
         chosen += self.generator.sample(explorers, min(explored, len(explorers)))
         self.asked.update(map(identity, chosen))

@@ -6,10 +6,9 @@
 
 A worker asks for jobs until there are none (see `workers`). Many workers may ask at once, from any
 thread. Workers of one platform share a search of each task; another platform starts its own. Tasks
-take turns: the one whose share of the model's time, divided by the square of the trials it had, is
-largest comes next. When the budget is spent, a trial with more rounds confirms each task's winner.
-At last, a trial of the whole model compares the winners with the defaults (see `comparison`): if
-the model does not gain, it keeps its defaults.
+take turns, as `priorities` decides. When the budget is spent, a trial with more rounds confirms
+each task's winner. At last, a trial of the whole model compares the winners with the defaults (see
+`comparison`): if the model does not gain, it keeps its defaults.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from webmlc.tune.comparison import Comparison
 from webmlc.tune.database import Database, Record, State
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
+from webmlc.tune.priorities import Priorities, hints
 from webmlc.tune.strategies import STRATEGIES, Strategy, is_small
 from webmlc.tune.task_search import Options, TaskSearch, is_faster, relative_time
 from webmlc.tune.tasks import Task
@@ -92,6 +92,7 @@ class Search:
         self.started = math.inf
         self.count = 0
         self.is_cancelled = False
+        self._priorities = Priorities()
         self._on_change = on_change
         self._lock = threading.RLock()
 
@@ -206,8 +207,8 @@ class Search:
             waiting = [s for s in searches if s.is_open and s.in_flight == 0]
             if not waiting:
                 break
-            search = max(waiting, key=lambda s: s.share / (1 + s.trials) ** 2)
-            candidates = search.propose()
+            search = self._priorities.first(waiting, searches)
+            candidates = search.propose(hints(search, searches))
             if candidates:
                 return self._job(search, candidates, confirms=False)
         return None
@@ -327,7 +328,9 @@ class Search:
             name = "race" if is_small(space) else "model"
         if name == "model":
             examples = self._examples(task, platform)
-            strategy: Strategy = ModelSearch(space, seed, lambda m: search.features_of(m), examples)
+            strategy: Strategy = ModelSearch(
+                space, seed, lambda m: search.features_of(m), examples, lambda: search.is_slow
+            )
         else:
             strategy = STRATEGIES[name](space, seed)
         search = TaskSearch(task, platform, strategy, control, self.options, self.builder)

@@ -34,6 +34,11 @@ PROPOSALS = 12
 exhausted (chosen by hand: a population that has converged proposes much of the same)."""
 CONFIRMED = 3
 """The fastest candidates of a search that take part in its last trial."""
+HINTS = 4
+"""Candidates of a trial that made other kernels faster, at most: half of them (chosen by hand)."""
+BUILD_MS = 250.0
+"""The milliseconds that a candidate takes to build, on one core: 140 to 320 for convolutions and a
+softmax (measured on a Zen 4 class core, 2026-11-26)."""
 WORTHWHILE = 0.98
 """A candidate replaces the default if it takes less than this share of its time in three rounds of
 four: less is noise."""
@@ -108,31 +113,55 @@ class TaskSearch:
         is_full = self.is_exhausted or self.measured >= self.options.measurements
         return self.confirmed is None and (bool(self.retries) or not is_full)
 
-    def propose(self) -> list[Candidate]:
-        """The candidates of the next trial: code that was not measured yet."""
+    @property
+    def is_slow(self) -> bool:
+        """True if it takes longer to measure a candidate than to build it."""
+        protocol = self.options.protocol
+        sample_ms = max(protocol.sample_ms, 0.0 if math.isnan(self.control_ms) else self.control_ms)
+        return protocol.warmup_ms + protocol.rounds * sample_ms > BUILD_MS
+
+    @property
+    def best_values(self) -> Values | None:
+        """The fastest member so far, if it is worth a change."""
+        times = ((ratio, text) for text, ratio in self.ratios.items() if ratio is not None)
+        ratio, text = min(times, default=(math.inf, ""))
+        return self.members[text] if ratio < WORTHWHILE else None
+
+    def propose(self, hints: Iterable[Values] = ()) -> list[Candidate]:
+        """The candidates of the next trial: code that was not measured yet. The hints come before
+        what the strategy asks for.
+        """
         if self.retries:
             return self.retries.pop()
         count = min(BATCH, self.options.measurements - self.measured)
         fresh: dict[str, Candidate] = {}
+        unknown = [values for values in hints if identity(values) not in self.built]
+        self._add_fresh(unknown[: min(HINTS, count)], fresh)
         for _ in range(PROPOSALS):
+            if len(fresh) >= count:
+                break
             members = self.strategy.ask(count - len(fresh))
             self.is_exhausted = not members
-            self.build(members)
-            for values in members:
-                built = self.built[identity(values)]
-                if built is None:
-                    self.strategy.tell(values, None)
-                elif built.text in self.ratios:
-                    self.strategy.tell(values, self.ratios[built.text])
-                elif built.text in fresh:
-                    self.strategy.tell(values, 1.0)
-                else:
-                    fresh[built.text] = built
-            if len(fresh) >= count or not members:
+            self._add_fresh(members, fresh)
+            if not members:
                 break
         if not fresh:
             self.is_exhausted = True
         return list(fresh.values())
+
+    def _add_fresh(self, members: Sequence[Values], fresh: dict[str, Candidate]) -> None:
+        """Add the code of some members that was not measured yet. The strategy is told the times of
+        the others.
+        """
+        for values, built in zip(members, self.build(members), strict=True):
+            if built is None:
+                self.strategy.tell(values, None)
+            elif built.text in self.ratios:
+                self.strategy.tell(values, self.ratios[built.text])
+            elif built.text in fresh:
+                self.strategy.tell(values, 1.0)
+            else:
+                fresh[built.text] = built
 
     def build(self, members: Iterable[Values]) -> list[Candidate | None]:
         """The candidates of some members, `None` for one that cannot be built."""

@@ -1,0 +1,69 @@
+"""Decide where a search spends its time: on which kernel, and on which of its members first.
+
+    priorities = Priorities()
+    search = priorities.first(waiting, searches)     # the kernel that could save most
+    search.propose(hints(search, searches))          # what made other kernels faster comes first
+
+A kernel could save the part of its share of the model's time by which it is slower than the limit
+(`outcomes.Limit`). Each trial it had lowers its priority.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from webmlc.schedule.rules.space import Values, changes
+from webmlc.target.kernel_work import KernelWork
+from webmlc.tune.outcomes import Limit, limit_of, outcomes_of, work_of
+from webmlc.tune.task_search import TaskSearch
+
+LEAST_HEADROOM = 0.1
+"""The share of a kernel's time that a search can always hope to save: another kernel of the model
+sets the limit, which may not be the machine's (chosen by hand)."""
+
+
+class Priorities:
+    """The order in which the kernels of a model are searched."""
+
+    def __init__(self) -> None:
+        self._works: dict[tuple[str, str], KernelWork] = {}
+
+    def first(self, waiting: Iterable[TaskSearch], searches: Sequence[TaskSearch]) -> TaskSearch:
+        """The search that comes next, of those that wait for a trial."""
+        measured = [s for s in outcomes_of(searches) if s.default_ms > 0]
+        limit = limit_of([(outcome, self._work(outcome.search)) for outcome in measured])
+        return max(waiting, key=lambda s: self._headroom(s, limit) / (1 + s.trials) ** 2)
+
+    def _headroom(self, search: TaskSearch, limit: Limit) -> float:
+        """The milliseconds that a run of the model could save in a kernel."""
+        if math.isnan(search.control_ms) or not limit.gigabytes:
+            return search.share
+        reached = limit.share(self._work(search), search.control_ms * search.best)
+        return search.share * max(LEAST_HEADROOM, 1 - reached)
+
+    def _work(self, search: TaskSearch) -> KernelWork:
+        """The operations and bytes of a kernel, which take long to count."""
+        key = search.task.key, search.task.size_bucket
+        if key not in self._works:
+            self._works[key] = work_of(search)
+        return self._works[key]
+
+
+def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> list[Values]:
+    """What made other kernels of a search's rule faster, as members of its space: the changes that
+    save a run of the model most come first.
+    """
+    rule, space = search.task.match.rule.name, search.task.match.space().without_proofs()
+    others = [s for s in searches if s is not search and s.task.match.rule.name == rule]
+    members: list[Values] = []
+    for other in sorted(others, key=_saved_ms, reverse=True):
+        values = other.best_values
+        if values is not None:
+            members.append({**search.control.values, **changes(other.control.values, values)})
+    return [values for values in members if values in space]
+
+
+def _saved_ms(search: TaskSearch) -> float:
+    """The milliseconds that a run of the model saves in a kernel, as far as known."""
+    return 0.0 if math.isinf(search.share) else search.share * (1 / search.best - 1)
