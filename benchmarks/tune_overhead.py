@@ -70,7 +70,12 @@ class PrebuiltCandidates(CandidateBuilder):
 
     def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate]:
         """A candidate for each member."""
-        return (replace(self.candidate, values=v, text=identity(v)) for v in members)
+        code = self.candidate.code
+        texts = ((values, identity(values)) for values in members)
+        return (
+            replace(self.candidate, values=values, code=replace(code, text=text))
+            for values, text in texts
+        )
 
     def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
         """A trial of as many candidates."""

@@ -11,7 +11,8 @@ from webmlc.core.machine import RELAXED, WEBGPU, Device
 from webmlc.loops.ir import For, LoopFunction, Seq, Store
 from webmlc.schedule.rules import match_kernel
 from webmlc.schedule.rules.space import values_of
-from webmlc.tune.candidates import Candidate, candidate, make_trial
+from webmlc.target.webgpu.emit_shaders import Shaders
+from webmlc.tune.candidates import Candidate, candidate, code_of, make_trial
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import Protocol, Trial
 
@@ -58,7 +59,8 @@ def trapping(original: Candidate) -> Candidate:
 
 
 def _with_kernel(original: Candidate, kernel: LoopFunction) -> Candidate:
-    return replace(original, kernel=kernel)
+    task = matmul_task("webgpu" if isinstance(original.code, Shaders) else "wasm")
+    return replace(original, kernel=kernel, code=code_of(task, kernel))
 
 
 def trial_of(

@@ -17,6 +17,7 @@ from tests.schedule.rules import kernels
 from webmlc.core.machine import RELAXED
 from webmlc.schedule.rules.rule import Match, Rule
 from webmlc.schedule.rules.space import Space, Values
+from webmlc.target.wasm.printer import Printed
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate
 from webmlc.tune.platforms import Platform
@@ -66,7 +67,8 @@ class MadeUp(CandidateBuilder):
             if text is None:
                 yield None
             else:
-                yield Candidate(values, task.match.function, text, np.array(row, np.float32))
+                code = Printed(text, (), 0)
+                yield Candidate(values, task.match.function, code, np.array(row, np.float32))
 
     def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
         """A trial that holds the times of its candidates, as text."""

@@ -69,8 +69,8 @@ def test_half_of_a_trial_is_the_strategys() -> None:
 
 @pytest.mark.parametrize(("slowness", "expected"), [(1.0, "first"), (50.0, "second")])
 def test_kernels_at_the_limit_wait_for_those_below_it(slowness: float, expected: str) -> None:
-    """Both do the same work. The second takes a hundredth of what the first takes in a run, or half:
-    then it is 50 times as far from the limit.
+    """Both do the same work. The second takes a hundredth of the time that the first takes in a
+    run; or it takes half, and is 50 times as far from the limit.
     """
     worker = MadeUp(milliseconds, identity)
     search = Search(tasks(), Options("random", 3600), builder=worker)

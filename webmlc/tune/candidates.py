@@ -36,7 +36,8 @@ from webmlc.package.memory_plan import (
 from webmlc.schedule.rules.space import Value, Values, from_values
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module, print_function
-from webmlc.target.webgpu.emit_shaders import emit_shaders
+from webmlc.target.wasm.printer import PLACEHOLDER, Printed
+from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
 from webmlc.tune.features import features
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
@@ -48,6 +49,8 @@ MAX_COPIES = 8
 INEXACT_TOLERANCE = 1e-4
 """The share of an output's magnitude that orders of rounding may change: ten times what sums of a
 few thousand float32 change by."""
+KERNEL = "kernel"
+"""The name of the kernel in the shaders of a candidate."""
 FRACTION = 2**-10
 """Small multiples of this are exact in any order of sums and products."""
 _EXACT = {"add", "sub", "mul", "fma", "min", "max", "relaxed_max", "neg", "abs", "sign", "floor",
@@ -55,26 +58,38 @@ _EXACT = {"add", "sub", "mul", "fma", "min", "max", "relaxed_max", "neg", "abs",
 """Operators that give small multiples of a power of two for small multiples of a power of two."""
 
 
+Code = Printed | Shaders
+"""A kernel in a WebAssembly module or as a shader."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member of a task's space, and the lowered kernel that it gives, with its text and its
-    features for the cost model.
+    """A member of a task's space, the lowered kernel that it gives, its code, which trials take as
+    it is, and its features for the cost model.
     """
 
     values: Mapping[str, Value]
     kernel: LoopFunction
-    text: str
+    code: Code
     features: NDArray[np.float32]
+
+    @property
+    def text(self) -> str:
+        """The text of the code: candidates with the same text are the same."""
+        return self.code.text
 
 
 def candidate(task: Task, values: Values) -> Candidate:
     """Build a member of the task's space. Raises `InternalError` where a primitive refuses it."""
     kernel = task.lower(from_values(task.match.default(), values))
+    return Candidate(values, kernel, code_of(task, kernel), features(kernel, task.all_sizes))
+
+
+def code_of(task: Task, kernel: LoopFunction) -> Code:
+    """The code of a lowered kernel of a task."""
     if task.device == "webgpu":
-        text = emit_shaders({"kernel": kernel}, {"kernel": task.constants}).text
-    else:
-        text = print_function(kernel, "kernel", task.variant).text
-    return Candidate(values, kernel, text, features(kernel, task.all_sizes))
+        return emit_shaders({KERNEL: kernel}, {KERNEL: task.constants})
+    return print_function(kernel, PLACEHOLDER, task.variant)
 
 
 def try_candidate(task: Task, values: Values) -> Candidate | None:
@@ -161,7 +176,8 @@ def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> T
         steps.append(Step("", (), control=ModuleControl("loop", first + length, counter)))
         steps += [Step(name, (*call, *symbol_slots)) for call in trial.calls]
         steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
-    module = emit_module(kernels, steps, task.variant)
+    texts = {name: item.code for name, item in zip(kernels, candidates, strict=True)}
+    module = emit_module(kernels, steps, task.variant, texts=wasm_texts(texts))
 
     scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
@@ -180,10 +196,15 @@ def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> T
     )
 
 
+def wasm_texts(codes: Mapping[str, Code]) -> dict[str, Printed]:
+    """The code of WebAssembly candidates by name."""
+    return {name: code for name, code in codes.items() if isinstance(code, Printed)}
+
+
 def _with_shaders(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> Trial:
     """Add a shader for each candidate."""
-    emitted = [emit_shaders({"k": c.kernel}, {"k": task.constants}) for c in candidates]
-    entries = [shaders.entries["k"] for shaders in emitted]
+    emitted = [c.code for c in candidates if isinstance(c.code, Shaders)]
+    entries = [shaders.entries[KERNEL] for shaders in emitted]
     words = [task.sizes[name] for name in entries[0].symbols]
     workgroups = []
     for entry in entries:

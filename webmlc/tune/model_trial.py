@@ -19,11 +19,10 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import PAGE_BYTES
-from webmlc.loops.ir import LoopFunction
 from webmlc.package.memory_plan import PAGE, SCRATCH_BASE, SLOT_TABLE, align, scratch_stride
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module
-from webmlc.tune.candidates import Candidate, buffers_of
+from webmlc.tune.candidates import Candidate, buffers_of, wasm_texts
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
 
@@ -77,7 +76,7 @@ def model_trial(
         _slots([task.sizes[s.name] for s in control.kernel.symbols], calls, slots)
         for task, control, calls in zip(tasks, sets[0], places, strict=True)
     ]
-    kernels: dict[str, LoopFunction] = {}
+    kernels: dict[str, Candidate] = {}
     counter = len(slots)
     steps: list[Step] = []
     for number, candidates in enumerate(sets):
@@ -90,7 +89,9 @@ def model_trial(
         steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
         assert len(steps) % (number + 1) == 0  # all sets have as many steps
     variant = tasks[0].variant
-    module = emit_module(kernels, steps, variant)
+    functions = {name: candidate.kernel for name, candidate in kernels.items()}
+    texts = wasm_texts({name: candidate.code for name, candidate in kernels.items()})
+    module = emit_module(functions, steps, variant, texts=texts)
     scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
     starts, end = _regions(memory, align(scratch + stride * threads, PAGE_BYTES))
@@ -153,17 +154,17 @@ def _slots(
     return arguments
 
 
-def _kernels(candidates: Sequence[Candidate], kernels: dict[str, LoopFunction]) -> list[str]:
+def _kernels(candidates: Sequence[Candidate], kernels: dict[str, Candidate]) -> list[str]:
     """The names of a set's kernels, which are added. Sets share the kernels in which they agree, so
     that only the others make a difference.
     """
     names = []
     for number, candidate in enumerate(candidates):
         others = [n for n, k in kernels.items() if n.startswith(f"t{number}.")]
-        name = next((n for n in others if kernels[n] is candidate.kernel), None)
+        name = next((n for n in others if kernels[n].text == candidate.text), None)
         if name is None:
             name = f"t{number}.{len(others)}"
-            kernels[name] = candidate.kernel
+            kernels[name] = candidate
         names.append(name)
     return names
 

@@ -41,7 +41,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
 from webmlc.target.wasm import remainder
 from webmlc.target.wasm.legalise_division import legalise_division
-from webmlc.target.wasm.printer import Printed, print_kernel
+from webmlc.target.wasm.printer import Printed, print_kernel, renamed
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
 from webmlc.target.wasm.share_constants import share_constants
 from webmlc.target.wasm.share_values import share_values
@@ -101,15 +101,20 @@ def emit_module(
     steps: Sequence[Step],
     features: str,
     alternatives: Alternatives | None = None,
+    texts: Mapping[str, Printed] | None = None,
 ) -> Module:
     """Emit the module of `kernels`, without relaxed instructions where `features` is "simd128".
-    A step of a kernel that has `alternatives` calls the one for the machine's class.
+    A step of a kernel that has `alternatives` calls the one for the machine's class. `texts` are
+    those of kernels that were printed before, as `PLACEHOLDER`.
     """
     functions: list[str] = []
     loops: list[str] = []
     scratch = 0
     for name, kernel in kernels.items():
-        printed = print_function(kernel, name, features, len(loops))
+        if texts is not None and name in texts:
+            printed = renamed(texts[name], name, len(loops))
+        else:
+            printed = print_function(kernel, name, features, len(loops))
         functions.append(printed.text)
         loops.extend(printed.loops)
         scratch = max(scratch, printed.scratch_bytes)

@@ -75,6 +75,22 @@ class Printed:
     scratch_bytes: int
 
 
+PLACEHOLDER = "kernel#"
+"""The name of a kernel that is printed before its module is known. No variable has such a name."""
+_NAME = re.compile(rf"\${PLACEHOLDER}(?=[ .)\n])")
+_TABLE_ENTRY = re.compile(r"(?<=\(call \$parallel \(i32\.const )\d+")
+
+
+def renamed(printed: Printed, name: str, table: int) -> Printed:
+    """A kernel that was printed as `PLACEHOLDER`, under another name, with the entries of the
+    module's table from `table` on: what `print_kernel` prints for these.
+    """
+    text = _NAME.sub(f"${name}", printed.text)
+    text = _TABLE_ENTRY.sub(lambda entry: str(int(entry.group()) + table), text)
+    loops = tuple(name + loop.removeprefix(PLACEHOLDER) for loop in printed.loops)
+    return Printed(text, loops, printed.scratch_bytes)
+
+
 def print_kernel(reduced: StrengthReduced, name: str, relaxed: bool, table: int = 0) -> Printed:
     """Print function `name`. Its parallel loops take the entries of the module's table from
     `table` on.
