@@ -72,6 +72,7 @@ def test_a_search_from_the_command_line_to_a_tuned_package(
     assert code == 0
     result = json.loads(out)
     assert result["gain"] > 0.5
+    assert all(gain >= 1 for gain in result["model gains"].values())
     assert {kernel["rule"] for kernel in result["kernels"]} == {"contraction", "rows"}
     assert Path(result["report"]).read_text("utf-8").startswith("<!doctype html>")
     with Database(database, must_exist=True) as records:

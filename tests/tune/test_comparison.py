@@ -17,7 +17,7 @@ from webmlc.tune.task_search import Options
 from webmlc.tune.trial import Measurement, Trial
 from webmlc.tune.workers import WorkerFailed, work
 
-OPTIONS = Options("random", seconds=600, measurements=8)
+OPTIONS = Options("random", seconds=600, measurements=2)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -74,6 +74,8 @@ def confirmed(path: Path, *ratios: float) -> list[float]:
         choose = TunedChooser(database, PLATFORM.engine)
         tunings = [choose(task.match).tuning for task in small_tasks()]
         assert results == [1.0 if t is None else t.ratio for t in tunings]
+        if ratios:
+            assert search.model_gains == {PLATFORM.key: 1 / min(1.0, *ratios)}
         return results
 
 

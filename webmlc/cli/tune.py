@@ -172,12 +172,15 @@ def tune(
         report, file = str(result.report), str(result.database)
         chosen = {layer: {"name": n, "ratio": r} for layer, (n, r) in result.algorithms.items()}
         report_rows = {"gain": result.gain, "kernels": rows, "algorithms": chosen}
+        report_rows["model gains"] = dict(result.model_gains)
         print_json(report_rows | {"report": report, "database": file})
         return
     title = f"{model.name}: kernels {result.gain:.2f}× as fast"
     print_table(title, [_short(row) for row in rows[:SHOWN]])
     if len(rows) > SHOWN:
         console.print(f"{len(rows) - SHOWN} more kernels are on the page.")
+    for key, gain in result.model_gains.items():
+        console.print(f"{escape(key)}: {_whole_model(gain)}")
     for layer, (algorithm, ratio) in result.algorithms.items():
         console.print(f"{layer}: [bold]{algorithm}[/] takes {ratio:.2f} of the default's time")
     console.print(f"A page to look at: [bold]{escape(str(result.report))}[/]")
@@ -279,6 +282,13 @@ def _manage(
             for platform in dict.fromkeys(row["platform"] for row in rows):
                 platform_rows = [row for row in rows if row["platform"] == platform]
                 print_table(platform, [_listed(row) for row in platform_rows])
+
+
+def _whole_model(gain: float) -> str:
+    """What the trial of the whole model showed."""
+    if gain > 1:
+        return f"the whole model is [bold]{gain:.2f}×[/] as fast"
+    return "the whole model is no faster with these schedules, and keeps its defaults"
 
 
 def _short(row: dict[str, Any]) -> dict[str, str]:

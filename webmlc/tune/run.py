@@ -48,14 +48,16 @@ ENGINES: Mapping[Device, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class Result:
     """What a search found. `gain` is the time of the searched kernels in a run of the model with
-    their default schedules, over that with the winners. `algorithms` are the layers that have a
-    faster algorithm than their default, with its name and its relative time. `report` is a page to
-    look at.
+    their default schedules, over that with the winners. `model_gains` is the same for all kernels
+    together, as a last trial of each platform measured it; 1 where the defaults stay.
+    `algorithms` are the layers that have a faster algorithm than their default, with its name and
+    its relative time. `report` is a page to look at.
     """
 
     searches: tuple[TaskSearch, ...]
     algorithms: Mapping[str, tuple[str, float]]
     gain: float
+    model_gains: Mapping[str, float]
     database: Path
     report: Path
     was_interrupted: bool
@@ -115,9 +117,8 @@ def run(request: Request) -> Result:
         was_interrupted |= _until_interrupted(search, request)
         searches = tuple(search.all_searches())
         report = write_report(request.database.with_suffix(".html"), searches, options)
-        return Result(
-            searches, algorithms, gain(searches), request.database, report, was_interrupted
-        )
+        gains, path = (gain(searches), search.model_gains), request.database
+        return Result(searches, algorithms, *gains, path, report, was_interrupted)
 
 
 def _search_algorithms(

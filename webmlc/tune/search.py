@@ -117,6 +117,14 @@ class Search:
         """The searches of every platform."""
         return [search for searches in self.searches.values() for search in searches]
 
+    @property
+    def model_gains(self) -> dict[str, float]:
+        """The time of the whole model with its defaults, over that with what it keeps, by the key
+        of each platform that measured it.
+        """
+        measured = {k: c.ratio for k, c in self.comparisons.items() if not math.isnan(c.ratio)}
+        return {key: 1 / ratio for key, ratio in measured.items()}
+
     def join(self, platform: Platform) -> list[TaskSearch]:
         """The searches of a platform, which begin when its first worker joins."""
         with self._lock:
