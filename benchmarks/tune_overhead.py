@@ -25,6 +25,7 @@ from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, candidate
 from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.local_scheduler import local_scheduler, python_process
+from webmlc.tune.model_trial import Scheduled
 from webmlc.tune.platforms import Platform
 from webmlc.tune.search import Search
 from webmlc.tune.slots import Slots, serve
@@ -84,9 +85,7 @@ class PrebuiltCandidates(CandidateBuilder):
             self.trials[count] = super().trial(task, [self.candidate] * count, protocol)
         return replace(self.trials[count], protocol=protocol)
 
-    def model_trial(
-        self, tasks: Sequence[Task], sets: Sequence[Sequence[Candidate]]
-    ) -> Trial | None:
+    def model_trial(self, sets: Sequence[Sequence[Scheduled]]) -> Trial | None:
         """None: the overhead is that of trials of kernels."""
         return None
 

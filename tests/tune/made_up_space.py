@@ -20,6 +20,7 @@ from webmlc.schedule.rules.space import Space, Values
 from webmlc.target.wasm.printer import Printed
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate
+from webmlc.tune.model_trial import Scheduled
 from webmlc.tune.platforms import Platform
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import Measurement, Protocol, Trial
@@ -77,11 +78,9 @@ class MadeUp(CandidateBuilder):
             self.measured.update(candidate.text for candidate in candidates[1:])
         return Trial("wasm", (), (), 0, 1, len(candidates), protocol=protocol, entries=times)
 
-    def model_trial(
-        self, tasks: Sequence[Task], sets: Sequence[Sequence[Candidate]]
-    ) -> Trial | None:
+    def model_trial(self, sets: Sequence[Sequence[Scheduled]]) -> Trial | None:
         """A trial of the sets, whose times are those of their kernels together."""
-        sums = [sum(self.ms_of(c.values) or 0.0 for c in candidates) for candidates in sets]
+        sums = [sum(self.ms_of(c.values) or 0.0 for _, c in kernels) for kernels in sets]
         return replace(
             Trial("wasm", (), (), 0, 1, len(sets), entries=tuple(map(repr, sums))),
             protocol=replace(Protocol(), rounds=30),

@@ -10,16 +10,18 @@ import onnx.parser
 import pytest
 
 import webmlc
-from tests.tune.small_search import PLATFORM
+from tests.tune.small_search import PLATFORM, FixedWorker
 from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
-from webmlc.tune.algorithm_search import Variants, plan
+from webmlc.tune.algorithm_search import Variants, layers, plan
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database
 from webmlc.tune.platforms import Platform
-from webmlc.tune.search import Search
+from webmlc.tune.search import Search, TaskJob
 from webmlc.tune.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Graph, read_graph
+from webmlc.tune.trial import Measurement, Trial
+from webmlc.tune.workers import work
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.1, (32, 32, 3, 3)).astype(np.float32)
 MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
@@ -151,3 +153,39 @@ def test_the_database_answers_for_its_platform(tmp_path: Path) -> None:
         )
         assert TunedChooser(database, "An engine".lower()).algorithms() == {LAYER: DIRECT}
         assert TunedChooser(database, "phone").algorithms() == {LAYER: "winograd 6x6"}
+
+
+class LayerWorker(FixedWorker):
+    """A worker on which every kernel of the default algorithms takes 100 ms and every other one
+    1 ms. In one trial, the kernels of another algorithm take `ratio` of the default's time.
+    """
+
+    def __init__(self, search: Search, variants: Variants, ratio: float) -> None:
+        super().__init__()
+        self.search, self.variants, self.ratio = search, variants, ratio
+        self.layers: list[str] = []
+
+    def measure(self, trial: Trial, seconds: float) -> Measurement:
+        """See `FixedWorker`."""
+        (job,) = (job for job in self.search.jobs.values() if job.trial is trial)
+        rounds = trial.protocol.rounds
+        if not isinstance(job, TaskJob):
+            self.layers.append(job.title)
+            return Measurement(((1.0,) * rounds, (self.ratio,) * rounds), ("", ""))
+        task = job.search.task
+        is_default = (task.key, task.size_bucket) in self.variants.default
+        return Measurement(((100.0 if is_default else 1.0,) * rounds,), ("",))
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.97, 1.1])
+def test_an_algorithm_is_chosen_if_it_is_faster_in_one_trial(
+    variants: Variants, ratio: float
+) -> None:
+    search = Search(variants.tasks, Options(measurements=0), compare=variants.contests)
+    worker = LayerWorker(search, variants, ratio)
+    work(search, worker)
+    assert search.is_done
+    assert worker.layers == list(variants.algorithms)
+    chosen = layers(search)
+    assert [r for _, r in chosen.values()] == ([ratio] * len(chosen) if ratio < 0.95 else [])
+    assert list(chosen) == (worker.layers if ratio < 0.95 else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,20 +25,20 @@ OPTIONS = Options("random", seconds=600, measurements=2)
 def test_sets_of_schedules_run_as_one_trial(threads: int) -> None:
     tasks = small_tasks()
     pairs = [good_candidates(task, 2) for task in tasks]
-    sets = [[pair[0] for pair in pairs], [pair[-1] for pair in pairs]]
-    trial = model_trial(tasks, sets, threads, QUICK)
+    sets = [list(zip(tasks, [pair[i] for pair in pairs], strict=True)) for i in (0, -1)]
+    trial = model_trial([*sets, sets[1][1:]], threads, QUICK)
     assert trial is not None
     measurement = measure_wasm(trial)
-    assert measurement.reasons == ("", "")
-    assert [len(row) for row in measurement.milliseconds] == [QUICK.rounds] * 2
+    assert measurement.reasons == ("", "", "")
+    assert [len(row) for row in measurement.milliseconds] == [QUICK.rounds] * 3
     assert all(ms > 0 for row in measurement.milliseconds for ms in row)
 
 
 def test_every_call_of_a_model_is_a_step() -> None:
     (task, *_) = small_tasks()
     (default, *_) = good_candidates(task, 1)
-    one = model_trial([task], [[default]], 1, QUICK)
-    three = model_trial([task] * 3, [[default] * 3], 1, QUICK)
+    one = model_trial([[(task, default)]], 1, QUICK)
+    three = model_trial([[(task, default)] * 2, [(replace(task, calls=3), default)]], 1, QUICK)
     assert one is not None and three is not None
     assert three.steps - one.steps == 2
 

@@ -2,12 +2,14 @@
 Strassen's algorithm or none; a padding in the kernel before or apart; the parts of a reduction.
 
     variants = plan(graph, seconds=60)                      # what to measure
-    search = Search(variants.tasks, ...)                    # measures the default of each kernel
-    variants.choose(search.all_searches())                  # {layer: (algorithm, relative time)}
+    search = Search(variants.tasks, ..., compare=variants.contests)
+    layers(search)                                          # {layer: (algorithm, relative time)}
 
 A layer's algorithm decides which kernels its model has. For each alternative of a layer, the model
 is lowered with that one choice, and the time of all its kernels, with their default schedules, is
-compared with that of the model as it is. Kernels that both have are measured once.
+compared with that of the model as it is. Kernels that both have are measured once. Times of kernels
+that were measured apart are no proof: the kernels of the fastest algorithm of a layer and those of
+its default are compared in one trial (`comparison.LayerComparison`).
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from webmlc.tune.comparison import LayerComparison
+from webmlc.tune.model_trial import Scheduled
+from webmlc.tune.search import Search
 from webmlc.tune.task_search import TaskSearch
 from webmlc.tune.tasks import Graph, Task
 
@@ -61,19 +66,54 @@ class Variants:
                 chosen[variant.layer] = (variant.algorithm, ratio)
         return chosen
 
+    def contests(self, searches: Sequence[TaskSearch]) -> list[LayerComparison]:
+        """The trials that compare the chosen algorithms with the default ones. On a GPU, whose
+        trials hold one kernel only, the times of the kernels decide.
+        """
+        by_identity = {_identity(search.task): search for search in searches}
+        contests = []
+        for layer, (algorithm, ratio) in self.choose(searches).items():
+            variant = next(v for v in self.variants if (v.layer, v.algorithm) == (layer, algorithm))
+            sets = [_scheduled(calls, by_identity) for calls in self._differences(variant)]
+            ms = sum(task.calls * by_identity[_identity(task)].control_ms for task, _ in sets[0])
+            contest = LayerComparison(layer, algorithm, sets, ms, WORTHWHILE)
+            if any(task.device != "wasm" for kernels in sets for task, _ in kernels):
+                contest.is_over, contest.ratio = True, ratio
+            contests.append(contest)
+        return contests
+
+    def _differences(self, variant: Variant) -> tuple[Counter[Identity], Counter[Identity]]:
+        """The calls that the default has and a variant lacks, and those that it has instead."""
+        default, other = Counter(self.default), Counter(variant.calls)
+        return default - other, other - default
+
     def _ratio(self, variant: Variant, times: Mapping[Identity, float]) -> float:
         """The time of the kernels that a variant has instead of others, relative to that of those
         others; infinite if a kernel was not measured.
         """
-        removed = added = 0.0
-        for kernel in self.default.keys() | variant.calls.keys():
-            difference = variant.calls.get(kernel, 0) - self.default.get(kernel, 0)
-            milliseconds = times.get(kernel, math.nan)
-            if difference and math.isnan(milliseconds):
-                return math.inf
-            removed += max(0, -difference) * milliseconds if difference else 0.0
-            added += max(0, difference) * milliseconds if difference else 0.0
-        return added / removed if removed else math.inf
+        removed, added = (
+            sum(count * times.get(kernel, math.nan) for kernel, count in calls.items())
+            for calls in self._differences(variant)
+        )
+        return added / removed if removed > 0 and not math.isnan(added) else math.inf
+
+
+def _scheduled(
+    calls: Mapping[Identity, int], searches: Mapping[Identity, TaskSearch]
+) -> list[Scheduled]:
+    """Kernels that are called so often, with their default schedules."""
+    pairs = [(searches[identity], count) for identity, count in calls.items()]
+    return [(replace(search.task, calls=count), search.control) for search, count in pairs]
+
+
+def layers(search: Search) -> dict[str, tuple[str, float]]:
+    """The layers that have a faster algorithm than their default, with its relative time."""
+    contests = [c for comparisons in search.comparisons.values() for c in comparisons]
+    return {
+        c.layer: (c.algorithm, c.ratio)
+        for c in contests
+        if isinstance(c, LayerComparison) and c.ratio < 1
+    }
 
 
 def plan(graph: Graph, seconds: float) -> Variants:

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 
 from webmlc.schedule.rules.space import Values
 from webmlc.tune.candidates import Candidate, make_trial, try_candidate
-from webmlc.tune.model_trial import model_trial
+from webmlc.tune.model_trial import Scheduled, model_trial
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import Protocol, Trial
 
@@ -36,10 +36,6 @@ class CandidateBuilder:
         """The trial of some candidates; the first is the control."""
         return make_trial(task, candidates, self.threads, protocol)
 
-    def model_trial(
-        self, tasks: Sequence[Task], sets: Sequence[Sequence[Candidate]]
-    ) -> Trial | None:
-        """The trial of a whole model with some sets of schedules; `None` if it needs too much
-        memory.
-        """
-        return model_trial(tasks, sets, self.threads)
+    def model_trial(self, sets: Sequence[Sequence[Scheduled]]) -> Trial | None:
+        """The trial of some sets of kernels; `None` if it needs too much memory."""
+        return model_trial(sets, self.threads)

@@ -1,12 +1,14 @@
-"""Compare the winners of all tasks with the defaults, as the whole model runs them.
+"""Compare sets of kernels in one trial, before a build takes them: what is faster alone, or was
+measured apart, may not be faster there.
 
-In: the searches of a platform, each with a confirmed winner. Out: which of them keep their
-winners: all, those that gained much, or none. A set of schedules is kept if the model takes less
-time than with its defaults in three rounds of four.
+    comparison = WinnerComparison(searches)
+    trial = builder.model_trial(comparison.sets)
+    comparison.take_in(measurement)
+    comparison.ratio                 # the time of the model with what it keeps, relative to before
 
-    comparison = Comparison(searches)
-    trial = builder.model_trial(comparison.tasks, comparison.sets)
-    rejected = comparison.decide(measurement)    # searches whose tasks keep their defaults
+`WinnerComparison` compares the winners of all tasks of a model with their defaults, and
+`LayerComparison` the kernels of two algorithms of a layer. What is compared is kept if it takes
+less time in three rounds of four.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import math
 from collections.abc import Sequence
 
 from webmlc.tune.candidates import Candidate
+from webmlc.tune.model_trial import Scheduled
 from webmlc.tune.task_search import TaskSearch, is_faster, relative_time
-from webmlc.tune.tasks import Task
 from webmlc.tune.trial import Measurement
 
 STRONG = 0.95
@@ -25,45 +27,52 @@ compared, too: it may gain where small gains are noise, or cost elsewhere what t
 
 
 class Comparison:
-    """The comparison of one platform. `reason` says why there was none. `ratio` is the time of the
-    model with the schedules it keeps, relative to that with its defaults.
+    """Sets of kernels, the first of which is the control.
+
+    `ms` is the time of the control, as far as known. `ratio` is the time of what is kept, relative
+    to the control's; NaN if there was no trial, and `reason` says why.
+    """
+
+    def __init__(self, sets: Sequence[Sequence[Scheduled]], ms: float, title: str) -> None:
+        """`title` says what is compared."""
+        self.sets, self.ms, self.title = sets, ms, title
+        self.is_over = self.is_in_flight = False
+        self.reason = ""
+        self.ratio = math.nan
+
+    def take_in(self, measurement: Measurement) -> list[TaskSearch]:
+        """Take in the measurement of the sets. Returns the searches whose winners it rejects."""
+        self.is_over, self.is_in_flight, self.ratio = True, False, 1.0
+        return []
+
+    def fail(self, reason: str) -> None:
+        """Note that the sets cannot be measured."""
+        self.is_over, self.is_in_flight, self.reason = True, False, reason
+
+
+class WinnerComparison(Comparison):
+    """The defaults of a model, all winners, and the winners that gained much. Without a trial, the
+    winners stay.
     """
 
     def __init__(self, searches: Sequence[TaskSearch]) -> None:
         """Every search has a confirmed winner. Those of kernels that cannot run here, and of GPUs,
         whose trials hold one kernel only, are not compared.
         """
-        self.searches = [s for s in searches if not math.isnan(s.control_ms) and not s.failure]
-        winners = [s for s in self.searches if _ratio(s) < 1]
+        measured = [s for s in searches if not math.isnan(s.control_ms) and not s.failure]
+        winners = [s for s in measured if _ratio(s) < 1]
         strong = [s for s in winners if _ratio(s) < STRONG]
         self.choices = [winners, strong] if 0 < len(strong) < len(winners) else [winners]
-        is_on_cpu = all(s.task.device == "wasm" for s in self.searches)
-        self.is_over = not winners or not is_on_cpu
-        self.is_in_flight = False
-        self.reason = ""
-        self.ratio = math.nan
+        is_compared = bool(winners) and all(s.task.device == "wasm" for s in measured)
+        choices = ([], *self.choices) if is_compared else ()
+        sets = [[(s.task, _candidate(s, s in choice)) for s in measured] for choice in choices]
+        super().__init__(sets, sum(s.task.calls * s.control_ms for s in measured), "the model")
+        self.is_over = not is_compared
 
-    @property
-    def tasks(self) -> list[Task]:
-        """The tasks that run in the trial."""
-        return [search.task for search in self.searches]
-
-    @property
-    def sets(self) -> list[list[Candidate]]:
-        """The sets of schedules: the defaults, and those of each choice."""
-        return [
-            [_candidate(s, s in choice) for s in self.searches] for choice in ([], *self.choices)
-        ]
-
-    @property
-    def ms(self) -> float:
-        """The milliseconds of the model's kernels with their defaults."""
-        return sum(s.task.calls * s.control_ms for s in self.searches)
-
-    def decide(self, measurement: Measurement) -> list[TaskSearch]:
-        """Take in the measurement of the sets. Returns the searches whose winners are rejected."""
-        self.is_over, self.is_in_flight = True, False
-        self.ratio, kept = 1.0, []
+    def take_in(self, measurement: Measurement) -> list[TaskSearch]:
+        """See `Comparison`."""
+        super().take_in(measurement)
+        kept: list[TaskSearch] = []
         control, *others = measurement.milliseconds
         for times, choice in zip(others, self.choices, strict=True):
             if times and is_faster(times, control, 1.0):
@@ -72,9 +81,36 @@ class Comparison:
                     self.ratio, kept = ratio, choice
         return [s for s in self.choices[0] if s not in kept]
 
-    def fail(self, reason: str) -> None:
-        """Note that the sets cannot be measured: the winners stay."""
-        self.is_over, self.is_in_flight, self.reason = True, False, reason
+
+class LayerComparison(Comparison):
+    """The kernels that a layer has with its default algorithm, and those that it has with another
+    one. Without a trial, the layer keeps its default.
+    """
+
+    def __init__(
+        self,
+        layer: str,
+        algorithm: str,
+        sets: Sequence[Sequence[Scheduled]],
+        ms: float,
+        worthwhile: float,
+    ) -> None:
+        """`worthwhile` is the share of the default's time below which the other one is kept."""
+        super().__init__(sets, ms, layer)
+        self.layer, self.algorithm, self.worthwhile = layer, algorithm, worthwhile
+
+    def take_in(self, measurement: Measurement) -> list[TaskSearch]:
+        """See `Comparison`."""
+        super().take_in(measurement)
+        control, times = measurement.milliseconds
+        if times and is_faster(times, control, self.worthwhile):
+            self.ratio = relative_time(times, control)
+        return []
+
+
+def compare_winners(searches: Sequence[TaskSearch]) -> list[Comparison]:
+    """What a search compares when all of its tasks have winners."""
+    return [WinnerComparison(searches)]
 
 
 def _ratio(search: TaskSearch) -> float:

@@ -1,10 +1,10 @@
-"""A trial of a whole model: all of its kernels, with different sets of schedules.
+"""A trial of many kernels at once: those of a whole model, or of a layer.
 
-In: for each task, the candidate that each set has for it. Out: a `Trial`, whose candidates are the
-sets. A kernel that is faster alone may not be so beside others, and small gains may be noise: this
-trial measures what a build would gain.
+In: sets of kernels, each with a schedule. Out: a `Trial`, whose candidates are the sets. A kernel
+that is faster alone may not be so beside others, and two algorithms of a layer have different
+kernels: this trial measures what a build would gain.
 
-    trial = model_trial(tasks, [controls, winners], threads=1, protocol=MODEL_PROTOCOL)
+    trial = model_trial([defaults, winners], threads=1)
 
 Each candidate calls every kernel as often as a run of the model does. Calls read constants of
 their own (`candidates.buffers_of`), and share the inputs and the outputs: no call reads what
@@ -56,42 +56,33 @@ class _Memory:
         return offset
 
 
+Scheduled = tuple[Task, Candidate]
+"""A kernel of a set, and the schedule that the set has for it."""
 _Place = tuple[str, DType | None, int]
 """Where an argument lies: among the constants, the inputs of a type or the outputs; its offset."""
 
 
 def model_trial(
-    tasks: Sequence[Task],
-    sets: Sequence[Sequence[Candidate]],
-    threads: int,
-    protocol: Protocol = MODEL_PROTOCOL,
+    sets: Sequence[Sequence[Scheduled]], threads: int, protocol: Protocol = MODEL_PROTOCOL
 ) -> Trial | None:
-    """The trial of some sets of schedules, each with a candidate for every task; the first is the
-    control. `None` if it needs too much memory.
+    """The trial of some sets of kernels; the first is the control. `None` if it needs too much
+    memory.
     """
     memory = _Memory()
-    places = [_places(task, memory) for task in tasks]
     slots: list[_Place | int] = []
-    arguments = [
-        _slots([task.sizes[s.name] for s in control.kernel.symbols], calls, slots)
-        for task, control, calls in zip(tasks, sets[0], places, strict=True)
-    ]
-    kernels: dict[str, Candidate] = {}
+    arguments: dict[str, list[tuple[int, ...]]] = {}
+    for task, candidate in (scheduled for kernels in sets for scheduled in kernels):
+        if _identity(task) not in arguments:
+            symbols = [task.sizes[s.name] for s in candidate.kernel.symbols]
+            arguments[_identity(task)] = _slots(symbols, _places(task, memory), slots)
     counter = len(slots)
-    steps: list[Step] = []
-    for number, candidates in enumerate(sets):
-        names = _kernels(candidates, kernels)
-        calls = _calls(tasks, names, arguments)
-        first = len(steps)
-        last = first + len(calls) + 1
-        steps.append(Step("", (), control=ModuleControl("loop", last + 1, counter)))
-        steps += calls
-        steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
-        assert len(steps) % (number + 1) == 0  # all sets have as many steps
-    variant = tasks[0].variant
+    kernels: dict[str, Candidate] = {}
+    calls = [_calls(scheduled, kernels, arguments) for scheduled in sets]
+    length = max(map(len, calls)) + 2
+    steps = [step for n, c in enumerate(calls) for step in _loop(c, n * length, length, counter)]
     functions = {name: candidate.kernel for name, candidate in kernels.items()}
     texts = wasm_texts({name: candidate.code for name, candidate in kernels.items()})
-    module = emit_module(functions, steps, variant, texts=texts)
+    module = emit_module(functions, steps, sets[0][0][0].variant, texts=texts)
     scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
     starts, end = _regions(memory, align(scratch + stride * threads, PAGE_BYTES))
@@ -108,10 +99,26 @@ def model_trial(
         protocol=protocol,
         module=assemble(module.text),
         pages=-(-end // PAGE),
-        steps=len(steps) // len(sets),
+        steps=length,
         repeats_address=SLOT_TABLE + 4 * (counter + 1),
         words=((SLOT_TABLE, (*table, 0, 1)), (SCRATCH_BASE, (scratch, stride))),
     )
+
+
+def _identity(task: Task) -> str:
+    """What tells the kernels of a trial apart."""
+    return f"{task.key} {task.size_bucket}"
+
+
+def _loop(calls: Sequence[Step], first: int, length: int, counter: int) -> list[Step]:
+    """The steps of a set from step `first` on: a loop of calls, and jumps that do nothing, so that
+    all sets have as many steps.
+    """
+    end = first + len(calls) + 2
+    start = Step("", (), control=ModuleControl("loop", end, counter))
+    repeat = Step("", (), control=ModuleControl("next", first + 1, counter))
+    rest = [Step("", (), control=ModuleControl("else", n + 1)) for n in range(end, first + length)]
+    return [start, *calls, repeat, *rest]
 
 
 def _places(task: Task, memory: _Memory) -> list[list[_Place]]:
@@ -154,30 +161,22 @@ def _slots(
     return arguments
 
 
-def _kernels(candidates: Sequence[Candidate], kernels: dict[str, Candidate]) -> list[str]:
-    """The names of a set's kernels, which are added. Sets share the kernels in which they agree, so
-    that only the others make a difference.
-    """
-    names = []
-    for number, candidate in enumerate(candidates):
-        others = [n for n, k in kernels.items() if n.startswith(f"t{number}.")]
-        name = next((n for n in others if kernels[n].text == candidate.text), None)
-        if name is None:
-            name = f"t{number}.{len(others)}"
-            kernels[name] = candidate
-        names.append(name)
-    return names
-
-
 def _calls(
-    tasks: Sequence[Task], names: Sequence[str], arguments: Sequence[Sequence[tuple[int, ...]]]
+    scheduled: Sequence[Scheduled],
+    kernels: dict[str, Candidate],
+    arguments: Mapping[str, Sequence[tuple[int, ...]]],
 ) -> list[Step]:
-    """A run of the model: every kernel as often as the model calls it."""
-    return [
-        Step(name, calls[number % len(calls)])
-        for task, name, calls in zip(tasks, names, arguments, strict=True)
-        for number in range(task.calls)
-    ]
+    """The calls of a set: every kernel as often as the model calls it. The kernels are added under
+    names; sets share those in which they agree, so that only the others make a difference.
+    """
+    names = {candidate.text: name for name, candidate in kernels.items()}
+    steps = []
+    for task, candidate in scheduled:
+        name = names.setdefault(candidate.text, f"k{len(names)}")
+        kernels.setdefault(name, candidate)
+        slots = arguments[_identity(task)]
+        steps += [Step(name, slots[number % len(slots)]) for number in range(task.calls)]
+    return steps
 
 
 def _regions(memory: _Memory, start: int) -> tuple[Mapping[tuple[str, DType | None], int], int]:

@@ -20,7 +20,7 @@ from webmlc.core.machine import Device, Features
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
-from webmlc.tune.algorithm_search import plan
+from webmlc.tune.algorithm_search import layers, plan
 from webmlc.tune.browsers import ENGINES as BROWSERS
 from webmlc.tune.browsers import is_installed
 from webmlc.tune.candidate_builder import CandidateBuilder
@@ -135,10 +135,10 @@ def _search_algorithms(
     if not variants.variants:
         return {}, False
     survey = replace(options, measurements=0)
-    search = Search(variants.tasks, survey, None, builder)
+    search = Search(variants.tasks, survey, None, builder, compare=variants.contests)
     if _until_interrupted(search, request):
         return {}, True
-    chosen = variants.choose(search.all_searches())
+    chosen = layers(search)
     (platform,) = {s.platform for s in search.all_searches()}
     date = datetime.now(UTC).isoformat(timespec="seconds")
     records.add_algorithms(

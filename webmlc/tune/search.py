@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from webmlc.schedule.rules.space import values_of
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate
-from webmlc.tune.comparison import Comparison
+from webmlc.tune.comparison import Comparison, WinnerComparison, compare_winners
 from webmlc.tune.database import Database, Record, State
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
@@ -67,7 +67,7 @@ class TaskJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class ModelJob(Job):
-    """A trial of a whole model."""
+    """A trial of a whole model, or of a layer."""
 
     comparison: Comparison
 
@@ -82,12 +82,16 @@ class Search:
         database: Database | None = None,
         builder: CandidateBuilder | None = None,
         on_change: Callable[[Search], None] | None = None,
+        compare: Callable[[Sequence[TaskSearch]], Sequence[Comparison]] = compare_winners,
     ) -> None:
-        """`on_change` is called after each trial, with the lock held."""
+        """`on_change` is called after each trial, with the lock held. `compare` says what is
+        compared when the tasks of a platform have winners.
+        """
         self.tasks, self.options, self.database = list(tasks), options, database
         self.builder = builder or CandidateBuilder()
         self.searches: dict[str, list[TaskSearch]] = {}
-        self.comparisons: dict[str, Comparison] = {}
+        self.comparisons: dict[str, Sequence[Comparison]] = {}
+        self._compare = compare
         self.jobs: dict[int, Job] = {}
         self.started = math.inf
         self.count = 0
@@ -122,8 +126,12 @@ class Search:
         """The time of the whole model with its defaults, over that with what it keeps, by the key
         of each platform that measured it.
         """
-        measured = {k: c.ratio for k, c in self.comparisons.items() if not math.isnan(c.ratio)}
-        return {key: 1 / ratio for key, ratio in measured.items()}
+        return {
+            key: 1 / comparison.ratio
+            for key, comparisons in self.comparisons.items()
+            for comparison in comparisons
+            if isinstance(comparison, WinnerComparison) and not math.isnan(comparison.ratio)
+        }
 
     def join(self, platform: Platform) -> list[TaskSearch]:
         """The searches of a platform, which begin when its first worker joins."""
@@ -233,30 +241,30 @@ class Search:
         return None
 
     def _comparison_job(self, platform: Platform) -> Job | float | None:
-        """The trial of the whole model, if the tasks of a platform have winners."""
+        """A trial that compares what the tasks of a platform found."""
+        waits = False
         key = platform.key
         if key not in self.comparisons:
-            self.comparisons[key] = Comparison(self.searches[key])
-        comparison = self.comparisons[key]
-        if comparison.is_over:
-            return None
-        if comparison.is_in_flight:
-            return WAIT_SECONDS
-        trial = self.builder.model_trial(comparison.tasks, comparison.sets)
-        if trial is None:
-            comparison.fail("the model needs more memory than a trial may have")
-            return None
-        comparison.is_in_flight = True
-        return self._started(
-            ModelJob(self.count + 1, trial, "the model", comparison.ms, comparison)
-        )
+            self.comparisons[key] = self._compare(self.searches[key])
+        for comparison in self.comparisons[key]:
+            if comparison.is_over:
+                continue
+            if comparison.is_in_flight:
+                waits = True
+                continue
+            trial = self.builder.model_trial(comparison.sets)
+            if trial is None:
+                comparison.fail("it needs more memory than a trial may have")
+                continue
+            comparison.is_in_flight = True
+            number, title, ms = self.count + 1, comparison.title, comparison.ms
+            return self._started(ModelJob(number, trial, title, ms, comparison))
+        return WAIT_SECONDS if waits else None
 
     def _is_settled(self, key: str) -> bool:
         """True if a platform has nothing left to measure."""
-        if any(s.confirmed is None for s in self.searches[key]):
-            return False
-        comparison = self.comparisons.get(key) or Comparison(self.searches[key])
-        return comparison.is_over
+        comparisons = self.comparisons.get(key)
+        return comparisons is not None and all(comparison.is_over for comparison in comparisons)
 
     def _take_in(self, job: TaskJob, measurement: Measurement) -> list[Record]:
         """Take in a trial of a task, and return its records."""
@@ -292,7 +300,7 @@ class Search:
         defaults, which records confirm.
         """
         records = []
-        for search in comparison.decide(measurement):
+        for search in comparison.take_in(measurement):
             search.confirmed = (search.control.values, 1.0)
             times = (search.control_ms,)
             records.append(self._record(search, search.control, "confirmed", times, 1.0))
