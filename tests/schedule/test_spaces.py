@@ -69,7 +69,10 @@ CPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
 GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul": ("contraction", k.matmul(13, 20, 6), {}),
     "matmul, symbolic rows": ("contraction", k.matmul(S, 24, 4), {"s": 7}),
+    "matmul, divided": ("contraction", k.matmul(12, 16, 64), {}),
+    "matmul, one row": ("contraction", k.matmul(1, 24, 48), {}),
     "conv 3x3": ("contraction", k.convolution(4, 5, 3, 10, 3), {}),
+    "conv 3x3, divided": ("contraction", k.convolution(4, 5, 8, 16, 3), {}),
     "block product, one row": ("block product", k.float_block_product(1, 16, 3, False), {}),
     "block product, symbolic rows": ("block product", k.float_block_product(S, 24, 2), {"s": 7}),
     "attention in steps": ("attention", k.masked_attention(2, S, 8), {"s": 70}),

@@ -65,6 +65,12 @@ MAX_INVOCATIONS = 256
 From the specification: the default limit `maxComputeInvocationsPerWorkgroup`.
 """
 
+MAX_WORKGROUP_BYTES = 16 << 10
+"""The workgroup memory of one workgroup on every WebGPU device, in bytes.
+
+From the specification: the default limit `maxComputeWorkgroupStorageSize`.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

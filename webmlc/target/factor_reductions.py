@@ -24,8 +24,10 @@ from webmlc.graph.ir import Module
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules import match_kernel
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
 from webmlc.schedule.rules.webgpu.attention import ATTENTION
+from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
 from webmlc.schedule.schedule import Schedule
 
@@ -69,6 +71,8 @@ def reduction_alternatives(module: Module, machine: Machine) -> dict[str, tuple[
     names: dict[str, tuple[str, ...]] = {}
     on_device = _kernels_of(module, machine)
     for kernel in (k for name, k in module.kernels.items() if name in on_device):
+        if _shares_reductions(kernel, machine):
+            continue
         for fold in blocks(kernel.body):
             results, _ = _extent(axes_of_kind(fold, "spatial"))
             elements, is_known = _extent(axes_of_kind(fold, "reduce"))
@@ -108,9 +112,9 @@ def factor_kernel(
     function: LoopFunction, machine: Machine, algorithms: Mapping[str, str] | None = None
 ) -> LoopFunction:
     """Split the reductions of one kernel that are too long. `algorithms` names the parts of some
-    reductions, where a search chose them. Workgroups of attention share all of theirs.
+    reductions, where a search chose them.
     """
-    if ATTENTION.match(name_dimensions(function).function, machine) is not None:
+    if _shares_reductions(function, machine):
         return function
     schedule = Schedule(function)
     for block in list(blocks(function.body)):
@@ -123,6 +127,16 @@ def factor_kernel(
                 continue
             schedule = trial
     return schedule.function if schedule.trace else function
+
+
+def _shares_reductions(function: LoopFunction, machine: Machine) -> bool:
+    """True where the threads of a workgroup divide the reductions: those of attention, and those of
+    a contraction with few tiles.
+    """
+    match = match_kernel(name_dimensions(function).function, machine)
+    if match is None:
+        return False
+    return match.rule is ATTENTION or (match.rule is CONTRACTION and match.default().parts > 1)
 
 
 def _chosen_parts(fold: Block, machine: Machine, algorithms: Mapping[str, str]) -> int:

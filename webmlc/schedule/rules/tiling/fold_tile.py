@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from webmlc.core.expr import as_int
+from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along, result_axes
 from webmlc.schedule.schedule import Schedule
@@ -97,6 +99,30 @@ def run_tile(
                 schedule.vectorize(loop)
             else:
                 schedule.unroll(loop)
+
+
+def unroll_reduction(schedule: Schedule, loops: Sequence[str], steps: int, body: int) -> list[str]:
+    """Unroll `steps` steps of the innermost reduction loop, and short loops around it as long as
+    the body has at most `body` steps. Returns the reduction loops.
+    """
+    *outer, last = loops
+    extent = schedule.extent(last)
+    factor = steps
+    if as_int(simplify(extent)) == factor:
+        schedule.unroll(last)
+        while outer:
+            around = as_int(simplify(schedule.extent(outer[-1])))
+            if around is None or around * factor > body:
+                break
+            schedule.unroll(outer[-1])
+            factor *= around
+            outer.pop()
+        return list(loops)
+    if factor == 1:
+        return list(loops)
+    counted, unrolled = schedule.split(last, [None, factor])
+    schedule.unroll(unrolled)
+    return [*outer, counted, unrolled]
 
 
 def blocks_under(schedule: Schedule, fold: str, tile: int, reduced: int) -> list[str]:

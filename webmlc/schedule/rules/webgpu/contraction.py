@@ -3,7 +3,8 @@
 Rows are all axes of the left operand (for a convolution: image, y, x, as one index), columns the
 last axis of the right one. Each thread owns a tile, 8 rows by 8 columns, in vec4 registers. The
 weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
-rows. Rows and columns that do not fill a tile are sections of their own.
+rows. Rows and columns that do not fill a tile are sections of their own. Where there are too few
+tiles for a GPU, several threads of a workgroup divide the reduction of a tile (`share_reduction`).
 
     Y[m, o] += A[m, k] * B[o // 8, k, o % 8]   ->   for k: b0, b1 = B[...]; for r in 8: Y_r += A[m +
     r, k] * (b0, b1)
@@ -11,11 +12,11 @@ rows. Rows and columns that do not fill a tile are sections of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import MAX_WORKGROUP_BYTES, Machine
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
@@ -43,8 +44,10 @@ from webmlc.schedule.rules.tiling.fold_tile import (
     attach_epilogue,
     fold_with_followers,
     run_tile,
+    unroll_reduction,
 )
 from webmlc.schedule.rules.tiling.sections import Section, is_zero, split_columns, split_rows
+from webmlc.schedule.rules.webgpu.share_reduction import Sharing, share_reduction
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
@@ -59,22 +62,38 @@ stay short (an estimate, as old as the rule)."""
 ACROSS = 8
 """Tiles of a row that a workgroup computes by default: 64 columns, and 8 rows of tiles below each
 other, share lines of both operands (an estimate, as old as the rule)."""
+MOST_PARTS = 64
+"""Threads that may divide the reduction of a tile.
+
+From the specification of WebGPU: the default limit `maxComputeWorkgroupSizeZ`.
+"""
+SHORTEST_PART = 64
+"""Steps of the reduction that a part has at least by default: the sums of the parts cost as much as
+about three steps (measured with lavapipe: 36 steps a part took 13 % longer than one part). A single
+row needs half of them, because each of its steps loads more than it computes."""
+
+
+SUM_BYTES = 4
+"""Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A contraction with its epilogue. `rows`: how many there are, `None` if they are no loop;
-    `are_rows_adjacent`: whether they are one axis in memory, so that primitives can tell tiles
-    apart; `results`: elements of the result, `None` if symbolic; `depth`: steps of the innermost
-    reduction loop.
+    `columns`: those along the last axis; `are_rows_adjacent`: whether rows are one axis in memory,
+    so that primitives can tell tiles apart; `results`: elements of the result, `None` if symbolic;
+    `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
+    symbolic.
     """
 
     function: LoopFunction
     fold: str
     rows: Expr | None
+    columns: Expr
     are_rows_adjacent: bool
     results: int | None
     depth: Expr
+    steps: int
     lanes: int
 
 
@@ -94,6 +113,8 @@ class Parameters:
     """Steps of the reduction that are unrolled at most, over several loops."""
     across: int
     """Tiles of a row that a workgroup computes, at most."""
+    parts: int = 1
+    """Threads that divide the reduction of a tile."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -115,9 +136,11 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         function,
         fold.name,
         None if nest.rows is None else simplify(schedule.extent(nest.rows)),
+        simplify(schedule.extent(nest.columns)),
         _are_rows_adjacent(fold, roles),
         size_of([axis.extent for axis in axes_of_kind(fold, "spatial")]),
         simplify(schedule.extent(nest.reduced[-1])),
+        size_of([schedule.extent(loop) for loop in nest.reduced]) or 0,
         machine.lanes,
     )
     if not facts.are_rows_adjacent and not accepts(lambda: build(facts, default(facts, machine))):
@@ -137,9 +160,23 @@ def space(facts: Facts, machine: Machine) -> Space:
         steps=(1,) if depth is None else divisors(depth, MOST_STEPS),
         body=(STEPS, BODY, 2 * BODY),
         across=(1, 2, 4, ACROSS, 2 * ACROSS),
-    ).where(
-        "half of the registers hold the tile",
-        lambda rows, columns: 2 * rows * columns <= machine.vector_registers * machine.lanes,
+        parts=(1,) if depth is None else divisors(depth, MOST_PARTS),
+    )
+    tiles = (
+        tiles.where(
+            "half of the registers hold the tile",
+            lambda rows, columns: 2 * rows * columns <= machine.vector_registers * machine.lanes,
+        )
+        .where(
+            "threads divide the reduction of whole tiles, in workgroup memory",
+            lambda workgroup, rows, columns, parts: can_divide(
+                facts, workgroup, rows, columns, parts
+            ),
+        )
+        .where(
+            "each part is a multiple of the steps that are unrolled",
+            lambda steps, parts: parts == 1 or (depth or 1) // parts % steps == 0,
+        )
     )
     if facts.are_rows_adjacent:
         return tiles
@@ -147,25 +184,86 @@ def space(facts: Facts, machine: Machine) -> Space:
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """The machine's tile where that many threads fill a GPU, else half its rows: small layers want
-    threads (and short shaders) more than reuse.
+    """The first choice that fills a GPU, else the one with the most threads. High tiles come first,
+    because they load each element less often; then few parts of the reduction.
+    """
+    choices = _default_choices(facts, machine)
+    if facts.results is None:
+        return choices[-1]
+    threads = [facts.results // (c.rows * c.columns) * c.parts for c in choices]
+    filling = [c for c, n in zip(choices, threads, strict=True) if n >= machine.filling_threads]
+    return filling[0] if filling else choices[threads.index(max(threads))]
+
+
+def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
+    """The tiles to choose from, high ones first: two that cover the rows at little cost, and
+    divisors of the rows where threads can divide the reduction. A single row may have half as many
+    columns.
     """
     tile = machine.tile
-    filling = machine.filling_threads * tile.rows * tile.columns
-    fills = facts.results is not None and facts.results >= filling
-    tallest = tile.rows if fills else tile.rows // 2
-    rows = 1
-    if facts.rows is not None:
-        height = row_tile(facts.rows, tallest)
-        rows = row_tile(simplify(facts.rows // height * height), tallest)
     steps = unroll_factor(facts.depth, STEPS)
-    return Parameters(machine.workgroup_size, rows, tile.columns, steps, BODY, ACROSS)
+    whole = Parameters(machine.workgroup_size, 1, tile.columns, steps, BODY, ACROSS)
+    if facts.rows is None:
+        narrow = replace(whole, columns=facts.lanes)
+        shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow)[1:]]
+        return [*(replace(whole, parts=n) for n in _default_parts(facts, whole)), *shared]
+    count = as_int(facts.rows)
+    covering = {_default_rows(facts.rows, most) for most in (tile.rows, tile.rows // 2)}
+    divisors_of_rows = {n for n in range(3, tile.rows + 1) if count is not None and count % n == 0}
+    return [
+        replace(whole, rows=rows, parts=parts)
+        for rows in sorted(covering | divisors_of_rows, reverse=True)
+        for parts in _default_parts(facts, replace(whole, rows=rows))
+        if parts > 1 or rows in covering
+    ]
+
+
+def _default_rows(extent: Expr, tallest: int) -> int:
+    """The rows of a tile, up to `tallest`, that cover the rows at the least cost."""
+    height = row_tile(extent, tallest)
+    return row_tile(simplify(extent // height * height), tallest)
+
+
+def _default_parts(facts: Facts, tile: Parameters) -> list[int]:
+    """The numbers of parts that leave each of them long enough, and no thread of a workgroup
+    idle.
+    """
+    depth = as_int(facts.depth)
+    if depth is None or facts.results is None:
+        return [1]
+    shortest = SHORTEST_PART if tile.rows > 1 else SHORTEST_PART // 2
+    return [
+        parts
+        for parts in divisors(depth, MOST_PARTS)
+        if can_divide(facts, tile.workgroup, tile.rows, tile.columns, parts)
+        and depth // parts % tile.steps == 0
+        and tile.workgroup % parts == 0
+        and (parts == 1 or facts.steps // parts >= shortest)
+    ]
+
+
+def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
+    """True if the threads of a workgroup can divide the reduction in these parts: tiles cover the
+    rows and the columns, and the sums of all threads fit into workgroup memory.
+    """
+    if parts == 1:
+        return True
+    row_count = 1 if facts.rows is None else as_int(facts.rows)
+    column_count = as_int(facts.columns)
+    if row_count is None or column_count is None or parts > workgroup:
+        return False
+    sum_bytes = workgroup * rows * columns * SUM_BYTES
+    are_whole = row_count % rows == 0 and column_count % columns == 0
+    return are_whole and sum_bytes <= MAX_WORKGROUP_BYTES
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
     """Tile each section, and make workgroups of its tiles."""
     schedule = Schedule(facts.function)
     nest = _prepare(schedule, facts.fold)
+    if parameters.parts > 1:
+        share_reduction(schedule, nest, _sharing(facts, parameters), facts.lanes)
+        return schedule
     sections = [
         (section, _tile(schedule, section, facts, parameters))
         for part in split_columns(schedule, nest, parameters.columns)
@@ -177,6 +275,16 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     for (section, threads), width in zip(sections, across, strict=True):
         _bind(schedule, section, threads, width, down)
     return schedule
+
+
+def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
+    """The workgroup whose threads divide the reduction: tiles beside each other, then below."""
+    rows, columns, parts = parameters.rows, parameters.columns, parameters.parts
+    tiles = parameters.workgroup // parts
+    across = divisors((as_int(facts.columns) or 1) // columns, min(tiles, parameters.across))[-1]
+    row_count = 1 if facts.rows is None else (as_int(facts.rows) or 1)
+    down = divisors(row_count // rows, tiles // across)[-1]
+    return Sharing(parts, down, across, rows, columns, parameters.steps, parameters.body)
 
 
 def _prepare(schedule: Schedule, name: str) -> Section:
@@ -273,30 +381,8 @@ def _tile(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameter
         tile += [TileLoop(vectors, "unrolled"), TileLoop(lane, "vectorized")]
     outer = [*nest.batch, *([] if rows is None else [rows]), columns]
     schedule.reorder(*outer, *(step.loop for step in tile))
-    reduced = _unroll_reduction(schedule, list(nest.reduced), parameters)
+    reduced = unroll_reduction(schedule, nest.reduced, parameters.steps, parameters.body)
     return _Threads(rows, columns, tuple(tile), tuple(reduced))
-
-
-def _unroll_reduction(schedule: Schedule, loops: list[str], parameters: Parameters) -> list[str]:
-    """Unroll a few steps of the innermost reduction loop, and short loops around it."""
-    *outer, last = loops
-    extent = schedule.extent(last)
-    factor = parameters.steps
-    if as_int(simplify(extent)) == factor:
-        schedule.unroll(last)
-        while outer:
-            around = as_int(simplify(schedule.extent(outer[-1])))
-            if around is None or around * factor > parameters.body:
-                break
-            schedule.unroll(outer[-1])
-            factor *= around
-            outer.pop()
-        return loops
-    if factor == 1:
-        return loops
-    steps, unrolled = schedule.split(last, [None, factor])
-    schedule.unroll(unrolled)
-    return [*outer, steps, unrolled]
 
 
 def _across(schedule: Schedule, threads: _Threads, parameters: Parameters) -> int:

@@ -41,18 +41,24 @@ NEIGHBOURS = 4
 MOST_NEIGHBOURS = 8
 """Neighbours along a row that a thread may compute: their sums are registers."""
 
+FEW_RESULTS = 512
+"""Vectors below which threads fold long windows to single results by default: an integrated GPU has
+about a thousand lanes (`core/adapters.py`), most of which vectors would leave idle."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A fold with its epilogue. `window`: the elements that it folds, `None` if symbolic; `row`:
     the results along the axis before the last, 1 if they have no neighbours to share with;
-    `has_vectors`: whether the results along the last axis make whole vectors.
+    `results`: all of them, `None` if symbolic; `has_vectors`: whether the results along the last
+    axis make whole vectors.
     """
 
     function: LoopFunction
     fold: str
     window: int | None
     row: int
+    results: int | None
     has_vectors: bool
     lanes: int
 
@@ -89,7 +95,9 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     has_vectors = steps is not None and last is not None and last % machine.lanes == 0
     row = as_int(simplify(schedule.extent(spatial[-2]))) if len(spatial) > 2 else 1
     window = size_of([schedule.extent(loop) for loop in reduced])
-    return Facts(function, fold.name, window, 1 if row is None else row, has_vectors, machine.lanes)
+    results = size_of([schedule.extent(loop) for loop in spatial])
+    near = 1 if row is None else row
+    return Facts(function, fold.name, window, near, results, has_vectors, machine.lanes)
 
 
 def space(facts: Facts, machine: Machine) -> Space:
@@ -107,10 +115,14 @@ def space(facts: Facts, machine: Machine) -> Space:
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """Vectors where there are any; a short window is unrolled, and neighbours share its loads."""
+    """Vectors where there are any, and enough of them if each folds a long window; a short window
+    is unrolled, and neighbours share its loads.
+    """
     is_short = facts.window is not None and facts.window <= SHORT_WINDOW
-    neighbours = divisors(facts.row, NEIGHBOURS)[-1] if is_short and facts.has_vectors else 1
-    return Parameters(machine.workgroup_size, facts.has_vectors, neighbours, is_short)
+    are_few = facts.results is not None and facts.results < FEW_RESULTS * facts.lanes
+    has_vectors = facts.has_vectors and (is_short or not are_few)
+    neighbours = divisors(facts.row, NEIGHBOURS)[-1] if is_short and has_vectors else 1
+    return Parameters(machine.workgroup_size, has_vectors, neighbours, is_short)
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
