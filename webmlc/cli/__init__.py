@@ -244,12 +244,13 @@ def inspect(
 
     A numbered list comes first, then the result of each stage that changed something. Last comes
     the work of each step (with the sizes of --dim): its operations, and the bytes that it moves
-    beside the least possible bytes.
+    beside the least possible bytes. For each dispatch on a GPU, it also says how large it is, and
+    what bounds its time on an H100, an M2, an Adreno 740 and an Intel Iris Xe.
     """
     from webmlc.compile import compile_model
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.graph.typed.options import read_texts
-    from webmlc.package.step_work import print_work
+    from webmlc.package.step_work import print_dispatches, print_work
 
     stages = Listing()
     parts = compile_model(
@@ -264,6 +265,10 @@ def inspect(
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
         stages(Stage(f"{device}: work", work, kernel if kernel in stages.kernels else None))
+        if any(step.device == "webgpu" for step in parts.programs[device].steps):
+            dispatches = partial(print_dispatches, parts, sizes, kernel)
+            shown = kernel if kernel in stages.kernels else None
+            stages(Stage(f"{device}: dispatches", dispatches, shown))
     for line in stages.lines(stage, kernel):
         print(line)
 

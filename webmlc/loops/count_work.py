@@ -82,9 +82,11 @@ class _Domain:
     """The loops around a statement, the conditions on them, and how often the statement runs.
 
     `values` defines lets and block axes by loop variables. `data` are lets that depend on loads.
+    `threads` has the loop that each thread axis of a GPU is bound to.
     """
 
     extents: Mapping[Var, int] = field(default_factory=dict)
+    threads: Mapping[str, Var] = field(default_factory=dict)
     conditions: tuple[Expr, ...] = ()
     values: Mapping[Var, Expr] = field(default_factory=dict)
     data: frozenset[Var] = frozenset()
@@ -145,11 +147,20 @@ class _Counting:
                 self.read[node.buffer] += domain.times * lanes * node.dtype.bytes
 
     def inside(self, loop: For, domain: _Domain) -> _Domain:
-        """The domain of a loop's body. An extent that depends on other loops adds a condition."""
+        """The domain of a loop's body. An extent that depends on other loops adds a condition.
+
+        A loop over threads inside a loop over the same threads takes the place of that one.
+        """
         extent = substitute(loop.extent, domain.values)
         ranges = {v: Interval(0, max(0, n - 1)) for v, n in domain.extents.items()}
         ranges |= {v: Interval(n, n) for v in variables(extent) if (n := self.value(v)) is not None}
         iterations = max(0, int(bounds(extent, ranges).high))
+        if loop.thread is not None:
+            if (thread := domain.threads.get(loop.thread)) is not None:
+                values = {**domain.values, loop.var: thread}
+                domain = replace(domain, extents={**domain.extents, thread: iterations})
+                return replace(domain, values=values, times=self.points(domain))
+            domain = replace(domain, threads={**domain.threads, loop.thread: loop.var})
         times = domain.times * iterations
         domain = replace(domain, extents={**domain.extents, loop.var: iterations}, times=times)
         if variables(extent).isdisjoint(domain.extents):

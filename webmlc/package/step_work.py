@@ -4,6 +4,9 @@ In: a compiled model (`Parts`), a device, and the sizes of symbolic dimensions. 
 per step, in the order of the program's steps and of a profile.
 
     for step in step_work(compile_model("model.onnx"), "wasm", {"batch": 1}): ...
+
+A step on the GPU also has the size of its dispatch, from which its time on several classes of GPUs
+can be estimated (`core/adapters.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from webmlc.core.adapters import ADAPTERS
 from webmlc.core.machine import Device
 from webmlc.package.manifest import Manifest, RowWork
 from webmlc.target.kernel_work import KernelWork, kernel_work
+from webmlc.target.webgpu.dispatch_work import (
+    DispatchWork,
+    Estimate,
+    dispatch_work,
+    estimate_time,
+)
 
 if TYPE_CHECKING:
     from webmlc.package.write import Parts
@@ -25,21 +35,38 @@ LENGTHS = (512, 1024)
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The kernel of a step, the ONNX nodes that it computes, and its work."""
+    """The kernel of a step, the ONNX nodes that it computes, its work, and its GPU dispatch."""
 
     kernel: str
     origin: tuple[str, ...]
     work: KernelWork
+    dispatch: DispatchWork | None = None
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """The time of a dispatch on each class of adapters, by name; empty for a step on the
+        CPU.
+        """
+        if self.dispatch is None:
+            return {}
+        return {a.name: estimate_time(self.work, self.dispatch, a) for a in ADAPTERS}
 
 
 def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[StepWork, ...]:
     """The work of each step; it is 0 for a step that calls no kernel."""
     kernels = parts.kernels[device]
+    steps = parts.programs[device].steps
     works = {name: kernel_work(kernel, sizes) for name, kernel in kernels.items()}
-    none = KernelWork(0, 0, 0)
+    on_gpu = {step.kernel for step in steps if step.device == "webgpu"} & kernels.keys()
+    dispatches = {name: dispatch_work(kernels[name].code, sizes) for name in on_gpu}
     return tuple(
-        StepWork(step.kernel, step.origin, works.get(step.kernel, none))
-        for step in parts.programs[device].steps
+        StepWork(
+            step.kernel,
+            step.origin,
+            works.get(step.kernel, KernelWork()),
+            dispatches.get(step.kernel),
+        )
+        for step in steps
     )
 
 
@@ -76,3 +103,31 @@ def print_work(
         figures = f"{work.flops:15,} {work.moved:15,} {work.least:13,} {times:>7}"
         lines.append(f"{figures}  {step.kernel}: {', '.join(step.origin)}")
     return "\n".join(lines)
+
+
+def print_dispatches(parts: Parts, sizes: Mapping[str, int], kernel: str | None = None) -> str:
+    """Print one line per dispatch, or per dispatch of `kernel`.
+
+    It shows the size of the dispatch, the bytes by the level of memory, and on each class of
+    adapters the microseconds that it takes at least, with what bounds them. The last line has the
+    sums.
+    """
+    names = [adapter.name for adapter in ADAPTERS]
+    columns = ("workgroups", "invocations", "shared", "registers", "register B", "workgroup B",
+               "storage B", "flops/B")  # fmt: skip
+    lines = ["".join(f"{c:>13}" for c in columns) + "".join(f"{n:>18} us" for n in names)]
+    totals = dict.fromkeys(names, 0.0)
+    for step in step_work(parts, "webgpu", sizes):
+        if step.dispatch is None or kernel not in (None, step.kernel):
+            continue
+        work, dispatch = step.work, step.dispatch
+        numbers = (dispatch.workgroups, dispatch.invocations, dispatch.shared_bytes,
+                   dispatch.registers, work.registers, work.workgroup, work.storage)  # fmt: skip
+        intensity = f"{work.flops / max(work.least, 1):.1f}"
+        line = "".join(f"{number:13,}" for number in numbers) + f"{intensity:>13}"
+        for name, estimate in step.estimates.items():
+            totals[name] += estimate.seconds
+            line += f"{estimate.bound:>12} {1e6 * estimate.seconds:8,.1f}"
+        lines.append(f"{line}  {step.kernel}: {', '.join(step.origin)}")
+    sums = "".join(f"{1e6 * total:21,.1f}" for total in totals.values())
+    return "\n".join([*lines, f"{'sum':>{13 * len(columns)}}{sums}"])

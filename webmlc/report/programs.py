@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from webmlc.core.machine import Device
@@ -22,7 +22,6 @@ from webmlc.package.transfers import stages
 from webmlc.package.write import Parts
 from webmlc.report.nodes import ModelNode
 from webmlc.report.recorder import KernelSchedule, Recorder
-from webmlc.target.kernel_work import KernelWork
 
 VARIANT = "relaxed"
 """The WebAssembly module that a report shows: what most browsers run."""
@@ -111,7 +110,7 @@ def _steps(
             "reads": [buffers[a] for a in step.arguments[: len(step.arguments) - step.outputs]],
             "writes": [buffers[a] for a in step.written],
             "least": _least(step, sizes) if work is None else work.work.least,
-            **({} if work is None else _work(work.work)),
+            **({} if work is None else _work(work)),
             **({"once": True} if number in once else {}),
             **({"reason": step.reason} if step.reason else {}),
             **({"control": step.control.kind} if step.control else {}),
@@ -120,8 +119,24 @@ def _steps(
     ]
 
 
-def _work(work: KernelWork) -> dict[str, int]:
-    return {"flops": work.flops, "moved": work.moved}
+def _work(step: StepWork) -> dict[str, Any]:
+    """The work of a step, and the size of its dispatch with what bounds it on each adapter."""
+    work, dispatch = step.work, step.dispatch
+    result: dict[str, Any] = {"flops": work.flops, "moved": work.moved}
+    if dispatch is not None:
+        result["dispatch"] = {
+            **asdict(dispatch),
+            "bytes": {
+                "registers": work.registers,
+                "workgroup": work.workgroup,
+                "storage": work.storage,
+            },
+            "bounds": {
+                name: [estimate.bound, 1e6 * estimate.seconds]
+                for name, estimate in step.estimates.items()
+            },
+        }
+    return result
 
 
 def _least(step: Step, sizes: Mapping[str, int]) -> int:

@@ -26,14 +26,27 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelWork:
-    """The operations of one run, the bytes that loads and stores `moved` between memory (caches
-    included) and registers, and the `least` bytes: every input element that is needed is read once,
-    and every output element is written once.
+    """The work of one run: operations, and bytes by the level of memory that holds them.
+
+    - `flops`: the operations of the meaning.
+    - `least`: the least bytes: every input element that is needed is read once, and every output
+      element is written once.
+    - `executed`: the operations of the code, which computes some values several times.
+    - `registers`, `workgroup`, `storage`: the bytes that the code reads and writes in registers, in
+      workgroup memory, and in all other memory (caches included).
     """
 
-    flops: int
-    moved: int
-    least: int
+    flops: int = 0
+    least: int = 0
+    executed: int = 0
+    registers: int = 0
+    workgroup: int = 0
+    storage: int = 0
+
+    @property
+    def moved(self) -> int:
+        """The bytes that loads and stores move between memory (caches included) and registers."""
+        return self.workgroup + self.storage
 
 
 def kernel_work(kernel: Kernel, sizes: Mapping[str, int]) -> KernelWork:
@@ -41,12 +54,13 @@ def kernel_work(kernel: Kernel, sizes: Mapping[str, int]) -> KernelWork:
     meaning = count_work(kernel.meaning, sizes)
     code = count_work(kernel.code, sizes)
     registers = register_lanes(kernel.code)
-    memory = (code.read.keys() | code.written.keys()) - registers.keys()
-    return KernelWork(
-        meaning.flops,
-        sum(code.moved(buffer) for buffer in memory),
-        _least(kernel.meaning, meaning, sizes),
-    )
+    levels = {"registers": 0, "workgroup": 0, "storage": 0}
+    for buffer in code.read.keys() | code.written.keys():
+        is_shared = buffer.scope == "shared"
+        level = "registers" if buffer in registers else "workgroup" if is_shared else "storage"
+        levels[level] += code.moved(buffer)
+    least = _least(kernel.meaning, meaning, sizes)
+    return KernelWork(meaning.flops, least, code.flops, **levels)
 
 
 def _least(function: LoopFunction, work: Work, sizes: Mapping[str, int]) -> int:

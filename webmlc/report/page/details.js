@@ -112,6 +112,8 @@ function stepPart(state, number) {
       ["Operations", step.flops === undefined ? undefined : step.flops.toLocaleString("en")],
       ["Bytes", `${step.least.toLocaleString("en")} at least${step.moved === undefined ? "" : `; ${step.moved.toLocaleString("en")} to and from registers`}`],
       ["Intensity", step.flops ? `${(step.flops / step.least).toFixed(2)} operations per byte` : undefined],
+      ["Dispatch", step.dispatch && dispatchText(step.dispatch)],
+      ["Estimates", step.dispatch && Object.entries(step.dispatch.bounds).map(([name, [bound, us]]) => `${name}: ${timeText(us / 1000)} (${bound})`).join("; ")],
       ["Time", timeOf(state, number, step)],
       ["Reads", buffers(step.reads)],
       ["Writes", buffers(step.writes)],
@@ -119,6 +121,13 @@ function stepPart(state, number) {
     ]),
     ...schedulePart(kernel),
   ];
+}
+
+/** The size of a dispatch, and its bytes by level of memory. @param {import("./types.d.ts").Dispatch} dispatch */
+function dispatchText({ workgroups, invocations, shared_bytes, registers, bytes }) {
+  const shared = shared_bytes ? ` and ${byteText(shared_bytes)} of workgroup memory each` : "";
+  const levels = `${byteText(bytes.registers)} in registers, ${byteText(bytes.workgroup)} in workgroup memory, ${byteText(bytes.storage)} in storage`;
+  return `${countText(workgroups, "workgroup")}${shared}, ${countText(invocations, "invocation")} of about ${countText(registers, "register")}; ${levels}`;
 }
 
 /** The measured time of a step, beside what the machine could do. @param {State} state @param {number} number @param {Step} step */

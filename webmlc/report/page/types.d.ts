@@ -35,9 +35,24 @@ export interface Step {
   flops?: number;
   /** Bytes between registers and memory, caches included. */
   moved?: number;
+  /** Of a step on the GPU. */
+  dispatch?: Dispatch;
   once?: boolean;
   reason?: string;
   control?: string;
+}
+
+export interface Dispatch {
+  workgroups: number;
+  invocations: number;
+  /** Bytes of workgroup memory of each workgroup. */
+  shared_bytes: number;
+  /** An estimate of the registers of each invocation. */
+  registers: number;
+  /** The bytes that loads and stores move, by level of memory. */
+  bytes: { registers: number; workgroup: number; storage: number };
+  /** What bounds the dispatch on each class of adapters, and the microseconds that it takes at least. */
+  bounds: Record<string, [string, number]>;
 }
 
 export interface Kernel {

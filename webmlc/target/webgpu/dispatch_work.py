@@ -1,0 +1,121 @@
+"""Describe the dispatch of a kernel, and what bounds its time on a class of adapters.
+
+In: a lowered function for the GPU, the values of its symbols, and its work. Out: a `DispatchWork`,
+and an estimate of its time. The estimate is a roofline (Williams, Waterman and Patterson,
+"Roofline", 2009) with two levels of memory, for dispatches that may be too small for the adapter.
+
+    dispatch = dispatch_work(kernel.code, {"batch": 1})
+    estimate_time(kernel_work(kernel, {"batch": 1}), dispatch, H100).bound       # "memory"
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from webmlc.core.adapters import Adapter
+from webmlc.core.expr import Expr
+from webmlc.core.rewrite import evaluate
+from webmlc.loops.count_work import buffer_bytes
+from webmlc.loops.ir import Buffer, For, If, Let, LoopFunction, Seq, Stmt, loads, stores
+from webmlc.target.kernel_work import KernelWork
+from webmlc.target.registers import register_lanes
+from webmlc.target.webgpu.threads import grid_of
+
+BoundName = Literal["compute", "memory", "loads", "launch", "invocations"]
+"""What a dispatch would have to need less of, to take less time:
+
+- `compute`: operations.
+- `memory`: bytes of the memory of the device, each read or written once.
+- `loads`: bytes that registers load from caches and from workgroup memory.
+- `launch`: dispatches. It takes less time than the one before it takes to end.
+- `invocations`: it has too few of them, or too few workgroups, for half of the adapter.
+"""
+FEW = 0.5
+"""The share of an adapter that works, below which invocations bound a dispatch: with more of them
+it could take less than half the time (derived)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchWork:
+    """The size of a dispatch."""
+
+    workgroups: int
+    invocations: int
+    shared_bytes: int
+    """Bytes of workgroup memory of each workgroup."""
+    registers: int
+    """An estimate of the 32-bit registers of each invocation: those of one section together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The time of a dispatch in seconds, and what bounds it."""
+
+    seconds: float
+    bound: BoundName
+
+
+def dispatch_work(code: LoopFunction, sizes: Mapping[str, int]) -> DispatchWork:
+    """The dispatch of a lowered kernel with these values of the symbols. A symbol without a value
+    is 1.
+    """
+    values = {symbol.name: sizes.get(symbol.name, 1) for symbol in code.symbols}
+    grid = grid_of(code)
+    workgroups = max(0, _value(grid.total, values))
+    shared = (b for b in code.allocations if b.scope == "shared")
+    lanes = register_lanes(code)
+    return DispatchWork(
+        workgroups,
+        workgroups * math.prod(grid.workgroup_size),
+        sum(buffer_bytes(b, values) for b in shared),
+        max((_registers(section.body, lanes) for section in grid.sections), default=0),
+    )
+
+
+def estimate_time(work: KernelWork, dispatch: DispatchWork, adapter: Adapter) -> Estimate:
+    """The least time that a dispatch takes on an adapter of a class.
+
+    Operations and memory overlap, so the slowest of them counts. If there are fewer invocations
+    than lanes, or fewer workgroups than cores, only a share of the adapter works.
+    """
+    times: dict[BoundName, float] = {
+        "compute": work.executed / adapter.flops,
+        "memory": work.least / adapter.memory_rate,
+        "loads": (work.storage + work.workgroup) / adapter.load_rate,
+    }
+    slowest = max(times, key=lambda name: times[name])
+    share = min(1, dispatch.invocations / adapter.lanes, dispatch.workgroups / adapter.cores)
+    if share == 0:
+        return Estimate(adapter.launch_seconds, "launch")
+    seconds = times[slowest] / share
+    if seconds <= adapter.launch_seconds:
+        return Estimate(adapter.launch_seconds, "launch")
+    return Estimate(seconds, slowest if share >= FEW else "invocations")
+
+
+def _value(expr: Expr, symbols: Mapping[str, int]) -> int:
+    return int(evaluate(expr, dict(symbols)))
+
+
+def _registers(section: Stmt, lanes: Mapping[Buffer, int]) -> int:
+    """The registers that a section accesses, and those of the values that it names."""
+    accessed = {load.buffer for load in loads(section)}
+    accessed |= {store.buffer for store in stores(section)}
+    return sum(count for buffer, count in lanes.items() if buffer in accessed) + _named(section)
+
+
+def _named(stmt: Stmt) -> int:
+    """The most registers of loop variables and lets that a statement is inside of."""
+    match stmt:
+        case Seq(statements=statements):
+            return max(map(_named, statements), default=0)
+        case For(body=body):
+            return 1 + _named(body)
+        case If(then=then, otherwise=otherwise):
+            return max(_named(then), 0 if otherwise is None else _named(otherwise))
+        case Let(value=value, body=body):
+            return value.lanes + _named(body)
+    return 0
