@@ -38,6 +38,11 @@ const ARRAYS = {
   float4_e2m1fn: Uint8Array,
 };
 
+/** True if the data of a tensor are on a GPU. @param {any} data @returns {data is GPUBuffer} */
+export function isGpuBuffer(data) {
+  return typeof data?.mapAsync === "function";
+}
+
 /**
  * The array type of a dtype.
  * @param {string} dtype

@@ -5,7 +5,7 @@
 //   in:  the package's URL; for each run `{ name: tensor }`, and the bytes of buffers from which segments bind symbols
 //   out: the parsed manifest; for each run the value of each symbol and the bytes of each input
 
-import { arrayOf } from "./dtypes.js";
+import { arrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { align, CONSTANT_ALIGNMENT } from "./memory_plan.js";
 import { RUNTIME_VERSION } from "./platform.js";
@@ -14,6 +14,7 @@ import { request } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Bind} Bind */
+/** @typedef {import("./types.d.ts").GpuSpan} GpuSpan */
 /** @typedef {import("./types.d.ts").Port} Port */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
@@ -145,7 +146,7 @@ export function shapeOf(port, symbols) {
  * @param {Record<string, Tensor | TypedArray>} inputs
  * @param {number} [length]  of the session
  * @param {number} [capacity]  of the session; without one, its symbol is not bound
- * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
+ * @returns {{ symbols: Symbols, values: Map<string, Uint8Array | GpuSpan> }} `values` by buffer name
  */
 export function bind(manifest, inputs, length = 0, capacity) {
   const signature = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
@@ -154,7 +155,7 @@ export function bind(manifest, inputs, length = 0, capacity) {
       throw new InputError(`no input is named "${name}"; the model takes ${signature()}`);
     }
   }
-  /** @type {Map<string, { shape: readonly number[], data: TypedArray }>} */
+  /** @type {Map<string, { shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }>} */
   const tensors = new Map();
   for (const port of manifest.inputs) {
     const value = inputs?.[port.name];
@@ -170,7 +171,7 @@ export function bind(manifest, inputs, length = 0, capacity) {
   }
   const values = new Map();
   for (const port of manifest.inputs) {
-    const { shape, data } = /** @type {{ shape: number[], data: TypedArray }} */ (tensors.get(port.name));
+    const { shape, data, bytes } = /** @type {{ shape: number[], data: TypedArray | GPUBuffer, bytes: number }} */ (tensors.get(port.name));
     const expected = shapeOf(port, symbols);
     if (expected.some((d, axis) => d !== shape[axis])) {
       const sources = origins(manifest, symbols);
@@ -179,7 +180,7 @@ export function bind(manifest, inputs, length = 0, capacity) {
           (sources ? ` with ${sources}` : ""),
       );
     }
-    values.set(port.buffer, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+    values.set(port.buffer, isGpuBuffer(data) ? { buffer: data, bytes } : new Uint8Array(data.buffer, data.byteOffset, bytes));
   }
   return { symbols, values };
 }
@@ -224,7 +225,7 @@ export function checkRequirements(manifest, symbols, fresh) {
 /**
  * Throw an error that names the node if a run counted indices out of range.
  * @param {Manifest} manifest
- * @param {Map<string, Uint8Array>} values
+ * @param {Map<string, Uint8Array | GpuSpan>} values
  */
 export function checkCounts(manifest, values) {
   for (const [buffer, nodes] of manifest.checks) {
@@ -278,7 +279,7 @@ export function bindFromMemory(program, segment, bytes) {
  * Check that a value is a tensor of the port's dtype and rank, and that it has as many elements as its shape says.
  * @param {Port} port
  * @param {any} value
- * @returns {{ shape: readonly number[], data: TypedArray }}
+ * @returns {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }}
  */
 function checkTensor(port, value) {
   const type = arrayOf(port.dtype);
@@ -286,7 +287,7 @@ function checkTensor(port, value) {
   const data = isBare ? value : value?.data;
   const error = (/** @type {string} */ problem) => new InputError(`input "${port.name}" ${problem}`);
   if (!isBare && value?.dtype !== undefined && value.dtype !== port.dtype) throw error(`has dtype ${value.dtype}, expected ${port.dtype}`);
-  if (!(data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array))) {
+  if (!(data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array) || isGpuBuffer(data))) {
     const actual = data?.constructor?.name ?? typeof data;
     throw error(`holds ${actual}, expected ${port.dtype} as ${type.name}`);
   }
@@ -298,8 +299,9 @@ function checkTensor(port, value) {
     throw error(`has shape ${text(shape)}, expected ${text(port.shape)}`);
   }
   const count = shape.reduce((a, b) => a * b, 1);
-  if (data.length !== count) throw error(`has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
-  return { shape, data: /** @type {any} */ (data) };
+  const bytes = count * type.BYTES_PER_ELEMENT;
+  if (!isGpuBuffer(data) && data.length !== count) throw error(`has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
+  return { shape, data: /** @type {any} */ (data), bytes };
 }
 
 /** A shape in the words of an error. @param {any} shape */

@@ -4,8 +4,8 @@ import { arrayOf } from "./dtypes.js";
 import { InputError, InternalError } from "./errors.js";
 import { bind, bindFromMemory, checkCounts, checkRequirements, shapeOf } from "./manifest.js";
 import { keepAlive } from "./platform.js";
-import { chosenOutputs, received } from "./run_options.js";
-import { capacityOf, evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
+import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
+import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
 import { selectStages } from "./transfers.js";
 import { fetchFile } from "./weights.js";
 
@@ -18,7 +18,6 @@ import { fetchFile } from "./weights.js";
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./webmlc.js").RunOptions} RunOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
@@ -32,8 +31,11 @@ import { fetchFile } from "./weights.js";
  *   resources: import("./webmlc.js").Model["resources"],
  *   executors: Executors,
  *   readsInputsFirst: boolean,
- * }} Loaded
+ *   overlaps: boolean,
+ * }} Loaded  `overlaps` says that the device executes runs in order, so that one may start before the last has ended
  */
+
+const MOST_IN_FLIGHT = 3; // runs that overlap: while one is read back, the GPU has another, and the next one is encoded
 
 /** Free the resources of a program. @param {Executors} executors */
 export function dispose(executors) {
@@ -49,7 +51,10 @@ export class Model {
   #length; // the symbol of the length of sessions, or ""
   /** @type {Promise<unknown>} */
   #queue = Promise.resolve();
-  #pending = 0; // the number of runs that have not ended
+  #pending = 0; // the number of tasks that have not ended
+  #inFlight = 0; // those of them that have started and may overlap
+  /** Lets the next task look whether it may start. */
+  #wake = () => {};
   #checkedSymbols = ""; // the symbols for which requirements were checked last
   /** @type {Map<string, Stage[]>} The stages of runs that return only some outputs. */
   #selections = new Map();
@@ -98,6 +103,10 @@ export class Model {
     return this.#loaded.resources;
   }
 
+  get gpuDevice() {
+    return this.#loaded.executors.webgpu?.device ?? null;
+  }
+
   get memoryBytes() {
     return this.#loaded.executors.wasm?.memoryBytes ?? 0;
   }
@@ -119,17 +128,20 @@ export class Model {
     if (this.#hasStates && !states) return keepAlive(this.#runAlone(copyInputs(inputs), options));
     const ports = options ? chosenOutputs(this.#manifest.outputs, options) : this.#manifest.outputs;
     const { results = {}, signal } = options ?? {};
-    const isIdle = !this.#pending;
-    const feeds = isIdle && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
+    const overlaps = this.#loaded.overlaps && !states && !this.#trapped;
+    const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? MOST_IN_FLIGHT : 1);
+    const feeds = startsNow && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
     const task = async () => {
-      const { symbols, values, claims } = await this.#execute(feeds, { ports, states, signal });
+      const { symbols, values, claims, onGpu } = await this.#execute(feeds, { ports, states, signal, results });
       checkCounts(this.#manifest, values);
       if (states) states.length += this.rows(symbols);
       if (states) states.symbols = symbols;
+      const tensors = onGpu && (await onGpu.results(values, claims, symbols));
       const outputs = ports.map((port) => {
+        if (tensors?.[port.name]) return [port.name, tensors[port.name]];
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
-        const result = results[port.name];
+        const result = /** @type {Record<string, any>} */ (results)[port.name];
         // Each output gets its own bytes, even if two outputs share a buffer, or if the buffer is an input of the caller.
         const all = new type(/** @type {ArrayBuffer} */ ((claims.has(bytes) ? bytes.slice() : bytes).buffer));
         claims.add(bytes);
@@ -140,7 +152,7 @@ export class Model {
       });
       return Object.fromEntries(outputs);
     };
-    return this.#enqueue(task, isIdle, signal);
+    return this.#enqueue(task, { startsNow, overlaps, signal });
   }
 
   /**
@@ -178,43 +190,13 @@ export class Model {
     return state ? evaluate(state.shape[0], { ...symbols, [this.#length]: 0 }) : 0;
   }
 
-  /** The symbols of the shapes of states, but for the length. @param {Symbols} symbols @returns {Symbols} */
-  stateSizes(symbols) {
-    const names = this.#program.buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape)] : []));
-    const sizes = names.filter((name) => name !== this.#length && name in symbols);
-    return Object.fromEntries(sizes.map((name) => [name, symbols[name]]));
-  }
-
-  /** The bytes of the valid rows of each state of a session. @param {States} states @returns {Promise<Transfers>} */
-  readStates(states) {
-    return this.#enqueue(async () => {
-      const executors = Object.values(this.#loaded.executors);
-      return (await Promise.all(executors.map((executor) => executor.readStates(states)))).flat();
-    });
-  }
-
   /**
-   * Replace the states of a session. `states.length` is the new length, and `symbols` the sizes with which the session begins.
-   * @param {States} states
-   * @param {Transfers} rows
-   * @param {Symbols} [symbols]
+   * Use the executors, after the runs before.
+   * @template T
+   * @param {(executors: Executor[]) => Promise<T>} use
    */
-  writeStates(states, rows, symbols) {
-    const sizes = { ...Object.fromEntries(this.#manifest.symbols.map(({ name }) => [name, 1])), ...symbols };
-    const planned = { ...sizes };
-    if (this.#length) planned[this.#length] = states.capacity - this.rows(sizes);
-    if (capacityOf(this.#manifest)) planned[capacityOf(this.#manifest)] = states.capacity;
-    return this.#enqueue(async () => {
-      const executors = Object.values(this.#loaded.executors);
-      await Promise.all(executors.map((executor) => executor.writeStates(planned, states, rows)));
-    });
-  }
-
-  /** Free the states of a session, after the runs before. @param {States} states */
-  release(states) {
-    return this.#enqueue(async () => {
-      for (const executor of Object.values(this.#loaded.executors)) executor.release(states);
-    });
+  useExecutors(use) {
+    return this.#enqueue(() => use(Object.values(this.#loaded.executors)));
   }
 
   /** Run a model with states without a session. @param {Record<string, any>} inputs @param {RunOptions} [options] */
@@ -249,11 +231,12 @@ export class Model {
 
   /**
    * Run the segments in order. Returns all symbols, and the bytes of inputs and downloads by buffer. `claims` are the bytes that
-   * belong to the caller. If `measure` is true, also returns the milliseconds of every step. The outputs of `ports` are downloaded.
+   * belong to the caller. If `measure` is true, also returns the milliseconds of every step. The outputs of `ports` are downloaded,
+   * but for those that `results` keep on the GPU. `onGpu` is there if values of the run are on the GPU.
    * @param {Record<string, Tensor | TypedArray>} inputs
-   * @param {{ ports: Port[], states?: States, signal?: AbortSignal, measure?: boolean }} options
+   * @param {{ ports: Port[], states?: States, signal?: AbortSignal, results?: RunOptions["results"], measure?: boolean }} options
    */
-  async #execute(inputs, { ports, states, signal, measure = false }) {
+  async #execute(inputs, { ports, states, signal, results = {}, measure = false }) {
     if (this.#trapped) await this.#reopen();
     let { symbols, values } = bind(this.#manifest, inputs, states?.length, states?.capacity);
     /** @type {Symbols | null} The largest length of the session: memory is planned for it. */
@@ -262,14 +245,15 @@ export class Model {
     if (key !== this.#checkedSymbols) checkRequirements(this.#manifest, symbols, symbols);
     this.#checkedSymbols = key;
     const claims = new Set(values.values());
+    const onGpu = hasGpuResults(results) || ![...claims].every((value) => value instanceof Uint8Array) ? this.#onGpu(ports, results) : null;
     /** @type {number[]} */
     const times = [];
     for (const stage of this.#stages(ports)) {
       const { segment, uploads: names } = stage;
       if (signal && !this.#replacesStates) signal.throwIfAborted();
       if ("bind" in segment) {
-        const bytes = /** @type {Uint8Array} */ (values.get(segment.bind));
-        const bound = bindFromMemory(this.#program, segment, bytes);
+        if (onGpu) await onGpu.download(values, [segment.bind]);
+        const bound = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.bind)));
         symbols = { ...symbols, ...bound };
         checkRequirements(this.#manifest, symbols, bound);
         continue;
@@ -280,13 +264,21 @@ export class Model {
       }
       const executor = this.#loaded.executors[segment.device];
       if (!executor) throw new InternalError("the model was disposed of during a run");
-      /** @type {Transfers} */
+      if (onGpu && segment.device === "wasm") await onGpu.download(values, names);
+      /** @type {import("./types.d.ts").Uploads} */
       const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
       const sizes = longest ? { ...symbols, ...longest } : symbols;
-      for (const [name, bytes] of await executor.execute(stage, sizes, uploads, states)) values.set(name, bytes);
+      for (const [name, value] of await executor.execute(stage, sizes, uploads, states, onGpu?.receivers)) values.set(name, value);
       if (measure) times.push(...(await executor.profile(stage, sizes, uploads, states)));
     }
-    return { symbols, values, claims, times };
+    return { symbols, values, claims, times, onGpu };
+  }
+
+  /** The values of a run that are on the GPU. @param {Port[]} ports @param {RunOptions["results"]} results */
+  #onGpu(ports, results) {
+    const { webgpu } = this.#loaded.executors;
+    if (webgpu?.valuesOf) return webgpu.valuesOf(ports, results);
+    throw new InputError(`a GPUBuffer needs a model on the GPU; this one runs on the CPU: ${this.deviceReason}`);
   }
 
   /** The stages of a run that returns the outputs of `ports`. @param {Port[]} ports @returns {Stage[]} */
@@ -320,16 +312,17 @@ export class Model {
   }
 
   /**
-   * Run a task after those before it.
+   * Run a task after those before it. It starts when these have ended; or if they overlap, as it does, when few of them run.
    * @template T
    * @param {() => Promise<T>} task
-   * @param {boolean} [isIdle]  true if no task waits: this one starts at once
-   * @param {AbortSignal} [signal]  ends the task before it starts
+   * @param {{ startsNow?: boolean, overlaps?: boolean, signal?: AbortSignal }} [options]
+   *   `startsNow`: no task waits, and this one may start; `signal` ends the task before it starts
    * @returns {Promise<T>}
    */
-  #enqueue(task, isIdle = false, signal) {
+  #enqueue(task, { startsNow = false, overlaps = false, signal } = {}) {
     this.#pending++;
     const start = async () => {
+      if (overlaps) this.#inFlight++;
       try {
         if (this.#disposed) throw disposedError();
         signal?.throwIfAborted();
@@ -340,10 +333,17 @@ export class Model {
         throw error;
       } finally {
         this.#pending--; // before the caller's code continues
+        if (overlaps) this.#inFlight--;
+        this.#wake();
       }
     };
-    const result = isIdle ? start() : this.#queue.then(start);
-    this.#queue = result.catch(() => {});
+    const others = overlaps ? MOST_IN_FLIGHT - 1 : 0;
+    const turn = async () => {
+      while (this.#inFlight > others) await new Promise((resolve) => (this.#wake = () => resolve(null)));
+    };
+    const mayStart = startsNow ? this.#queue : this.#queue.then(turn);
+    const result = startsNow ? start() : mayStart.then(start);
+    this.#queue = overlaps ? mayStart : result.catch(() => {});
     return keepAlive(result);
   }
 }

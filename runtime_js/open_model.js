@@ -18,7 +18,9 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
 /**
  * The options of `load` after they were checked.
- * @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options
+ * @typedef {Omit<LoadOptions, "device"> & {
+ *   device: "auto" | Device, gpu: GPUDevice | null, threads: number, threadsReason: string, inlineMilliseconds: number,
+ * }} Options  `gpu` is a device of the caller
  */
 /** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
 
@@ -47,12 +49,14 @@ export async function openModel(base, { device = "auto", threads, variant, inlin
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
   };
-  expect(["auto", "wasm", "webgpu"].includes(device), { device }, '"auto", "wasm" or "webgpu"');
+  const gpu = typeof device === "object" && "createBuffer" in device ? device : null;
+  const kind = gpu ? "webgpu" : /** @type {"auto" | Device} */ (device);
+  expect(["auto", "wasm", "webgpu"].includes(kind), { device }, '"auto", "wasm", "webgpu" or a GPUDevice');
   expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
-  const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
+  const options = { device: kind, gpu, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
   // If a worker is likely to be needed, it starts while the manifest is downloaded.
-  const cpu = device === "webgpu" ? null : new WasmDevice(base);
+  const cpu = kind === "webgpu" ? null : new WasmDevice(base);
   try {
     const manifest = await fetchManifest(base);
     onManifest?.(manifest);
@@ -106,8 +110,10 @@ async function openProgram(base, manifest, options, cpu) {
   try {
     /** @type {Choice} */
     const choice = { device: "webgpu", deviceReason: mayFallBack ? "the GPU adapter is hardware" : "requested" };
-    let adapter = null;
-    if (mayFallBack || usedDevices(manifest, "webgpu").has("webgpu")) {
+    /** @type {GPUAdapter | GPUDevice | null} */
+    let adapter = options.gpu;
+    if (adapter) choice.deviceReason = "the GPUDevice of the page";
+    else if (mayFallBack || usedDevices(manifest, "webgpu").has("webgpu")) {
       const { findAdapter } = await base.adapter();
       adapter = await findAdapter(mayFallBack);
     } else choice.deviceReason += "; every step runs on the CPU";
@@ -126,7 +132,7 @@ async function openProgram(base, manifest, options, cpu) {
  * @param {Manifest} full
  * @param {Options} options
  * @param {Choice} choice
- * @param {GPUAdapter | null} adapter
+ * @param {GPUAdapter | GPUDevice | null} adapter
  * @param {WasmDevice | null} cpu  the CPU, if its worker starts already
  * @returns {Promise<Loaded>}
  */
@@ -139,11 +145,19 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
   const variant = chooseVariant(modules, options.variant);
   const module = variant ? modules[variant] : "";
   const download = downloadBytes(manifest, program, module);
-  let loaded = 0;
+  /** @type {Parameters<NonNullable<LoadOptions["onProgress"]>>[0]} */
+  const progress = { loaded: 0, total: download };
   let hasFailed = false;
+  const report = () => {
+    if (!hasFailed) options.onProgress?.({ ...progress });
+  };
   const onBytes = (/** @type {number} */ bytes) => {
-    loaded += bytes;
-    if (!hasFailed) options.onProgress?.({ loaded, total: download });
+    progress.loaded += bytes;
+    report();
+  };
+  const onPipeline = (/** @type {number} */ compiled, /** @type {number} */ total) => {
+    progress.pipelines = { compiled, total };
+    report();
   };
   /** @type {Executors} */
   const executors = {};
@@ -157,7 +171,7 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
   if (devices.has("webgpu")) {
     const load = async () => {
       const { WebGpuDevice } = await base.webgpuDevice();
-      executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, device, onBytes);
+      executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, device, onBytes, onPipeline);
     };
     tasks.push(load());
   }
@@ -173,7 +187,8 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
   const { weights, arena, memory, largest_binding: largestBinding, features, row = null } = program.resources;
   const readsFirst = readsInputsFirst(manifest, Object.values(executors)[0].stages);
   const resources = { weights, arena, memory, largestBinding, features, download, row };
-  return { ...choice, variant, executors, readsInputsFirst: readsFirst, resources };
+  const overlaps = !executors.wasm && program.segments.length === 1 && !program.steps.some(({ control }) => control);
+  return { ...choice, variant, executors, readsInputsFirst: readsFirst, overlaps, resources };
 }
 
 /**

@@ -1,6 +1,6 @@
-// Read the options of a run: the outputs that it returns, the arrays that receive them, and the signal that ends it.
+// Read the options of a run: the outputs that it returns, what receives them, and the signal that ends it.
 
-import { arrayOf } from "./dtypes.js";
+import { arrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError } from "./errors.js";
 
 /** @typedef {import("./webmlc.js").RunOptions} RunOptions */
@@ -8,6 +8,14 @@ import { InputError } from "./errors.js";
 /** @typedef {{ name: string, dtype: string }} Output */
 
 const OPTIONS = ["outputs", "results", "signal"];
+
+/** True if an output is to stay on the GPU. @param {unknown} result */
+const staysOnGpu = (result) => result === "gpu" || isGpuBuffer(result);
+
+/** True if outputs are to stay on the GPU. @param {RunOptions["results"]} results */
+export function hasGpuResults(results = {}) {
+  return results === "gpu" || Object.values(results).some(staysOnGpu);
+}
 
 /**
  * Check the options of a run, and return the outputs that it returns, in the order of the model.
@@ -18,9 +26,10 @@ const OPTIONS = ["outputs", "results", "signal"];
 export function chosenOutputs(ports, options) {
   const unknown = Object.keys(options).find((key) => !OPTIONS.includes(key));
   if (unknown !== undefined) throw new InputError(`no option of a run is named "${unknown}"; there are ${OPTIONS.join(", ")}`);
-  const { outputs, results = {} } = options;
+  const { outputs } = options;
   if (outputs !== undefined && !Array.isArray(outputs)) throw new InputError("outputs is no list of names");
   const names = new Set(outputs ?? ports.map(({ name }) => name));
+  const { results = {} } = options.results === "gpu" ? {} : options;
   for (const name of [...names, ...Object.keys(results)]) {
     if (!ports.some((port) => port.name === name)) {
       const all = ports.map((port) => `"${port.name}"`).join(", ") || "none";
@@ -29,7 +38,7 @@ export function chosenOutputs(ports, options) {
     if (!names.has(name)) throw new InputError(`results has an array for "${name}", which is not one of outputs`);
   }
   const chosen = ports.filter(({ name }) => names.has(name));
-  for (const port of chosen) checkResult(port, results[port.name]);
+  for (const port of chosen) checkResult(port, /** @type {Record<string, unknown>} */ (results)[port.name]);
   return chosen;
 }
 
@@ -40,7 +49,7 @@ export function chosenOutputs(ports, options) {
  */
 function checkResult({ name, dtype }, result) {
   const type = arrayOf(dtype);
-  if (result === undefined || result instanceof type) return;
+  if (result === undefined || result instanceof type || staysOnGpu(result)) return;
   const actual = /** @type {any} */ (result)?.constructor?.name ?? typeof result;
   throw new InputError(`the array in results for "${name}" is ${actual}, expected ${dtype} as ${type.name}`);
 }

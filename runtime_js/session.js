@@ -9,7 +9,8 @@
 import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { bind, shapeOf } from "./manifest.js";
-import { chosenOutputs, received } from "./run_options.js";
+import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
+import { readStates, releaseStates, stateSizes, writeStates } from "./session_states.js";
 import { capacityOf, evaluate, hasStates, lengthOf } from "./sizes.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -20,6 +21,7 @@ import { capacityOf, evaluate, hasStates, lengthOf } from "./sizes.js";
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./webmlc.js").RunOptions} RunOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
+/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
 let sessions = 0; // counts those of all models
 
@@ -72,14 +74,14 @@ export class Session {
     this.#check();
     const states = this.#states;
     this.#states = newStates(states.capacity);
-    await this.#model.release(states);
+    await releaseStates(this.#model, states);
   }
 
   async save() {
     this.#check();
-    const rows = await this.#model.readStates(this.#states);
+    const rows = await readStates(this.#model, this.#states);
     /** @type {Record<string, any>} */
-    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(this.#model.stateSizes(this.#states.symbols ?? {})) } };
+    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(stateSizes(this.#model, this.#manifest, this.#states.symbols ?? {})) } };
     let end = 0;
     for (const [name, { length }] of rows) {
       header[name] = { dtype: "U8", shape: [length], data_offsets: [end, end + length] };
@@ -101,14 +103,14 @@ export class Session {
     const capacity = sizes[capacityOf(this.#manifest)] ?? this.capacity;
     if (capacity !== this.capacity) throw new InputError(`the saved session has capacity ${capacity}, not ${this.capacity}`);
     if (!rows.length && !length) return this.reset(); // the saved session had not begun
-    await this.#model.writeStates({ ...this.#states, length }, rows, sizes);
+    await writeStates(this.#model, this.#manifest, { ...this.#states, length }, rows, sizes);
     Object.assign(this.#states, { length, symbols: sizes });
   }
 
   async dispose() {
     if (this.#disposed) return;
     this.#disposed = true;
-    await this.#model.release(this.#states);
+    await releaseStates(this.#model, this.#states);
   }
 
   #check() {
@@ -161,12 +163,16 @@ export function runAlone(model, manifest, inputs, options = {}) {
   const presents = (manifest.states ?? []).map(({ past, present }) => ({ ...past, name: present }));
   const names = new Set(chosenOutputs([...manifest.outputs, ...presents], options).map(({ name }) => name));
   const outputs = manifest.outputs.map(({ name }) => name).filter((name) => names.has(name));
-  const { results: arrays = {}, signal } = options;
+  const { signal } = options;
+  const arrays = /** @type {Record<string, TypedArray>} */ (options.results ?? {});
+  if (hasGpuResults(options.results)) {
+    throw new InputError("a model with states keeps results on the GPU only in a session: call model.session");
+  }
   const places = Object.fromEntries(Object.entries(arrays).filter(([name]) => outputs.includes(name)));
   return withStates(model, manifest, inputs, async (states, feeds, symbols) => {
     const results = await model.run(feeds, { outputs, results: places, signal }, states);
     if (!presents.some(({ name }) => names.has(name))) return results;
-    const rows = new Map(await model.readStates(states));
+    const rows = new Map(await readStates(model, states));
     const after = { ...states.symbols, ...symbols };
     if (lengthOf(manifest)) after[lengthOf(manifest)] = states.length;
     for (const { past, present, size } of manifest.states ?? []) {
@@ -215,11 +221,11 @@ export async function withStates(model, manifest, inputs, use) {
         return fromPast(axis < 0 ? tensor : resized(tensor, axis, states.capacity), axisOf(past, manifest));
       };
       const contents = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, rowsOf(past)]));
-      await model.writeStates(states, contents, symbols);
+      await writeStates(model, manifest, states, contents, symbols);
     }
     return await use(states, feeds, symbols);
   } finally {
-    await model.release(states);
+    await releaseStates(model, states);
   }
 }
 

@@ -181,6 +181,15 @@ export type StatePlaces = Map<string, StatePlace>;
 /** The bytes of buffers, with their names. */
 export type Transfers = [string, Uint8Array][];
 
+/** A value on the GPU: the first bytes of a buffer. */
+export interface GpuSpan {
+  buffer: GPUBuffer;
+  bytes: number;
+}
+
+/** Values of buffers, with their names, some of which may be on the GPU. */
+export type Uploads = [string, Uint8Array | GpuSpan][];
+
 export interface Executor {
   /** The stages of a run that returns all outputs. */
   stages: Stage[];
@@ -190,10 +199,10 @@ export interface Executor {
   memoryBytes?: number;
   /**
    * Reads the uploads before it returns. With states, the symbol of their length has its largest value, for which memory is
-   * planned; kernels see `states.length`.
+   * planned; kernels see `states.length`. Only a GPU takes and returns values on it; `receivers` says where those go that stay.
    */
-  execute(stage: Stage, symbols: Symbols, uploads: Transfers, states?: States): Promise<Transfers>;
-  profile(stage: Stage, symbols: Symbols, uploads: Transfers, states?: States): Promise<number[]>;
+  execute(stage: Stage, symbols: Symbols, uploads: Uploads, states?: States, receivers?: Map<string, GPUBuffer | null>): Promise<Uploads>;
+  profile(stage: Stage, symbols: Symbols, uploads: Uploads, states?: States): Promise<number[]>;
   /** The bytes of the valid rows of each state on this device. */
   readStates(states: States): Promise<Transfers>;
   /** Replace the rows of the states of a session, whose length is the new one. */
@@ -201,6 +210,9 @@ export interface Executor {
   /** Free the states of a session. */
   release(states: States): void;
   dispose(): void;
+  /** Of a GPU. */
+  device?: GPUDevice;
+  valuesOf?(ports: Port[], results: any): import("./gpu_tensor.js").GpuValues;
 }
 
 /**

@@ -15,6 +15,27 @@ export type TypedArray =
   | Float32Array
   | Float64Array;
 
+/** A class of WebGPU; `any` where TypeScript's libraries do not know it. */
+export type WebGpu<K extends string> = typeof globalThis extends { [name in K]: { prototype: infer T } } ? T : any;
+
+/**
+ * A tensor on a GPU. A run takes it, and with the option `results` returns it. `data` holds the elements from its start, as in a
+ * typed array. Its size is a multiple of 4 bytes, and its usage has COPY_SRC. It belongs to the device of the model.
+ */
+export interface GpuInput {
+  dtype: string;
+  shape: number[];
+  data: WebGpu<"GPUBuffer">;
+}
+
+/** A result on the GPU. Its buffer has the usages STORAGE, COPY_SRC and COPY_DST, if the run made it. */
+export interface GpuTensor extends GpuInput {
+  /** Copy it to the CPU. */
+  read(): Promise<Tensor>;
+  /** Destroy the buffer. A model that owns its device destroys it, too, when it is disposed of. */
+  dispose(): void;
+}
+
 /**
  * `data` is the typed array of the dtype: BigInt64Array for int64, Uint8Array for bool. A Uint16Array holds the bits of
  * 16-bit floats. A Uint8Array holds the bits of smaller floats and integers, one per byte. `dtypes.js` has the table.
@@ -43,8 +64,11 @@ export interface StepTime {
 }
 
 export interface LoadOptions {
-  /** "auto" (the default) takes the GPU if its adapter is hardware and the model loads on it, else the CPU. */
-  device?: "auto" | "wasm" | "webgpu";
+  /**
+   * "auto" (the default) takes the GPU if its adapter is hardware and the model loads on it, else the CPU. A GPUDevice of the page is
+   * used as it is: the model destroys only its own buffers. The device must have the features and limits in `resources`.
+   */
+  device?: "auto" | "wasm" | "webgpu" | WebGpu<"GPUDevice">;
   /** CPU threads. The default is the number of cores, up to 8. It is 1 if the page is not cross-origin isolated. */
   threads?: number;
   /** The WebAssembly module. The default is the fastest one that the engine runs. */
@@ -54,21 +78,28 @@ export interface LoadOptions {
    * worker. The default is 5, less than a third of a frame. With 0, every run executes in a worker.
    */
   inlineMilliseconds?: number;
-  /** Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. */
-  onProgress?: (progress: { loaded: number; total: number }) => void;
+  /**
+   * Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. On a GPU, `pipelines` says how many of the
+   * kernels are compiled, which happens beside the download.
+   */
+  onProgress?: (progress: { loaded: number; total: number; pipelines?: { compiled: number; total: number } }) => void;
 }
 
 export type Inputs = Record<string, Tensor | TypedArray>;
 export type Outputs = Record<string, Tensor>;
+
+/** Inputs, each of which may be on the GPU. */
+export type OnGpu<I> = { [name in keyof I]: I[name] | GpuInput };
 
 export interface RunOptions<K extends string = string> {
   /** The names of the outputs to return. The default is all of them. Others are not downloaded, and not computed if they come last. */
   outputs?: readonly K[];
   /**
    * Arrays of the caller that receive outputs. They must have at least as many elements; `data` is the array, or the part of it
-   * that the output fills.
+   * that the output fills. With "gpu", for all outputs or for one, the run returns a GpuTensor. A GPUBuffer receives an output, too;
+   * its usage must have COPY_DST. If all outputs stay on the GPU, the run returns when it is submitted.
    */
-  results?: { readonly [name in K]?: TypedArray };
+  results?: "gpu" | { readonly [name in K]?: TypedArray | WebGpu<"GPUBuffer"> | "gpu" };
   /**
    * When it is aborted, the run rejects with its reason, an AbortError, if it has not started. A run of several segments also ends
    * between two of them, unless it replaces states. A session is unchanged then.
@@ -86,6 +117,8 @@ export interface Model<I = Inputs, O = Outputs> {
   /** Inputs and outputs that are values of the page, such as pixels: see TypedModel. */
   readonly typed: Record<string, { kind: string; values?: string[]; labels?: string }>;
   readonly device: "wasm" | "webgpu";
+  /** The device on which the model runs, for buffers that it takes and returns. Null on the CPU. */
+  readonly gpuDevice: WebGpu<"GPUDevice"> | null;
   /** Why `load` chose the device. */
   readonly deviceReason: string;
   /**
@@ -118,9 +151,10 @@ export interface Model<I = Inputs, O = Outputs> {
   readonly memoryBytes: number;
   /**
    * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Runs that
-   * overlap execute in order. Throws InputError, InternalError or DeviceLostError, or the reason of `signal`.
+   * overlap execute in order. On the GPU, the next run is submitted while the results of this one are read. Throws InputError, InternalError or DeviceLostError, or the reason of `signal`.
    */
-  run<K extends keyof O & string = keyof O & string>(inputs: I, options?: RunOptions<K>): Promise<Pick<O, K>>;
+  run<K extends keyof O & string = keyof O & string>(inputs: OnGpu<I>, options: RunOptions<K> & { results: "gpu" }): Promise<Record<K, GpuTensor>>;
+  run<K extends keyof O & string = keyof O & string>(inputs: OnGpu<I>, options?: RunOptions<K>): Promise<Pick<O, K>>;
   /**
    * Load the model again after a run threw DeviceLostError or InternalError. After the latter, the next run does so by itself.
    * Does nothing if the model is intact. With "auto" the model may run on the CPU afterwards. Throws the errors of `load`, and

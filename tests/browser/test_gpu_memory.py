@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
+import webmlc
+from tests.against_onnxruntime import parse
 from tests.browser.pages import Page, open_pages
 from tests.packages import expected, scaled
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 MIB = 1 << 20
 CACHED = 16
-"""The number of bindings of symbols that a model caches (`MAX_BINDINGS`)."""
+"""The number of plans that a model caches (`MAX_GPU_PLANS`)."""
 
 LIMITS = """async (url) => {
   const { requestDevice } = GPUAdapter.prototype;
@@ -67,10 +69,72 @@ def test_larger_limits_are_requested_if_the_program_needs_them(tmp_path: Path) -
     assert symbolic.value["offered"]["maxBufferSize"] > 256 * MIB
 
 
-UNIFORMS = """async ({ sizes }) => {
+COUNTED = """async ({ sizes }) => {
+  const counts = { createBuffer: 0, createBindGroup: 0, submit: 0, mapAsync: 0 };
+  const count = (prototype, name) => {
+    const method = prototype[name];
+    prototype[name] = function (...args) {
+      counts[name]++;
+      return method.apply(this, args);
+    };
+  };
+  count(GPUDevice.prototype, "createBuffer");
+  count(GPUDevice.prototype, "createBindGroup");
+  count(GPUQueue.prototype, "submit");
+  count(GPUBuffer.prototype, "mapAsync");
+  const { load } = await import("/scaled/webmlc.js");
+  const model = await load("/scaled/", { device: "webgpu" });
+  const start = (n) => {
+    const data = Float32Array.from({ length: 4 * n }, (_, i) => Math.sin(i + n));
+    return model.run({ x: { dtype: "float32", shape: [n, 4], data } });
+  };
+  const runs = [];
+  for (const size of sizes) {
+    for (const name in counts) counts[name] = 0;
+    const outputs = await Promise.all([size].flat().map(start));
+    const ends = outputs.map(({ y }) => [y.shape[0], Array.from(y.data.slice(-4))]);
+    runs.push({ ends, counts: { ...counts } });
+  }
+  model.dispose();
+  return runs;
+}"""
+
+
+def count_runs(folder: Path, sizes: list[int | list[int]]) -> list[dict[str, Any]]:
+    """What a model allocates for runs of these sizes, after the results were compared. A list of
+    sizes is runs that overlap.
+    """
+    (folder / "index.html").write_text(BLANK)
+    scaled(folder / "scaled")
+    (report,) = open_pages({"/": folder}, Page("/", COUNTED, arg={"sizes": sizes}))
+    assert report.errors == []
+    assert [line for line in report.console if line.startswith(("error", "warning"))] == []
+    for size, run in zip(sizes, report.value, strict=True):
+        for n, (rows, end) in zip(np.ravel(size), run["ends"], strict=True):
+            assert rows == n
+            x = np.sin(np.arange(4 * n - 4, 4 * n) + n).astype(np.float32)
+            np.testing.assert_allclose(end, expected(x), atol=1e-6)
+    return list(report.value)
+
+
+def test_a_hundred_runs_allocate_no_buffer_and_build_no_bind_group(tmp_path: Path) -> None:
+    """Every length has room in the plan of the longest one."""
+    first, *others = count_runs(tmp_path, [100, *range(1, 101)])
+    assert first["counts"]["createBuffer"] > 0 and first["counts"]["createBindGroup"] == 2
+    steady = {"createBuffer": 0, "createBindGroup": 0, "submit": 1, "mapAsync": 1}
+    assert [run["counts"] for run in others] == [steady] * 100
+
+
+def test_a_length_that_grows_gets_room(tmp_path: Path) -> None:
+    """So that few of them are planned."""
+    runs = count_runs(tmp_path, [*range(1, 41), 1, 40, 2])
+    assert sum(run["counts"]["createBindGroup"] for run in runs) == 2 * 9
+
+
+TWO_SIZES = """async (sizes) => {
+  const alive = new Set();
   const { createBuffer } = GPUDevice.prototype;
   const { destroy } = GPUBuffer.prototype;
-  const alive = new Set();
   GPUDevice.prototype.createBuffer = function (descriptor) {
     const buffer = createBuffer.call(this, descriptor);
     if (descriptor.usage & GPUBufferUsage.UNIFORM) alive.add(buffer);
@@ -80,29 +144,39 @@ UNIFORMS = """async ({ sizes }) => {
     alive.delete(this);
     destroy.call(this);
   };
-  const { load } = await import("/scaled/webmlc.js");
-  const model = await load("/scaled/", { device: "webgpu" });
-  const outputs = [];
-  const counts = [];
-  for (const n of sizes) {
-    const data = Float32Array.from({ length: 4 * n }, (_, i) => Math.sin(i + n));
-    const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
-    outputs.push(Array.from(y.data));
-    counts.push(alive.size);
+  const { load } = await import("/model/webmlc.js");
+  const model = await load("/model/", { device: "webgpu" });
+  const tensor = (n) => ({ dtype: "float32", shape: [n], data: new Float32Array(n).fill(n) });
+  const runs = [];
+  for (const [a, b] of sizes) {
+    const { y, z } = await model.run({ a: tensor(a), b: tensor(b) });
+    runs.push([y.data.length, y.data.at(-1), z.data.length, z.data.at(-1), alive.size]);
   }
   model.dispose();
-  return { outputs, counts };
+  return runs;
 }"""
 
 
-def test_uniform_buffers_of_dropped_bindings_are_destroyed(tmp_path: Path) -> None:
+def test_plans_beyond_those_that_are_cached_free_their_uniforms(tmp_path: Path) -> None:
+    """No plan has room for the sizes of another."""
     (tmp_path / "index.html").write_text(BLANK)
-    scaled(tmp_path / "scaled")
-    sizes = [*range(1, 41), 1, 40, 2]  # two dropped bindings again, then a cached one
-    (report,) = open_pages({"/": tmp_path}, Page("/", UNIFORMS, arg={"sizes": sizes}))
-    for n, outputs in zip(sizes, report.value["outputs"], strict=True):
-        x = np.sin(np.arange(4 * n) + n).astype(np.float32).reshape(n, 4)
-        np.testing.assert_allclose(np.reshape(outputs, (n, 4)), expected(x), atol=1e-6)
-    assert report.value["counts"] == [min(run + 1, CACHED) for run in range(len(sizes))]
-    assert report.errors == []
-    assert [line for line in report.console if line.startswith(("error", "warning"))] == []
+    model = parse(
+        "g (float[n] a, float[m] b) => (float[n] y, float[m] z) { y = Exp(a) z = Neg(b) }"
+    )
+    webmlc.build(model, tmp_path / "model", target="webgpu")
+    sizes = [(1 << (20 - i), 1 << i) for i in range(20)]
+    (report,) = open_pages({"/": tmp_path}, Page("/", TWO_SIZES, arg=[*sizes, sizes[0]]))
+    counts = [count for *_, count in report.value]
+    each = counts[0]
+    assert counts == [each * min(run + 1, CACHED) for run in range(len(sizes) + 1)]
+    for (a, b), (rows, _, columns, z, _) in zip([*sizes, sizes[0]], report.value, strict=True):
+        assert (rows, columns, z) == (a, b, -b)
+
+
+def test_runs_that_overlap_have_staging_buffers_of_their_own(tmp_path: Path) -> None:
+    """Three at a time, however many wait: one after the other, and then again."""
+    many: list[int | list[int]] = [list(range(1, 11)), [7] * 10]
+    _, first, again = count_runs(tmp_path, [20, *many])
+    assert first["counts"]["createBuffer"] == 2
+    assert again["counts"]["createBuffer"] == 0
+    assert again["counts"]["mapAsync"] == again["counts"]["submit"] == 10

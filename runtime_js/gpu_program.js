@@ -1,0 +1,184 @@
+// Load a program onto a GPU: a device with the limits that it needs, its constants, and a pipeline for each kernel.
+//
+//   in:  an adapter, or a device of the caller; the package; the target of the program
+//   out: a device; the place of each constant; pipelines by kernel
+
+import { AdapterError, InternalError } from "./errors.js";
+import { BINDING_MULTIPLE } from "./gpu_buffers.js";
+import { align, CONSTANT_ALIGNMENT, placeConstants } from "./memory_plan.js";
+import { neededFiles } from "./sizes.js";
+import { fetchFile, scatter, streamWeights } from "./weights.js";
+
+/** @typedef {import("./types.d.ts").Base} Base */
+/** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./gpu_buffers.js").GpuBuffers} GpuBuffers */
+/** @typedef {{ buffer: GPUBuffer, offset: number }} GpuPlace */
+/** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
+
+const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
+const DEFAULT_BYTES = [2 ** 27, 2 ** 28]; // the values of LIMITS that every adapter offers
+
+/**
+ * The limits that the program needs beyond the defaults. If its sizes depend on symbols, it gets all that the adapter offers.
+ * @param {Program} program
+ * @param {GPUSupportedLimits} offered
+ */
+function largerLimits({ resources: { largest_binding: largest, arena } }, offered) {
+  const needs = [largest, largest === null ? null : Math.max(largest, arena.webgpu ?? 0)];
+  /** @type {Record<string, number>} */
+  const limits = {};
+  for (const [i, name] of LIMITS.entries()) {
+    const need = needs[i];
+    const size = need === null ? offered[name] : align(need, BINDING_MULTIPLE);
+    if (size > offered[name]) throw new AdapterError(`the model needs a ${name} of ${size} bytes; this GPU adapter offers ${offered[name]}`);
+    if (size > DEFAULT_BYTES[i]) limits[name] = size;
+  }
+  return limits;
+}
+
+/**
+ * The features that the program needs. Throws AdapterError if one is missing.
+ * @param {Program} program
+ * @param {GPUSupportedFeatures} offered
+ * @param {string} owner  who offers them, for the error
+ */
+function requiredFeatures({ resources }, offered, owner) {
+  const required = resources.features.filter((feature) => feature !== "relaxed" && feature !== "simd128");
+  const missing = required.filter((feature) => !offered.has(feature));
+  if (missing.length) throw new AdapterError(`this GPU ${owner} lacks ${missing.join(", ")}, which the package needs`);
+  return required;
+}
+
+/**
+ * Request a device with the features and limits of the program; or check those of a device of the caller.
+ * @param {GPUAdapter | GPUDevice} source
+ * @param {Program} program
+ * @returns {Promise<GPUDevice>}
+ */
+export async function openDevice(source, program) {
+  if ("createBuffer" in source) {
+    requiredFeatures(program, source.features, "device");
+    largerLimits(program, source.limits);
+    return source;
+  }
+  const required = requiredFeatures(program, source.features, "adapter");
+  if (source.features.has("timestamp-query")) required.push("timestamp-query");
+  const requiredLimits = largerLimits(program, source.limits);
+  try {
+    return await source.requestDevice({ requiredFeatures: /** @type {GPUFeatureName[]} */ (required), requiredLimits });
+  } catch (error) {
+    throw new AdapterError(`the GPU adapter gives no device (${error})`);
+  }
+}
+
+/**
+ * Stream constants into mapped buffers, as few as the device's limits allow. Returns the place of each constant.
+ * @param {GpuBuffers} buffers
+ * @param {Base} base
+ * @param {Manifest} manifest
+ * @param {Device} target
+ * @param {(bytes: number) => void} onBytes
+ * @returns {Promise<Map<string, GpuPlace>>}
+ */
+export async function loadConstants(buffers, base, manifest, target, onBytes) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
+  const { addresses, end } = placeConstants(manifest, target, "webgpu", 0);
+  const limit = Math.floor(buffers.device.limits.maxBufferSize / CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT;
+  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
+  const spans = new Map(manifest.weights.files.flatMap((f) => Object.entries(f.tensors)));
+  const tensors = new Map(program.buffers.map((b) => [b.name, b.tensor ?? ""]));
+  /** @type {{ buffer: GPUBuffer, start: number, end: number, bytes: Uint8Array }[]} */
+  const parts = [];
+  /** @type {Map<string, Uint8Array>} */
+  const views = new Map();
+  /** @type {Map<string, GpuPlace>} */
+  const constants = new Map();
+  for (const [name, address] of [...addresses].sort((a, b) => a[1] - b[1])) {
+    const tensor = tensors.get(name) ?? "";
+    const [from, to] = spans.get(tensor) ?? [0, 0];
+    let part = parts.at(-1);
+    if (!part || address + Math.max(to - from, 1) > part.end) {
+      const last = Math.min(end, address + limit);
+      const buffer = buffers.create("weights", last - address, usage, true);
+      part = { buffer, start: address, end: last, bytes: new Uint8Array(buffer.getMappedRange()) };
+      parts.push(part);
+    }
+    constants.set(name, { buffer: part.buffer, offset: address - part.start });
+    views.set(tensor, part.bytes.subarray(address - part.start, address - part.start + to - from));
+  }
+  const downloads = neededFiles(manifest, program.buffers).map((file) => {
+    const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, last]]) => {
+      const view = views.get(tensor);
+      return view ? [{ begin, end: last, view }] : [];
+    });
+    const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => scatter(data, start, destinations);
+    return destinations.length ? streamWeights(base, file, onChunk, onBytes) : undefined;
+  });
+  await Promise.all(downloads);
+  for (const { buffer } of parts) buffer.unmap();
+  return constants;
+}
+
+/**
+ * Compile a pipeline for each kernel, all at the same time. Its explicit layout binds the arguments, constants read-only, and then
+ * the symbols.
+ * @param {GPUDevice} device
+ * @param {Program} program
+ * @param {string} text  of all shaders
+ * @param {(compiled: number, total: number) => void} onPipeline
+ * @returns {Promise<Map<string, Kernel>>}
+ */
+export async function compileKernels(device, program, text, onPipeline) {
+  const modules = splitShaders(text);
+  const steps = new Map(program.steps.filter((s) => s.device === "webgpu" && !s.control).map((s) => [s.kernel, s]));
+  const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+  let compiled = 0;
+  const compile = [...steps].map(async ([kernel, step]) => {
+    /** @type {GPUBufferBindingType[]} */
+    const types = step.arguments.map((name) => (constants.has(name) ? "read-only-storage" : "storage"));
+    if (step.symbols?.length) types.push("uniform");
+    const entries = types.map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } }));
+    const layout = device.createBindGroupLayout({ entries });
+    const code = modules.get(kernel) ?? text;
+    const module = device.createShaderModule({ code });
+    const pipeline = await device
+      .createComputePipelineAsync({
+        label: kernel,
+        layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+        compute: { module, entryPoint: kernel },
+      })
+      .catch(async (error) => {
+        const { messages } = await module.getCompilationInfo();
+        const { message, lineNum } = messages.find(({ type }) => type === "error") ?? error;
+        const line = code.split("\n")[lineNum - 1]?.trim() ?? "";
+        throw new InternalError(`WebGPU rejects kernel ${kernel}: ${message.split("\n")[0]} ${line}`.trim());
+      });
+    onPipeline(++compiled, steps.size);
+    return /** @type {[string, Kernel]} */ ([kernel, { pipeline, layout }]);
+  });
+  return new Map(await Promise.all(compile));
+}
+
+/**
+ * Download the shaders of a program, or "" if it has none.
+ * @param {Base} base
+ * @param {Manifest} manifest
+ * @param {Program} program
+ * @param {(bytes: number) => void} onBytes
+ */
+export async function fetchShaders(base, manifest, { shaders }, onBytes) {
+  return shaders === undefined ? "" : new TextDecoder().decode(await fetchFile(base, manifest, shaders, onBytes));
+}
+
+/**
+ * Divide the shaders into one module per entry point, because browsers translate the whole module again for every pipeline.
+ * Each kernel begins with a comment at the start of a line. The text before the first kernel belongs to all modules.
+ * @param {string} code
+ * @returns {Map<string, string>}
+ */
+function splitShaders(code) {
+  const [common, ...parts] = code.split(/^(?=\/\/ )/m);
+  return new Map(parts.map((part) => [/^fn (\w+)\(@builtin/m.exec(part)?.[1] ?? "", common + part]));
+}

@@ -1,0 +1,47 @@
+// The states of a session on the devices of its model.
+
+import { capacityOf, lengthOf, symbolsOf } from "./sizes.js";
+
+/** @typedef {import("./model.js").Model} Model */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").States} States */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @typedef {import("./types.d.ts").Transfers} Transfers */
+
+/** The symbols of the shapes of states, but for the length. @param {Model} model @param {Manifest} manifest @param {Symbols} symbols @returns {Symbols} */
+export function stateSizes({ device }, manifest, symbols) {
+  const buffers = manifest.programs[device]?.buffers ?? [];
+  const names = buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape)] : []));
+  const sizes = names.filter((name) => name !== lengthOf(manifest) && name in symbols);
+  return Object.fromEntries(sizes.map((name) => [name, symbols[name]]));
+}
+
+/** The bytes of the valid rows of each state of a session. @param {Model} model @param {States} states @returns {Promise<Transfers>} */
+export function readStates(model, states) {
+  return model.useExecutors(async (executors) => (await Promise.all(executors.map((executor) => executor.readStates(states)))).flat());
+}
+
+/**
+ * Replace the states of a session. `states.length` is the new length, and `symbols` the sizes with which the session begins.
+ * @param {Model} model
+ * @param {Manifest} manifest
+ * @param {States} states
+ * @param {Transfers} rows
+ * @param {Symbols} [symbols]
+ */
+export function writeStates(model, manifest, states, rows, symbols) {
+  const sizes = { ...Object.fromEntries(manifest.symbols.map(({ name }) => [name, 1])), ...symbols };
+  const planned = { ...sizes };
+  if (lengthOf(manifest)) planned[lengthOf(manifest)] = states.capacity - model.rows(sizes);
+  if (capacityOf(manifest)) planned[capacityOf(manifest)] = states.capacity;
+  return model.useExecutors(async (executors) => {
+    await Promise.all(executors.map((executor) => executor.writeStates(planned, states, rows)));
+  });
+}
+
+/** Free the states of a session, after the runs before. @param {Model} model @param {States} states */
+export function releaseStates(model, states) {
+  return model.useExecutors(async (executors) => {
+    for (const executor of executors) executor.release(states);
+  });
+}
