@@ -6,7 +6,7 @@ import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
 import { here, isNode, sharingObstacle } from "./platform.js";
-import { neededFiles } from "./sizes.js";
+import { hasStates, neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
@@ -19,8 +19,8 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /**
  * The options of `load` after they were checked.
  * @typedef {Omit<LoadOptions, "device"> & {
- *   device: "auto" | Device, gpu: GPUDevice | null, threads: number, threadsReason: string, inlineMilliseconds: number,
- * }} Options  `gpu` is a device of the caller
+ *   device: "auto" | Device, gpu: GPUDevice | null, reason?: string, threads: number, threadsReason: string, inlineMilliseconds: number,
+ * }} Options  `gpu` is a device of the caller, `reason` why the device was chosen
  */
 /** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
 
@@ -62,8 +62,18 @@ export async function openModel(base, { device = "auto", threads, variant, inlin
     onManifest?.(manifest);
     const typedValues = manifest.typed && base.typedValues(); // arrive beside the weights
     typedValues?.catch(() => {}); // reported below, if the model opens
-    const open = (/** @type {WasmDevice | null} */ wasm) => openProgram(base, manifest, options, wasm);
-    const model = new Model(base, manifest, options, () => open(null), await open(cpu));
+    let spare = cpu;
+    const open = async (/** @type {"auto" | Device} */ on, reason = "") => {
+      const choice = { ...options, device: on, reason };
+      const wasm = spare;
+      spare = null;
+      const loaded = await openProgram(base, manifest, choice, wasm);
+      const model = new Model(base, manifest, options, () => openProgram(base, manifest, choice, null), loaded);
+      return { model, explain: (/** @type {string} */ text) => void (loaded.deviceReason = choice.reason = text) };
+    };
+    const { wasm, webgpu } = manifest.programs;
+    const isMeasured = kind === "auto" && wasm && webgpu && !hasStates(manifest);
+    const model = isMeasured ? await (await base.fastestDevice()).openFastest(base, manifest, open) : (await open(kind)).model;
     return typedValues ? await withValues(model, typedValues) : model;
   } catch (error) {
     cpu?.dispose();
@@ -102,14 +112,14 @@ async function openProgram(base, manifest, options, cpu) {
     throw new PackageError(`the package was built for ${devices} only; build it with --target ${device} or --target both`);
   }
   if (device === "wasm" || !webgpu) {
-    const deviceReason = webgpu || device === "wasm" ? "requested" : "the package has no webgpu program";
+    const deviceReason = options.reason || (webgpu || device === "wasm" ? "requested" : "the package has no webgpu program");
     return openExecutors(base, manifest, options, { device: "wasm", deviceReason }, null, cpu);
   }
   const mayFallBack = device === "auto" && wasm !== undefined;
   let spare = cpu;
   try {
     /** @type {Choice} */
-    const choice = { device: "webgpu", deviceReason: mayFallBack ? "the GPU adapter is hardware" : "requested" };
+    const choice = { device: "webgpu", deviceReason: options.reason || (mayFallBack ? "the GPU adapter is hardware" : "requested") };
     /** @type {GPUAdapter | GPUDevice | null} */
     let adapter = options.gpu;
     if (adapter) choice.deviceReason = "the GPUDevice of the page";

@@ -228,6 +228,7 @@ export interface Base {
   adapter(): Promise<Pick<typeof import("./adapter.js"), "findAdapter">>;
   webgpuDevice(): Promise<Pick<typeof import("./webgpu_device.js"), "WebGpuDevice">>;
   session(): Promise<Pick<typeof import("./session.js"), "Session" | "runAlone" | "withStates">>;
+  fastestDevice(): Promise<Pick<typeof import("./fastest_device.js"), "openFastest">>;
   typedValues(): Promise<Pick<typeof import("./typed/typed_model.js"), "withTypedValues">>;
 }
 

@@ -65,8 +65,8 @@ export interface StepTime {
 
 export interface LoadOptions {
   /**
-   * "auto" (the default) takes the GPU if its adapter is hardware and the model loads on it, else the CPU. A GPUDevice of the page is
-   * used as it is: the model destroys only its own buffers. The device must have the features and limits in `resources`.
+   * "auto" (the default) takes the GPU if its adapter is hardware, the model loads on it, and it is faster than the CPU. The first
+   * load measures that, and remembers it for the adapter and the build of the package. A GPUDevice of the page is used as it is: the model destroys only its own buffers. The device must have the features and limits in `resources`.
    */
   device?: "auto" | "wasm" | "webgpu" | WebGpu<"GPUDevice">;
   /** CPU threads. The default is the number of cores, up to 8. It is 1 if the page is not cross-origin isolated. */

@@ -5,11 +5,9 @@
 
 import { InputError } from "../errors.js";
 import { load } from "../language/webmlc.js";
-import { here } from "../platform.js";
 import { imageClassification } from "./classify_images.js";
 import { objectDetection } from "./detect_objects.js";
 import { featureExtraction } from "./extract_features.js";
-import { measurementKey, openFastest, pageStorage } from "./fastest_device.js";
 import { textGeneration } from "./generate_text.js";
 import { loadOptions } from "./pipeline_options.js";
 
@@ -25,21 +23,6 @@ const TASKS = {
 };
 
 /**
- * What a pipeline is timed on, to choose the device. Text generation is not: whether an answer takes long is up to the prompt.
- * @type {Record<string, () => any>}
- */
-const SAMPLES = {
-  "feature-extraction": () => "The quick brown fox jumps over the lazy dog. ".repeat(4),
-  "image-classification": samplePicture,
-  "object-detection": samplePicture,
-};
-
-/** A grey picture of 640 × 480 pixels. */
-function samplePicture() {
-  return { width: 640, height: 480, data: new Uint8Array(4 * 640 * 480).fill(128) };
-}
-
-/**
  * Load a package, or take a model that is loaded, for a task. See pipeline.d.ts.
  * @param {string} task
  * @param {string | URL | any} model
@@ -51,21 +34,16 @@ export async function pipeline(task, model, options = {}) {
   const name = isLoaded ? model.name : String(model);
   const report = options.progress_callback;
   const ofLoad = isLoaded ? {} : loadOptions(task, name, options);
-  const open = async (/** @type {"auto" | "wasm" | "webgpu" | undefined} */ device) => {
-    const loaded = isLoaded ? model : await load(model, { ...ofLoad, device });
-    try {
-      return { model: loaded, call: await TASKS[task](loaded) };
-    } catch (error) {
-      if (!isLoaded) loaded.dispose();
-      throw error;
-    }
-  };
-  const key = !isLoaded && ofLoad.device === "auto" && SAMPLES[task] ? await measurementKey(new URL(model, here()).href) : null;
-  const { opened, reason } = key
-    ? await openFastest(open, SAMPLES[task](), key, pageStorage())
-    : { opened: await open(ofLoad.device), reason: undefined };
+  const loaded = isLoaded ? model : await load(model, ofLoad);
+  /** @type {any} */
+  let call;
+  try {
+    call = await TASKS[task](loaded);
+  } catch (error) {
+    if (!isLoaded) loaded.dispose();
+    throw error;
+  }
   if (!isLoaded) report?.({ status: "done", name, file: "package" });
   report?.({ status: "ready", task, model: name });
-  const { call, model: loaded } = opened;
-  return Object.assign(call, { task, model: loaded, deviceReason: reason ?? loaded.deviceReason, dispose: async () => loaded.dispose() });
+  return Object.assign(call, { task, model: loaded, deviceReason: loaded.deviceReason, dispose: async () => loaded.dispose() });
 }

@@ -1,6 +1,7 @@
 // All parts of the runtime, for scripts that must not or cannot import them on demand. A service worker must not.
 
 import { findAdapter } from "../adapter.js";
+import { openFastest } from "../fastest_device.js";
 import { Session, runAlone, withStates } from "../session.js";
 import { withTypedValues } from "../typed/typed_model.js";
 import { WebGpuDevice } from "../webgpu_device.js";
@@ -9,11 +10,12 @@ import { ThisThread } from "./this_thread.js";
 /** @typedef {import("../types.d.ts").Base} Base */
 /** @typedef {import("../types.d.ts").WorkerSource} WorkerSource */
 
-/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "typedValues">} */
+/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "fastestDevice" | "typedValues">} */
 export const PARTS = {
   adapter: async () => ({ findAdapter }),
   webgpuDevice: async () => ({ WebGpuDevice }),
   session: async () => ({ Session, runAlone, withStates }),
+  fastestDevice: async () => ({ openFastest }),
   typedValues: async () => ({ withTypedValues }),
 };
 

@@ -9,6 +9,7 @@ fault is in the package, or in the answers of the browser's WebGPU.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ LOAD = """async ({ url, device, fault }) => {
   const answer = (name, value) =>
     Object.defineProperty(GPUAdapter.prototype, name, { get: () => value });
   answer("info", { architecture: "", description: "" });
+  // Without a storage, nothing is measured.
+  Object.defineProperty(globalThis, "localStorage", { value: null });
   const fail = (type, message) => () => {
     throw new type(message);
   };
@@ -221,6 +224,7 @@ def test_webgpu_throws_an_error_that_names_the_cause(site: Path) -> None:
 
 
 SLOW = """async (slice) => {
+  Object.defineProperty(globalThis, "localStorage", { value: null });
   const info = { architecture: "", description: "" };
   Object.defineProperty(GPUAdapter.prototype, "info", { get: () => info });
   const downloads = [];
@@ -277,3 +281,42 @@ def test_auto_uses_a_gpu_that_works(site: Path) -> None:
     (report,) = open_pages({"/": site}, load_page("scaled", "auto", "none"))
     assert report.value["chosen"] == "webgpu"
     assert report.value["deviceReason"] == "the GPU adapter is hardware"
+
+
+MEASURED = """async () => {
+  const info = { architecture: "", description: "of hardware" };
+  Object.defineProperty(GPUAdapter.prototype, "info", { get: () => info });
+  const { mapAsync } = GPUBuffer.prototype;
+  GPUBuffer.prototype.mapAsync = async function (...args) {
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    return mapAsync.apply(this, args);
+  };
+  let devices = 0;
+  const { requestDevice } = GPUAdapter.prototype;
+  GPUAdapter.prototype.requestDevice = function (...args) {
+    devices++;
+    return requestDevice.apply(this, args);
+  };
+  const { load } = await import("/scaled/webmlc.js");
+  const loads = [];
+  for (let i = 0; i < 2; i++) {
+    const model = await load("/scaled/");
+    const x = { dtype: "float32", shape: [1, 4], data: new Float32Array([1, 2, 3, 4]) };
+    const y = Array.from((await model.run({ x })).y.data);
+    loads.push([model.device, model.deviceReason, y, devices]);
+    model.dispose();
+  }
+  return { loads, keys: Object.keys(localStorage) };
+}"""
+
+
+def test_auto_measures_and_remembers_the_faster_device(site: Path) -> None:
+    """Reading from this GPU takes long."""
+    (report,) = open_pages({"/": site}, Page("/", MEASURED))
+    (device, reason, y, devices), again = report.value["loads"]
+    assert device == "wasm" and y == [1, 0, 1.5, 12] and devices == 1
+    assert re.fullmatch(r"measured: webgpu \d+\.\d ms, wasm \d+\.\d ms", reason)
+    assert again == [device, reason, y, devices]  # the GPU is not opened again
+    (key,) = report.value["keys"]
+    assert key.startswith("webmlc device: http") and "/scaled/ |" in key and "of hardware" in key
+    assert report.errors == []

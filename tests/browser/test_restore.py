@@ -20,6 +20,7 @@ COMMON = """
     return devices.at(-1);
   };
   const info = { architecture: "", description: "" }; // of hardware
+  Object.defineProperty(globalThis, "localStorage", { value: null }); // "auto" measures nothing
   Object.defineProperty(GPUAdapter.prototype, "info", { get: () => info });
   const workers = [];
   globalThis.Worker = class extends Worker {

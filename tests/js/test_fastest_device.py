@@ -28,15 +28,22 @@ def test_the_faster_device_is_taken_and_remembered() -> None:
             "stored": stored,
         }
 
-    assert json.loads(process.stdout) == {
+    results = json.loads(process.stdout)
+    assert results.pop("sample") == [
+        ["int64", [1, 64], 64],
+        ["float32", [1, 3, 224, 448], 3 * 224 * 448],
+        ["uint8", [480, 640, 4], 480 * 640 * 4],
+    ]
+    assert results == {
         "gpu": choice("webgpu", "webgpu wasm", "wasm", stored=1),
         "again": choice("webgpu", "webgpu", "", stored=1),
-        "rebuilt": choice("wasm", "webgpu webgpu wasm", "webgpu webgpu", stored=1),
-        "cpu": choice("wasm", "webgpu wasm", "webgpu"),
+        "rebuilt": choice("wasm", "webgpu wasm", "webgpu", stored=1),
+        "rebuiltAgain": choice("wasm", "wasm", "", stored=1),
         "alone": choice("wasm", "wasm", "", ALONE),
         "gpuOnly": choice("webgpu", "webgpu", "", ALONE),
         "failing": choice(
             "wasm", "webgpu wasm", "webgpu", "measured: webgpu Infinity ms, wasm N ms", 1
         ),
+        "neither": choice("webgpu", "webgpu wasm", "wasm", ALONE),
         "full": choice("wasm", "webgpu wasm", "webgpu"),
     }

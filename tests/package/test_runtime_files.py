@@ -23,6 +23,7 @@ def test_pages_and_workers_share_one_module() -> None:
     assert set(imports) == {
         "webmlc.js",
         "session.js",
+        "fastest_device.js",
         "wasm_worker.js",
         "webgpu_device.js",
         "adapter.js",
