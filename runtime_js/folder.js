@@ -26,6 +26,7 @@ export function baseAt(url) {
     adapter: () => import("./adapter.js"),
     webgpuDevice: () => import("./webgpu_device.js"),
     session: () => import("./session.js"),
+    fileCache: () => import("./file_cache.js"),
     fastestDevice: () => import("./fastest_device.js"),
     typedValues: () => import("./typed/typed_model.js"),
   };

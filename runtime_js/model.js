@@ -107,6 +107,10 @@ export class Model {
     return this.#loaded.executors.webgpu?.device ?? null;
   }
 
+  get filesReason() {
+    return this.#base.files?.reason ?? "not requested";
+  }
+
   get memoryBytes() {
     return this.#loaded.executors.wasm?.memoryBytes ?? 0;
   }

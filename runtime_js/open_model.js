@@ -39,12 +39,23 @@ export function folderAt(url) {
 }
 
 /**
- * Check the options of `load`, and open the program of a device. If the package has typed values, runs take and return these.
+ * Open a model, and keep the files of its package if an option says so.
  * @param {Base} base
  * @param {LoadOptions} options
  * @param {(manifest: Manifest) => void} [onManifest]  called before the download of the weights
  */
-export async function openModel(base, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }, onManifest) {
+export async function openModel(base, { keepFiles = false, ...options }, onManifest) {
+  const open = (/** @type {Base} */ from) => openFrom(from, options, onManifest);
+  return keepFiles ? (await base.fileCache()).withKeptFiles(base, open) : open(base);
+}
+
+/**
+ * Check the options of `load`, and open the program of a device. If the package has typed values, runs take and return these.
+ * @param {Base} base
+ * @param {LoadOptions} options
+ * @param {(manifest: Manifest) => void} [onManifest]
+ */
+async function openFrom(base, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }, onManifest) {
   const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
@@ -59,6 +70,7 @@ export async function openModel(base, { device = "auto", threads, variant, inlin
   const cpu = kind === "webgpu" ? null : new WasmDevice(base);
   try {
     const manifest = await fetchManifest(base);
+    base.files?.use(manifest);
     onManifest?.(manifest);
     const typedValues = manifest.typed && base.typedValues(); // arrive beside the weights
     typedValues?.catch(() => {}); // reported below, if the model opens

@@ -224,12 +224,22 @@ export interface Base {
   url: URL;
   /** Fetch a file of the package: a path in its folder, or a URL. */
   open(path: string): Promise<Response>;
+  /** With the option `keepFiles`. */
+  files?: KeptFiles;
   workers: WorkerSource;
   adapter(): Promise<Pick<typeof import("./adapter.js"), "findAdapter">>;
   webgpuDevice(): Promise<Pick<typeof import("./webgpu_device.js"), "WebGpuDevice">>;
   session(): Promise<Pick<typeof import("./session.js"), "Session" | "runAlone" | "withStates">>;
+  fileCache(): Promise<Pick<typeof import("./file_cache.js"), "withKeptFiles">>;
   fastestDevice(): Promise<Pick<typeof import("./fastest_device.js"), "openFastest">>;
   typedValues(): Promise<Pick<typeof import("./typed/typed_model.js"), "withTypedValues">>;
+}
+
+/** The files of a package that the browser keeps. */
+export interface KeptFiles {
+  /** Where files came from, and which are kept. */
+  readonly reason: string;
+  use(manifest: Manifest): void;
 }
 
 /** How the workers of a model start. */

@@ -79,6 +79,11 @@ export interface LoadOptions {
    */
   inlineMilliseconds?: number;
   /**
+   * Keep the package's files in the browser's Cache API, so that the next load needs no network. Each file is checked against its hash
+   * whenever it is read. `filesReason` of the model says what is kept. The default is false: servers and browsers decide what they cache.
+   */
+  keepFiles?: boolean;
+  /**
    * Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. On a GPU, `pipelines` says how many of the
    * kernels are compiled, which happens beside the download.
    */
@@ -128,6 +133,8 @@ export interface Model<I = Inputs, O = Outputs> {
   readonly variant: "dot" | "pairs" | "relaxed" | "simd128" | null;
   /** The names of the package's files. */
   readonly files: string[];
+  /** With `keepFiles`: how many files came from the cache, which were kept, and why others were not. */
+  readonly filesReason: string;
   readonly threads: number;
   readonly threadsReason: string;
   /** Exact bytes, computed when the package was built. Null if they depend on symbols. */

@@ -24,6 +24,7 @@ def test_pages_and_workers_share_one_module() -> None:
         "webmlc.js",
         "session.js",
         "fastest_device.js",
+        "file_cache.js",
         "wasm_worker.js",
         "webgpu_device.js",
         "adapter.js",

@@ -7,7 +7,7 @@ JavaScript is generated.
     webmlc.js           for a page to import        wasm_worker.js      the workers
     webgpu_device.js    imported on demand          typed_model.js      imported on demand
     session.js          imported on demand          fastest_device.js   imported on demand
-    adapter.js          imported on demand
+    adapter.js          imported on demand          file_cache.js       imported on demand
     shared.js           imported by several files   index.js            the page of the package
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
