@@ -14,10 +14,14 @@ import pytest
 from tests.command_line import run
 from tests.generate.fakes import language_assets
 from tests.packages import parts, scaled
+from tests.test_typed_values import classifier
+from webmlc.compile import build
 from webmlc.core.errors import ModelWarning, PackageError
 from webmlc.package import single_file
 from webmlc.package.single_file import FIRST_LINE, write_single_file
 from webmlc.package.write import write_package
+
+ROOT = Path(__file__).parents[2]
 
 RUN = """
 import { load } from "./scaled.mjs";
@@ -103,16 +107,78 @@ def test_other_files_are_not_replaced(script: Path, tmp_path: Path) -> None:
     assert write_single_file(script.parent / "model", out) == length == out.stat().st_size
 
 
+USES = """
+import { load, InputError, runtime, type Model, type Outputs } from "./scaled.mjs";
+
+const model: Model = await load({ device: "auto" });
+const x = { dtype: "float32" as const, shape: [1, 4] as [number, 4], data: new Float32Array(4) };
+const outputs: Outputs = await model.run({ x });
+const values: Float32Array = outputs.y.data;
+const kept: runtime.GpuTensor = (await model.run({ x }, { results: "gpu" })).y;
+const tensor: runtime.Tensor = await kept.read();
+await model.run({ x: kept }).catch((error) => error instanceof InputError);
+// @ts-expect-error: no such output
+outputs.z;
+// @ts-expect-error: no such option
+await load({ devices: "auto" });
+// @ts-expect-error: the model is in the script
+await load("./model/");
+console.log(values, tensor);
+"""
+
+
+TYPED_USES = """
+import { load, type runtime } from "./scaled.mjs";
+
+const model = await load();
+const picture: runtime.PixelSource = new ImageData(2, 2);
+const labels: runtime.LabelledScore[] = (await model.run({ image: picture })).logits;
+console.log(labels);
+"""
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_typescript_knows_a_single_file(tmp_path: Path, is_typed: bool) -> None:
+    folder, uses = tmp_path / "model", USES
+    if is_typed:
+        options = {"inputs": {"image": "pixels=rgb"}, "outputs": {"logits": {"topk": 2}}}
+        build(classifier(), folder, "wasm", **options)
+        uses = TYPED_USES
+    else:
+        scaled(folder)
+    write_single_file(folder, tmp_path / "scaled.mjs")
+    text = (tmp_path / "scaled.d.mts").read_text("utf-8")
+    assert text.startswith("// The types of a model in one script, written by webmlc: ")
+    assert " from " not in re.sub(r"/\*.*?\*/|//.*", "", text, flags=re.DOTALL)
+    (tmp_path / "use.mts").write_text(uses)
+    process = subprocess.run(
+        [
+            "npx", "--no-install", "tsc", "--ignoreConfig", "--noEmit", "--strict",
+            "--target", "ES2022", "--module", "ESNext", "--moduleResolution", "bundler",
+            "--types", "", "--lib", "ES2022,DOM", str(tmp_path / "use.mts"),
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stdout
+
+
+def test_types_of_others_are_not_replaced(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.d.ts").write_text("type Mine = 1;\n")
+    with pytest.raises(PackageError, match=r"page\.d\.ts exists, and no build of webmlc wrote it"):
+        write_single_file(script.parent / "model", tmp_path / "page.js")
+    assert not (tmp_path / "page.js").exists()
+
+
 def test_a_large_script_is_warned_of_or_refused(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = script.parent / "model", tmp_path / "model.js"
     monkeypatch.setattr(single_file, "LARGE_BYTES", 100_000)
-    with pytest.warns(ModelWarning, match=r"has 0\.1 MB: .*For more than 0\.1 MB, better build a"):
+    with pytest.warns(ModelWarning, match=r"has 0\.2 MB: .*For more than 0\.1 MB, better build a"):
         write_single_file(model, out)
     out.unlink()
     monkeypatch.setattr(single_file, "MAX_BYTES", 100_000)
-    with pytest.raises(PackageError, match=r"has 0\.1 MB, and the limit is 0\.1 MB; build a"):
+    with pytest.raises(PackageError, match=r"has 0\.2 MB, and the limit is 0\.1 MB; build a"):
         write_single_file(model, out)
     assert not out.exists()
 
@@ -129,5 +195,5 @@ def test_the_command_writes_only_the_script(
     assert result.code == 0, result.err
     report = json.loads(result.out)
     assert report["file"] == "build/relu.js"
-    assert [path.name for path in (tmp_path / "build").iterdir()] == ["relu.js"]
+    assert sorted(path.name for path in (tmp_path / "build").iterdir()) == ["relu.d.ts", "relu.js"]
     assert (tmp_path / "build" / "relu.js").stat().st_size == report["bytes"]

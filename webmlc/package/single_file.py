@@ -5,6 +5,8 @@ In: the folder of a package. Out: one ES module, for small models:
     import { load } from "./model.js";
     const model = await load({ device: "auto" });
 
+Beside it lies `model.d.ts`, with its types (`single_file_types.py`).
+
 The files of the package are an archive inside of it: the length of a JSON list of paths and
 lengths (4 bytes, little endian), the list, and the files, compressed and in base64, which the
 compression of a web server undoes. The runtime is joined from `runtime_js`, and its worker is a
@@ -23,6 +25,8 @@ from webmlc.core.errors import ModelWarning, PackageError
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST
 from webmlc.package.runtime_files import SUFFIXES, joined_script
+from webmlc.package.single_file_types import FIRST_LINE as TYPES_FIRST_LINE
+from webmlc.package.single_file_types import single_file_types, types_path
 
 LARGE_BYTES = 4 << 20
 """Warn of a larger script. A page decodes all of it before the model starts to load, and browsers
@@ -37,16 +41,20 @@ _UNUSED = (*SUFFIXES, ".wat", ".wgsl")
 
 
 def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
-    """Write the package in `folder` as the script `out`, and return its length in bytes.
+    """Write the package in `folder` as the script `out`, and its types beside it.
+
+    Returns the length of the script in bytes.
 
     Raises `PackageError` if the script would be too large, or if it would replace a file that no
     build wrote, unless `force`. Warns of a large one.
     """
-    if out.is_dir() or (out.exists() and not force and not _is_single_file(out)):
-        raise PackageError(
-            f"{out} exists, and no build of webmlc wrote it as a single file; choose another file, "
-            "or replace it with --force"
-        )
+    types = types_path(out)
+    for path, first in ((out, FIRST_LINE), (types, TYPES_FIRST_LINE)):
+        if path.is_dir() or (path.exists() and not force and not _begins_with(path, first)):
+            raise PackageError(
+                f"{path} exists, and no build of webmlc wrote it as a single file; choose another "
+                "file, or replace it with --force"
+            )
     data = single_file(folder).encode()
     size = f"the single file has {len(data) / 1e6:.1f} MB"
     remedy = "build a package in a folder, whose weights are streamed and cached"
@@ -61,6 +69,8 @@ def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(data)
+    name = json.loads((folder / MANIFEST).read_text("utf-8"))["name"]
+    types.write_text(single_file_types(folder, name), "utf-8")
     return len(data)
 
 
@@ -99,6 +109,6 @@ def _literal(text: str) -> str:
     return json.dumps(text).replace("</", "<\\/").replace("<!--", "<\\!--")
 
 
-def _is_single_file(path: Path) -> bool:
+def _begins_with(path: Path, first: str) -> bool:
     with path.open("rb") as file:
-        return file.read(len(FIRST_LINE)) == FIRST_LINE.encode()
+        return file.read(len(first)) == first.encode()
