@@ -86,7 +86,7 @@ async function openFrom(base, { device = "auto", threads, variant, inlineMillise
     const { wasm, webgpu } = manifest.programs;
     const isMeasured = kind === "auto" && wasm && webgpu && !hasStates(manifest);
     const model = isMeasured ? await (await base.fastestDevice()).openFastest(base, manifest, open) : (await open(kind)).model;
-    return typedValues ? await withValues(model, typedValues) : model;
+    return typedValues ? await withValues(base, model, typedValues) : model;
   } catch (error) {
     cpu?.dispose();
     throw error;
@@ -95,13 +95,14 @@ async function openFrom(base, { device = "auto", threads, variant, inlineMillise
 
 /**
  * Let a model take and return values of the page. If that fails, the model is disposed of.
+ * @param {Base} base
  * @param {Model} model
  * @param {ReturnType<Base["typedValues"]>} typedValues
  */
-async function withValues(model, typedValues) {
+async function withValues(base, model, typedValues) {
   try {
     const { withTypedValues } = await typedValues;
-    return await withTypedValues(model);
+    return await withTypedValues(model, base);
   } catch (error) {
     model.dispose();
     throw error;

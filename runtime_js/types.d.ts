@@ -232,6 +232,7 @@ export interface Base {
   session(): Promise<Pick<typeof import("./session.js"), "Session" | "runAlone" | "withStates">>;
   fileCache(): Promise<Pick<typeof import("./file_cache.js"), "withKeptFiles">>;
   fastestDevice(): Promise<Pick<typeof import("./fastest_device.js"), "openFastest">>;
+  gpuPixels(): Promise<Pick<typeof import("./typed/gpu_pixels.js"), "GpuPictures">>;
   typedValues(): Promise<Pick<typeof import("./typed/typed_model.js"), "withTypedValues">>;
 }
 

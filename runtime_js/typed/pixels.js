@@ -36,7 +36,7 @@ export function readPixels(name, source) {
 }
 
 /** The width and height of a picture in pixels. @param {any} picture @returns {[number, number]} */
-function sizeOf(picture) {
+export function sizeOf(picture) {
   if (!picture) return [0, 0];
   const pairs = [
     [picture.naturalWidth, picture.naturalHeight], // an <img>

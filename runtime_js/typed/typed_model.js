@@ -5,8 +5,8 @@
 //
 // Only models with typed values import this module.
 
-import { PackageError } from "../errors.js";
-import { readPixels } from "./pixels.js";
+import { InputError, PackageError } from "../errors.js";
+import { readPixels, sizeOf } from "./pixels.js";
 import { RESULTS } from "./results.js";
 
 /** @typedef {import("./typed.d.ts").Kind} Kind */
@@ -18,11 +18,12 @@ const READERS = { pixels: readPixels };
 
 /**
  * Change `run` and `profile` of a model. Throws PackageError if this runtime does not know a kind, or if the labels cannot be read.
- * @template {{ typed: Record<string, Kind>, run: any, profile: any, file: (path: string) => Promise<ArrayBuffer> }} M
+ * @template {{ typed: Record<string, Kind>, gpuDevice: GPUDevice | null, run: any, profile: any, file: (path: string) => Promise<ArrayBuffer> }} M
  * @param {M} model
+ * @param {Pick<import("../types.d.ts").Base, "gpuPixels">} base
  * @returns {Promise<M>}
  */
-export async function withTypedValues(model) {
+export async function withTypedValues(model, base) {
   const kinds = Object.entries(model.typed);
   const unknown = kinds.find(([, { kind, values }]) => !(values ? RESULTS : READERS)[kind]);
   if (unknown) throw new PackageError(`manifest.json: this runtime knows no values of kind ${unknown[1].kind}: rebuild the package`);
@@ -40,10 +41,26 @@ export async function withTypedValues(model) {
     for (const [name, kind] of kinds) if (!kind.values && name in feeds) feeds[name] = READERS[kind.kind](name, feeds[name], kind);
     return feeds;
   };
+  const GpuPictures = model.gpuDevice && kinds.some(([, { kind }]) => kind === "pixels") ? (await base.gpuPixels()).GpuPictures : null;
+  /** @type {import("./gpu_pixels.js").GpuPictures | undefined} */
+  let pictures;
   // The values are read before this returns, as inputs are.
   model.run = async (/** @type {Record<string, any>} */ inputs, /** @type {RunOptions} */ options = {}, /** @type {any[]} */ ...more) => {
-    const tensors = await run(feedsOf(inputs), withTensors(model.typed, options), ...more);
-    return withResults(kinds, tensors, labels, options.outputs);
+    checkResults(kinds, options);
+    const { gpuDevice } = model;
+    if (gpuDevice && GpuPictures && pictures?.device !== gpuDevice) pictures = new GpuPictures(gpuDevice);
+    const reader = gpuDevice ? pictures : undefined; // another device may follow, while this run needs its buffers
+    const onGpu = kinds.flatMap(([name, { kind }]) => {
+      const pixels = kind === "pixels" ? reader?.read(inputs?.[name], ...sizeOf(inputs?.[name])) : null;
+      return pixels ? [{ name, pixels }] : [];
+    });
+    try {
+      const feeds = feedsOf({ ...inputs, ...Object.fromEntries(onGpu.map(({ name, pixels }) => [name, pixels])) });
+      const tensors = await run(feeds, withTensors(model.typed, options), ...more);
+      return withResults(kinds, tensors, labels, options.outputs);
+    } finally {
+      for (const { pixels } of onGpu) reader?.release(pixels);
+    }
   };
   model.profile = async (/** @type {Record<string, any>} */ inputs) => profile(feedsOf(inputs));
   return model;
@@ -57,6 +74,17 @@ export async function withTypedValues(model) {
 function withTensors(typed, options) {
   if (!Array.isArray(options.outputs)) return options;
   return { ...options, outputs: options.outputs.flatMap((name) => typed[name]?.values ?? name) };
+}
+
+/**
+ * Throw InputError if a typed output is to stay on the GPU: its values are read to make labels of them.
+ * @param {[string, Kind][]} kinds
+ * @param {RunOptions} options
+ */
+function checkResults(kinds, { outputs, results = {} }) {
+  const [name] = kinds.find(([each, { values }]) => values && (outputs?.includes(each) ?? true)) ?? [];
+  if (name === undefined || results !== "gpu") return;
+  throw new InputError(`the page reads "${name}"; to keep its tensors on the GPU, name them in outputs`);
 }
 
 /**

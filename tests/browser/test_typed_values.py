@@ -14,9 +14,21 @@ from webmlc.compile import build
 from webmlc.host.load import load
 
 WIDTH, HEIGHT = 70, 50
-RUN = """async ([width, height]) => {
+RUN = """async ([width, height, device]) => {
+  let reads = 0; // of pixels by the CPU
+  const { getImageData } = OffscreenCanvasRenderingContext2D.prototype;
+  OffscreenCanvasRenderingContext2D.prototype.getImageData = function (...args) {
+    reads++;
+    return getImageData.apply(this, args);
+  };
+  let buffers = 0;
+  const { createBuffer } = GPUDevice.prototype;
+  GPUDevice.prototype.createBuffer = function (...args) {
+    buffers++;
+    return createBuffer.apply(this, args);
+  };
   const { load } = await import("/classifier/webmlc.js");
-  const model = await load("/classifier/", { device: "wasm" });
+  const model = await load("/classifier/", { device });
   const canvas = Object.assign(document.createElement("canvas"), { width, height });
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
@@ -31,11 +43,21 @@ RUN = """async ([width, height]) => {
   for (const [name, source] of Object.entries(sources)) {
     results[name] = (await model.run({ image: source })).logits;
   }
+  const onCpu = reads;
+  const before = buffers;
+  for (let i = 0; i < 5; i++) await model.run({ image: i % 2 ? frame : canvas });
+  const allocated = buffers - before;
+  const input = { image: canvas };
+  const scores = { outputs: ["logits_scores"], results: "gpu" };
+  const { dtype, shape } =
+    device === "webgpu" ? (await model.run(input, scores)).logits_scores : {};
+  const read = await model.run(input, { results: "gpu" }).catch(({ message }) => message);
   frame.close();
+  const closed = await model.run({ image: frame }).catch(({ name }) => name);
   const foreign = new Image();
   const error = await model.run({ image: foreign }).catch(({ name }) => name);
   model.dispose();
-  return { results, error };
+  return { results, error, closed, onCpu, allocated, kept: [dtype, shape], read };
 }"""
 USE = """
 export default async ({ page }) => {
@@ -77,22 +99,31 @@ def test_pages_pass_pictures_and_see_labels(site: Path) -> None:
     script = str(site / "use.mjs")
     reports = open_pages(
         {"/": site},
-        Page("/", RUN, arg=[WIDTH, HEIGHT]),
+        Page("/", RUN, arg=[WIDTH, HEIGHT, "wasm"]),
         Page("/classifier/index.html?device=wasm", script=script),
+        Page("/", RUN, arg=[WIDTH, HEIGHT, "webgpu"]),
     )
     assert all(report.errors == [] for report in reports)
     numbers = np.arange(HEIGHT * WIDTH * 4)
     pixels = np.where(numbers % 4 == 3, 255, numbers * 7919 % 251).astype(np.uint8)
     pairs = expected(site, pixels.reshape(HEIGHT, WIDTH, 4))
-    results = reports[0].value["results"]
-    assert set(results) == {"image", "canvas", "img", "frame", "bitmap"}
-    for name, items in results.items():
-        assert [item["label"] for item in items] == [label for label, _ in pairs], name
-        # A video frame may pass through YUV, which rounds.
-        tolerance = 0.05 if name == "frame" else 1e-5
-        scores = [item["score"] for item in items]
-        np.testing.assert_allclose(scores, [s for _, s in pairs], atol=tolerance, err_msg=name)
-    assert reports[0].value["error"] == "InputError"
+    for report in (reports[0], reports[2]):
+        results = report.value["results"]
+        assert set(results) == {"image", "canvas", "img", "frame", "bitmap"}
+        for name, items in results.items():
+            assert [item["label"] for item in items] == [label for label, _ in pairs], name
+            # A video frame may pass through YUV, which rounds.
+            tolerance = 0.05 if name == "frame" else 1e-5
+            scores = [item["score"] for item in items]
+            np.testing.assert_allclose(scores, [s for _, s in pairs], atol=tolerance, err_msg=name)
+        assert report.value["error"] == report.value["closed"] == "InputError"
+    on_cpu, on_gpu = reports[0].value, reports[2].value
+    # On the GPU, an image element; and video frames, which Chromium does not pass to SwiftShader.
+    assert on_cpu["onCpu"] == 4 and on_gpu["onCpu"] in (1, 2)
+    assert on_gpu["allocated"] == 0
+    assert on_gpu["kept"] == ["float32", [1, 3]]
+    for value in (on_cpu, on_gpu):
+        assert value["read"].startswith('the page reads "logits"; to keep its tensors on the GPU')
     black = expected(site, np.full((40, 40, 4), [0, 0, 0, 255], np.uint8))
     shown = [f"{label}: {100 * score:.1f} %" for label, score in black]
     assert reports[1].value == shown
