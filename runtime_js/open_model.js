@@ -42,7 +42,7 @@ export function folderAt(url) {
  * Open a model, and keep the files of its package if an option says so.
  * @param {Base} base
  * @param {LoadOptions} options
- * @param {(manifest: Manifest) => void} [onManifest]  called before the download of the weights
+ * @param {(manifest: Manifest, base: Base) => void} [onManifest]  called before the download of the weights, with the base that keeps files
  */
 export async function openModel(base, { keepFiles = false, ...options }, onManifest) {
   const open = (/** @type {Base} */ from) => openFrom(from, options, onManifest);
@@ -53,7 +53,7 @@ export async function openModel(base, { keepFiles = false, ...options }, onManif
  * Check the options of `load`, and open the program of a device. If the package has typed values, runs take and return these.
  * @param {Base} base
  * @param {LoadOptions} options
- * @param {(manifest: Manifest) => void} [onManifest]
+ * @param {(manifest: Manifest, base: Base) => void} [onManifest]
  */
 async function openFrom(base, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }, onManifest) {
   const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
@@ -71,7 +71,7 @@ async function openFrom(base, { device = "auto", threads, variant, inlineMillise
   try {
     const manifest = await fetchManifest(base);
     base.files?.use(manifest);
-    onManifest?.(manifest);
+    onManifest?.(manifest, base);
     const typedValues = manifest.typed && base.typedValues(); // arrive beside the weights
     typedValues?.catch(() => {}); // reported below, if the model opens
     let spare = cpu;

@@ -18,10 +18,10 @@ export async function openLanguageModel(base, libraries, options) {
   let codec;
   let hasChatTemplate = false;
   /** @type {any} */
-  const model = await openModel(base, options, (manifest) => {
+  const model = await openModel(base, options, (manifest, from) => {
     if (!manifest.files[LANGUAGE_FILES.config]) return; // an encoder has only a tokenizer
     hasChatTemplate = LANGUAGE_FILES.template in manifest.files;
-    codec = TextCodec.open((path) => fetchFile(base, manifest, path, () => {}), libraries, hasChatTemplate);
+    codec = TextCodec.open((path) => fetchFile(from, manifest, path, () => {}), libraries, hasChatTemplate);
     codec.catch(() => {}); // reported below, if the model opens
   });
   if (!codec) return model;
