@@ -21,14 +21,12 @@ COMMON = """
   };
   globalThis.fetch = online;
   const pause = () => new Promise((resolve) => setTimeout(resolve, 50));
-  const use = async (options = { keepFiles: true }) => {
+  const use = async (reason = "", options = { keepFiles: true }) => {
     fetched = [];
     const model = await load("/scaled/", { device: "wasm", ...options });
     const x = { dtype: "float32", shape: [1, 4], data: new Float32Array([1, 2, 3, 4]) };
     const y = Array.from((await model.run({ x })).y.data);
-    const isDone = () => /files kept|cache: |not kept|requested/.test(model.filesReason);
-    for (let i = 0; i < 40 && !isDone(); i++) await pause();
-    await pause();
+    for (let i = 0; i < 200 && !model.filesReason.includes(reason); i++) await pause();
     const { filesReason } = model;
     model.dispose();
     return [y, filesReason, fetched.sort()];
@@ -41,8 +39,8 @@ COMMON = """
 
 KEEP = """async () => {
   COMMON
-  const plain = await use({});
-  const first = await use();
+  const plain = await use("", {});
+  const first = await use("kept: 2");
   const names = (await keys()).map(({ pathname }) => pathname);
   const second = await use();
   globalThis.fetch = () => Promise.reject(new TypeError("no network"));
@@ -52,10 +50,10 @@ KEEP = """async () => {
   const cache = await caches.open("webmlc");
   const weights = async () => (await keys()).find(({ pathname }) => /safetensors/.test(pathname));
   await cache.put(await weights(), new Response(new Uint8Array(4)));
-  const damaged = await use();
+  const damaged = await use("kept: 2");
   const mended = await use();
   await cache.delete(await weights());
-  const evicted = await use();
+  const evicted = await use("kept: 1");
   return { plain, first, names, second, offline, missing, damaged, mended, evicted };
 }""".replace("COMMON", COMMON)
 
@@ -89,11 +87,11 @@ LIMITED = """async () => {
   COMMON
   const { estimate } = navigator.storage;
   navigator.storage.estimate = async () => ({ quota: 150, usage: 50 });
-  const full = await use();
+  const full = await use("not kept");
   navigator.storage.estimate = estimate;
   const { put } = Cache.prototype;
   Cache.prototype.put = () => Promise.reject(new DOMException("no space", "QuotaExceededError"));
-  const refused = await use();
+  const refused = await use("not kept");
   Cache.prototype.put = put;
   const { open } = CacheStorage.prototype;
   const error = new DOMException("not allowed", "SecurityError");
@@ -120,11 +118,11 @@ def test_a_model_loads_without_the_cache_and_says_why(tmp_path: Path) -> None:
 
 REBUILT = """async () => {
   COMMON
-  await use();
+  await use("kept: 2");
   const hashes = async () => (await keys()).map(({ searchParams }) => searchParams.get("sha256"));
   const before = await hashes();
   globalThis.fetch = (url) => online(`${url}`.replace("/scaled/", "/rebuilt/"));
-  const rebuilt = await use();
+  const rebuilt = await use("kept: 1");
   return { before, after: await hashes(), rebuilt };
 }""".replace("COMMON", COMMON)
 
