@@ -270,7 +270,8 @@ def _map_position_type(context: Context) -> tuple[TensorType, ...]:
 
 def _map_position(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Positions in a whole tensor, less the position at which the map of each begins."""
-    x, size = operand(inputs, 0), context.attribute("size")
+    x = operand(inputs, 0)
+    size: Expr = context.attribute("size")
 
     def element(*i: Expr) -> Expr:
         channel = i[0].astype(x.dtype) * x.shape[1].astype(x.dtype) + i[1].astype(x.dtype)
