@@ -108,6 +108,7 @@ export function sampleOf({ inputs, symbols, typed = {} }) {
   const size = (/** @type {string} */ input, /** @type {number} */ axis) => {
     const rank = inputs.find(({ name }) => name === input)?.shape.length ?? 0;
     if (typed[input]?.kind === "pixels") return TYPICAL_PICTURE[axis];
+    if (axis === 1 && typed[input]?.rate) return typed[input].rate; // a second of a sound
     if (axis === 0 && rank > 1) return 1; // of a batch
     return rank === 4 ? TYPICAL_SIDE : TYPICAL_LENGTH;
   };

@@ -28,6 +28,7 @@ export function baseAt(url) {
     session: () => import("./session.js"),
     fileCache: () => import("./file_cache.js"),
     fastestDevice: () => import("./fastest_device.js"),
+    samples: () => import("./typed/samples.js"),
     gpuPixels: () => import("./typed/gpu_pixels.js"),
     typedValues: () => import("./typed/typed_model.js"),
   };

@@ -111,7 +111,7 @@ export interface Manifest {
   outputs: Port[];
   sequences?: Record<string, string[] | null>;
   /** Inputs and outputs that are values of the page: see typed/typed.d.ts. */
-  typed?: Record<string, { kind: string; values?: string[]; labels?: string }>;
+  typed?: Record<string, { kind: string; rate?: number; values?: string[]; labels?: string }>;
   /** Conditions on symbols. The rules are in manifest.js. */
   requirements: [rule: string, left: Size, right: Size, node: string][];
   /** Each buffer holds an int32 per node: how many of its indices are out of range. */
@@ -232,6 +232,7 @@ export interface Base {
   session(): Promise<Pick<typeof import("./session.js"), "Session" | "runAlone" | "withStates">>;
   fileCache(): Promise<Pick<typeof import("./file_cache.js"), "withKeptFiles">>;
   fastestDevice(): Promise<Pick<typeof import("./fastest_device.js"), "openFastest">>;
+  samples(): Promise<Pick<typeof import("./typed/samples.js"), "readSamples">>;
   gpuPixels(): Promise<Pick<typeof import("./typed/gpu_pixels.js"), "GpuPictures">>;
   typedValues(): Promise<Pick<typeof import("./typed/typed_model.js"), "withTypedValues">>;
 }

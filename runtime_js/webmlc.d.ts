@@ -1,6 +1,6 @@
 // The types of webmlc.js.
 
-export type { LabelledBox, LabelledScore, PixelSource, TypedModel } from "./typed/typed.d.ts";
+export type { LabelledBox, LabelledScore, PixelSource, SoundSource, TypedModel } from "./typed/typed.d.ts";
 
 export type TypedArray =
   | Int8Array
@@ -120,7 +120,7 @@ export interface Model<I = Inputs, O = Outputs> {
   /** Outputs that are sequences, with the names of their elements in `outputs`. Null for an empty optional. */
   readonly sequences: Record<string, readonly string[] | null>;
   /** Inputs and outputs that are values of the page, such as pixels: see TypedModel. */
-  readonly typed: Record<string, { kind: string; values?: string[]; labels?: string }>;
+  readonly typed: Record<string, { kind: string; rate?: number; values?: string[]; labels?: string }>;
   readonly device: "wasm" | "webgpu";
   /** The device on which the model runs, for buffers that it takes and returns. Null on the CPU. */
   readonly gpuDevice: WebGpu<"GPUDevice"> | null;

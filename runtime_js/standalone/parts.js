@@ -5,6 +5,7 @@ import { openFastest } from "../fastest_device.js";
 import { withKeptFiles } from "../file_cache.js";
 import { Session, runAlone, withStates } from "../session.js";
 import { GpuPictures } from "../typed/gpu_pixels.js";
+import { readSamples } from "../typed/samples.js";
 import { withTypedValues } from "../typed/typed_model.js";
 import { WebGpuDevice } from "../webgpu_device.js";
 import { ThisThread } from "./this_thread.js";
@@ -12,13 +13,14 @@ import { ThisThread } from "./this_thread.js";
 /** @typedef {import("../types.d.ts").Base} Base */
 /** @typedef {import("../types.d.ts").WorkerSource} WorkerSource */
 
-/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "fileCache" | "fastestDevice" | "gpuPixels" | "typedValues">} */
+/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "fileCache" | "fastestDevice" | "samples" | "gpuPixels" | "typedValues">} */
 export const PARTS = {
   adapter: async () => ({ findAdapter }),
   webgpuDevice: async () => ({ WebGpuDevice }),
   session: async () => ({ Session, runAlone, withStates }),
   fileCache: async () => ({ withKeptFiles }),
   fastestDevice: async () => ({ openFastest }),
+  samples: async () => ({ readSamples }),
   gpuPixels: async () => ({ GpuPictures }),
   typedValues: async () => ({ withTypedValues }),
 };

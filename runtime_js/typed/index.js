@@ -1,4 +1,4 @@
-// The page of a package with typed values: choose a picture, and see what the model says. Other inputs are zeros.
+// The page of a package with typed values: choose a picture or a sound, and see what the model says. Other inputs are zeros.
 // `?device=wasm|webgpu&threads=2` choose the device and the threads.
 
 import { element, fact, item, openPage, showError, showFailure } from "../page.js";
@@ -7,13 +7,16 @@ import { load } from "../webmlc.js";
 /** @typedef {import("./typed.d.ts").TypedModel<any, any>} Model */
 /** @typedef {import("../webmlc.js").Port} Port */
 
-/** A file field for each input of pixels. @param {Model} model @returns {HTMLInputElement[]} */
-function pictureFields({ inputs, typed }) {
+/** The files that a field takes, by the kind of the input. @type {Record<string, string>} */
+const FILE_TYPES = { pixels: "image/*", samples: "audio/*" };
+
+/** A file field for each input of pixels or samples. @param {Model} model @returns {HTMLInputElement[]} */
+function fileFields({ inputs, typed }) {
   return inputs
-    .filter(({ name }) => typed[name]?.kind === "pixels")
+    .filter(({ name }) => typed[name])
     .map(({ name }) => {
       const [label, field] = [document.createElement("label"), document.createElement("input")];
-      Object.assign(field, { type: "file", accept: "image/*", name, required: true });
+      Object.assign(field, { type: "file", accept: FILE_TYPES[typed[name].kind], name, required: true });
       label.append(`${name} `, field);
       element("symbols").append(label);
       return field;
@@ -32,7 +35,12 @@ function zeros({ dtype, shape }) {
 async function run(model, fields) {
   /** @type {Record<string, any>} */
   const feeds = Object.fromEntries(model.inputs.map((port) => [port.name, zeros(port)]));
-  for (const { name, files } of fields) feeds[name] = await createImageBitmap(/** @type {FileList} */ (files)[0]);
+  for (const { name, files } of fields) {
+    const [file] = /** @type {FileList} */ (files);
+    const { kind, rate = 0 } = model.typed[name];
+    const decode = async () => new OfflineAudioContext(1, 1, rate).decodeAudioData(await file.arrayBuffer());
+    feeds[name] = kind === "samples" ? await decode() : await createImageBitmap(file);
+  }
   const start = performance.now();
   const outputs = await model.run(feeds);
   const milliseconds = performance.now() - start;
@@ -57,8 +65,8 @@ async function main() {
   fact("Device", `${model.device} (${model.deviceReason})`);
   fact("Threads", `${model.threads} (${model.threadsReason})`);
   fact("Download", `${model.resources.download.toLocaleString("en")} bytes`);
-  const fields = pictureFields(model);
-  element("status").textContent = fields.length ? "Choose a picture." : "";
+  const fields = fileFields(model);
+  element("status").textContent = fields.length ? "Choose a file." : "";
   element("form").querySelector("button").textContent = "Run";
   element("model").hidden = false;
   element("form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {

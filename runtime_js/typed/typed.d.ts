@@ -4,8 +4,10 @@ import type { Model, Tensor, TypedArray } from "../webmlc.js";
 
 /** How an input or output of the model looks to the page, from the manifest. */
 export interface Kind {
-  /** "pixels" of inputs, "classes" or "boxes" of outputs. */
+  /** "pixels" or "samples" of inputs, "classes" or "boxes" of outputs. */
   kind: string;
+  /** Samples per second, of a sound. */
+  rate?: number;
   /** The names of the tensors of an output. */
   values?: string[];
   /** The file of the labels. */
@@ -14,6 +16,12 @@ export interface Kind {
 
 /** A picture, of any size. A tensor is uint8 [height, width, 4]. An image or a video must be loaded. */
 export type PixelSource = CanvasImageSource | ImageData | { width: number; height: number; data: Uint8Array | Uint8ClampedArray } | Tensor;
+
+/**
+ * A sound of any rate and number of channels: an AudioBuffer, one channel with its rate, or a tensor float32 [channels, length] at the
+ * model's rate.
+ */
+export type SoundSource = AudioBuffer | { sampleRate: number; data: Float32Array } | Tensor;
 
 /** A class, and how likely it is. Without labels, the class 3 is "LABEL_3". */
 export interface LabelledScore {
@@ -30,5 +38,5 @@ export interface LabelledBox extends LabelledScore {
  * A model whose runs take and return values of the page: `load<TypedModel>(url)`. A run whose option `outputs` names the tensors of
  * `outputs`, such as "logits_scores", returns these.
  */
-export type TypedModel<I = Record<string, PixelSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[]>> =
+export type TypedModel<I = Record<string, PixelSource | SoundSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[]>> =
   Model<I, O>;

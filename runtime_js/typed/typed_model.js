@@ -1,7 +1,7 @@
 // Let a model take what pages have, and return what pages show.
 //
 //   in:  a loaded model, whose `typed` says which inputs and outputs are values of the page (webmlc/graph/typed)
-//   out: the same model; `run` takes pictures for inputs of pixels, and returns labels with scores for outputs of classes
+//   out: the same model; `run` takes pictures and sounds, and returns labels with scores for outputs of classes
 //
 // Only models with typed values import this module.
 
@@ -11,16 +11,20 @@ import { RESULTS } from "./results.js";
 
 /** @typedef {import("./typed.d.ts").Kind} Kind */
 /** @typedef {import("../webmlc.js").RunOptions} RunOptions */
+/** @typedef {Pick<import("../types.d.ts").Base, "gpuPixels" | "samples">} Parts */
 /** @typedef {(values: Record<string, any>, ...more: any[]) => Promise<Record<string, any>>} Run */
 
-/** The functions that make tensors of the page's values. @type {Record<string, (name: string, value: any, kind: Kind) => any>} */
-const READERS = { pixels: readPixels };
+/**
+ * The functions that make tensors of the page's values, by kind.
+ * @type {Record<string, (base: Parts) => Promise<(name: string, value: any, kind: Kind) => any>>}
+ */
+const READERS = { pixels: async () => readPixels, samples: async (base) => (await base.samples()).readSamples };
 
 /**
  * Change `run` and `profile` of a model. Throws PackageError if this runtime does not know a kind, or if the labels cannot be read.
  * @template {{ typed: Record<string, Kind>, gpuDevice: GPUDevice | null, run: any, profile: any, file: (path: string) => Promise<ArrayBuffer> }} M
  * @param {M} model
- * @param {Pick<import("../types.d.ts").Base, "gpuPixels">} base
+ * @param {Parts} base
  * @returns {Promise<M>}
  */
 export async function withTypedValues(model, base) {
@@ -32,13 +36,18 @@ export async function withTypedValues(model, base) {
   const read = async (/** @type {[string, Kind]} */ [name, { labels: path }]) => {
     if (path) labels[name] = JSON.parse(new TextDecoder().decode(await model.file(path)));
   };
-  await Promise.all(kinds.map(read));
+  /** @type {Record<string, (name: string, value: any, kind: Kind) => any>} */
+  const readers = {};
+  const findReader = async (/** @type {[string, Kind]} */ [name, { kind, values }]) => {
+    if (!values) readers[name] = await READERS[kind](base);
+  };
+  await Promise.all([...kinds.map(read), ...kinds.map(findReader)]);
   /** @type {Run} */
   const run = model.run.bind(model);
   const profile = model.profile.bind(model);
   const feedsOf = (/** @type {Record<string, any>} */ inputs) => {
     const feeds = { ...inputs };
-    for (const [name, kind] of kinds) if (!kind.values && name in feeds) feeds[name] = READERS[kind.kind](name, feeds[name], kind);
+    for (const [name, kind] of kinds) if (name in readers && name in feeds) feeds[name] = readers[name](name, feeds[name], kind);
     return feeds;
   };
   const GpuPictures = model.gpuDevice && kinds.some(([, { kind }]) => kind === "pixels") ? (await base.gpuPixels()).GpuPictures : null;
@@ -82,8 +91,9 @@ function withTensors(typed, options) {
  * @param {RunOptions} options
  */
 function checkResults(kinds, { outputs, results = {} }) {
-  const [name] = kinds.find(([each, { values }]) => values && (outputs?.includes(each) ?? true)) ?? [];
-  if (name === undefined || results !== "gpu") return;
+  const isKept = (/** @type {string} */ value) => results === "gpu" || (value in results && !ArrayBuffer.isView(results[value]));
+  const [name] = kinds.find(([each, { values }]) => values?.some(isKept) && (outputs?.includes(each) ?? true)) ?? [];
+  if (name === undefined) return;
   throw new InputError(`the page reads "${name}"; to keep its tensors on the GPU, name them in outputs`);
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.browser.pages import Page, open_pages
+from tests.test_typed_sounds import EDGE, RATE, copier, tone
 from tests.test_typed_values import LABELS, MEAN, STD, classifier
 from webmlc.compile import build
 from webmlc.host.load import load
@@ -85,6 +86,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outputs = {"logits": {"topk": 3, "labels": LABELS}}
     build(classifier(), root / "classifier", inputs={"image": options}, outputs=outputs)
     return root
+
+
+LISTEN = """async () => {
+  const { load } = await import("/copier/webmlc.js");
+  const model = await load("/copier/", { device: "wasm", threads: 1 });
+  const length = 4410;
+  const audio = new AudioBuffer({ length, numberOfChannels: 2, sampleRate: 44100 });
+  const tone = (_, i) => Math.sin((2 * Math.PI * 440 * i) / 44100);
+  audio.copyToChannel(Float32Array.from({ length }, tone), 0);
+  const { y } = await model.run({ audio });
+  model.dispose();
+  return Array.from(y.data);
+}"""
+
+
+def test_pages_pass_sounds(tmp_path: Path) -> None:
+    """The second channel is silent."""
+    (tmp_path / "index.html").write_text('<!doctype html><link rel="icon" href="data:,">')
+    build(copier("n"), tmp_path / "copier", "wasm", inputs={"audio": "samples=16000"})
+    (report,) = open_pages({"/": tmp_path}, Page("/", LISTEN))
+    np.testing.assert_allclose(report.value[EDGE:-EDGE], tone(RATE, 440)[EDGE:-EDGE] / 2, atol=2e-3)
+    assert report.errors == []
 
 
 def expected(site: Path, pixels: np.ndarray[Any, Any]) -> list[tuple[str, float]]:

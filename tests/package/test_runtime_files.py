@@ -29,6 +29,7 @@ def test_pages_and_workers_share_one_module() -> None:
         "webgpu_device.js",
         "adapter.js",
         "typed_model.js",
+        "samples.js",
     }
     assert all(names == ["shared.js"] for names in imports.values())
     for file, name in {"webmlc.js": "function load", "shared.js": "class InputError"}.items():

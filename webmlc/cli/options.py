@@ -87,7 +87,8 @@ PageInputs = Annotated[
     typer.Option(
         "--input",
         help="What the page has for an input, as NAME:OPTIONS "
-        "(image:pixels=rgb,resize=256,crop=center). See docs/pictures.md (repeatable).",
+        "(image:pixels=rgb,resize=256,crop=center; audio:samples=16000). See docs/pictures.md "
+        "(repeatable).",
     ),
 ]
 PageOutputs = Annotated[

@@ -10,7 +10,8 @@ In: a manifest. Out: the text of `model.d.ts`, for `load<Model>(url)`:
     export type Model = AnyModel<Inputs, Outputs>;
 
 An input of static shape may be a typed array alone. A size that a run chooses is a number. An input
-of pixels is a picture, and an output of classes is a list of labels with scores.
+of pixels is a picture, one of samples a sound, and an output of classes is a list of labels with
+scores.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _ARRAYS = {
     DType.float64: "Float64Array",
 }
 """The typed arrays of element types (`runtime_js/dtypes.js`); smaller ones are a Uint8Array."""
+_SOURCES = {"pixels": "PixelSource", "samples": "SoundSource"}
+"""The types of inputs that are values of the page, by kind."""
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
@@ -48,7 +51,7 @@ def model_types(manifest: Manifest, *, is_language_model: bool) -> str:
     base = "LanguageModel" if is_language_model else "Model"
     imports = f'import type {{ {base} as AnyModel }} from "./webmlc.js";'
     if manifest.typed:
-        names = "LabelledBox, LabelledScore, PixelSource, TypedModel as AnyModel"
+        names = "LabelledBox, LabelledScore, PixelSource, SoundSource, TypedModel as AnyModel"
         imports = f'import type {{ {names} }} from "./webmlc.js";'
     name = " ".join(manifest.name.split())
     return f"""\
@@ -67,8 +70,9 @@ export type Model = AnyModel<Inputs, Outputs>;
 
 
 def _input(manifest: Manifest, port: Port) -> str:
-    if manifest.typed.get(port.name, {}).get("kind") == "pixels":
-        return f"  {_key(port.name)}: PixelSource;\n"
+    kind = manifest.typed.get(port.name, {}).get("kind")
+    if kind in _SOURCES:
+        return f"  {_key(port.name)}: {_SOURCES[kind]};\n"
     return _property(port, is_input=True)
 
 

@@ -9,7 +9,7 @@ JavaScript is generated.
     session.js          imported on demand          fastest_device.js   imported on demand
     adapter.js          imported on demand          file_cache.js       imported on demand
     gpu_pixels.js       imported on demand          index.js            the page of the package
-    shared.js           imported by several files
+    samples.js          imported on demand          shared.js           imported by several files
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
 the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then. A

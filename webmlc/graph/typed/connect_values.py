@@ -1,4 +1,4 @@
-"""Connect a model with the values of the page: pixels in, labels with scores and boxes out.
+"""Connect a model with the values of the page: pixels and sounds in, labels and boxes out.
 
 needs: a module whose nodes have the form of their newest opset. guarantees: each named input of
 `main` is what the page has, and each named output what the page shows. The nodes between are part
@@ -26,8 +26,16 @@ from webmlc.graph.ir import Array, Module, Node, TensorType
 from webmlc.graph.ops.control import names_in, rename_captures
 from webmlc.graph.typed.boxes import find_boxes
 from webmlc.graph.typed.classes import rank_classes
-from webmlc.graph.typed.options import Boxes, Pixels, ValueOptions, read_input, read_output
+from webmlc.graph.typed.options import (
+    Boxes,
+    Pixels,
+    Samples,
+    ValueOptions,
+    read_input,
+    read_output,
+)
 from webmlc.graph.typed.pixels import CHANNELS, read_pixels
+from webmlc.graph.typed.samples import read_samples
 
 LABELS = "labels{}.json"
 """The files of labels in a package: the first one has no number."""
@@ -82,14 +90,21 @@ class _Connection:
         expansion = Expansion(self.names)
         return Builder(Node("", (), (name,), origin=(name,)), expansion), expansion
 
-    def connect_input(self, name: str, options: Pixels) -> None:
+    def connect_input(self, name: str, options: Pixels | Samples) -> None:
         """Compute the input from a new one that has its name."""
         type_ = self.function.types.get(name)
         build, expansion = self.builder(name)
-        value, self.geometries[name] = read_pixels(build, name, name, type_, options)
-        height, width = (Var(self.symbol(f"{name}_{side}")) for side in ("height", "width"))
-        page_type = TensorType(DType.uint8, (height, width, const(CHANNELS)))
-        self.typed[name] = {"kind": "pixels"}
+        if isinstance(options, Samples):
+            value = read_samples(build, name, name, type_, options)
+            assert type_ is not None
+            channels = Var(self.symbol(f"{name}_channels"))
+            page_type = TensorType(DType.float32, (channels, type_.shape[-1]))
+            self.typed[name] = {"kind": "samples", "rate": options.samples}
+        else:
+            value, self.geometries[name] = read_pixels(build, name, name, type_, options)
+            height, width = (Var(self.symbol(f"{name}_{side}")) for side in ("height", "width"))
+            page_type = TensorType(DType.uint8, (height, width, const(CHANNELS)))
+            self.typed[name] = {"kind": "pixels"}
         self.rename(name, value)
         nodes = (*expansion.nodes, *self.function.nodes)
         self.replace_types(name, type_, page_type, nodes, expansion.constants)
@@ -126,7 +141,8 @@ class _Connection:
         """Give an input a new type. Symbols of its batch are 1 in all types, because one value of
         the page is one element of a batch.
         """
-        first = old.shape[0] if old is not None and old.rank in (2, 4) else None
+        has_batch = old is not None and (old.rank in (2, 4) or new.dtype is DType.float32)
+        first = old.shape[0] if old is not None and has_batch and old.rank > 1 else None
         batch: dict[Var, Expr] = {first: const(1)} if isinstance(first, Var) else {}
         types = {
             value: TensorType(t.dtype, tuple(substitute(d, batch) for d in t.shape))

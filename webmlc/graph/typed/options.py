@@ -1,7 +1,7 @@
 """Read how a model's inputs and outputs look to the page: `pixels=rgb,resize=224,crop=center`.
 
-In: options by the names of inputs and outputs, each a text or a mapping. Out: `Pixels`, `Classes`
-or `Boxes`. A text separates options by commas; lists are in brackets, as in JSON:
+In: options by the names of inputs and outputs, each a text or a mapping. Out: `Pixels`, `Samples`,
+`Classes` or `Boxes`. A text separates options by commas; lists are in brackets, as in JSON:
 
     >>> read_input("image", "pixels=rgb,resize=[224,224],mean=[0.5,0.5,0.5]").mean
     (0.5, 0.5, 0.5)
@@ -55,6 +55,18 @@ class Pixels:
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """A sound of one channel.
+
+    - `samples`: the model's rate, in samples per second.
+    - `scale`: what samples between -1 and 1 are multiplied by.
+    """
+
+    samples: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Classes:
     """The most likely classes of an output [..., classes].
 
@@ -103,7 +115,7 @@ class Boxes:
     labels: tuple[str, ...] = ()
 
 
-Record = TypeVar("Record", Pixels, Classes, Boxes)
+Record = TypeVar("Record", Pixels, Samples, Classes, Boxes)
 
 _CHOICES = {
     "pixels": ("rgb", "bgr", "gray"),
@@ -118,11 +130,16 @@ _CHOICES = {
 }
 
 
-def read_input(name: str, options: str | Mapping[str, Any]) -> Pixels:
+def read_input(name: str, options: str | Mapping[str, Any]) -> Pixels | Samples:
     """The options of an input. Raises `InputError`."""
     values = _values(name, options)
+    if "samples" in values:
+        return _record(name, Samples, values)
     if "pixels" not in values:
-        raise InputError(f"input {name!r}: say what it is: pixels=rgb, pixels=bgr or pixels=gray")
+        raise InputError(
+            f"input {name!r}: say what it is: pixels=rgb, pixels=bgr or pixels=gray; or "
+            "samples=16000 for a sound"
+        )
     return _record(name, Pixels, values)
 
 
@@ -184,6 +201,13 @@ def _count(value: Any) -> int:
     if count < 0:
         raise ValueError("it is at least 0")
     return count
+
+
+def _rate(value: Any) -> int:
+    rate = int(value)
+    if rate < 1:
+        raise ValueError("it is a number of samples per second, such as 16000")
+    return rate
 
 
 def _byte(value: Any) -> int:
@@ -251,6 +275,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "filter": str,
     "antialias": _flag,
     "scale": _number,
+    "samples": _rate,
     "mean": _numbers,
     "std": _numbers,
     "layout": str,

@@ -1,0 +1,50 @@
+"""Put in front of a model what makes its input of a sound.
+
+In: a function, and an input of type [length], [batch, length] or [batch, 1, length]. Out: the nodes
+that compute it from float32 [channels, length], samples between -1 and 1 at the model's rate. The
+channels become their mean:
+
+    %audio: float32[batch, n]   ->   %audio: float32[audio_channels, n]
+                                     ... = Mul(ReduceMean(%audio))
+
+The runtime resamples what the page has (`runtime_js/typed/samples.js`), because a sound's rate is
+known only there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InputError
+from webmlc.core.expr import Var, as_int
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.typed.options import Samples
+
+_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
+
+
+def read_samples(
+    build: Builder, name: str, value: str, type_: TensorType | None, options: Samples
+) -> str:
+    """Write the nodes that compute the input `name` from the value `value`.
+
+    Raises `InputError` if the input holds no sound of one channel.
+    """
+    if type_ is None or not 1 <= type_.rank <= 3 or not type_.dtype.is_float:
+        raise InputError(f"input {name!r} is {type_}: it holds no sound")
+    batch, middle = type_.shape[:-1][:1], type_.shape[1:-1]
+    if any(as_int(size) != 1 and not isinstance(size, Var) for size in batch) or any(
+        as_int(size) != 1 for size in middle
+    ):
+        raise InputError(
+            f"input {name!r} is {type_}: a sound is [length], [batch, length] or [batch, 1, length]"
+        )
+    x = build("ReduceMean", value, build.constant(np.array([0])), keepdims=int(type_.rank > 1))
+    if options.scale != 1.0:
+        x = build("Mul", x, build.constant(np.float32(options.scale)))
+    if type_.dtype is not DType.float32:
+        x = build("Cast", x, to=_NUMBERS[type_.dtype])
+    return x if type_.rank < 3 else build("Unsqueeze", x, build.constant(np.array([1])))
