@@ -24,8 +24,8 @@ def fetch_wheel(requirement: str, folder: Path = DOWNLOADS) -> Path:
     """
     name, _, version = requirement.partition("==")
     pattern = f"{re.sub(r'[-_.]+', '_', name)}-{version}-*.whl"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", requirement, "--dest"]
-    return _fetch(pattern, folder, command)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet"]
+    return _fetch(pattern, folder, [*pip, "--no-deps", requirement, "--dest"])
 
 
 def fetch_archive(requirement: str, folder: Path = DOWNLOADS) -> Path:

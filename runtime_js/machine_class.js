@@ -37,7 +37,7 @@ export function machineNumber(classes, { device, engine, adapter = "", parallel 
  * @param {Manifest} manifest
  * @param {Device} device
  * @param {number} threads
- * @param {GPUAdapter | null} adapter
+ * @param {GPUAdapter | GPUDevice | null} adapter
  * @returns {Manifest}
  */
 export function withSchedules(manifest, device, threads, adapter) {
@@ -46,7 +46,8 @@ export function withSchedules(manifest, device, threads, adapter) {
   if (!machines?.length) return manifest;
   const engine = engineName();
   const machine = machineNumber(machines, { device: "wasm", engine, parallel: threads > 1 });
-  const name = adapter ? [adapter.info?.vendor, adapter.info?.architecture].filter(Boolean).join(" ") : "";
+  const { vendor, architecture } = (adapter && ("info" in adapter ? adapter.info : adapter.adapterInfo)) ?? {};
+  const name = [vendor, architecture].filter(Boolean).join(" ");
   const gpu = machineNumber(machines, { device: "webgpu", engine, adapter: name });
   const steps = program.steps.map(({ alternatives, ...step }) => ({ ...step, ...alternatives?.[gpu] }));
   return { ...manifest, programs: { ...manifest.programs, [device]: { ...program, steps, machine } } };
