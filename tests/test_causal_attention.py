@@ -4,32 +4,41 @@ numbers of new tokens and of keys that only a run knows.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import webmlc
+from webmlc.compile import kernel_module
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, UnsupportedError
 from webmlc.core.expr import Const, Expr, Var, as_int, const
-from webmlc.core.machine import RELAXED
+from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.rewrite import substitute
 from webmlc.core.simplify import simplify
+from webmlc.core.stages import ignore
 from webmlc.graph.algorithms.attention.tile_rows import tile_rows
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.ir import Function, Module, Node, TensorType
+from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.schedule.rules import choose_rule
+from webmlc.target.targets import TARGETS, lower
+from webmlc.target.wasm.emit_module import print_function
 
 HEADS, GROUPS, SIZE = 6, 2, 12
 
 
-def module_of(groups: int = GROUPS, **attributes: float) -> Module:
+def module_of(
+    groups: int = GROUPS, heads: int = HEADS, size: int = SIZE, **attributes: float
+) -> Module:
     """One node. The numbers of tokens and of keys are symbols."""
 
-    def type_of(rows: Expr, heads: int) -> TensorType:
-        return TensorType(DType.float32, (rows, const(heads), const(SIZE)))
+    def type_of(rows: Expr, count: int) -> TensorType:
+        return TensorType(DType.float32, (rows, const(count), const(size)))
 
-    types = {"q": type_of(Var("tokens"), HEADS)}
+    types = {"q": type_of(Var("tokens"), heads)}
     types |= dict.fromkeys(("k", "v"), type_of(Var("keys"), groups))
     node = Node("CausalAttention", ("q", "k", "v"), ("y",), attributes, "webmlc", ("attention",))
     main = Function("main", ("q", "k", "v"), ("y",), (node,), types, {})
@@ -39,7 +48,7 @@ def module_of(groups: int = GROUPS, **attributes: float) -> Module:
 def reference(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, window: int, softcap: float
 ) -> np.ndarray:
-    k, v = (x.astype(np.float64).repeat(HEADS // GROUPS, axis=1) for x in (k, v))
+    k, v = (x.astype(np.float64).repeat(q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     scores = np.einsum("thd,jhd->htj", q, k) * scale
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
@@ -69,11 +78,46 @@ def test_attention_equals_reference(window: int, softcap: float, tmp_path: Path)
             model.run({"q": q, "k": k[:8], "v": v[:8]})
 
 
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (7, 1), (16, 1)])
+def test_threads_share_sections_of_keys(heads: int, groups: int, tmp_path: Path) -> None:
+    webmlc.build(module_of(groups, heads, scale=0.5), tmp_path, target="wasm")
+    rng = np.random.default_rng(5)
+    with_threads = [webmlc.load(tmp_path, threads=threads) for threads in (1, 2)]
+    for tokens, keys in ((1, 48), (1, 49), (2, 97), (5, 150)):
+        q = rng.standard_normal((tokens, heads, SIZE)).astype(np.float32)
+        k, v = rng.standard_normal((2, keys, groups, SIZE)).astype(np.float32)
+        expected = reference(q, k, v, 0.5, 0, 0.0)
+        for model in with_threads:
+            y = model.run({"q": q, "k": k, "v": v})["y"]
+            np.testing.assert_allclose(y, expected, atol=1e-5, err_msg=f"{tokens} {keys}")
+
+
+@pytest.mark.parametrize("machine", [RELAXED, SIMD128], ids=["relaxed", "simd128"])
+def test_a_token_reads_a_key_once_for_all_heads_of_a_group(machine: Machine) -> None:
+    """In a group of three heads of 64 elements, three keys have nine sums, two vectors at a time.
+    Values of two keys have six sums in registers, of two vectors for each head. The weights stay in
+    registers, too. The loop adds the sums to those of other keys.
+    """
+    module = infer_shapes(module_of(3, 9, 64, scale=0.125))
+    kernel = kernel_module(module, TARGETS["wasm"], ignore).kernels["attendsections"]
+    rule, schedule = choose_rule(name_dimensions(kernel).function, machine)
+    assert rule == "attention to sections"
+    features = "relaxed" if machine is RELAXED else "simd128"
+    text = print_function(lower(schedule.function, machine), "kernel", features).text
+    loops = re.findall(r"\(loop (?:(?!\(loop ).)*?\(br_if[^\n]*", text, re.DOTALL)
+    multiply = "f32x4.relaxed_madd" if machine is RELAXED else "f32x4.mul"
+    for stage, sums, loads in (("scores", 2 * 9, 2 * (3 + 3)), ("product", 2 * 6, 2 * 2 + 6)):
+        (loop,) = (part for part in loops if f"$L_{stage}" in part and multiply in part)
+        assert (loop.count(multiply), loop.count("v128.load")) == (sums, loads)
+        assert "i32.mul" not in loop
+
+
 def test_whole_tiles_of_rows_read_packed_keys() -> None:
     function = infer_shapes(module_of(scale=1.0))
     main = tile_rows(function, RELAXED).main
-    operators = ["PackKeys", "CausalScores", "Softmax", "WeightedValues", "CausalAttention"]
-    assert [node.op for node in main.nodes] == [*operators, "Concat"]
+    tiles = ["PackKeys", "CausalScores", "Softmax", "WeightedValues"]
+    sections = ["AttendSections", "Softmax", "MergeSections"]
+    assert [node.op for node in main.nodes] == [*tiles, *sections, "Concat"]
     for tokens, panels, rows, rest in ((1, 0, 0, 1), (14, 5, 12, 2)):
         values = {Var("tokens"): Const(tokens), Var("keys"): Const(40)}
         shapes = [main.types[main.nodes[i].outputs[0]].shape for i in (0, 1, 4)]

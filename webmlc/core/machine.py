@@ -142,6 +142,10 @@ class Machine:
     weight_wait_rows: int = 5
     """Rows of a product that take as long as the wait for weights that each of several register
     tiles reads from memory. It chooses Winograd's forms."""
+    section_keys: int = 48
+    """Keys of a section of attention, whose queries fill no register tile: threads share sections.
+    A multiple of the tiles of 2, 3, 6 or 12 keys. Those of three heads of 64 elements take 72 KiB
+    with their values, which stay in the second-level cache (derived)."""
     workgroup_size: int = 1
     """Invocations of a GPU workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
     shared_bytes: int = 0

@@ -18,6 +18,13 @@ their products have register tiles. The keys are packed in P panels of eight (`o
     PackKeys(k [N, G, D])                         ->  [G, P, D, 8]
     CausalScores(q [T, H, D], packed, k)          ->  [H, rows, N]
     WeightedValues(weights [H, rows, N], v)       ->  [rows, H, D]
+
+The rows that fill no tile attend to S sections of keys, of `section` keys each (Flash-Decoding, Dao
+et al., 2023). What a section gives is the average of its values, and the logarithm of the sum of
+its exponentials. A softmax of these logarithms gives the weights of the averages:
+
+    AttendSections(q, k, v)                       ->  averages [rows, H, S, D], [rows, H, S]
+    MergeSections(weights [rows, H, S], averages) ->  [rows, H, D]
 """
 
 from __future__ import annotations
@@ -25,12 +32,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, minimum, select
+import numpy as np
+
+from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import ZERO, canonical, check_shapes, operand, require
+
+LOWEST = float(np.finfo(np.float32).min)
+"""The logit of a hidden key in a section: finite, as the difference of two infinities is NaN."""
 
 Tensors = tuple[Tensor | None, ...]
 Hide = Callable[[Expr, Expr], Expr]
@@ -179,9 +191,78 @@ def _values(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     )  # fmt: skip
 
 
+def _infer_sections(context: Context) -> tuple[TensorType, ...]:
+    (_, heads, size), count = context.shape(0), context.shape(1)[0]
+    keys = context.attribute("section", 1)
+    shape = (_rows(context)[1], heads, canonical((count + (keys - 1)) // keys))
+    return (TensorType(context.dtype(0), (*shape, size)), TensorType(context.dtype(0), shape))
+
+
+def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The averages of the values of sections, and the logarithms of their sums of exponentials.
+
+    Copies of the last key, which are hidden, fill the last section. If a row sees no key of a
+    section, its average is some number, and its logarithm is so low that its weight is 0.
+    """
+    queries, keys, values = (operand(tensors, slot) for slot in range(3))
+    rows, (size, count) = context.outputs[1].shape, (queries.shape[2], keys.shape[0])
+    section = const(context.attribute("section", 1))
+    shared = _shared(queries.shape[1], keys.shape[1])
+    first, _ = _rows(context)
+    logit = _logit(context, count, _limit)
+    lowest, last = Const(LOWEST, context.dtype(0)), maximum(count - 1, 0)
+
+    def key(s: Expr, j: Expr) -> Expr:
+        return minimum(s * section + j, last)
+
+    scores = reduce(
+        "scores", (*rows, section), (size,), "add",
+        lambda t, h, s, j, d: queries[t + first, h, d] * keys[key(s, j), h // shared, d],
+    )  # fmt: skip
+    logits = compute(
+        "logits", scores.shape,
+        lambda t, h, s, j: maximum(logit(scores[t, h, s, j], t, s * section + j), lowest),
+        keep=True,
+    )  # fmt: skip
+    # A relaxed maximum may drop a NaN, but its exponential makes the row NaN anyway.
+    top = reduce("max", rows, (section,), "relaxed_max", lambda *i: logits[i])
+    exponentials = compute(
+        "exponential", scores.shape, lambda *i: call("exp", logits[i] - top[i[:-1]]), keep=True
+    )
+    total = reduce("sum_exp", rows, (section,), "add", lambda *i: exponentials[i])
+    product = reduce(
+        "product", (*rows, size), (section,), "add",
+        lambda t, h, s, d, j: exponentials[t, h, s, j] * values[key(s, j), h // shared, d],
+    )  # fmt: skip
+    return (
+        compute("averages", product.shape, lambda *i: product[i] / total[i[:-1]]),
+        compute("logarithms", rows, lambda *i: call("log", total[i]) + top[i]),
+    )
+
+
+def _infer_merged(context: Context) -> tuple[TensorType, ...]:
+    rows, heads, _, size = context.shape(1)
+    return (TensorType(context.dtype(0), (rows, heads, size)),)
+
+
+def _merge_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The sums of the averages of sections by their weights."""
+    weights, averages = operand(tensors, 0), operand(tensors, 1)
+    return (
+        reduce(
+            "merged", context.outputs[0].shape, (averages.shape[2],), "add",
+            lambda t, h, d, s: weights[t, h, s] * averages[t, h, s, d],
+        ),
+    )  # fmt: skip
+
+
 OPS: tuple[Operator, ...] = (
     Operator("CausalAttention", _infer, _attention, kind="contraction", domain="webmlc"),
     Operator("PackKeys", _infer_packed, _pack_keys, kind="injective", domain="webmlc"),
     Operator("CausalScores", _infer_scores, _scores, kind="contraction", domain="webmlc"),
     Operator("WeightedValues", _infer_values, _values, kind="contraction", domain="webmlc"),
+    Operator(
+        "AttendSections", _infer_sections, _attend_sections, kind="contraction", domain="webmlc"
+    ),
+    Operator("MergeSections", _infer_merged, _merge_sections, kind="contraction", domain="webmlc"),
 )

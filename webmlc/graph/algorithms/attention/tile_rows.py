@@ -2,20 +2,21 @@
 
 In: a function after layouts. Out: the same results. Only a run knows how many tokens are new. So
 their attention becomes two: one of whole tiles of rows, which reads packed keys, and one of the
-rows that are left.
+rows that are left, which attend to one section of keys after the other.
 
     %y = CausalAttention(%q [T, H, D], %k, %v)
     ->  %s = CausalScores(%q, PackKeys(%k), %k) {rows=(0, T // 6 * 6)}
         %t = WeightedValues(Softmax(%s), %v)
-        %r = CausalAttention(%q, %k, %v) {rows=(T // 6 * 6, T % 6)}
+        %a, %l = AttendSections(%q, %k, %v) {rows=(T // 6 * 6, T % 6), section=48}
+        %r = MergeSections(Softmax(%l), %a)
         %y = Concat(%t, %r)
 
-One new token makes no tile: it reads keys and values where they are.
+One new token makes no tile: it reads keys and values where they are, once for all heads of a group.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webmlc.core.expr import Expr
@@ -31,16 +32,15 @@ def tile_rows(module: Module, machine: Machine) -> Module:
 
     needs: layouts chosen, inferred types. guarantees: inferred types.
     """
-    height = machine.tile.rows
-    functions = {name: _Rewrite(f, height=height).run() for name, f in module.functions.items()}
+    functions = {name: _Rewrite(f, machine=machine).run() for name, f in module.functions.items()}
     return replace(module, functions=functions)
 
 
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
-    """The function being written; `height`: the rows of a tile."""
+    """The function being written, and the machine whose tiles rows fill."""
 
-    height: int = 1
+    machine: Machine = field(kw_only=True)
 
     def run(self) -> Function:
         for node in self.source.nodes:
@@ -53,16 +53,12 @@ class _Rewrite(FunctionRewriter):
     def attention(self, node: Node) -> None:
         """Write the two attentions that replace a node."""
         build, (output,) = Builder(node, self), node.outputs
-        tokens = self.types[node.inputs[0]].shape[0]
-        tiled = canonical(tokens // self.height * self.height)
-        remainder = (tiled, canonical(tokens - tiled))
+        tokens, height = self.types[node.inputs[0]].shape[0], self.machine.tile.rows
+        tiled = canonical(tokens // height * height)
         parts = (
             self.tiles(node, build, (ZERO, tiled)),
-            build(
-                node.op, *node.inputs, output=f"{output}.rest", domain="webmlc",
-                **{**node.attributes, "rows": remainder},
-            ),
-        )  # fmt: skip
+            self.sections(node, build, (tiled, canonical(tokens - tiled))),
+        )
         build("Concat", *parts, output=output, axis=0)
 
     def tiles(self, node: Node, build: Builder, rows: tuple[Expr, Expr]) -> str:
@@ -78,3 +74,14 @@ class _Rewrite(FunctionRewriter):
         logits = part("CausalScores", queries, packed, keys, **attributes)
         weights = part("Softmax", logits, domain="", axis=-1)
         return part("WeightedValues", weights, values)
+
+    def sections(self, node: Node, build: Builder, rows: tuple[Expr, Expr]) -> str:
+        """The attention of the other rows: what each section of the keys gives, and their sum."""
+        (output,) = node.outputs
+        attributes = {**node.attributes, "rows": rows, "section": self.machine.section_keys}
+        averages, logarithms = build.many(
+            "AttendSections", *node.inputs, outputs=(f"{output}.averages", f"{output}.logarithms"),
+            domain="webmlc", **attributes,
+        )  # fmt: skip
+        weights = build("Softmax", logarithms, output=f"{output}.shares", axis=-1)
+        return build("MergeSections", weights, averages, output=f"{output}.merged", domain="webmlc")

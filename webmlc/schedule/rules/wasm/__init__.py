@@ -11,6 +11,7 @@ from webmlc.schedule.rules.wasm.bands import BANDS
 from webmlc.schedule.rules.wasm.block_product import BLOCK_PRODUCT
 from webmlc.schedule.rules.wasm.contraction import CONTRACTION
 from webmlc.schedule.rules.wasm.rows import ROWS
+from webmlc.schedule.rules.wasm.sections import SECTIONS
 from webmlc.schedule.rules.wasm.slabs import slabs
 from webmlc.schedule.rules.wasm.stages import STAGES
 from webmlc.schedule.rules.wasm.strassen import STRASSEN
@@ -26,6 +27,7 @@ KERNELS: tuple[AnyRule, ...] = (
     TRANSFORM,
     STRASSEN,
     BANDS,
+    SECTIONS,
     ATTENTION,
     ROWS,
     STAGES,

@@ -18,20 +18,18 @@ are added, and divided by the sum of the exponentials.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webmlc.core.expr import Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Block, Load, LoopFunction, blocks, loads, stores
-from webmlc.schedule.analysis import contraction_of, fold_of
-from webmlc.schedule.primitives.roll_maximum import exponential_of
+from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Space
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loop_of, reads, unroll_factor
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loop_of, unroll_factor
 from webmlc.schedule.rules.tiling.cover import divisors
+from webmlc.schedule.rules.tiling.softmax_blocks import softmax_blocks
 from webmlc.schedule.rules.webgpu.reduction import fold_together, share_out
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
@@ -74,10 +72,7 @@ class Parameters:
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
     """Matches a softmax along a symbolic number of keys, and its product with the values."""
     every = {block.name: block for block in blocks(function.body)}
-    exponentials = [name for name, block in every.items() if exponential_of(block) is not None]
-    if len(exponentials) != 1:
-        return None
-    names = _names(every, exponentials[0])
+    names = softmax_blocks(every)
     final = list(every.values())[-1]
     if names is None or axes_of_kind(final, "reduce") or final.name in names:
         return None
@@ -90,24 +85,6 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     facts = Facts(function, *names, final.name, size, lanes)
     is_narrow = 2 * _vectors(facts) <= max(workgroup_sizes(machine))
     return facts if is_narrow and accepts(lambda: build(facts, default(facts, machine))) else None
-
-
-def _names(every: Mapping[str, Block], exponentials: str) -> tuple[str, str, str, str, str] | None:
-    """The names of the blocks of logits, of their maximum, of exponentials, of their sum and of
-    their product with other values; `None` if there are others or none of one kind.
-    """
-    writers = {store.buffer.name: name for name, b in every.items() for store in stores(b.body)}
-    operands = exponential_of(every[exponentials])
-    if operands is None or not isinstance(operands[0], Load) or len(writers) != len(every):
-        return None
-    logits, maximum = (writers.get(load.buffer.name) for load in (operands[0], operands[1]))
-    readers = [b for b in every.values() if exponentials in {writers.get(n) for n in reads(b)}]
-    products = [b.name for b in readers if contraction_of(b) is not None]
-    folds = {b.name: fold_of(b) for b in readers}
-    totals = [name for name, fold in folds.items() if fold and isinstance(fold.value, Load)]
-    if logits is None or maximum is None or (len(readers), len(products), len(totals)) != (2, 1, 1):
-        return None
-    return logits, maximum, exponentials, totals[0], products[0]
 
 
 def space(facts: Facts, machine: Machine) -> Space:
