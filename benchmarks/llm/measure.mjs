@@ -52,7 +52,7 @@ async function blankMemory(browser, server) {
 }
 
 const job = JSON.parse(await new Response(process.stdin).text());
-const server = await startServer(job.mounts);
+const server = await startServer(job.mounts, { headers: { "Cache-Control": "max-age=3600" } }); // workers load what the page has, too
 const browser = await startBrowser();
 const rows = [];
 try {

@@ -1,7 +1,8 @@
-"""The page of a package if it cannot load its model."""
+"""The page of a package: what it says if it cannot load its model, and what it downloads."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,24 @@ def test_the_page_says_that_its_model_did_not_load(tmp_path: Path, see: str) -> 
     assert "Outputs" not in report.value["visible"]
     assert "Loading" not in report.value["visible"]
     assert not report.value["progress"]
+
+
+RUN = """async () => {
+  const { load } = await import("/model/webmlc.js");
+  const model = await load("/model/", { device: "wasm", threads: 2 });
+  const x = { dtype: "float32", shape: [1, 4], data: new Float32Array(4) };
+  await model.run({ x });
+  await new Promise((resolve) => setTimeout(resolve, 500)); // helpers start after the first run
+  model.dispose();
+}"""
+
+
+def test_each_file_is_downloaded_once(tmp_path: Path) -> None:
+    """Pages and workers import the same scripts. A server that allows caching sends them once."""
+    scaled(tmp_path / "model")
+    (tmp_path / "index.html").write_text("<!doctype html>")
+    headers = {"Cache-Control": "max-age=60"}
+    [report] = open_pages({"/": tmp_path}, Page("/", RUN), headers=headers)
+    paths = Counter(request["path"] for request in report.requests)
+    assert {"/model/shared.js", "/model/wasm_worker.js"} <= paths.keys()
+    assert set(paths.values()) == {1}
