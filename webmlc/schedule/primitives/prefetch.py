@@ -16,12 +16,14 @@ has no instruction for it).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, minimum
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Stmt, Store, grid, loads, seq
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.regions import Span, scan, whole, within
+from webmlc.schedule.regions import Access, Span, scan, whole, within
 from webmlc.schedule.tree import (
     block_names,
     fresh,
@@ -45,7 +47,8 @@ def prefetch(
 
     Returns the function and the new block's name, `<buffer>_prefetch`. Raises `ScheduleError` where
     nothing under the loop reads the buffer, or it is not known which part of it. What is read only
-    where a condition holds is fetched in any case: it must lie in the buffer.
+    where a condition holds is fetched in any case: it must lie in the buffer. If a minimum with a
+    size limits all indices of a dimension, it limits those of the new block.
     """
     path, around = path_to_loop(function, "prefetch", loop)
     source = next((b.buffer for b in loads(around.body) if b.buffer.name == buffer), None)
@@ -55,11 +58,10 @@ def prefetch(
         )
     ranges = ranges_along(function, path)
     scan_result = scan(around.body, ranges, [buffer])
-    spans = [
-        span for span in scan_result.region(scan_result.accesses) if span is not None and span.exact
-    ]
+    accesses, lasts = _without_limits(scan_result.accesses, frozenset(function.symbols))
+    spans = [span for span in scan_result.region(accesses) if span is not None and span.exact]
     limits = whole(source, [None] * len(source.shape))
-    guarded = any(access.guarded for access in scan_result.accesses)
+    guarded = any(access.guarded for access in accesses)
     inside = all(within(*pair, ranges) for pair in zip(spans, limits, strict=False))
     if len(spans) != len(limits) or (guarded and not inside):
         reason = f"it is not known what of {buffer!r} an iteration of loop {loop!r} reads"
@@ -83,12 +85,48 @@ def prefetch(
             reduced.append(Axis(Var(fresh(f"v{name}_line", taken_names)), count, "reduce"))
             indices[-1] = first + reduced[-1].var * step
     line = Buffer(fresh(f"{buffer}_line", taken_names), source.shape, source.dtype, "local")
-    store = Store(line, tuple(axis.var for axis in spatial), source[tuple(indices)])
-    bindings = (*(span.low for span in spans), *(var for var, _ in loops))
+    limited = tuple(_limit(index, last) for index, last in zip(indices, lasts, strict=True))
+    store = Store(line, tuple(axis.var for axis in spatial), source[limited])
+    firsts = (_limit(span.low, last) for span, last in zip(spans, lasts, strict=True))
+    bindings = (*firsts, *(var for var, _ in loops))
     block = Block(name, (*spatial, *reduced), bindings, store)
     body: Stmt = seq(grid(tuple(loops), block), around.body)
     changed = replace_last(path, For(around.var, around.extent, body, around.kind, around.thread))
     return with_body(function, changed, (*function.allocations, line)), name
+
+
+def _without_limits(
+    accesses: Sequence[Access], symbols: frozenset[Var]
+) -> tuple[list[Access], list[Expr | None]]:
+    """The accesses without the minimums that limit a dimension of all of them, and the limit of
+    each dimension, or `None`.
+    """
+    indices = [list(access.indices) for access in accesses]
+    lasts: list[Expr | None] = []
+    for dimension in range(len(indices[0])):
+        parts = [_limited(index[dimension], symbols) for index in indices]
+        last = parts[0][1]
+        if any(part[1] != last for part in parts):
+            last = None
+        lasts.append(last)
+        for index, (value, _) in zip(indices, parts, strict=True):
+            index[dimension] = index[dimension] if last is None else value
+    changed = zip(accesses, indices, strict=True)
+    return [replace(access, indices=tuple(index)) for access, index in changed], lasts
+
+
+def _limited(index: Expr, symbols: frozenset[Var]) -> tuple[Expr, Expr | None]:
+    """The operands of a minimum with a size; the index and `None` if it is none."""
+    match index:
+        case Call(op="min", args=(a, b)):
+            for value, last in ((a, b), (b, a)):
+                if set(variables(last)) <= symbols:
+                    return value, last
+    return index, None
+
+
+def _limit(index: Expr, last: Expr | None) -> Expr:
+    return index if last is None else minimum(index, last)
 
 
 def _steps(buffer: Buffer, spans: Sequence[Span]) -> list[int]:

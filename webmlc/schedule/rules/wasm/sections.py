@@ -99,6 +99,8 @@ class Parameters:
     values: int
     """Keys whose values are added in registers before they are added in memory."""
     stages: tuple[StageParameters, ...]
+    is_fetched: bool
+    """Whether keys and values come from memory at once, before a section begins."""
     is_shared: bool
     """Whether threads share the sections."""
 
@@ -175,6 +177,7 @@ def space(facts: Facts, machine: Machine) -> Space:
             unrolled=divisors(vectors, 2 * UNROLLED),
             vectors=divisors(vectors, registers),
             values=divisors(layout.keys, MOST_VALUES),
+            is_fetched=(False, True),
             is_shared=(False, True),
         )
         .where(
@@ -210,6 +213,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         vectors=width,
         values=divisors(layout.keys, max(2, spare // heads))[-1],
         stages=tuple(default_stage(stage, machine) for stage in facts.stages),
+        is_fetched=True,
         is_shared=True,
     )
 
@@ -230,6 +234,9 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     for stage, chosen in zip(facts.stages, parameters.stages, strict=True):
         schedule_stage(schedule, stage, chosen, facts.lanes, fixed)
     _tile_product(schedule, facts, parameters)
+    if parameters.is_fetched:
+        for product in (facts.product, facts.scores):
+            _fetch(schedule, facts, product)
     if parameters.is_shared:
         schedule.parallel(facts.around[0])
     return schedule
@@ -307,3 +314,12 @@ def _tile_product(schedule: Schedule, facts: Facts, parameters: Parameters) -> N
     for key in unrolled:
         schedule.unroll(key)
     schedule.vectorize(schedule.split(schedule.loops(start)[-1], [None, facts.lanes])[-1])
+
+
+def _fetch(schedule: Schedule, facts: Facts, product: str) -> None:
+    """Bring the keys or the values of a section into the cache before it begins."""
+    contraction = contraction_of(Schedule(facts.function).block(product))
+    assert contraction is not None
+    block = schedule.prefetch(facts.around[0], contraction.right.buffer.name, Const(1))
+    for loop in schedule.loops(block)[2:]:
+        schedule.unroll(loop)
