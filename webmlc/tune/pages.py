@@ -14,7 +14,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,13 +36,25 @@ CHECK_SECONDS = 0.2
 
 @dataclass(slots=True)
 class Page:
-    """A page that joined: what it measures on, its trial and when that is overdue."""
+    """A page that joined: what it measures on, its trial and when that is overdue. It waits for us
+    while we answer a call, which may build candidates for longer than we wait for pages.
+    """
 
     platform: Platform
     is_ours: bool
     job: Job | None = None
     deadline: float = 0.0
     last_seen: float = field(default_factory=time.monotonic)
+    is_answered: bool = True
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Answer a call of the page."""
+        self.is_answered = False
+        try:
+            yield
+        finally:
+            self.last_seen, self.is_answered = time.monotonic(), True
 
 
 class PageServer:
@@ -87,7 +100,8 @@ class PageServer:
         while not self.search.is_done:
             time.sleep(CHECK_SECONDS)
             last_seen = max((p.last_seen for p in self.pages.values()), default=started)
-            is_late = self.search.seconds_left == 0 and self.search.is_idle
+            is_answered = all(page.is_answered for page in list(self.pages.values()))
+            is_late = self.search.seconds_left == 0 and self.search.is_idle and is_answered
             if is_late and time.monotonic() - last_seen > PATIENCE_SECONDS:
                 return
             self._give_up_overdue()
@@ -124,27 +138,27 @@ class PageServer:
     def next(self, worker: str) -> tuple[int, Trial, str] | float | None:
         """See `listen.Broker`."""
         page = self.pages[worker]
-        page.last_seen = time.monotonic()
-        if page.job is not None:  # the page was loaded again
-            self.search.give_back(page.job)
-            page.job = None
-        job = self.search.next_job(page.platform)
-        if not isinstance(job, Job):
-            return job
-        page.job, page.deadline = job, time.monotonic() + seconds_for(job)
-        return job.number, job.trial, job.title
+        with page.answering():
+            if page.job is not None:  # the page was loaded again
+                self.search.give_back(page.job)
+                page.job = None
+            job = self.search.next_job(page.platform)
+            if not isinstance(job, Job):
+                return job
+            page.job, page.deadline = job, time.monotonic() + seconds_for(job)
+            return job.number, job.trial, job.title
 
     def result(self, worker: str, id: int, measurement: Measurement | str) -> None:
         """See `listen.Broker`."""
         page = self.pages[worker]
-        page.last_seen = time.monotonic()
         job, page.job = page.job, None
         if job is None or job.number != id:
             return  # it was given up
-        if isinstance(measurement, Measurement):
-            self.search.finish(job, measurement)
-        else:
-            self.search.fail(job, measurement)
+        with page.answering():
+            if isinstance(measurement, Measurement):
+                self.search.finish(job, measurement)
+            else:
+                self.search.fail(job, measurement)
 
     def trial_of(self, worker: str) -> Trial | None:
         """The trial that a page measures now."""
