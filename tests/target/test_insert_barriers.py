@@ -67,6 +67,11 @@ BODIES = {
         "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nR[t] = S[3 - t]",
         "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nT.barrier()\nR[t] = S[3 - t]",
     ),
+    "two elements of a thread": (
+        "if t < 2:\n    S[t * 2] = A[0, t]\nif t < 2:\n    S[t * 2 + 1] = A[1, t]\nR[t] = S[t]",
+        "if t < 2:\n    S[t * 2] = A[0, t]\nif t < 2:\n    S[t * 2 + 1] = A[1, t]\n"
+        "T.barrier()\nR[t] = S[t]",
+    ),
     "one thread's element for all": (
         "if t == 0:\n    S[0] = A[0, 0]\nR[t] = S[0]",
         "if t == 0:\n    S[0] = A[0, 0]\nT.barrier()\nR[t] = S[0]",

@@ -2,8 +2,8 @@
 
 Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a write of a shared buffer
 and a later read or write of it, and between a read and a later write. The same holds around the
-back edge of a loop. A thread's private element needs no barrier: it is the one indexed by the
-variable of the only thread axis.
+back edge of a loop. Elements that one thread alone accesses need no barrier. Which they are is
+known where the thread's number alone decides the index.
 
 for k in range(8):                             for k in range(8):
     S[t] = A[k, t]                                 T.barrier()
@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from webmlc.core.expr import Expr, Var
+from webmlc.core.expr import Expr, Ramp, Var, as_int
+from webmlc.core.rewrite import evaluate, substitute, variables
 from webmlc.loops.ir import (
     Barrier,
     For,
@@ -36,12 +38,14 @@ from webmlc.loops.ir import (
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """An access to a shared buffer. `owner` is the thread variable that is its index, where each
-    thread accesses only an element that no other thread accesses.
+    """An access to a shared buffer. `index` is a function of the number of the thread, `_THREAD`,
+    along one `axis` of so many `threads`; `None` for another index.
     """
 
     buffer: str
-    owner: Var | None
+    index: Expr | None = None
+    axis: str = ""
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,33 @@ class _Pending:
 
 def _conflict(before: frozenset[_Access], after: frozenset[_Access]) -> bool:
     """True where two threads may access the same element."""
-    return any(
-        a.buffer == b.buffer and (a.owner is None or a.owner != b.owner)
-        for a in before
-        for b in after
-    )
+    return any(a.buffer == b.buffer and _may_meet(a, b) for a in before for b in after)
+
+
+def _may_meet(a: _Access, b: _Access) -> bool:
+    """True where a thread may access an element by `a` that another one accesses by `b`."""
+    if a.index is None or b.index is None or a.axis != b.axis:
+        return True
+    threads_of = _threads_by_element(a.index, a.threads)
+    others = _threads_by_element(b.index, b.threads)
+    return any(len(threads_of[e] | others[e]) > 1 for e in threads_of.keys() & others.keys())
+
+
+@lru_cache(maxsize=1024)
+def _threads_by_element(index: Expr, threads: int) -> Mapping[int, frozenset[int]]:
+    """The threads that access each element at an index."""
+    base, lanes = (index.base, index.width) if isinstance(index, Ramp) else (index, 1)
+    stride = int(evaluate(index.stride, {})) if isinstance(index, Ramp) else 1
+    result: dict[int, frozenset[int]] = {}
+    for thread in range(threads):
+        start = int(evaluate(base, {_THREAD.name: thread}))
+        for element in range(start, start + lanes * stride, stride):
+            result[element] = result.get(element, frozenset()) | {thread}
+    return result
 
 
 _NOTHING = _Pending()
+_THREAD = Var("insert_barriers.thread")
 
 
 def insert_barriers(function: LoopFunction) -> LoopFunction:
@@ -81,8 +104,8 @@ def insert_barriers(function: LoopFunction) -> LoopFunction:
     return replace(function, body=body)
 
 
-Threads = Mapping[str, Var]
-"""The variables of the thread axes, by the axes of the loops around a statement."""
+Threads = Mapping[str, For]
+"""The loops over thread axes around a statement, by their axes."""
 
 
 def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pending]:
@@ -103,7 +126,7 @@ def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pendi
         case For(thread=str() as thread) if thread in threads:
             return _with_barrier_before(stmt, before, _accesses(stmt, threads))
         case For(thread=str() as thread, body=body):
-            inner_threads = {**threads, thread: stmt.var}
+            inner_threads = {**threads, thread: stmt}
             accesses = _accesses(body, inner_threads)
             alone, _ = _order(body, _NOTHING, inner_threads)
             if not any(isinstance(s, Barrier) for s in walk_statements(alone)):
@@ -137,18 +160,23 @@ def _with_barrier_before(stmt: Stmt, before: _Pending, accesses: _Pending) -> tu
 
 def _accesses(stmt: Stmt, threads: Threads) -> _Pending:
     """The shared accesses of a statement."""
-    thread_variables = [var for axis, var in threads.items() if axis.startswith("threadIdx")]
+    loops = {axis: loop for axis, loop in threads.items() if axis.startswith("threadIdx")}
 
     def shared(accesses: Iterable[Load | Store]) -> frozenset[_Access]:
         return frozenset(
-            _Access(access.buffer.name, _owner(thread_variables, access.indices))
-            for access in accesses
-            if access.buffer.scope == "shared"
+            _access(access, loops) for access in accesses if access.buffer.scope == "shared"
         )
 
     return _Pending(shared(loads(stmt)), shared(stores(stmt)))
 
 
-def _owner(threads: list[Var], indices: tuple[Expr, ...]) -> Var | None:
-    """The thread variable, if there is one and it alone is the index."""
-    return threads[0] if len(threads) == 1 and indices == (threads[0],) else None
+def _access(access: Load | Store, loops: Threads) -> _Access:
+    """An access to a shared buffer under these loops over threads."""
+    name, (index,) = access.buffer.name, access.indices
+    if len(loops) != 1:
+        return _Access(name)
+    ((axis, loop),) = loops.items()
+    count = as_int(loop.extent)
+    if count is None or not variables(index) <= {loop.var}:
+        return _Access(name)
+    return _Access(name, substitute(index, {loop.var: _THREAD}), axis, count)
