@@ -1,6 +1,7 @@
 """Test that buffers of symbolic size shrink to the part that one iteration uses."""
 
 import numpy as np
+import pytest
 
 from webmlc.core.expr import as_int, const
 from webmlc.loops import interp
@@ -128,3 +129,46 @@ def test_dimensions_that_one_loop_walks_through_count_as_one() -> None:
     y = np.empty((4, 3), np.float32)
     interp.run(function, {"x": x, "y": y}, {"n": 4})
     np.testing.assert_allclose(y, 2 * (x[:, :3] + x[:, 3:]), rtol=1e-6)
+
+
+# Threads of a fused loop have four rows of 16 elements. The rows of the first buffer are 100
+# elements apart, and a symbol says how many rows the second one has.
+TILED = """
+@T.kernel
+def fused(x: T.Buffer((n, 100), "float32"), y: T.Output((n, 100), "float32"), n: T.symbol):
+    e = T.alloc_buffer((n, 100), "float32", scope="shared")
+    f = T.alloc_buffer((n, 16), "float32", scope="shared")
+    for b in T.thread_binding(n // 4, "blockIdx.x"):
+        for s in range(6):
+            for t in T.thread_binding(64, "threadIdx.x"):
+                with T.block("first"):
+                    v_i = T.axis.spatial(n, b * 4 + t // 16)
+                    v_j = T.axis.spatial(100, s * 16 + t % 16)
+                    e[v_i, v_j] = x[v_i, v_j] * T.float32(2.0)
+            for t in T.thread_binding(64, "threadIdx.x"):
+                with T.block("second"):
+                    v_k = T.axis.spatial(n, b * 4 + t // 16)
+                    v_l = T.axis.spatial(16, t % 16)
+                    v_m = T.axis.spatial(100, s * 16 + t % 16)
+                    f[v_k, v_l] = e[v_k, v_m] + T.float32(1.0)
+            for t in T.thread_binding(64, "threadIdx.x"):
+                with T.block("out"):
+                    v_o = T.axis.spatial(n, b * 4 + t // 16)
+                    v_p = T.axis.spatial(16, t % 16)
+                    v_q = T.axis.spatial(100, s * 16 + t % 16)
+                    y[v_o, v_q] = f[v_o, v_p]
+"""
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+def test_what_the_threads_of_a_fused_loop_share_shrinks_to_their_elements(rows: int | None) -> None:
+    text = TILED
+    if rows is not None:
+        for old, new in (("n // 4", str(rows // 4)), ("(n,", f"({rows},"), (", n: T.symbol", "")):
+            text = text.replace(old, new)
+    function = compact_buffers(lower_blocks(parse_function(text)))
+    assert [as_int(buffer.shape[0]) for buffer in function.allocations] == [64, 64]
+    x = np.random.default_rng(0).standard_normal((8, 100)).astype(np.float32)
+    y = np.zeros_like(x)
+    interp.run(function, {"x": x, "y": y}, {} if rows else {"n": 8})
+    np.testing.assert_allclose(y[:, :96], x[:, :96] * 2 + 1, rtol=1e-6)

@@ -161,7 +161,7 @@ def _joint_region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var
     """The region to keep if the last two dimensions count as one, which one fused loop may walk
     through and two loops elsewhere; `None` to leave the buffer unchanged.
     """
-    if len(buffer.shape) < 2 or any(as_int(size) is None for size in buffer.shape[-2:]):
+    if len(buffer.shape) < 2 or as_int(buffer.shape[-1]) is None:
         return None
     inner = buffer.shape[-1]
     shape = (*buffer.shape[:-2], simplify(buffer.shape[-2] * inner))

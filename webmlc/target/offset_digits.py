@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.affine import Term, from_terms, terms
+from webmlc.core.affine import Term, Terms, from_terms, terms
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Buffer
@@ -98,7 +98,7 @@ def split_offset(
     """
     outer_part = outer_terms(index, outer, strides)
     digits: list[dict[Term, int]] = [{} for _ in strides]
-    for term, factor in terms(index).items():
+    for term, factor in _with_remainders(terms(index), strides).items():
         if term in outer_part:
             continue
         if not term:
@@ -110,6 +110,25 @@ def split_offset(
                 digit[quotient[0]] = digit.get(quotient[0], 0) + quotient[1]
                 break
     return [from_terms(digit) for digit in digits]
+
+
+def _with_remainders(parts: Terms, strides: tuple[Expr, ...]) -> Terms:
+    """Write `a·x + b·(x // c)` as `a·(x % c) + (a·c + b)·(x // c)`, if a stride other than 1
+    divides the new factor of the quotient and none divides the old one. `x` is a fused loop, whose
+    parts are digits of different dimensions.
+    """
+    units = [unit for stride in strides if (unit := as_int(stride)) is not None and unit > 1]
+    result = dict(parts)
+    for term, factor in parts.items():
+        match term:
+            case (Call(op="floordiv", args=(x, Const(value=size))),) if (x,) in parts:
+                whole = factor + parts[(x,)] * int(size)
+                if any(whole % unit == 0 for unit in units) and all(factor % n for n in units):
+                    remainder = (call("floormod", x, size),)
+                    result[remainder] = result.pop((x,))
+                    result[term] = whole
+                    return result
+    return result
 
 
 def _split_constant(
@@ -134,4 +153,4 @@ def digit_ranges(
 ) -> list[Interval]:
     """The interval of each digit of an access's offset."""
     parts = split_offset(access.offset, strides, outer, nearest)
-    return [bounds(part, access.scope) for part in parts]
+    return [bounds(simplify(part, access.scope), access.scope) for part in parts]
