@@ -1,15 +1,26 @@
-"""Long attention from end to end, against onnxruntime: heads, scale, mask, rows that are masked."""
+"""Attention from end to end, against onnxruntime: long rows on the CPU, and every form that becomes
+one dispatch on a GPU.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import webmlc
+from tests.small_models import LAYERS, speech_encoder, text_encoder
+from webmlc.compile import kernel_module, shared_graph
+from webmlc.core.stages import ignore
+from webmlc.target.webgpu.target import WEBGPU
 
 pytestmark = pytest.mark.xdist_group("attention")  # one worker builds what the tests share
 
@@ -69,3 +80,110 @@ def test_results_are_those_of_onnxruntime(
     loaded = webmlc.load(package, "wasm", threads, features)
     np.testing.assert_allclose(loaded.run(inputs)["y"], wanted, rtol=1e-5, atol=1e-6)
     loaded.dispose()
+
+
+@dataclass(frozen=True)
+class Form:
+    """A model with one attention: a node and the shapes of its inputs, or the text of nodes."""
+
+    shapes: dict[str, Sequence[int | str]]
+    op: str = ""
+    domain: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    nodes: str = ""
+    dispatches: int = 1
+    """How many kernels the model has: one for attention, and some for what is around it."""
+
+    def model(self) -> onnx.ModelProto:
+        """The model. Its result has three dimensions of any sizes."""
+        rank = 4 if len(self.shapes["q"]) == 4 else 3
+        values = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in self.shapes.items()
+        ]
+        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, list("abcd")[:rank])
+        names = list(self.shapes)
+        if self.op:
+            nodes = [helper.make_node(self.op, names, ["y"], domain=self.domain, **self.attributes)]
+        else:
+            text = f"g () => () {{ {self.nodes} }}"
+            nodes = list(parser.parse_graph(text).node)
+        graph = helper.make_graph(nodes, "attention", values, [result])
+        opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+BATCH, ROWS, HEADS, SIZE = 2, 35, 4, 8
+"""Rows: two whole tiles, and a few more."""
+MERGED, APART = (BATCH, ROWS, HEADS * SIZE), (BATCH, HEADS, ROWS, SIZE)
+HALF = (BATCH, ROWS, HEADS // 2 * SIZE)
+EXPORTED = """
+h = Constant <value_ints = [0, 0, 4, 8]> () merged = Constant <value_ints = [0, 0, 32]> ()
+c = Constant <value_float = 0.6> ()
+qh = Reshape(q, h) qt = Transpose <perm = [0, 2, 1, 3]> (qh) qs = Mul(qt, c)
+kh = Reshape(k, h) kt = Transpose <perm = [0, 2, 3, 1]> (kh) ks = Mul(kt, c)
+vh = Reshape(v, h) vt = Transpose <perm = [0, 2, 1, 3]> (vh)
+s = MatMul(qs, ks) l = Add(s, mask) p = Softmax <axis = -1> (l) o = MatMul(p, vt)
+ot = Transpose <perm = [0, 2, 1, 3]> (o) y = Reshape(ot, merged)
+"""
+FORMS = {
+    "exported": Form(
+        {"q": MERGED, "k": MERGED, "v": MERGED, "mask": (BATCH, 1, 1, ROWS)}, nodes=EXPORTED
+    ),
+    "exported, symbolic": Form(
+        {**dict.fromkeys("qkv", ("b", "n", 32)), "mask": ("b", 1, 1, "n")}, nodes=EXPORTED
+    ),
+    "four dimensions": Form(dict.fromkeys("qkv", APART), "Attention"),
+    "causal": Form(
+        dict.fromkeys("qkv", MERGED),
+        "Attention",
+        attributes={"q_num_heads": HEADS, "kv_num_heads": HEADS, "is_causal": 1},
+    ),
+    "shared heads, soft cap, mask": Form(
+        {"q": MERGED, "k": HALF, "v": HALF, "mask": (ROWS, ROWS)},
+        "Attention",
+        attributes={"q_num_heads": HEADS, "kv_num_heads": HEADS // 2, "softcap": 2.0},
+        dispatches=2,  # one finds rows of which all keys are masked
+    ),
+    "of onnxruntime": Form(
+        dict.fromkeys("qkv", MERGED), "MultiHeadAttention", "com.microsoft", {"num_heads": HEADS}
+    ),
+    "of onnxruntime, causal": Form(
+        dict.fromkeys("qkv", MERGED),
+        "MultiHeadAttention",
+        "com.microsoft",
+        {"num_heads": HEADS, "unidirectional": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_gpu_computes_attention_in_one_dispatch(form: Form, tmp_path: Path) -> None:
+    model = form.model()
+    manifest = webmlc.build(model, tmp_path / "package")
+    steps = manifest.programs["webgpu"].steps
+    assert len(steps) == form.dispatches
+    assert all(step.device == "webgpu" for step in steps)
+    rng = np.random.default_rng(5)
+    sizes = {"b": BATCH, "n": ROWS}
+    inputs = {
+        name: rng.standard_normal([sizes.get(s, s) for s in shape]).astype(np.float32)
+        for name, shape in form.shapes.items()
+    }
+    if "mask" in inputs:
+        inputs["mask"][..., -5:] = -np.inf
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    for device in ("webgpu", "wasm"):
+        loaded = webmlc.load(tmp_path / "package", device=device)
+        result = loaded.run(inputs)["y"]
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-6, err_msg=device)
+
+
+@pytest.mark.parametrize("make", [text_encoder, speech_encoder], ids=lambda make: make.__name__)
+def test_a_layer_of_an_encoder_takes_nine_dispatches(make: Callable[[], Any]) -> None:
+    """Six products, which compute sums and activations, too; attention; two normalisations."""
+    module = kernel_module(shared_graph(make()[0], None, ignore), WEBGPU, ignore)
+    calls = [node for node in module.main.nodes if node.op == "call_kernel"]
+    places = [p for p, node in enumerate(calls) if node.attributes["kernel"] == "attention"]
+    assert len(places) == LAYERS
+    assert [b - a for a, b in pairwise(places)] == [9] * (LAYERS - 1)

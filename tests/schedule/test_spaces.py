@@ -76,6 +76,7 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "block product, one row": ("block product", k.float_block_product(1, 16, 3, False), {}),
     "block product, symbolic rows": ("block product", k.float_block_product(S, 24, 2), {"s": 7}),
     "attention in steps": ("attention", k.masked_attention(2, S, 8), {"s": 70}),
+    "attention in tiles": ("attention", k.attention_of_heads(1, 2, 19, 40, 8), {}),
     "depthwise": ("window", k.depthwise(4, 6, 12, 3), {}),
     "transposed matmul": ("window", k.transposed_matmul(5, 3, 40), {}),
     "softmax": ("rows", k.softmax(3, 40), {}),

@@ -28,6 +28,7 @@ from webmlc.core.expr import (
 from webmlc.core.rewrite import evaluate
 from webmlc.core.simplify import simplify
 from webmlc.graph.algorithms.attention.operators import attention as attention_of
+from webmlc.graph.algorithms.attention.operators import packed_values, plain_values
 from webmlc.graph.algorithms.strassen.operators import PRODUCTS, left_planes, strassen_product
 from webmlc.graph.algorithms.winograd.operators import (
     Form,
@@ -36,6 +37,7 @@ from webmlc.graph.algorithms.winograd.operators import (
     plane_products,
 )
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
+from webmlc.graph.ops.layout import packed_product
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import (
@@ -415,9 +417,12 @@ def attention(heads: int, m: int, n: int, d: int, *, masked: bool = False) -> Lo
     """Both products and the softmax between them, scaled and masked or neither."""
     q, v = _tensor("q", heads, m, 5), _tensor("v", heads, (d + 7) // 8, n, 8)
     k = _tensor("k", heads, (n + 7) // 8, 5, 8)
-    mask = _tensor("mask", n) if masked else None
-    result = attention_of(_sizes(heads, m, d), q, k, v, mask, 0.5 if masked else 1)
-    return naive([q, k, v, *([] if mask is None else [mask])], result)
+    mask = _tensor("mask", n)
+    scores = packed_product("scores", _sizes(heads, m, n), q, k)
+    if masked:
+        logits = compute("masked", scores.shape, lambda *i: scores[i] * _f32(0.5) + mask[i[-1:]])
+    result = attention_of(_sizes(heads, m, d), logits if masked else scores, v, packed_values)
+    return naive([q, k, v, *([mask] if masked else [])], result)
 
 
 def masked_attention(rows: Size, keys: Size, width: int) -> LoopFunction:
@@ -436,6 +441,25 @@ def masked_attention(rows: Size, keys: Size, width: int) -> LoopFunction:
     result = _sizes(rows, width)
     product = reduce("product", result, count, "add", lambda i, d, j: e[i, j] * v[j, d])
     return naive([q, k, v], compute("attention", result, lambda i, d: product[i, d] / total[i]))
+
+
+def attention_of_heads(batch: Size, heads: int, rows: Size, keys: Size, width: int) -> LoopFunction:
+    """Attention of heads, which a transposition puts beside each other at the end."""
+    q, k, v = (
+        _tensor(n, batch, s, heads, width) for n, s in zip("qkv", (rows, keys, keys), strict=True)
+    )
+    shape = _sizes(batch, heads, rows, keys)
+    scores = reduce(
+        "scores", shape, _sizes(width), "add",
+        lambda b, h, i, j, d: q[b, i, h, d] * k[b, j, h, d],
+    )  # fmt: skip
+    logits = compute("scaled", shape, lambda *i: scores[i] * _f32(0.5))
+    values = compute("values", _sizes(batch, heads, keys, width), lambda b, h, j, d: v[b, j, h, d])
+    result = attention_of((*shape[:3], *_sizes(width)), logits, values, plain_values)
+    return naive(
+        [q, k, v],
+        compute("heads", q.shape, lambda b, i, h, d: result[b, h, i, d]),
+    )
 
 
 def layer_norm(batch: Size, rows: Size, width: int) -> LoopFunction:

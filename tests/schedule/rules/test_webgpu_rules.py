@@ -43,6 +43,10 @@ CASES: dict[str, Case] = {
     "attention, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
     "attention in steps": ("attention", k.masked_attention(2, S, 8), {"s": 70}),
     "attention in steps, odd width": ("attention", k.masked_attention(S, S, 7), {"s": 3}),
+    "attention in tiles": ("attention", k.attention_of_heads(2, 3, 32, 70, 16), {}),
+    "attention in tiles and rows": ("attention", k.attention_of_heads(1, 2, 37, 37, 12), {}),
+    "attention of few rows": ("attention", k.attention_of_heads(2, 3, 5, 33, 8), {}),
+    "attention of heads, symbolic": ("attention", k.attention_of_heads(S, 2, S, S, 8), {"s": 19}),
     "transposed matmul": ("window", k.transposed_matmul(5, 3, 40), {}),
     "conv 3x3": ("contraction", k.convolution(7, 7, 3, 16, 3), {}),
     "conv 3x3, odd channels": ("contraction", k.convolution(7, 14, 3, 13, 3), {}),
@@ -114,6 +118,17 @@ def test_schedule_and_shader_keep_the_meaning(case: Case) -> None:
 def _equal(got: list[np.ndarray], want: list[np.ndarray]) -> None:
     for one, other in zip(got, want, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_to_no_keys_is_zero() -> None:
+    """A sum over nothing, not a quotient of zeros."""
+    function = k.attention_of_heads(1, 2, 3, S, 8)
+    lowered = lower(choose_rule(function, WEBGPU)[1].function, WEBGPU)
+    data = k.arguments(function, {"s": 0})
+    run(lowered, data, {"s": 0})
+    result = data[function.params[-1].name]
+    assert result.shape == (1, 3, 2, 8)
+    np.testing.assert_array_equal(result, 0)
 
 
 def _shader(function: LoopFunction) -> str:

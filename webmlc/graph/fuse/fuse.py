@@ -21,6 +21,12 @@ from functools import partial
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import prove_equal
+from webmlc.graph.algorithms.attention.nodes import (
+    is_attention,
+    is_transpose,
+    logits_nodes,
+    operand_moves,
+)
 from webmlc.graph.compute import placeholder
 from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
 from webmlc.graph.fuse.product_operands import is_block_product, is_operand, is_same
@@ -54,6 +60,7 @@ class FusionLimits:
     the padded feature map that its consumer reads. `quantises_rows` lets the kernel that quantises
     blocks of rows compute these rows, norms of rows included, if nothing else reads them.
     `joins_operands` lets products of block-quantised weights compute what `is_operand` accepts.
+    `joins_transposes` lets attention transpose its operands and its result.
     """
 
     nodes: int = MAX_NODES
@@ -62,6 +69,7 @@ class FusionLimits:
     pads: bool = False
     quantises_rows: bool = False
     joins_operands: bool = False
+    joins_transposes: bool = False
 
 
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
@@ -109,6 +117,8 @@ class _Fusion:
             if is_symbolic(node)
         }
         self.bound = BoundSymbols(self.function)
+        for node in filter(is_attention, self.function.nodes):
+            self.take_attention(node)
         for kind in ("contraction", "reduction"):
             for node in self.function.nodes:
                 if kind_of(node) == kind and node not in self.groups:
@@ -132,6 +142,29 @@ class _Fusion:
                 if kinds:
                     self.take_prologue(self.groups[node], self.is_read_once)
         return self.build()
+
+    def take_attention(self, node: Node) -> None:
+        """Take what computes the logits of an attention, and perhaps transpositions."""
+        self.take_epilogue([node], MAPS)
+        group = self.groups[node]
+        logits, *values = node.inputs
+        members = logits_nodes(self.function, self.makers, logits, lambda _: True)
+        if self.limits.joins_transposes:
+            operands = [i for m in members if kind_of(m) == "contraction" for i in m.inputs]
+            members += operand_moves(self.makers, *operands, *values)
+        self.take_prologue(group, members.__contains__)
+        after = self.only_reader(group)
+        if self.limits.joins_transposes and after is not None and is_transpose(after):
+            group.append(after)
+            self.groups[after] = group
+
+    def only_reader(self, group: list[Node]) -> Node | None:
+        """The node that reads what leaves a group, if it is one value, one node and in no group."""
+        live = self.live_out(group)
+        readers = list(self.users.get(live[0], ())) if len(live) == 1 else []
+        if len(readers) != 1 or live[0] in self.returned or readers[0] in self.groups:
+            return None
+        return readers[0]
 
     def take_epilogue(self, group: list[Node], kinds: frozenset[str]) -> None:
         """Grow `group` forward, and keep the longest group that exactly one value leaves."""
@@ -161,17 +194,15 @@ class _Fusion:
 
     def take_padding(self, group: list[Node]) -> None:
         """Let the group write its result into the padded feature map, if only a `Pad` reads it."""
-        live = self.live_out(group)
-        readers = self.users.get(live[0], ()) if len(live) == 1 else ()
-        if not self.limits.pads or len(readers) != 1 or live[0] in self.returned:
+        pad = self.only_reader(group) if self.limits.pads else None
+        if pad is None or not is_constant(pad) or pad.inputs[0] not in self.live_out(group):
             return
-        (pad,) = readers
-        type_ = self.scope.type_of(live[0])
-        if not is_constant(pad) or pad in self.groups or type_ is None:
+        type_ = self.scope.type_of(pad.inputs[0])
+        if type_ is None:
             return
         if not writes_padded(type_, self.function.type(pad.outputs[0]), self.algorithms):
             return
-        data = placeholder(live[0], type_.shape, type_.dtype)
+        data = placeholder(pad.inputs[0], type_.shape, type_.dtype)
         if parts_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):
             group.append(pad)
             self.groups[pad] = group
@@ -393,6 +424,9 @@ def _in_order_of_binds(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ..
 
 
 def kernel_name(members: Sequence[Node]) -> str:
-    """The name of a kernel: its operators, with `_` after a name that Python reserves (`And`)."""
-    name = "_".join(node.op.lower() for node in members[:4])
+    """The name of a kernel: its first operators, or attention, which comes late. A name that Python
+    reserves (`And`) has `_` at its end.
+    """
+    shown = list(filter(is_attention, members)) or members[:4]
+    name = "_".join(node.op.lower() for node in shown)
     return f"{name}_" if keyword.iskeyword(name) or name == "range" else name

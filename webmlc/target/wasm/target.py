@@ -45,7 +45,7 @@ WASM = Target(
     limits=LIMITS,
     passes=(
         ("use winograd", partial(use_winograd, machine=RELAXED)),
-        ("use attention", use_attention),
+        ("use attention", partial(use_attention, operands="packed")),
         ("tile rows", partial(tile_rows, machine=RELAXED)),
         ("use byte products", use_byte_products),
         ("use strassen", partial(use_strassen, machine=RELAXED)),

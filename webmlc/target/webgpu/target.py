@@ -6,6 +6,7 @@ from functools import partial
 
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.core.machine import WEBGPU as MACHINE
+from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.fuse.merge_siblings import merge_siblings
@@ -29,6 +30,7 @@ def webgpu_target(limits: FusionLimits) -> Target:
     to_kernels: tuple[ModulePass, ...] = (
         ("widen constants", _widen_constants_of_sessions),
         ("use float products", use_float_products),
+        ("use attention", partial(use_attention, operands="plain")),
         ("split operands", partial(split_operands, limits=limits)),
         ("fuse", partial(fuse, limits=limits)),
         ("append in place", append_in_place),
@@ -67,6 +69,11 @@ def _widen_constants_of_sessions(module: Module) -> Module:
 
 
 WEBGPU = webgpu_target(
-    FusionLimits(buffers=MAX_BINDINGS, binding_bytes=MAX_BINDING_BYTES, joins_operands=True)
+    FusionLimits(
+        buffers=MAX_BINDINGS,
+        binding_bytes=MAX_BINDING_BYTES,
+        joins_operands=True,
+        joins_transposes=True,
+    )
 )
 """The target for any device, with the default limits of WebGPU."""

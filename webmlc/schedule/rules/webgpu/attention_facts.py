@@ -1,0 +1,117 @@
+"""What a kernel of attention is: a product, a softmax along its rows, and a product of the result.
+
+m[i] = max(l[i, :]); e = exp(l - m); s[i] = sum(e[i, :]); p[i, d] = sum(e[i, :] * v[:, d])
+y[i, d] = p[i, d] / s[i]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import Expr, Var, as_int
+from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads, stores
+from webmlc.schedule.analysis import contraction_of
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, loop_of
+from webmlc.schedule.rules.tiling.softmax_blocks import softmax_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The blocks of a kernel of attention, by what they compute: the `final` one divides a product
+    with the values by the sum of the exponentials. `rows` and `keys`: how many there are, `None` if
+    symbols say; `columns`: elements of a row of the result; `lanes`: those of a vector, which one
+    thread computes; `tallest`: the rows of the tallest tile that the primitives build.
+    """
+
+    function: LoopFunction
+    logits: str
+    maximum: str
+    exponentials: str
+    total: str
+    product: str
+    final: str
+    rows: int | None
+    keys: int | None
+    columns: int
+    lanes: int
+    tallest: int = 1
+
+    @property
+    def vectors(self) -> int:
+        """The vectors of a row of the result, each of which one thread computes."""
+        return self.columns // self.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The loops of the final block: over rows that read the same keys and values, over everything
+    else that tells rows apart, and along a row. There is no `row` if each has keys of its own.
+    """
+
+    row: str | None
+    batch: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def attention_facts(function: LoopFunction, machine: Machine) -> Facts | None:
+    """The facts of a kernel of attention; `None` for another kernel."""
+    every = {block.name: block for block in blocks(function.body)}
+    names = softmax_blocks(every)
+    final = list(every.values())[-1]
+    if names is None or axes_of_kind(final, "reduce") or final.name in names:
+        return None
+    if axes_of_kind(every[names[0]], "reduce"):
+        return None  # threads share logits, not sums
+    product = every[names[-1]]
+    size = as_int(simplify(axes_of_kind(product, "spatial")[-1].extent))
+    if size is None:
+        return None
+    row = _row_axis(product)
+    rows = 1 if row is None else as_int(simplify(row.extent))
+    lanes = machine.lanes if size % machine.lanes == 0 else 1
+    keys = as_int(simplify(axes_of_kind(product, "reduce")[-1].extent))
+    return Facts(function, *names, final.name, rows, keys, size, lanes)
+
+
+def final_loops(function: LoopFunction, facts: Facts) -> Loops:
+    """The loops of the final block by what they run along. Nothing has scheduled the function."""
+    every = {block.name: block for block in blocks(function.body)}
+    final, product = every[facts.final], every[facts.product]
+    rows = {v for index in _indices(final, every[facts.total]) for v in variables(index)}
+    row = _row_axis(product)
+    chosen: Var | None = None
+    if row is not None:
+        (store,) = stores(product.body)
+        place = _indices(final, product)[store.indices.index(row.var)]
+        chosen = place if isinstance(place, Var) else None
+    batch, columns, along = [], [], None
+    for axis in axes_of_kind(final, "spatial"):
+        loop = loop_of(final, axis)
+        if loop is None:
+            continue
+        if axis.var == chosen:
+            along = loop
+        elif axis.var in rows:
+            batch.append(loop)
+        else:
+            columns.append(loop)
+    return Loops(along, tuple(batch), tuple(columns))
+
+
+def _indices(reader: Block, writer: Block) -> tuple[Expr, ...]:
+    """Where a block reads what another one writes."""
+    (name,) = {store.buffer.name for store in stores(writer.body)}
+    return next(load.indices for load in loads(reader) if load.buffer.name == name)
+
+
+def _row_axis(product: Block) -> Axis | None:
+    """The axis of the rows that read the same values: a symbolic one, or else the longest."""
+    roles = contraction_of(product)
+    (store,) = stores(product.body)
+    rows = [axis for axis in (roles.rows if roles is not None else ()) if axis.var in store.indices]
+    sizes = [as_int(simplify(axis.extent)) for axis in rows]
+    ranked = [(size is None, size or 0, -p) for p, size in enumerate(sizes) if size != 1]
+    return rows[-max(ranked)[2]] if ranked else None

@@ -1,0 +1,193 @@
+"""Attention of one row by a workgroup, in steps of keys.
+
+The softmax is online (`primitives/roll_maximum.py`). In a step, each thread computes the logit of
+one key. All threads find the maximum, and store exponentials. Then each thread adds values to one
+vector of the result, for one part of the keys. At the end, the parts are added, and divided by the
+sum of the exponentials.
+
+    for step in range(ceil(n / 64)):
+        for t in 64 threads: l[t] = q[i] · k[step * 64 + t]              (shared)
+        m, scale = max(m, max(l)), exp(m before - m)                     in every thread
+        for t in 64 threads: e[t] = exp(l[t] - m)                        (shared)
+                             s[t] = s[t] * scale + e[t]                  (shared)
+        for t in 64 threads: p[t] = p[t] * scale + sum(e * v) of a part  (shared)
+    y[i, d] = sum(p[:, d]) / sum(s)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import as_int
+from webmlc.schedule.rules.tiling.axes import fuse_all, unroll_factor
+from webmlc.schedule.rules.tiling.cover import divisors
+from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops
+from webmlc.schedule.rules.webgpu.reduction import fold_together, share_out
+from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
+from webmlc.schedule.schedule import Schedule
+
+RADIX = 8
+"""Results of threads that one thread folds at each level of a tree: 64 threads take two levels (as
+in `reduction.py`)."""
+MAX_UNROLLED = 64
+"""Iterations of a loop that are written out: drivers count and bound each iteration of others (an
+estimate: the elements of most heads)."""
+
+
+def schedule_row(schedule: Schedule, facts: Facts, loops: Loops, workgroup: int) -> None:
+    """Give each row to a workgroup. All blocks are under the loops over rows and batch."""
+    batch = fuse_all(schedule, loops.batch)
+    assert batch is not None
+    depth = schedule.loops(facts.final).index(batch) + 1
+    parts, keys = _step(facts, workgroup)
+    steps = _Steps(schedule, facts, depth, parts, keys)
+    step = steps.roll()
+    steps.share_logits(step)
+    steps.share_sums()
+    steps.share_result(list(loops.columns), workgroup)
+    schedule.bind(batch, "blockIdx.x")
+    if loops.row is not None:
+        schedule.bind(loops.row, "blockIdx.y")
+
+
+def _step(facts: Facts, workgroup: int) -> tuple[int, int]:
+    """The parts and the keys of a step. There are two steps at least, as a loop of one is none."""
+    parts = min(workgroup // facts.vectors, workgroup // 2)
+    keys = workgroup // parts * parts
+    if facts.keys is None or facts.keys > keys:
+        return parts, keys
+    half = (facts.keys + 1) // 2
+    parts = max(1, min(parts, half // 2))
+    return parts, half // parts * parts
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The schedule of a row, in steps of `keys` keys; threads add values for each of `parts` parts
+    of a step. The loops of a block inside the workgroup begin at `depth`. The names are those of
+    the blocks that a step has.
+    """
+
+    schedule: Schedule
+    facts: Facts
+    depth: int
+    parts: int
+    keys: int
+    largest: str = ""
+    """The maximum of a step."""
+    sums: str = ""
+    """The sums of exponentials, one for each thread."""
+    product: str = ""
+    """The products of the parts of a step."""
+    products: str = ""
+    """The products of the parts of all steps."""
+
+    def roll(self) -> str:
+        """Cut the keys into steps, and roll the maximum; returns the loop over steps."""
+        schedule, facts = self.schedule, self.facts
+        (loop,) = schedule.reduce_loops(facts.maximum)
+        step, _ = schedule.split(loop, [None, self.keys])
+        self.largest = schedule.rfactor(step, -1)
+        (maximum,) = schedule.reduce_loops(facts.maximum)
+        exponentials, _ = schedule.split(schedule.loops(facts.exponentials)[-1], [None, self.keys])
+        (loop,) = schedule.reduce_loops(facts.total)
+        _, key = schedule.split(loop, [None, self.keys])
+        self.sums = schedule.rfactor(key, -1)
+        product, products = self.factor_product()
+        (total,) = schedule.reduce_loops(self.sums)
+        loops = (maximum, exponentials, total, product, products)
+        step, before, scale = schedule.roll_maximum(facts.maximum, *loops)
+        for block in (self.largest, facts.maximum, before, scale):
+            schedule.set_scope(block, "local")
+        for block in (facts.exponentials, self.sums, self.products):
+            schedule.set_scope(block, "shared")
+        return step
+
+    def factor_product(self) -> tuple[str, str]:
+        """Cut the product into parts of steps; returns the loops over steps of the products of a
+        step and of all of them.
+        """
+        schedule, facts = self.schedule, self.facts
+        dimension = len(schedule.block(facts.product).axes) - 2
+        (loop,) = schedule.reduce_loops(facts.product)
+        step, part, key = schedule.split(loop, [None, self.parts, self.keys // self.parts])
+        schedule.reorder(step, part, key, *self.inner_loops(facts.product, step, part, key))
+        self.products = schedule.rfactor(part, dimension)
+        self.product = schedule.rfactor(step, dimension + 1)
+        (products,) = schedule.reduce_loops(self.products)
+        schedule.reorder(products, *self.inner_loops(self.products, products))
+        return step, products
+
+    def inner_loops(self, block: str, *others: str) -> list[str]:
+        """The loops of a block inside the loop over rows, but for `others`."""
+        return [loop for loop in self.schedule.loops(block)[self.depth :] if loop not in others]
+
+    def share_logits(self, step: str) -> None:
+        """Give each key of a step to a thread, and let all threads find the largest logit."""
+        schedule, facts = self.schedule, self.facts
+        schedule.compute_at(self.largest, step)
+        schedule.compute_at(facts.logits, step)
+        schedule.set_scope(facts.logits, "shared")
+        thread = schedule.loops(facts.logits)[-1]
+        for block in producers_of(schedule.function, schedule.block(facts.logits)):
+            schedule.compute_at(block.name, thread)
+            schedule.set_scope(block.name, "local")
+            clear_first(schedule, block.name)
+            for loop in schedule.reduce_loops(block.name):
+                self.unroll(loop)
+        schedule.bind(thread, "threadIdx.x")
+        self.fold_together(self.largest)
+
+    def share_sums(self) -> None:
+        """Give each exponential, and each vector of a product of a part, to a thread."""
+        schedule, facts = self.schedule, self.facts
+        for block in (facts.exponentials, self.sums, f"{self.sums}_init"):
+            schedule.bind(schedule.loops(block)[-1], "threadIdx.x")
+        for block in (self.products, f"{self.products}_init"):
+            columns, part = schedule.loops(block)[-2:]
+            vector, lane = schedule.split(columns, [None, facts.lanes])
+            schedule.reorder(part, vector, lane)
+            thread = schedule.fuse(part, vector)
+            schedule.bind(thread, "threadIdx.x")
+            if facts.lanes > 1:
+                schedule.vectorize(lane)
+        self.add_part(schedule.loops(self.products)[-2])
+
+    def add_part(self, thread: str) -> None:
+        """Add the values of a part of a step in the thread that has its vector."""
+        schedule, facts = self.schedule, self.facts
+        schedule.compute_at(self.product, thread)
+        schedule.set_scope(self.product, "local")
+        (key,) = schedule.reduce_loops(self.product)
+        loops = schedule.loops(self.product)
+        schedule.reorder(key, *loops[loops.index(thread) + 1 : -1])
+        init = schedule.decompose_reduction(self.product, key)
+        self.unroll(key)
+        if facts.lanes > 1:
+            for block in (init, self.product):
+                schedule.vectorize(schedule.loops(block)[-1])
+
+    def share_result(self, columns: list[str], workgroup: int) -> None:
+        """Add the parts, and give the elements of the row to threads."""
+        schedule, facts = self.schedule, self.facts
+        for block in (facts.total, facts.product):
+            schedule.set_scope(block, "local")
+        share_out(schedule, facts.final, columns, workgroup)
+        turn = schedule.loops(facts.final)[-1]
+        schedule.compute_at(facts.product, turn)
+        clear_first(schedule, facts.product)
+        self.fold_together(facts.total)
+
+    def fold_together(self, block: str) -> None:
+        """Let the threads fold what they have for each key of a step. Their number divides the
+        keys: a step reads nothing of the next one.
+        """
+        threads = next(n for n in divisors(self.keys, self.keys) if n * RADIX >= self.keys)
+        fold_together(self.schedule, block, threads, threads if threads < 2 * RADIX else RADIX)
+
+    def unroll(self, loop: str) -> None:
+        """Write a loop out, or as much of it as `MAX_UNROLLED` allows."""
+        factor = unroll_factor(self.schedule.extent(loop), MAX_UNROLLED)
+        if factor != as_int(self.schedule.extent(loop)):
+            _, loop = self.schedule.split(loop, [None, factor])
+        self.schedule.unroll(loop)
