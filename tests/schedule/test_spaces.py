@@ -72,6 +72,11 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul, divided": ("contraction", k.matmul(12, 16, 64), {}),
     "matmul, one row": ("contraction", k.matmul(1, 24, 48), {}),
     "conv 3x3": ("contraction", k.convolution(4, 5, 3, 10, 3), {}),
+    "conv 1x1, divided, symbolic batch": (
+        "contraction",
+        k.convolution(2, 3, 32, 8, 1, batch=S),
+        {"s": 2},
+    ),
     "conv 3x3, divided": ("contraction", k.convolution(4, 5, 8, 16, 3), {}),
     "block product, one row": ("block product", k.float_block_product(1, 16, 3, False), {}),
     "block product, symbolic rows": ("block product", k.float_block_product(S, 24, 2), {"s": 7}),

@@ -37,6 +37,11 @@ CASES: dict[str, Case] = {
     "matmul, divided, odd parts": ("contraction", k.matmul(6, 8, 105), {}),
     "conv 3x3, divided": ("contraction", k.convolution(7, 7, 24, 16, 3), {}),
     "conv 1x1 stride 2, batch, divided": ("contraction", k.convolution(5, 6, 96, 16, 1, 2, 2), {}),
+    "conv 3x3, divided, symbolic batch": (
+        "contraction",
+        k.convolution(7, 7, 32, 16, 3, batch=S),
+        {"s": 2},
+    ),
     "matmul, symbolic rows": ("contraction", k.matmul(S, 40, 4), {"s": 21}),
     "matmul, one symbolic row": ("contraction", k.matmul(S, 40, 4), {"s": 1}),
     "attention": ("contraction", k.attention_scores(2, 7, 16, 8), {}),

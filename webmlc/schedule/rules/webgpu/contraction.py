@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 
+from webmlc.core.affine import terms
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES, Machine
 from webmlc.core.simplify import prove_equal, simplify
@@ -81,9 +83,9 @@ SUM_BYTES = 4
 class Facts:
     """A contraction with its epilogue. `rows`: how many there are, `None` if they are no loop;
     `columns`: those along the last axis; `are_rows_adjacent`: whether rows are one axis in memory,
-    so that primitives can tell tiles apart; `results`: elements of the result, `None` if symbolic;
-    `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
-    symbolic.
+    so that primitives can tell tiles apart; `results`: elements of the result with each symbol as
+    1; `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
+    symbolic; `can_share`: whether primitives let threads divide the reduction.
     """
 
     function: LoopFunction
@@ -91,10 +93,11 @@ class Facts:
     rows: Expr | None
     columns: Expr
     are_rows_adjacent: bool
-    results: int | None
+    results: int
     depth: Expr
     steps: int
     lanes: int
+    can_share: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +141,13 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         None if nest.rows is None else simplify(schedule.extent(nest.rows)),
         simplify(schedule.extent(nest.columns)),
         _are_rows_adjacent(fold, roles),
-        size_of([axis.extent for axis in axes_of_kind(fold, "spatial")]),
+        prod(multiple_of(axis.extent) for axis in axes_of_kind(fold, "spatial")),
         simplify(schedule.extent(nest.reduced[-1])),
         size_of([schedule.extent(loop) for loop in nest.reduced]) or 0,
         machine.lanes,
     )
+    if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):
+        facts = replace(facts, can_share=False)
     if not facts.are_rows_adjacent and not accepts(lambda: build(facts, default(facts, machine))):
         return None
     return facts
@@ -188,8 +193,6 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     because they load each element less often; then few parts of the reduction.
     """
     choices = _default_choices(facts, machine)
-    if facts.results is None:
-        return choices[-1]
     threads = [facts.results // (c.rows * c.columns) * c.parts for c in choices]
     filling = [c for c, n in zip(choices, threads, strict=True) if n >= machine.filling_threads]
     return filling[0] if filling else choices[threads.index(max(threads))]
@@ -207,9 +210,9 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
         narrow = replace(whole, columns=facts.lanes)
         shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow)[1:]]
         return [*(replace(whole, parts=n) for n in _default_parts(facts, whole)), *shared]
-    count = as_int(facts.rows)
+    count = multiple_of(facts.rows)
     covering = {_default_rows(facts.rows, most) for most in (tile.rows, tile.rows // 2)}
-    divisors_of_rows = {n for n in range(3, tile.rows + 1) if count is not None and count % n == 0}
+    divisors_of_rows = {n for n in range(3, tile.rows + 1) if count % n == 0}
     return [
         replace(whole, rows=rows, parts=parts)
         for rows in sorted(covering | divisors_of_rows, reverse=True)
@@ -229,7 +232,7 @@ def _default_parts(facts: Facts, tile: Parameters) -> list[int]:
     idle.
     """
     depth = as_int(facts.depth)
-    if depth is None or facts.results is None:
+    if depth is None or not facts.can_share:
         return [1]
     shortest = SHORTEST_PART if tile.rows > 1 else SHORTEST_PART // 2
     return [
@@ -248,9 +251,9 @@ def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int
     """
     if parts == 1:
         return True
-    row_count = 1 if facts.rows is None else as_int(facts.rows)
+    row_count = 1 if facts.rows is None else multiple_of(facts.rows)
     column_count = as_int(facts.columns)
-    if row_count is None or column_count is None or parts > workgroup:
+    if column_count is None or parts > workgroup or not facts.can_share:
         return False
     sum_bytes = workgroup * rows * columns * SUM_BYTES
     are_whole = row_count % rows == 0 and column_count % columns == 0
@@ -277,12 +280,18 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     return schedule
 
 
+def multiple_of(extent: Expr) -> int:
+    """The largest literal that divides an extent of one term: 196 for 196 · n."""
+    sums = terms(simplify(extent))
+    return next(iter(sums.values())) if len(sums) == 1 else 1
+
+
 def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
     """The workgroup whose threads divide the reduction: tiles beside each other, then below."""
     rows, columns, parts = parameters.rows, parameters.columns, parameters.parts
     tiles = parameters.workgroup // parts
     across = divisors((as_int(facts.columns) or 1) // columns, min(tiles, parameters.across))[-1]
-    row_count = 1 if facts.rows is None else (as_int(facts.rows) or 1)
+    row_count = 1 if facts.rows is None else multiple_of(facts.rows)
     down = divisors(row_count // rows, tiles // across)[-1]
     return Sharing(parts, down, across, rows, columns, parameters.steps, parameters.body)
 
