@@ -5,8 +5,8 @@
 
 import { AdapterError, InternalError } from "./errors.js";
 import { BINDING_MULTIPLE } from "./gpu_buffers.js";
-import { align, CONSTANT_ALIGNMENT, placeConstants } from "./memory_plan.js";
-import { neededFiles } from "./sizes.js";
+import { align, CONSTANT_ALIGNMENT, placeConstants, placeDerived } from "./memory_plan.js";
+import { bufferBytes, neededFiles } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
@@ -74,7 +74,45 @@ export async function openDevice(source, program) {
 }
 
 /**
- * Stream constants into mapped buffers, as few as the device's limits allow. Returns the place of each constant.
+ * Allocate buffers at these addresses, in as few buffers of the GPU as its limits allow. Returns the place of each.
+ * @param {GpuBuffers} buffers
+ * @param {{ addresses: Map<string, number>, end: number }} places
+ * @param {(name: string) => number} sizeOf
+ * @param {boolean} isMapped
+ * @returns {Map<string, GpuPlace>}
+ */
+function allocate(buffers, { addresses, end }, sizeOf, isMapped) {
+  const limit = Math.floor(buffers.device.limits.maxBufferSize / CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT;
+  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
+  /** @type {{ buffer: GPUBuffer, start: number, end: number }[]} */
+  const parts = [];
+  /** @type {Map<string, GpuPlace>} */
+  const places = new Map();
+  for (const [name, address] of [...addresses].sort((a, b) => a[1] - b[1])) {
+    let part = parts.at(-1);
+    if (!part || address + Math.max(sizeOf(name), 1) > part.end) {
+      const last = Math.min(end, address + limit);
+      part = { buffer: buffers.create("weights", last - address, usage, isMapped), start: address, end: last };
+      parts.push(part);
+    }
+    places.set(name, { buffer: part.buffer, offset: address - part.start });
+  }
+  return places;
+}
+
+/**
+ * Allocate the buffers that loading computes. Returns the place of each.
+ * @param {GpuBuffers} buffers
+ * @param {Manifest} manifest
+ * @param {Device} target
+ */
+export function allocateDerived(buffers, manifest, target) {
+  const sizes = bufferBytes(/** @type {Program} */ (manifest.programs[target]), {});
+  return allocate(buffers, placeDerived(manifest, target), (name) => sizes.get(name) ?? 0, false);
+}
+
+/**
+ * Stream constants into mapped buffers. Those that only loading reads have buffers of their own. Returns the place of each constant.
  * @param {GpuBuffers} buffers
  * @param {Base} base
  * @param {Manifest} manifest
@@ -84,29 +122,21 @@ export async function openDevice(source, program) {
  */
 export async function loadConstants(buffers, base, manifest, target, onBytes) {
   const program = /** @type {Program} */ (manifest.programs[target]);
-  const { addresses, end } = placeConstants(manifest, target, "webgpu", 0);
-  const limit = Math.floor(buffers.device.limits.maxBufferSize / CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT;
-  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
   const spans = new Map(manifest.weights.files.flatMap((f) => Object.entries(f.tensors)));
   const tensors = new Map(program.buffers.map((b) => [b.name, b.tensor ?? ""]));
-  /** @type {{ buffer: GPUBuffer, start: number, end: number, bytes: Uint8Array }[]} */
-  const parts = [];
+  const sizeOf = (/** @type {string} */ name) => {
+    const [from, to] = spans.get(tensors.get(name) ?? "") ?? [0, 0];
+    return to - from;
+  };
+  const groups = [false, true].map((atLoad) => placeConstants(manifest, target, "webgpu", 0, atLoad));
+  const constants = new Map(groups.flatMap((places) => [...allocate(buffers, places, sizeOf, true)]));
+  const weights = new Set([...constants.values()].map(({ buffer }) => buffer));
+  const bytes = new Map([...weights].map((buffer) => [buffer, new Uint8Array(buffer.getMappedRange())]));
   /** @type {Map<string, Uint8Array>} */
   const views = new Map();
-  /** @type {Map<string, GpuPlace>} */
-  const constants = new Map();
-  for (const [name, address] of [...addresses].sort((a, b) => a[1] - b[1])) {
-    const tensor = tensors.get(name) ?? "";
-    const [from, to] = spans.get(tensor) ?? [0, 0];
-    let part = parts.at(-1);
-    if (!part || address + Math.max(to - from, 1) > part.end) {
-      const last = Math.min(end, address + limit);
-      const buffer = buffers.create("weights", last - address, usage, true);
-      part = { buffer, start: address, end: last, bytes: new Uint8Array(buffer.getMappedRange()) };
-      parts.push(part);
-    }
-    constants.set(name, { buffer: part.buffer, offset: address - part.start });
-    views.set(tensor, part.bytes.subarray(address - part.start, address - part.start + to - from));
+  for (const [name, { buffer, offset }] of constants) {
+    const all = /** @type {Uint8Array} */ (bytes.get(buffer));
+    views.set(tensors.get(name) ?? "", all.subarray(offset, offset + sizeOf(name)));
   }
   const downloads = neededFiles(manifest, program.buffers).map((file) => {
     const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, last]]) => {
@@ -117,7 +147,7 @@ export async function loadConstants(buffers, base, manifest, target, onBytes) {
     return destinations.length ? streamWeights(base, file, onChunk, onBytes) : undefined;
   });
   await Promise.all(downloads);
-  for (const { buffer } of parts) buffer.unmap();
+  for (const buffer of weights) buffer.unmap();
   return constants;
 }
 

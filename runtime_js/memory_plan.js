@@ -307,7 +307,7 @@ export function layout(manifest, target, device, symbols, threads = 1, placing =
   const program = /** @type {Program} */ (manifest.programs[target]);
   const sizes = bufferBytes(program, symbols);
   const groups = sizeGroups(program);
-  const loading = loadLifetimes(manifest, target, device);
+  const loading = device === "wasm" ? loadLifetimes(manifest, target, device) : new Map();
   for (const name of loading.keys()) groups.set(name, -1);
   const activations = lifetimes(program, stages(manifest, target), device, target);
   const spans = [...loading, ...activations].filter(([name]) => sizes.has(name));
@@ -429,8 +429,8 @@ function loadLifetimes(manifest, target, device) {
   const program = /** @type {Program} */ (manifest.programs[target]);
   /** @type {Map<string, [number, number]>} */
   const spans = new Map();
-  const loadRuns = runs(program).filter((run) => run.once);
-  if (!loadRuns.length || device !== "wasm") return spans;
+  const loadRuns = runs(program).filter((run) => run.once && run.device === device);
+  if (!loadRuns.length) return spans;
   const atLoad = (/** @type {number} */ i) => loadRuns.some(({ first, last }) => first <= i && i < last);
   const outputs = resultBuffers(manifest);
   const names = usedOn(program, device, target);
@@ -458,17 +458,20 @@ function weightsAlignment(size, least) {
 }
 
 /**
- * Place the constants that `device` needs in every run, in the order of the weights files. Also returns the end of the last one.
+ * Place the constants that `device` needs in every run, in the order of the weights files; with `atLoad`, those that only
+ * loading reads. Also returns the end of the last one.
  * @param {Manifest} manifest
  * @param {Device} target
  * @param {Device} device
  * @param {number} base
+ * @param {boolean} [atLoad]
  * @returns {{ addresses: Map<string, number>, end: number }}
  */
-export function placeConstants(manifest, target, device, base) {
+export function placeConstants(manifest, target, device, base, atLoad = false) {
   const program = /** @type {Program} */ (manifest.programs[target]);
-  const names = usedOn(program, device, target);
-  for (const name of loadLifetimes(manifest, target, device).keys()) names.delete(name);
+  const loading = loadLifetimes(manifest, target, device);
+  const names = atLoad ? new Set(loading.keys()) : usedOn(program, device, target);
+  if (!atLoad) for (const name of loading.keys()) names.delete(name);
   /** @type {Map<string, string[]>} */
   const owners = new Map();
   for (const { name, tensor } of program.buffers) {
@@ -485,4 +488,24 @@ export function placeConstants(manifest, target, device, base) {
     }
   }
   return { addresses, end: base };
+}
+
+/**
+ * Place the derived buffers of a GPU one after another. Also returns the end of the last one.
+ * @param {Manifest} manifest
+ * @param {Device} target
+ * @returns {{ addresses: Map<string, number>, end: number }}
+ */
+export function placeDerived(manifest, target) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
+  const loading = loadLifetimes(manifest, target, "webgpu");
+  const sizes = bufferBytes(program, {});
+  const addresses = new Map();
+  let end = 0;
+  for (const { name, kind } of program.buffers) {
+    if (kind !== "derived" || !loading.has(name)) continue;
+    addresses.set(name, end);
+    end = align(end + Math.max(sizes.get(name) ?? 0, 1), CONSTANT_ALIGNMENT);
+  }
+  return { addresses, end };
 }

@@ -121,7 +121,7 @@ export class Leader {
     const ends = new Map(files.flatMap(({ tensors }, file) => Object.entries(tensors).map(([name, [, end]]) => [name, { file, end }])));
     const tensors = new Map(this.program.buffers.map(({ name, tensor }) => [name, tensor]));
     return runs(this.program)
-      .filter(({ once }) => once)
+      .filter(({ once, device }) => once && device === "wasm")
       .flatMap(({ first, last, module_first: base = 0 }) =>
         this.program.steps.slice(first, last).map(({ arguments: names }, i) => {
           const needs = names.flatMap((name) => ends.get(tensors.get(name) ?? "") ?? []);

@@ -7,9 +7,9 @@
 import { AdapterError, DeviceLostError, InputError, InternalError } from "./errors.js";
 import { GpuBuffers, writeWords } from "./gpu_buffers.js";
 import { GpuMemory } from "./gpu_memory.js";
-import { compileKernels, fetchShaders, loadConstants, openDevice } from "./gpu_program.js";
+import { allocateDerived, compileKernels, fetchShaders, loadConstants, openDevice } from "./gpu_program.js";
 import { checkedInput, checkRoom, GpuValues, wordBytes } from "./gpu_tensor.js";
-import { align, CONSTANT_ALIGNMENT, stages, stateBytes } from "./memory_plan.js";
+import { align, CONSTANT_ALIGNMENT, layout, placeConstants, runs, stages, stateBytes } from "./memory_plan.js";
 import { evaluate, lengthOf, symbolsOf, tripCount } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
@@ -65,6 +65,7 @@ export class WebGpuDevice {
     };
     try {
       await Promise.all([loadKernels(), loadWeights()]);
+      device.#guarded(() => device.#derive(manifest, target));
       await device.scopes;
       if (device.failure) throw device.failure;
     } catch (error) {
@@ -73,6 +74,25 @@ export class WebGpuDevice {
       throw failure instanceof DeviceLostError ? failure : error;
     }
     return device;
+  }
+
+  /** Compute the derived buffers, and free the constants that nothing else reads. @param {Manifest} manifest @param {Device} target */
+  #derive(manifest, target) {
+    const loadRuns = runs(this.program).filter(({ once, device }) => once && device === "webgpu");
+    if (!loadRuns.length) return;
+    const { constants } = this.memory;
+    for (const [name, place] of allocateDerived(this.buffers, manifest, target)) constants.set(name, place);
+    const plan = { capacity: {}, layout: layout(manifest, target, "webgpu", {}), uniforms: new Map(), dispatches: new Map() };
+    const binding = { symbols: {}, values: {}, sizes: plan.layout.sizes, workgroups: new Map(), plan };
+    const encoder = this.device.createCommandEncoder();
+    const pass = encoder.beginComputePass();
+    for (const { first, last } of loadRuns) for (let i = first; i < last; i++) this.#encode(pass, binding, i);
+    pass.end();
+    this.device.queue.submit([encoder.finish()]);
+    for (const name of placeConstants(manifest, target, "webgpu", 0, true).addresses.keys()) {
+      this.buffers.destroy(constants.get(name)?.buffer);
+      constants.delete(name);
+    }
   }
 
   /** @param {GPUDevice} device @param {boolean} isShared  true if it belongs to the caller @param {Manifest} manifest @param {Device} target */

@@ -1,9 +1,9 @@
 // Compute the stages and layouts of manifests with the code of the runtime.
 //   in (stdin):   [{ manifest, target, symbols, threads }]
-//   out (stdout): [{ stages, layouts: { wasm, webgpu } }]
+//   out (stdout): [{ stages, loading, layouts: { wasm, webgpu } }]
 
 import { complete } from "../../runtime_js/manifest.js";
-import { layout, stages } from "../../runtime_js/memory_plan.js";
+import { layout, placeConstants, placeDerived, stages } from "../../runtime_js/memory_plan.js";
 
 let input = "";
 for await (const chunk of process.stdin) input += chunk;
@@ -29,6 +29,11 @@ const results = cases.map(({ manifest, target, symbols, threads }) => ({
     uploads,
     downloads,
   })),
+  loading: [
+    placeConstants(manifest, target, "webgpu", 0),
+    placeConstants(manifest, target, "webgpu", 0, true),
+    placeDerived(manifest, target),
+  ].map(({ addresses, end }) => [Object.fromEntries(addresses), end]),
   layouts: {
     wasm: plain(layout(manifest, target, "wasm", symbols, threads)),
     webgpu: plain(layout(manifest, target, "webgpu", symbols, threads)),

@@ -133,7 +133,7 @@ class WasmExecutor:
             self.bytes[zone.first : zone.last] = PATTERN
         if fresh and not grows:
             for run in self.loaded.program.runs:
-                if run.once:
+                if run.once and run.device == "wasm":
                     self._run_checked(run)
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:

@@ -34,7 +34,14 @@ from webmlc.host.executor import (
 )
 from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.package.manifest import Control, Resources, Run, Step
-from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
+from webmlc.package.memory_plan import (
+    ALIGNMENT,
+    Layout,
+    align,
+    layout,
+    place_constants,
+    place_derived,
+)
 
 BINDING_MULTIPLE = 16
 """Round the size of a binding up to a multiple of this many bytes.
@@ -105,6 +112,8 @@ class WebGpuExecutor:
         self.loaded = loaded
         self.device = request_device(loaded)
         self.constants = self._upload_constants()
+        temporary = self._upload_constants(at_load=True)
+        self.constants |= temporary | self._new_derived()
         self.layouts: dict[str, Any] = {}
         self.pipelines = self._pipelines()
         self.arena: Any = None
@@ -114,6 +123,22 @@ class WebGpuExecutor:
         self.bound: Binding | None = None
         self.states: States | None = None
         self.count: dict[str, int] = {}
+        self._derive()
+        for name in temporary:
+            self.constants.pop(name)[0].destroy()
+
+    def _derive(self) -> None:
+        """Compute the derived buffers."""
+        runs = [run for run in self.loaded.program.runs if run.once and run.device == "webgpu"]
+        if not runs:
+            return
+        self.bound = self._plan({})
+        encoder, compute = self._begin()
+        for index in (i for run in runs for i in range(run.first, run.last)):
+            self._encode(compute, index)
+        compute.end()
+        self.device.queue.submit([encoder.finish()])
+        self.bound = None
 
     @_typed_errors()
     def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
@@ -295,27 +320,48 @@ class WebGpuExecutor:
             for other in bindings.items.values():
                 other.dispatches.clear()  # their bind groups refer to the old arena
 
-    def _upload_constants(self) -> dict[str, tuple[Any, int]]:
-        """Upload the constants, and return the GPU buffer and offset of each.
+    def _upload_constants(self, at_load: bool = False) -> dict[str, tuple[Any, int]]:
+        """Upload the constants of every run, or those that only loading reads.
 
-        Constants share a buffer up to the largest permitted size.
+        Return the GPU buffer and offset of each.
         """
         loaded = self.loaded
-        addresses, total = place_constants(loaded.manifest, loaded.program_device, "webgpu", 0)
-        limit = self.device.limits["max-buffer-size"] // ALIGNMENT["webgpu"] * ALIGNMENT["webgpu"]
+        addresses, total = place_constants(
+            loaded.manifest, loaded.program_device, "webgpu", 0, at_load
+        )
         tensors = {b.name: b.tensor for b in loaded.program.buffers if b.tensor is not None}
+        contents = {name: loaded.tensors[tensors[name]] for name in addresses}
+        sizes = {name: len(data) for name, data in contents.items()}
+        places = self._new_buffers(addresses, total, sizes)
+        for name, (buffer, offset) in places.items():
+            padded = bytes(contents[name]) + bytes(-sizes[name] % 4)
+            if padded:
+                self.device.queue.write_buffer(buffer, offset, padded)
+        return places
+
+    def _new_derived(self) -> dict[str, tuple[Any, int]]:
+        """Allocate the derived buffers, and return the GPU buffer and offset of each."""
+        loaded = self.loaded
+        addresses, total = place_derived(loaded.manifest, loaded.program_device)
+        buffers = {b.name: b for b in loaded.program.buffers}
+        sizes = {name: evaluate_size(buffers[name].bytes, {}) for name in addresses}
+        return self._new_buffers(addresses, total, sizes)
+
+    def _new_buffers(
+        self, addresses: Mapping[str, int], total: int, sizes: Mapping[str, int]
+    ) -> dict[str, tuple[Any, int]]:
+        """Allocate the buffers at these addresses. They share GPU buffers of the largest permitted
+        size. Return the GPU buffer and offset of each.
+        """
+        limit = self.device.limits["max-buffer-size"] // ALIGNMENT["webgpu"] * ALIGNMENT["webgpu"]
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
         places: dict[str, tuple[Any, int]] = {}
         base = end = 0
         buffer: Any = None
         for name, address in sorted(addresses.items(), key=lambda item: item[1]):
-            data = loaded.tensors[tensors[name]]
-            if buffer is None or address + max(len(data), 1) > end:
+            if buffer is None or address + max(sizes[name], 1) > end:
                 base, end = address, min(total, address + limit)
                 buffer = self._buffer(end - base, usage)
-            padded = bytes(data) + bytes(-len(data) % 4)
-            if padded:
-                self.device.queue.write_buffer(buffer, address - base, padded)
             places[name] = (buffer, address - base)
         return places
 
@@ -334,8 +380,9 @@ class WebGpuExecutor:
             label=self.loaded.program.shaders or "", code=self.loaded.shaders
         )
         pipelines = {}
+        constants = {b.name for b in self.loaded.program.buffers if b.kind == "constant"}
         for kernel, step in steps.items():
-            is_constant = [name in self.constants for name in step.arguments]
+            is_constant = [name in constants for name in step.arguments]
             group = bind_group_layout(self.device, is_constant, bool(step.symbols))
             self.layouts[kernel] = group
             pipelines[kernel] = self.device.create_compute_pipeline(

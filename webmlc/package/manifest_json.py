@@ -248,12 +248,14 @@ def _control(control: Control) -> dict[str, Any]:
 
 def _segment(segment: Segment) -> dict[str, Any]:
     match segment:
-        case Run("wasm", first, last, module_first, module_last, once):
+        case Run(device, first, last, module_first, module_last, once):
             module = {"module_first": module_first, "module_last": module_last}
-            at_load = {"once": True} if once else {}
-            return {"device": "wasm", "first": first, "last": last, **module, **at_load}
-        case Run(device, first, last):
-            return {"device": device, "first": first, "last": last}
+            run = {"device": device, "first": first, "last": last}
+            return {
+                **run,
+                **(module if device == "wasm" else {}),
+                **({"once": True} if once else {}),
+            }
         case Bind(buffer, symbols, elements, origin):
             data: dict[str, Any] = {"bind": buffer, "symbols": list(symbols)}
             return {**data, "elements": list(elements), "origin": list(origin)}

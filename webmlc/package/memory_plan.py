@@ -19,6 +19,10 @@ Linear memory consists of the control area, the slot table, the scratch of each 
 constants and the arena. Constants that are used only at load, and the buffers derived from them,
 are at the start of the arena. They are placed first, with their lifetimes, so that later derived
 buffers and activations reuse the bytes of such a constant.
+
+A GPU has buffers of their own for the constants of every run, for those that only loading reads
+(freed afterwards), and for what is derived: one dispatch may not bind a buffer both for reading
+only and for writing.
 """
 
 from __future__ import annotations
@@ -289,7 +293,7 @@ def layout(
     sizes = {b.name: _bytes(b, symbols) for b in program.buffers if b.name in sized_names}
     stage_list = stages(program, manifest.results, program_device)
     spans = lifetimes(program, stage_list, device, program_device)
-    loading = load_lifetimes(manifest, program_device, device)
+    loading = load_lifetimes(manifest, program_device, device) if device == "wasm" else {}
     least = ALIGNMENT[device]
     intervals = {
         n: Interval(sizes[n], *span, weights_alignment(sizes[n], least), group=-1)
@@ -379,11 +383,11 @@ def load_lifetimes(
     is not an output.
     """
     program = manifest.programs[program_device]
-    once = {i for run in program.runs if run.once for i in range(run.first, run.last)}
+    load_runs = [run for run in program.runs if run.once and run.device == device]
+    once = {i for run in load_runs for i in range(run.first, run.last)}
     outputs = set(manifest.results)
     tensors = Counter(buffer.tensor for buffer in program.buffers)
-    loads_here = once and device == "wasm"
-    placed = used_on(program, device, program_device) if loads_here else frozenset()
+    placed = used_on(program, device, program_device) if once else frozenset()
     end = len(program.steps)
     users: defaultdict[str, list[int]] = defaultdict(list)
     for i, step in enumerate(program.steps):
@@ -404,18 +408,19 @@ def load_lifetimes(
 
 
 def place_constants(
-    manifest: Manifest, program_device: Device, device: Device, base: int
+    manifest: Manifest, program_device: Device, device: Device, base: int, at_load: bool = False
 ) -> tuple[dict[str, int], int]:
-    """Place the constants that `device` needs in every run, in the order of the weights files.
+    """Place the constants that `device` needs in every run, in the order of the weights files; with
+    `at_load`, those that only loading reads.
 
     Returns the address of each constant, and the end of the last one.
     """
     program = manifest.programs[program_device]
-    resident = used_on(program, device, program_device)
-    resident -= load_lifetimes(manifest, program_device, device).keys()
+    loading = load_lifetimes(manifest, program_device, device).keys()
+    names = loading if at_load else used_on(program, device, program_device) - loading
     owners: dict[str, list[str]] = {}
     for buffer in program.buffers:
-        if buffer.tensor is not None and buffer.name in resident:
+        if buffer.tensor is not None and buffer.name in names:
             owners.setdefault(buffer.tensor, []).append(buffer.name)
     addresses: dict[str, int] = {}
     for file in manifest.weights:
@@ -425,6 +430,21 @@ def place_constants(
                 addresses.update(dict.fromkeys(owners[tensor], base))
                 base = align(base + max(end - begin, 1), CONSTANT_ALIGNMENT)
     return addresses, base
+
+
+def place_derived(manifest: Manifest, program_device: Device) -> tuple[dict[str, int], int]:
+    """Place the derived buffers of a GPU one after another.
+
+    Returns the address of each, and the end of the last one.
+    """
+    loading = load_lifetimes(manifest, program_device, "webgpu")
+    addresses: dict[str, int] = {}
+    end = 0
+    for buffer in manifest.programs[program_device].buffers:
+        if buffer.kind == "derived" and buffer.name in loading:
+            addresses[buffer.name] = end
+            end = align(end + max(evaluate_size(buffer.bytes, {}), 1), CONSTANT_ALIGNMENT)
+    return addresses, end
 
 
 def weights_alignment(size: int, least: int) -> int:

@@ -136,7 +136,8 @@ def module_calls(
 def program_parts(module: Module) -> ProgramParts:
     """Convert a lowered module to a program: the steps of `main` and of the functions that it runs.
 
-    Steps on the CPU that depend on constants only come first: they run once, at load.
+    Steps that depend on constants only come first: they run once, at load. In a program that uses
+    both devices, these are steps of the GPU.
     """
     load_nodes = _load_nodes(module)
     derived = {v for node in load_nodes for v in node.outputs}
@@ -157,16 +158,18 @@ def program_parts(module: Module) -> ProgramParts:
 
 
 def _load_nodes(module: Module) -> list[Node]:
-    """The kernel calls and views of a CPU program that depend only on constants and on each other:
-    those of `main`, then those of the functions that it runs.
+    """The kernel calls and views that depend only on constants and on each other: those of `main`,
+    then those of the functions that it runs.
 
-    They do not depend on symbols either. Values whose buffers a run writes again are excluded.
+    They do not depend on symbols either. Values whose buffers a run writes again are excluded. If
+    some kernels run on the GPU, so are those that the CPU computes or reads: derived buffers stay
+    where they are.
     """
     functions = (module.main, *(f for f in module.functions.values() if f is not module.main))
     calls = [node for f in functions for node in f.nodes if node.op == "call_kernel"]
-    if any(_device(node) != "wasm" for node in calls):
-        return []
     rewritten = _rewritten_values(functions, module.states)
+    if any(_device(node) != "wasm" for node in calls):
+        rewritten |= _values_off_gpu(functions)
     nodes: list[Node] = []
     for function in functions:
         constants = set(function.constants)
@@ -178,6 +181,19 @@ def _load_nodes(module: Module) -> list[Node]:
                 nodes.append(node)
                 constants.update(node.outputs)
     return nodes
+
+
+def _values_off_gpu(functions: Sequence[Function]) -> set[str]:
+    """The values that the CPU or the host computes or reads, themselves or through views."""
+    values = {value for function in functions for value in function.outputs}
+    for node in (node for function in functions for node in function.nodes):
+        is_on_gpu = node.op == "call_kernel" and _device(node) == "webgpu"
+        if not is_on_gpu and node.op != "View":
+            values.update((*node.inputs, *node.outputs))
+    for node in (node for function in functions for node in reversed(function.nodes)):
+        if node.op == "View" and values & {*node.outputs}:
+            values.update(node.inputs)
+    return values
 
 
 def _rewritten_values(functions: Sequence[Function], states: Sequence[str]) -> set[str]:
