@@ -1,7 +1,8 @@
 """Matrix products over packed right operands.
 
 In: a matrix product of ONNX. Out: `webmlc.MatMul`, whose right operand is packed `[N/8][K][8]`: at
-build if it is constant, else by a `Pack` in every run; and its bias.
+build if it is constant, else by a `Pack` in every run; and its bias. Constant halves are packed as
+halves, and widened afterwards.
 
     %y = Gemm(%x, %w, %b)  ->  %y.sum = webmlc.MatMul(%x, %y.packed); %y = Add(%y.sum, %b)
 """
@@ -14,14 +15,18 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import MAX_BINDING_BYTES
 from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Array, Node
+from webmlc.graph.ir import Array, Node, producers
 from webmlc.graph.layout.integer_layouts import centred, less_zero_point, widened, zero_point
 from webmlc.graph.layout.layout_values import LayoutValues
 from webmlc.graph.layout.pack_weights import pack_matrix
 from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.operator import array_type
+from webmlc.graph.ops.quantise import number_of
 from webmlc.graph.ops.shapes import same
 
 _FLOAT: tuple[DType, ...] = (DType.float32,)
+_HALVES = (DType.float16, DType.bfloat16)
+"""The types of constant matrices that are packed as they are, and widened afterwards."""
 _WEIGHTS = (DType.int8, DType.int16)
 _LARGE_ROWS = 24
 """Rows of the left operand from which packing the right one in every run pays."""
@@ -37,11 +42,12 @@ def matrix_product(values: LayoutValues, node: Node) -> bool:
     build = Builder(node, values)
     packed, bias = f"{node.outputs[0]}.packed", node.inputs[2] if len(node.inputs) > 2 else ""
     product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
-    if right in values.constants and values.rank(right) == 2:
-        matrix = values.constants[right]
+    matrix = _constant_matrix(values, right)
+    if matrix is not None and matrix.ndim == 2:
         if node.op == "Gemm":
             matrix = matrix.T if node.attributes.get("transB", 0) else matrix
-            matrix = matrix * np.float32(node.attributes.get("alpha", 1.0))
+            if (alpha := node.attributes.get("alpha", 1.0)) != 1:
+                matrix = matrix * np.float32(alpha)
         _constant_product(values, node, matrix, packed, product)
     elif _is_large(values, node):
         columns = values.types[node.outputs[0]].shape[-1]
@@ -84,13 +90,30 @@ def integer_matrix_product(values: LayoutValues, node: Node) -> bool:
 def _is_packable(values: LayoutValues, node: Node) -> bool:
     """True for a product of floats, or of floats with constant small integers, of matrices."""
     left, right = node.inputs[:2]
-    is_constant = right in values.constants
+    types = values.types[left].dtype, values.types[right].dtype
+    is_constant = _constant_matrix(values, right) is not None
+    is_plain = is_constant and values.rank(right) <= 2 and not node.attributes.get("transA", 0)
+    if types[0] in _HALVES:
+        has_scales = any(node.attributes.get(name, 1.0) != 1 for name in ("alpha", "beta"))
+        is_plain = is_plain and types[0] == types[1] and not has_scales
+        return is_plain and _are_matrices(values, node)
     # `compute_in_integers` multiplies by small integers, and scales the product afterwards.
     right_types = (*_FLOAT, *_WEIGHTS) if is_constant and node.op == "MatMul" else _FLOAT
-    if values.types[left].dtype not in _FLOAT or values.types[right].dtype not in right_types:
+    if types[0] not in _FLOAT or types[1] not in right_types:
         return False
-    is_plain = is_constant and values.rank(right) <= 2 and not node.attributes.get("transA", 0)
     return _are_matrices(values, node) and (node.op == "MatMul" or is_plain)
+
+
+def _constant_matrix(values: LayoutValues, value: str) -> Array | None:
+    """A constant, or the halves that a Cast to float32 widens to a value."""
+    if value in values.constants:
+        return values.constants[value]
+    maker = producers(values.source).get(value)
+    if maker is None or (maker.domain, maker.op) != ("", "Cast"):
+        return None
+    halves = values.constants.get(maker.inputs[0])
+    is_half = halves is not None and array_type(halves).dtype in _HALVES
+    return halves if is_half and values.types[value].dtype is DType.float32 else None
 
 
 def _are_matrices(values: LayoutValues, node: Node) -> bool:
@@ -105,14 +128,19 @@ def _constant_product(
     """Write the product with a constant matrix, in parts where a GPU could not bind it at once."""
     left, panels = values.nchw(node.inputs[0]), pack_matrix(matrix)
     build = Builder(node, values)
-    at_once = max(MAX_BINDING_BYTES // panels[0].nbytes, 1)
+    is_half = array_type(panels).dtype in _HALVES
+    panel_bytes = panels[0].nbytes * (2 if is_half else 1)  # halves are widened at load
+    at_once = max(MAX_BINDING_BYTES // panel_bytes, 1)
     starts = range(0, len(panels), at_once)
     parts = []
     for start in starts:
         part = panels[start : start + at_once]
         suffix = f".{start}" if len(starts) > 1 else ""
         columns = const(min(len(part) * PACK, matrix.shape[1] - start * PACK))
-        operands = (left, build.constant(part, name=f"{packed}{suffix}"))
+        right = build.constant(part, name=f"{packed}{suffix}")
+        if is_half and values.types[left].dtype not in _HALVES:
+            right = build("Cast", right, output=f"{right}.wide", to=number_of(DType.float32))
+        operands = (left, right)
         parts.append(f"{product}{suffix}")
         build("MatMul", *operands, output=parts[-1], domain="webmlc", columns=columns)
     if len(parts) > 1:

@@ -6,9 +6,8 @@ on constants only is folded. before → after (%w is float16):
     %v = Cast(%w)                  const %v, float32
     %y = MatMul(%x, %v)      →     %y = MatMul(%x, %v)
 
-A program on the CPU keeps the Casts: they run once, at load, and halve the download. A program on
-the GPU has no steps at load, so that it would compute them in every run (`target/webgpu/target.py`
-says when that is too often).
+Programs keep such Casts otherwise: they run once, at load, and halve the download. A pass that
+reads the numbers of a constant needs them as float32.
 """
 
 from __future__ import annotations

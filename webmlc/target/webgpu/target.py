@@ -13,9 +13,7 @@ from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_large_constants import split_large_constants
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
-from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS
 from webmlc.graph.quantise.use_float_products import use_float_products
-from webmlc.graph.simplify.widen_constants import widen_constants
 from webmlc.loops.kernel_form import GPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.target.factor_reductions import factor_reductions, reduction_alternatives
@@ -28,7 +26,6 @@ from webmlc.target.webgpu.lowering import lowering
 def webgpu_target(limits: FusionLimits) -> Target:
     """The target for devices with these limits."""
     to_kernels: tuple[ModulePass, ...] = (
-        ("widen constants", _widen_constants_of_sessions),
         ("use float products", use_float_products),
         ("use attention", partial(use_attention, operands="plain")),
         ("split operands", partial(split_operands, limits=limits)),
@@ -58,14 +55,6 @@ def webgpu_target(limits: FusionLimits) -> Target:
         alternatives=alternatives,
         lowering=lowering,
     )
-
-
-def _widen_constants_of_sessions(module: Module) -> Module:
-    """Store halves as float32 if the program runs once a token or chunk: it would widen all of them
-    each time. Other programs keep their smaller download.
-    """
-    has_sessions = module.length or module.capacity or module.state_ports
-    return widen_constants(module, QUANTISED_CONSTANTS) if has_sessions else module
 
 
 WEBGPU = webgpu_target(
