@@ -7,6 +7,7 @@
 
 import { arrayOf } from "./dtypes.js";
 import { shapeOf } from "./manifest.js";
+import { hasStates } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -25,13 +26,14 @@ const TYPICAL_SIDE = 224; // of an image
 const TYPICAL_PICTURE = [480, 640]; // of pixels of the page
 
 /**
- * Open the model on the faster device. Without a hardware GPU, or a storage in which to remember it, nothing is measured.
+ * Open the model on the faster device. Nothing is measured without a hardware GPU, without a storage in which to remember it, and for
+ * models with states.
  * @param {Base} base
  * @param {Manifest} manifest
  * @param {Open} open
  */
 export async function openFastest(base, manifest, open) {
-  const storage = pageStorage();
+  const storage = hasStates(manifest) ? null : pageStorage(); // how long a prompt is, no sample says
   const { findAdapter } = await base.adapter();
   const adapter = storage && (await findAdapter(true).catch(() => null));
   if (!storage || !adapter || manifest.weights.bytes > MOST_BYTES) return (await open("auto")).model;

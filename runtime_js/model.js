@@ -35,7 +35,7 @@ import { fetchFile } from "./weights.js";
  * }} Loaded  `overlaps` says that the device executes runs in order, so that one may start before the last has ended
  */
 
-const MOST_IN_FLIGHT = 3; // runs that overlap: while one is read back, the GPU has another, and the next one is encoded
+const IN_FLIGHT = 3; // runs that overlap: while one is read back, the GPU has another, and the next one is encoded
 
 /** Free the resources of a program. @param {Executors} executors */
 export function dispose(executors) {
@@ -133,7 +133,7 @@ export class Model {
     const ports = options ? chosenOutputs(this.#manifest.outputs, options) : this.#manifest.outputs;
     const { results = {}, signal } = options ?? {};
     const overlaps = this.#loaded.overlaps && !states && !this.#trapped;
-    const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? MOST_IN_FLIGHT : 1);
+    const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? IN_FLIGHT : 1);
     const feeds = startsNow && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
     const task = async () => {
       const { symbols, values, claims, onGpu } = await this.#execute(feeds, { ports, states, signal, results });
@@ -341,7 +341,7 @@ export class Model {
         this.#wake();
       }
     };
-    const others = overlaps ? MOST_IN_FLIGHT - 1 : 0;
+    const others = overlaps ? IN_FLIGHT - 1 : 0;
     const turn = async () => {
       while (this.#inFlight > others) await new Promise((resolve) => (this.#wake = () => resolve(null)));
     };

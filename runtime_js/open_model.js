@@ -6,7 +6,7 @@ import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
 import { here, isNode, sharingObstacle } from "./platform.js";
-import { hasStates, neededFiles } from "./sizes.js";
+import { neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
@@ -44,7 +44,7 @@ export function folderAt(url) {
  * @param {LoadOptions} options
  * @param {(manifest: Manifest, base: Base) => void} [onManifest]  called before the download of the weights, with the base that keeps files
  */
-export async function openModel(base, { keepFiles = false, ...options }, onManifest) {
+export async function openModel(base, { keepFiles, ...options }, onManifest) {
   const open = (/** @type {Base} */ from) => openFrom(from, options, onManifest);
   return keepFiles ? (await base.fileCache()).withKeptFiles(base, open) : open(base);
 }
@@ -60,7 +60,8 @@ async function openFrom(base, { device = "auto", threads, variant, inlineMillise
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
   };
-  const gpu = typeof device === "object" && "createBuffer" in device ? device : null;
+  /** @type {GPUDevice | null} */
+  const gpu = /** @type {any} */ (device)?.createBuffer ? /** @type {any} */ (device) : null;
   const kind = gpu ? "webgpu" : /** @type {"auto" | Device} */ (device);
   expect(["auto", "wasm", "webgpu"].includes(kind), { device }, '"auto", "wasm", "webgpu" or a GPUDevice');
   expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
@@ -84,8 +85,7 @@ async function openFrom(base, { device = "auto", threads, variant, inlineMillise
       return { model, explain: (/** @type {string} */ text) => void (loaded.deviceReason = choice.reason = text) };
     };
     const { wasm, webgpu } = manifest.programs;
-    const isMeasured = kind === "auto" && wasm && webgpu && !hasStates(manifest);
-    const model = isMeasured ? await (await base.fastestDevice()).openFastest(base, manifest, open) : (await open(kind)).model;
+    const model = kind === "auto" && wasm && webgpu ? await (await base.fastestDevice()).openFastest(base, manifest, open) : (await open(kind)).model;
     return typedValues ? await withValues(base, model, typedValues) : model;
   } catch (error) {
     cpu?.dispose();
@@ -171,17 +171,12 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
   /** @type {Parameters<NonNullable<LoadOptions["onProgress"]>>[0]} */
   const progress = { loaded: 0, total: download };
   let hasFailed = false;
-  const report = () => {
+  const report = (/** @type {Partial<typeof progress>} */ change) => {
+    Object.assign(progress, change);
     if (!hasFailed) options.onProgress?.({ ...progress });
   };
-  const onBytes = (/** @type {number} */ bytes) => {
-    progress.loaded += bytes;
-    report();
-  };
-  const onPipeline = (/** @type {number} */ compiled, /** @type {number} */ total) => {
-    progress.pipelines = { compiled, total };
-    report();
-  };
+  const onBytes = (/** @type {number} */ bytes) => report({ loaded: progress.loaded + bytes });
+  const onPipeline = (/** @type {number} */ compiled, /** @type {number} */ total) => report({ pipelines: { compiled, total } });
   /** @type {Executors} */
   const executors = {};
   const tasks = [];
