@@ -57,6 +57,13 @@ def test_what_made_one_kernel_faster_is_tried_first_on_others() -> None:
     assert FAST not in [built.values for built in second.propose([FAST])]
 
 
+def test_a_hint_of_two_kernels_is_tried_once() -> None:
+    worker = MadeUp(milliseconds, identity)
+    _, (_, second) = searched(worker)
+    proposed = [dict(built.values) for built in second.propose([FAST, dict(FAST)])]
+    assert proposed.count(dict(FAST)) == 1
+
+
 def test_half_of_a_trial_is_the_strategys() -> None:
     worker = MadeUp(milliseconds, identity)
     _, (_, second) = searched(worker)

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 
 from webmlc.schedule.rules.space import Values, changes
 from webmlc.target.kernel_work import KernelWork
-from webmlc.tune.outcomes import Limit, limit_of, outcomes_of, work_of
-from webmlc.tune.task_search import TaskSearch
+from webmlc.tune.outcomes import Limit, Outcome, limit_of, work_of
+from webmlc.tune.task_search import HINTS, WORTHWHILE, TaskSearch
 
 LEAST_HEADROOM = 0.1
 """The share of a kernel's time that a search can always hope to save: another kernel of the model
 sets the limit, which may not be the machine's (chosen by hand)."""
+MOST_SOURCES = 2 * HINTS
+"""The kernels whose changes are tried on another one, at most: some do not fit its space."""
 
 
 class Priorities:
@@ -28,12 +31,23 @@ class Priorities:
 
     def __init__(self) -> None:
         self._works: dict[tuple[str, str], KernelWork] = {}
+        self._limits: dict[tuple[str, int], Limit] = {}
 
     def first(self, waiting: Iterable[TaskSearch], searches: Sequence[TaskSearch]) -> TaskSearch:
         """The search that comes next, of those that wait for a trial."""
-        measured = [s for s in outcomes_of(searches) if s.default_ms > 0]
-        limit = limit_of([(outcome, self._work(outcome.search)) for outcome in measured])
+        limit = self._limit(searches)
         return max(waiting, key=lambda s: self._headroom(s, limit) / (1 + s.trials) ** 2)
+
+    def _limit(self, searches: Sequence[TaskSearch]) -> Limit:
+        """The limit of a platform, of the kernels that were measured so far. A cluster asks for it
+        thousands of times.
+        """
+        measured = [s for s in searches if not math.isnan(s.control_ms)]
+        key = searches[0].platform.key, len(measured)
+        if key not in self._limits:
+            outcomes = [Outcome(s, s.control_ms, 1.0, s.control.values) for s in measured]
+            self._limits[key] = limit_of([(o, self._work(o.search)) for o in outcomes])
+        return self._limits[key]
 
     def _headroom(self, search: TaskSearch, limit: Limit) -> float:
         """The milliseconds that a run of the model could save in a kernel."""
@@ -54,14 +68,15 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> list[Values]:
     """What made other kernels of a search's rule faster, as members of its space: the changes that
     save a run of the model most come first.
     """
-    rule, space = search.task.match.rule.name, search.task.match.space().without_proofs()
-    others = [s for s in searches if s is not search and s.task.match.rule.name == rule]
+    rule = search.task.match.rule.name
+    faster = [s for s in searches if s is not search and s.best < WORTHWHILE]
+    others = [s for s in faster if s.task.match.rule.name == rule]
     members: list[Values] = []
-    for other in sorted(others, key=_saved_ms, reverse=True):
+    for other in nlargest(MOST_SOURCES, others, key=_saved_ms):
         values = other.best_values
         if values is not None:
             members.append({**search.control.values, **changes(other.control.values, values)})
-    return [values for values in members if values in space]
+    return [values for values in members if values in search.space]
 
 
 def _saved_ms(search: TaskSearch) -> float:

@@ -349,7 +349,7 @@ class Search:
             )
         else:
             strategy = STRATEGIES[name](space, seed)
-        search = TaskSearch(task, platform, strategy, control, self.options, self.builder)
+        search = TaskSearch(task, platform, space, strategy, control, self.options, self.builder)
         if self.options.cold:
             (first,) = search.build([next(space.members())])
             assert first is not None

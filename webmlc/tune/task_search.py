@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.schedule.rules.space import Values, changes
+from webmlc.schedule.rules.space import Space, Values, changes
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate
 from webmlc.tune.model_search import ModelSearch
@@ -69,14 +69,15 @@ class Options:
 class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
-    `ratios` holds the relative time of each text of code (`None`: disqualified), `reasons` why a
-    text is disqualified. `best` is the lowest ratio, and `curve` what it was after each
-    measurement. `failure` says why not even the default schedule could be measured. `confirmed` are
-    the parameters that a build gets, and their relative time.
+    `space` holds the members that it may try. `ratios` holds the relative time of each text of code
+    (`None`: disqualified), `reasons` why a text is disqualified. `best` is the lowest ratio, and
+    `curve` what it was after each measurement. `failure` says why not even the default schedule
+    could be measured. `confirmed` are the parameters that a build gets, and their relative time.
     """
 
     task: Task
     platform: Platform
+    space: Space
     strategy: Strategy
     control: Candidate
     options: Options
@@ -135,8 +136,8 @@ class TaskSearch:
             return self.retries.pop()
         count = min(BATCH, self.options.measurements - self.measured)
         fresh: dict[str, Candidate] = {}
-        unknown = [values for values in hints if identity(values) not in self.built]
-        self._add_fresh(unknown[: min(HINTS, count)], fresh)
+        unknown = {identity(v): v for v in hints if identity(v) not in self.built}
+        self._add_fresh([*unknown.values()][: min(HINTS, count)], fresh)
         for _ in range(PROPOSALS):
             if len(fresh) >= count:
                 break
@@ -153,7 +154,9 @@ class TaskSearch:
         """Add the code of some members that was not measured yet. The strategy is told the times of
         the others.
         """
-        for values, built in zip(members, self.build(members), strict=True):
+        self.build(members)
+        for values in members:
+            built = self.built[identity(values)]
             if built is None:
                 self.strategy.tell(values, None)
             elif built.text in self.ratios:
