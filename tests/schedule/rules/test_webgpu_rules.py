@@ -11,7 +11,8 @@ import pytest
 
 from tests.schedule.rules import kernels as k
 from tests.target.webgpu import gpu
-from webmlc.core.machine import WEBGPU
+from webmlc.core.machine import MAX_WORKGROUP_BYTES, WEBGPU
+from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
@@ -36,6 +37,7 @@ CASES: dict[str, Case] = {
     "matmul, one row, divided": ("contraction", k.matmul(1, 40, 320), {}),
     "matmul, divided, odd parts": ("contraction", k.matmul(6, 8, 105), {}),
     "conv 3x3, divided": ("contraction", k.convolution(7, 7, 24, 16, 3), {}),
+    "conv 3x3, divided, few channels": ("contraction", k.convolution(16, 16, 32, 16, 3), {}),
     "conv 1x1 stride 2, batch, divided": ("contraction", k.convolution(5, 6, 96, 16, 1, 2, 2), {}),
     "conv 3x3, divided, symbolic batch": (
         "contraction",
@@ -166,3 +168,6 @@ def test_workgroups_fit_the_default_limits(case: Case) -> None:
     shader = emit_shaders({"kernel": lowered})
     size = shader.text.split("@workgroup_size(")[1].split(")")[0]
     assert np.prod([int(s) for s in size.split(",")]) <= 256
+    shared = (buffer for buffer in lowered.allocations if buffer.scope == "shared")
+    sizes = dict.fromkeys((s.name for s in lowered.symbols), 1)
+    assert sum(buffer_bytes(buffer, sizes) for buffer in shared) <= MAX_WORKGROUP_BYTES

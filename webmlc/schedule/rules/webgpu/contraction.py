@@ -85,7 +85,9 @@ class Facts:
     `columns`: those along the last axis; `are_rows_adjacent`: whether rows are one axis in memory,
     so that primitives can tell tiles apart; `results`: elements of the result with each symbol as
     1; `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
-    symbolic; `can_share`: whether primitives let threads divide the reduction.
+    symbolic; `row_length`: rows along the last of several axes, `None` if there is one axis (a
+    workgroup with more of them would have gaps in its memory); `can_share`: whether primitives let
+    threads divide the reduction.
     """
 
     function: LoopFunction
@@ -97,6 +99,7 @@ class Facts:
     depth: Expr
     steps: int
     lanes: int
+    row_length: int | None = None
     can_share: bool = True
 
 
@@ -145,6 +148,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         simplify(schedule.extent(nest.reduced[-1])),
         size_of([schedule.extent(loop) for loop in nest.reduced]) or 0,
         machine.lanes,
+        _row_length(roles),
     )
     if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):
         facts = replace(facts, can_share=False)
@@ -255,6 +259,8 @@ def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int
     column_count = as_int(facts.columns)
     if column_count is None or parts > workgroup or not facts.can_share:
         return False
+    if facts.row_length is not None and rows > facts.row_length:
+        return False
     sum_bytes = workgroup * rows * columns * SUM_BYTES
     are_whole = row_count % rows == 0 and column_count % columns == 0
     return are_whole and sum_bytes <= MAX_WORKGROUP_BYTES
@@ -280,6 +286,12 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     return schedule
 
 
+def _row_length(roles: Contraction) -> int | None:
+    """The rows along the last of several axes of rows; `None` if there is only one."""
+    live = [axis.extent for axis in roles.rows if as_int(axis.extent) != 1]
+    return (as_int(live[-1]) or 1) if len(live) > 1 else None
+
+
 def multiple_of(extent: Expr) -> int:
     """The largest literal that divides an extent of one term: 196 for 196 · n."""
     sums = terms(simplify(extent))
@@ -292,7 +304,8 @@ def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
     tiles = parameters.workgroup // parts
     across = divisors((as_int(facts.columns) or 1) // columns, min(tiles, parameters.across))[-1]
     row_count = 1 if facts.rows is None else multiple_of(facts.rows)
-    down = divisors(row_count // rows, tiles // across)[-1]
+    length = row_count if facts.row_length is None else facts.row_length
+    down = divisors(row_count // rows, max(1, min(tiles // across, length // rows)))[-1]
     return Sharing(parts, down, across, rows, columns, parameters.steps, parameters.body)
 
 
