@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, select
+from webmlc.core.expr import Expr, select, widest
 from webmlc.core.rewrite import rewrite, walk
 
 Row = tuple[float, ...]
@@ -43,7 +43,7 @@ class Combination(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        self._seal(widest(self.children()))
 
     def _key(self) -> tuple[object, ...]:
         return (self.matrix, self.row, self.values)

@@ -13,6 +13,7 @@ nodes are `Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from operator import attrgetter, is_
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
@@ -21,36 +22,15 @@ Number = int | float | bool
 
 
 class Expr:
-    """The base of all expressions. `dtype` is the element type, `lanes` the vector width."""
+    """The base of all expressions. `dtype` is the element type, and `lanes` the number of elements
+    in the value: 1 for a scalar.
+    """
 
-    __slots__ = ("_lanes", "_twin")
+    __slots__ = ("_twin", "lanes")
     dtype: DType
+    lanes: int
     _hash: int
-    _lanes: int
     _twin: Expr
-
-    @property
-    def lanes(self) -> int:
-        """The number of elements in the value: 1 for a scalar."""
-        try:
-            return self._lanes
-        except AttributeError:  # not computed yet
-            stack: list[Expr] = [self]
-            while stack:
-                node = stack[-1]
-                waiting = [child for child in node.children() if child._lacks_lanes]
-                if waiting:
-                    stack.extend(waiting)
-                    continue
-                stack.pop()
-                lanes = max((child.lanes for child in node.children()), default=1)
-                object.__setattr__(node, "_lanes", lanes)
-            return self._lanes
-
-    @property
-    def _lacks_lanes(self) -> bool:
-        """True if `lanes` depends on the children and is not computed yet."""
-        return type(self).lanes is Expr.lanes and not hasattr(self, "_lanes")
 
     def children(self) -> tuple[Expr, ...]:
         """The sub-expressions, in order."""
@@ -65,8 +45,9 @@ class Expr:
         """The fields that decide whether this node equals another of its class."""
         return tuple(getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
 
-    def _seal(self) -> None:
-        """Compute the hash once, from the hashes of the children."""
+    def _seal(self, lanes: int = 1) -> None:
+        """Keep the number of lanes, and the hash, which the hashes of the children make."""
+        _SET_LANES(self, lanes)
         object.__setattr__(self, "_hash", hash((type(self).__name__, *self._key())))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -81,8 +62,11 @@ class Expr:
             return True
         if type(self) is not type(other) or self._hash != other._hash:
             return False
-        if not self.children():
+        mine, theirs = self.children(), other.children()
+        if not mine:
             return self._key() == other._key()
+        if all(map(is_, mine, theirs)) and self._key() == other._key():
+            return True  # most equal nodes share their children
         return _twin(self) is _twin(other) or _same(self, other)
 
     def __ne__(self, other: object) -> bool:
@@ -162,6 +146,20 @@ class Expr:
         from webmlc.core.expr_text import print_expr
 
         return print_expr(self)
+
+
+_SET_LANES = vars(Expr)["lanes"].__set__
+"""Sets the slot of a frozen node. Faster than `object.__setattr__`, which looks the slot up."""
+_HASH = attrgetter("_hash")
+
+
+def widest(children: tuple[Expr, ...]) -> int:
+    """The most lanes of some expressions: those of what is computed from them."""
+    lanes = 1
+    for child in children:
+        if child.lanes > lanes:
+            lanes = child.lanes
+    return lanes
 
 
 def _same(a: Expr, b: Expr) -> bool:
@@ -254,7 +252,9 @@ class Call(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        args = self.args
+        _SET_LANES(self, widest(args))
+        _SET_HASH(self, hash((self.op, self.dtype, *map(_HASH, args))))  # most nodes are calls
 
     def _key(self) -> tuple[object, ...]:
         return (self.op, self.args, self.dtype)
@@ -266,6 +266,9 @@ class Call(Expr):
         return Call(self.op, children, self.dtype)
 
 
+_SET_HASH = vars(Call)["_hash"].__set__
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(Expr):
     """A numeric conversion, as numpy's `astype`."""
@@ -275,7 +278,7 @@ class Cast(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        self._seal(self.value.lanes)
 
     def _key(self) -> tuple[object, ...]:
         return (self.value, self.dtype)
@@ -296,7 +299,7 @@ class Bitcast(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        self._seal(self.value.lanes)
 
     def _key(self) -> tuple[object, ...]:
         return (self.value, self.dtype)
@@ -318,7 +321,7 @@ class Ramp(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        self._seal(self.width)
 
     def _key(self) -> tuple[object, ...]:
         return (self.base, self.stride, self.width)
@@ -326,10 +329,6 @@ class Ramp(Expr):
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return self.base.dtype
-
-    @property
-    def lanes(self) -> int:
-        return self.width
 
     def children(self) -> tuple[Expr, ...]:
         return (self.base, self.stride)
@@ -347,7 +346,7 @@ class Broadcast(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        self._seal(self.width)
 
     def _key(self) -> tuple[object, ...]:
         return (self.value, self.width)
@@ -355,10 +354,6 @@ class Broadcast(Expr):
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return self.value.dtype
-
-    @property
-    def lanes(self) -> int:
-        return self.width
 
     def children(self) -> tuple[Expr, ...]:
         return (self.value,)
@@ -425,26 +420,31 @@ def _as_expressions(operands: tuple[Operand, ...]) -> tuple[Expr, ...]:
 
 def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
     """Fold `a op b` of index type if both are literals or one is a neutral element."""
-    if not isinstance(b, Const) and not isinstance(a, Const):
+    x = a.value if isinstance(a, Const) else None
+    y = b.value if isinstance(b, Const) else None
+    if x is None and y is None:
         return None
-    match op, a, b:
-        case (("floordiv" | "floormod" | "truncdiv" | "truncmod"), _, Const(value=0)):
-            return None
-        case _, Const(value=x), Const(value=y) if SCALAR_OPERATORS[op].result == "same":
-            return Const(int(SCALAR_OPERATORS[op].meaning(x, y)))
-        case "add", Const(value=0), _:
-            return b
-        case (("add" | "sub"), _, Const(value=0)):
-            return a
-        case "mul", Const(value=1), _:
-            return b
-        case (("mul" | "floordiv"), _, Const(value=1)):
-            return a
-        case "mul", (Const(value=0) as zero), _:
-            return zero
-        case "mul", _, (Const(value=0) as zero):
-            return zero
+    if y == 0 and op in _DIVISIONS:
+        return None
+    if x is not None and y is not None:
+        row = SCALAR_OPERATORS[op]
+        return Const(int(row.meaning(x, y))) if row.result == "same" else None
+    match op:
+        case "add":
+            return b if x == 0 else a if y == 0 else None
+        case "sub":
+            return a if y == 0 else None
+        case "mul":
+            if x == 0 or y == 1:
+                return a
+            return b if y == 0 or x == 1 else None
+        case "floordiv":
+            return a if y == 1 else None
     return None
+
+
+_DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+"""The operators whose results by 0 do not fold."""
 
 
 def minimum(a: Operand, b: Operand) -> Expr:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, wraps
+from operator import is_
 from typing import Any, TypeVar
 
 from webmlc.core.dtypes import INDEX
@@ -114,7 +115,23 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
 
     `rule` receives each node with its rewritten children, and returns a replacement or `None`.
     """
-    results: dict[int, Expr] = {}  # by identity: hashing every node would cost more than it saves
+    return _rewrite(root, rule, {})
+
+
+def rewriter(rule: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
+    """Return a function that rewrites the expressions of one function or statement.
+
+    A node that several of the expressions share is rewritten once, and its result is shared, too.
+    The rule must not depend on the place. The expressions must live as long as the function.
+    """
+    results: dict[int, Expr] = {}
+    return lambda root: _rewrite(root, rule, results)
+
+
+def _rewrite(root: Expr, rule: Callable[[Expr], Expr | None], results: dict[int, Expr]) -> Expr:
+    """Rewrite `root`. `results` holds the nodes that are rewritten already, by identity: hashing
+    every node would cost more than it saves.
+    """
     stack = [root]
     while stack:
         node = stack[-1]
@@ -129,10 +146,8 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
                 stack.extend(waiting)
                 continue
             new_children = tuple([results[id(child)] for child in children])
-            for a, b in zip(new_children, children, strict=True):
-                if a is not b:
-                    rebuilt = node.rebuild(new_children)
-                    break
+            if not all(map(is_, new_children, children)):
+                rebuilt = node.rebuild(new_children)
         stack.pop()
         result = rule(rebuilt)
         results[id(node)] = rebuilt if result is None else result
@@ -190,14 +205,31 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
 
     A sub-expression without any of the variables stays the same object.
     """
-    if isinstance(root, Var):
-        return mapping.get(root, root)
-    if not mapping or variables(root).isdisjoint(mapping):
-        return root
+    return substitution(mapping)(root)
+
+
+def substitution(mapping: Mapping[Var, Expr]) -> Callable[[Expr], Expr]:
+    """Return a function that substitutes in several expressions, as `rewriter` rewrites them."""
     results: dict[int, Expr] = {}
+
+    def replaced(root: Expr) -> Expr:
+        if isinstance(root, Var):
+            return mapping.get(root, root)
+        if not mapping or not root.children() or variables(root).isdisjoint(mapping):
+            return root
+        return _substitute(root, mapping, results)
+
+    return replaced
+
+
+def _substitute(root: Expr, mapping: Mapping[Var, Expr], results: dict[int, Expr]) -> Expr:
+    """Substitute in `root`. `results` holds the nodes that are finished already, by identity."""
     stack = [root]
     while stack:
         node = stack[-1]
+        if id(node) in results:
+            stack.pop()
+            continue
         children = node.children()
         if not children:
             stack.pop()
@@ -209,15 +241,12 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
             continue
         stack.pop()
         new_children = tuple([results[id(child)] for child in children])
-        for a, b in zip(new_children, children, strict=True):
-            if a is not b:
-                if isinstance(node, Call) and node.dtype == INDEX:
-                    results[id(node)] = call(node.op, *new_children)
-                else:
-                    results[id(node)] = node.rebuild(new_children)
-                break
-        else:
+        if all(map(is_, new_children, children)):
             results[id(node)] = node
+        elif isinstance(node, Call) and node.dtype == INDEX:
+            results[id(node)] = call(node.op, *new_children)
+        else:
+            results[id(node)] = node.rebuild(new_children)
     return results[id(root)]
 
 

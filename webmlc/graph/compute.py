@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int, widest
 from webmlc.core.rewrite import walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
@@ -128,7 +128,7 @@ class Read(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        self._seal(widest(self.indices))
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]

@@ -23,8 +23,8 @@ from typing import Literal
 
 from webmlc.core.combination import Combination
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Operand, Var, as_expr
-from webmlc.core.rewrite import rewrite, substitute, walk
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, widest
+from webmlc.core.rewrite import rewriter, substitution, walk
 
 Scope = Literal["global", "shared", "local"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
@@ -50,9 +50,9 @@ class Buffer:
     """
 
     name: str
-    shape: tuple[Expr, ...]
-    dtype: DType
-    scope: Scope = "global"
+    shape: tuple[Expr, ...] = field(hash=False)  # few buffers share a name: to hash it is enough
+    dtype: DType = field(hash=False)
+    scope: Scope = field(default="global", hash=False)
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Load:
         index = indices if isinstance(indices, tuple) else (indices,)
@@ -68,7 +68,7 @@ class Load(Expr):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal()
+        self._seal(widest(self.indices))
 
     def _key(self) -> tuple[object, ...]:
         return (self.buffer, self.indices)
@@ -345,7 +345,7 @@ def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
 
 def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     """Replace free variables in every expression of `root`."""
-    return map_expressions(root, lambda e: substitute(e, mapping)) if mapping else root
+    return map_expressions(root, substitution(mapping)) if mapping else root
 
 
 def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
@@ -363,7 +363,7 @@ def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
                 return replace(stmt, buffer=mapping[buffer])
         return None
 
-    return map_statements(map_expressions(root, lambda e: rewrite(e, load)), store)
+    return map_statements(map_expressions(root, rewriter(load)), store)
 
 
 def loads(root: Stmt) -> Iterator[Load]:

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from webmlc.core.affine import from_terms, terms
 from webmlc.core.expr import Const, Expr, Var, as_int
-from webmlc.core.rewrite import rewrite, variables
+from webmlc.core.rewrite import rewriter, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,
@@ -95,7 +95,7 @@ def _as_one_element(function: LoopFunction, buffer: Buffer) -> LoopFunction:
                 return Store(new, (Const(0),), value)
         return None
 
-    body = map_expressions(function.body, lambda e: rewrite(e, expression))
+    body = map_expressions(function.body, rewriter(expression))
     allocations = tuple(new if b == buffer else b for b in function.allocations)
     return replace(function, body=map_statements(body, statement), allocations=allocations)
 
@@ -248,7 +248,7 @@ def _rewrite(
             return replace(stmt, buffer=compact, indices=(offsets[stmt.indices],))
         return None
 
-    body = map_statements(map_expressions(function.body, lambda e: rewrite(e, load)), store)
+    body = map_statements(map_expressions(function.body, rewriter(load)), store)
     allocations = tuple(compact if b == buffer else b for b in function.allocations)
     return replace(function, body=body, allocations=allocations)
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, select
-from webmlc.core.rewrite import rewrite, variables, walk
+from webmlc.core.rewrite import rewrite, rewriter, variables, walk
 from webmlc.loops.ir import For, Load, LoopFunction, map_expressions, walk_statements
 
 _QUOTIENTS = frozenset({"floordiv", "truncdiv"})
@@ -39,7 +39,7 @@ def guard_division(function: LoopFunction) -> LoopFunction:
                     return _guarded(op, a, b)
         return None
 
-    return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, rule)))
+    return replace(function, body=map_expressions(function.body, rewriter(rule)))
 
 
 def guard_size(size: Expr) -> Expr:

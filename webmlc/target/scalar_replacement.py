@@ -19,7 +19,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from webmlc.core.expr import Const, Expr, Ramp, as_int
-from webmlc.core.rewrite import rewrite
+from webmlc.core.rewrite import rewriter
 from webmlc.loops.ir import (
     Buffer,
     Load,
@@ -117,4 +117,4 @@ def _use(body: Stmt, registers: dict[tuple[Buffer, Expr], Buffer]) -> Stmt:
                 return Store(register, register_index(register), value)
         return None
 
-    return map_statements(map_expressions(body, lambda e: rewrite(e, load)), store)
+    return map_statements(map_expressions(body, rewriter(load)), store)

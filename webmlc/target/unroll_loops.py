@@ -18,7 +18,7 @@ from webmlc.core.affine import canonical
 from webmlc.core.bounds import Ranges
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
-from webmlc.core.rewrite import rewrite, walk
+from webmlc.core.rewrite import rewriter, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     For,
@@ -52,7 +52,7 @@ def unroll_loops(function: LoopFunction) -> LoopFunction:
         return None
 
     body = map_statements(function.body, rule)
-    body = map_scoped(body, symbol_ranges(function), _tidy)
+    body = map_scoped(body, symbol_ranges(function), _Tidier().tidy)
     return replace(function, body=drop_trivial(body))
 
 
@@ -64,13 +64,32 @@ variables.
 """
 
 
-def _tidy(expr: Expr, ranges: Ranges) -> Expr:
-    """Fold the parts of an expression that unrolling made constant."""
-    if any(isinstance(n, Call) and n.op in _NEEDS_RANGES and _on_indices(n) for n in walk(expr)):
-        return simplify(expr, ranges)
-    if expr.dtype == INDEX and expr.lanes == 1 and isinstance(expr, Call):
-        return canonical(expr)
-    return rewrite(expr, _tidy_index)
+class _Tidier:
+    """Folds the parts of expressions that unrolling made constant. Copies share most nodes, so
+    it remembers them: `plain` are the identities of nodes that need no ranges.
+    """
+
+    def __init__(self) -> None:
+        self.fold = rewriter(_tidy_index)
+        self.plain: set[int] = set()
+
+    def tidy(self, expr: Expr, ranges: Ranges) -> Expr:
+        """Fold an expression of the function."""
+        if self.needs_ranges(expr):
+            return simplify(expr, ranges)
+        if expr.dtype == INDEX and expr.lanes == 1 and isinstance(expr, Call):
+            return canonical(expr)
+        return self.fold(expr)
+
+    def needs_ranges(self, expr: Expr) -> bool:
+        """True if some part of an expression folds only with the ranges of variables."""
+        nodes = []
+        for node in walk(expr, lambda n: id(n) not in self.plain):
+            if isinstance(node, Call) and node.op in _NEEDS_RANGES and _on_indices(node):
+                return True
+            nodes.append(id(node))
+        self.plain.update(nodes)
+        return False
 
 
 def _on_indices(node: Call) -> bool:
@@ -80,7 +99,7 @@ def _on_indices(node: Call) -> bool:
 
 def _tidy_index(node: Expr) -> Expr | None:
     match node:
-        case Load(buffer=buffer, indices=indices):
+        case Load(buffer=buffer, indices=indices) if any(isinstance(i, Call) for i in indices):
             return Load(buffer, tuple(canonical(i) if isinstance(i, Call) else i for i in indices))
         case Ramp(base=Call() as base, stride=stride, width=width):
             return Ramp(canonical(base), stride, width)

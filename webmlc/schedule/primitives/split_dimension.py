@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from webmlc.core.bounds import Interval
 from webmlc.core.expr import Const, Expr, Var, as_int
-from webmlc.core.rewrite import rewrite, substitute
+from webmlc.core.rewrite import rewriter, substitute
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Axis,
@@ -135,4 +135,4 @@ class _Split:
             return None
 
         over = map_expressions(stmt, lambda e: simplify(substitute(e, values), ranges))
-        return map_statements(map_expressions(over, lambda e: rewrite(e, load)), store)
+        return map_statements(map_expressions(over, rewriter(load)), store)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Expr, Var
-from webmlc.core.rewrite import rewrite, substitute
+from webmlc.core.rewrite import rewriter, substitute
 from webmlc.loops.ir import (
     Block,
     Buffer,
@@ -122,9 +122,7 @@ class _Writer:
                     return replace(stmt, var=renamed[stmt.var])
             return None
 
-        return map_statements(
-            map_expressions(implementation.body, lambda e: rewrite(e, load)), rule
-        )
+        return map_statements(map_expressions(implementation.body, rewriter(load)), rule)
 
     def access(
         self, buffer: Buffer, indices: tuple[Expr, ...], locals_: Mapping[Buffer, Buffer]

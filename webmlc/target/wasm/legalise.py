@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
-from webmlc.core.rewrite import rewrite, walk
+from webmlc.core.rewrite import rewrite, rewriter, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
@@ -51,7 +51,7 @@ def legalise(function: LoopFunction, dots: frozenset[str] = frozenset()) -> Loop
                 return word_of_bytes(args)
         return _rule(node)
 
-    return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, rule)))
+    return replace(function, body=map_expressions(function.body, rewriter(rule)))
 
 
 def _rule(node: Expr) -> Expr | None:

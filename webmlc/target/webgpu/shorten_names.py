@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Expr, Var
-from webmlc.core.rewrite import rewrite
+from webmlc.core.rewrite import rewriter
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -83,6 +83,6 @@ def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunc
                 return replace(stmt, buffer=buffers[buffer.name])
         return None
 
-    body = map_expressions(function.body, lambda e: rewrite(e, expression))
+    body = map_expressions(function.body, rewriter(expression))
     allocations = tuple(buffers.get(b.name, b) for b in function.allocations)
     return replace(function, body=map_statements(body, statement), allocations=allocations)

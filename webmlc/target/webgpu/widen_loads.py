@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import bounds
 from webmlc.core.expr import Broadcast, Const, Expr, Ramp, as_int
-from webmlc.core.rewrite import rewrite, walk
+from webmlc.core.rewrite import rewrite, rewriter, walk
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import (
     Buffer,
@@ -194,6 +194,6 @@ def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
                 return Seq(())
         return None
 
-    body = map_statements(map_expressions(function.body, lambda e: rewrite(e, load)), drop)
+    body = map_statements(map_expressions(function.body, rewriter(load)), drop)
     allocations = tuple(b for b in function.allocations if b.name not in values)
     return replace(function, body=body, allocations=allocations)
