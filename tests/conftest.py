@@ -1,10 +1,13 @@
 """What every test session does.
 
+Tests compile everything themselves: an entry of the cache of builds would hide what a kernel
+compiles to now, and tests leave the user's cache alone. Tests of the cache have one of their own.
 Properties are tested on the same examples every time, however busy the machine is. Every WGSL text
 that a test emits is compiled by naga and by Tint; the session ends with their number.
 """
 
 import gc
+import os
 from typing import Any
 
 import pytest
@@ -21,6 +24,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("repeatable")
+
+os.environ["WEBMLC_CACHE"] = "off"  # also of the processes that tests start
 
 DIGESTS = "compiled shaders"
 """The key under which a worker process of the session hands over what it compiled."""

@@ -58,7 +58,7 @@ def package_hashes(name: str) -> Hashes:
     with TemporaryDirectory() as folder:
         source, package = Path(folder) / f"{name}.onnx", Path(folder) / "package"
         onnx.save(make_model(name), source)
-        build(source, package, target="both")
+        build(source, package, target="both", cache=False)
         runtime = runtime_files().keys()
         contents = {
             path.name: path.read_bytes()

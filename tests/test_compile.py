@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 import webmlc
 from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError, UserError
-from webmlc.host.load import Model, read_manifest
+from webmlc.host.load import Model
+from webmlc.package.read_manifest import read_manifest
 
 pytestmark = pytest.mark.xdist_group("compile")  # one worker builds what the tests share
 

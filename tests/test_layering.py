@@ -1,7 +1,7 @@
 """Imports only point left: the folders are the pipeline, and this keeps them so.
 
     core < graph/ir < frontend < graph < loops < schedule < target < package < generate < host
-    < compile < report < tune < cli
+    < cached_build < compile < report < tune < cli
 
 The rooms of the graph are ordered, too (ROOMS): a pass imports from the rooms before its own. The
 operators of an algorithm are listed before the operator table, which holds them; the pass that
@@ -59,6 +59,7 @@ STAGES = (
     "webmlc.package",
     "webmlc.generate",  # text from logits: it knows models only as a protocol
     "webmlc.host",
+    "webmlc.cached_build",
     "webmlc.compile",
     "webmlc.report",  # what a build recorded, as a page
     "webmlc.tune",

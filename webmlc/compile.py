@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from webmlc.cached_build import CachedBuild, usable_cache
 from webmlc.core.errors import UserError
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.machine import RELAXED, SIMD128, Device
@@ -87,6 +88,7 @@ def build(
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     on_stage: Watcher | None = None,
+    cache: bool = True,
 ) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
 
@@ -108,6 +110,9 @@ def build(
     weights compute with float32 activations, not with int8 ones. The same model and arguments give
     the same bytes.
 
+    With `cache`, the package of an unchanged model in a file is the one that an earlier build wrote
+    (`cached_build`); a watcher then receives no stages.
+
     Raises:
     - `ModelError` if the model cannot be read;
     - `UnsupportedError`, which lists every unsupported node;
@@ -115,8 +120,22 @@ def build(
     - `PackageError` if a file in `out` that no build wrote would be replaced, unless `force`;
     - `UserError` for any other mistake of the caller.
     """
-    parts = compile_model(
-        export_source(model, example_inputs, dynamic_shapes),
+    options = {
+        "target": target,
+        "constants": constants or {},
+        "tokenizer": None if tokenizer is None else Path(tokenizer),
+        "emit_text": emit_text,
+        "exact": exact,
+        "state": state,
+        "quantise": quantise,
+        "context": context,
+        "algorithms": dict(algorithms or {}),
+    }
+    source = export_source(model, example_inputs, dynamic_shapes)
+    disk = usable_cache() if cache and choose is default_schedule else None
+    compile_source = partial(
+        compile_model,
+        source,
         target,
         constants=constants,
         inputs=inputs,
@@ -131,7 +150,16 @@ def build(
         algorithms=algorithms,
         on_stage=on_stage,
     )
-    return write_package(Path(out), parts, force=force)
+    path = Path(source) if isinstance(source, str | Path) else None
+    if disk is None or inputs or outputs or path is None or not path.is_file():
+        return write_package(Path(out), compile_source(), force=force)
+    cached_build = CachedBuild(disk, path, options)
+    manifest = cached_build.restore(Path(out), force)
+    if manifest is None:
+        with cached_build.warnings_noted():
+            manifest = write_package(Path(out), compile_source(), force=force)
+        cached_build.keep(Path(out), manifest)
+    return manifest
 
 
 @collect_rarely()

@@ -12,8 +12,9 @@ import webmlc
 from tests.against_onnxruntime import parse
 from tests.decoders import DECODER, rows
 from webmlc.core.errors import InputError
-from webmlc.host.load import Model, read_manifest
+from webmlc.host.load import Model
 from webmlc.package.manifest import Run
+from webmlc.package.read_manifest import read_manifest
 from webmlc.package.transfers import select_stages
 
 MODEL = parse(

@@ -23,9 +23,9 @@ from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.quantise.compute_exactly import compute_exactly
-from webmlc.host.load import read_manifest
 from webmlc.package.manifest import File, Symbol
 from webmlc.package.program import signature
+from webmlc.package.read_manifest import read_manifest
 
 FLOATS = (Type.F32, Type.F16)
 """Kernels of quantised weights take long to build, so one model on the devices has them."""

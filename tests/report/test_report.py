@@ -21,8 +21,9 @@ import wasmtime
 from tests.command_line import run
 from tests.small_models import model_of, random
 from webmlc.compile import build
-from webmlc.host.load import load, read_manifest
+from webmlc.host.load import load
 from webmlc.host.wasm import SharedMemory, engine_config, instantiate
+from webmlc.package.read_manifest import read_manifest
 from webmlc.report.measurable import measurable
 from webmlc.report.nodes import FATES
 from webmlc.report.programs import all_symbols

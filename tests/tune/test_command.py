@@ -16,8 +16,9 @@ import pytest
 import webmlc
 from tests import command_line
 from tests.tune.small_search import MODEL
-from webmlc.schedule.rules import Selection, Tuning
+from webmlc.schedule.rules import Selection
 from webmlc.schedule.rules.rule import Match
+from webmlc.schedule.tuning import Tuning
 from webmlc.tune import json_lines
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database, Record

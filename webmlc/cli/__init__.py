@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from webmlc.cli.cache import cache
 from webmlc.cli.chat import chat
 from webmlc.cli.console import (
     StageProgress,
@@ -34,6 +35,7 @@ from webmlc.cli.options import (
     Context,
     Dimensions,
     Model,
+    NoCache,
     PageInputs,
     PageOutputs,
     QuantisationChoice,
@@ -42,6 +44,7 @@ from webmlc.cli.options import (
     TargetChoice,
     Tokenizer,
     Tuned,
+    constants_of,
     dimensions,
 )
 from webmlc.cli.quantise import measured_loss
@@ -137,12 +140,11 @@ def build(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that no build of webmlc wrote.")
     ] = False,
+    no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model into a package that any browser runs."""
-    from webmlc.compile import build as build_package
-    from webmlc.frontend.bind_constants import read_constants
-    from webmlc.graph.typed.options import read_texts
+    from webmlc.cached_build import restore
     from webmlc.host.report import package_report
 
     sizes = dimensions(dim)
@@ -150,33 +152,42 @@ def build(
         raise UserError("--inputs and --dim say on what to measure the loss of --quantise")
     out = out or Path("build") / (f"{model.stem}.js" if single_file else model.stem)
     folder = temporary_folder(command) if single_file else out
-    constants = read_constants(constant)
+    constants = constants_of(constant)
     if tune_for is not None:
         tuned = tuned or Path("tuned.db")
         if tuned == SHIPPED:
             raise UserError("--tune: name a file with --tuned that keeps what it finds")
         search_first(model, tuned, target.value, constants, tune_for)
-    with ExitStack() as stack:
-        choose, algorithms = chooser(stack, tuned, platform)
-        advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
-        build_package(
-            model,
-            folder,
-            target.value,
-            constants=constants,
-            inputs=read_texts("--input", page_input),
-            outputs=read_texts("--output", page_output),
-            tokenizer=tokenizer,
-            emit_text=emit_text,
-            exact=exact,
-            state=state.value,
-            quantise=quantise.value if quantise else None,
-            context=context,
-            force=force,
-            choose=choose,
-            algorithms=algorithms,
-            on_stage=advance,
-        )
+    options = {
+        "target": target.value,
+        "constants": constants,
+        "tokenizer": tokenizer,
+        "emit_text": emit_text,
+        "exact": exact,
+        "state": state.value,
+        "quantise": quantise.value if quantise else None,
+        "context": context,
+        "algorithms": {},
+    }
+    always_compiles = no_cache or tuned or platform or page_input or page_output
+    if always_compiles or not restore(model, folder, options, force=force):
+        from webmlc.compile import build as build_package
+        from webmlc.graph.typed.options import read_texts
+
+        with ExitStack() as stack:
+            choose, options["algorithms"] = chooser(stack, tuned, platform)
+            advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
+            build_package(
+                model,
+                folder,
+                inputs=read_texts("--input", page_input),
+                outputs=read_texts("--output", page_output),
+                force=force,
+                choose=choose,
+                on_stage=advance,
+                cache=not no_cache,
+                **options,  # type: ignore[arg-type]
+            )
     report = package_report(folder)
     if single_file:
         report |= write_script(folder, out, force=force)
@@ -301,6 +312,7 @@ app.command()(chat)
 app.command()(tune)
 app.command()(tune_worker)
 app.command()(report)
+app.command()(cache)
 
 
 def main() -> None:

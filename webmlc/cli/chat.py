@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import sys
 import unicodedata
@@ -193,11 +192,12 @@ def _package_of(model: Path, device: str) -> Path:
     if not model.exists():
         raise UserError(f"{model}: no such model or package")
     from webmlc.compile import build
+    from webmlc.core.disk_cache import user_folder
 
     status = model.stat()
     key = (str(model.resolve()), status.st_size, status.st_mtime_ns, VERSION, device)
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "webmlc"
+    cache = user_folder()
     folder = cache / f"{model.stem}-{digest}"
     if not (folder / MANIFEST).is_file():
         cache.mkdir(parents=True, exist_ok=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from webmlc.core.errors import UserError
+
+if TYPE_CHECKING:
+    from webmlc.frontend.bind_constants import Constants
 
 
 class TargetChoice(StrEnum):
@@ -68,6 +71,13 @@ SingleFile = Annotated[
 Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Compile everything again, and keep nothing for later builds (webmlc cache).",
+    ),
+]
 Dimensions = Annotated[
     list[str],
     typer.Option(
@@ -136,3 +146,12 @@ def dimensions(texts: list[str]) -> dict[str, int]:
             raise UserError(f"--dim {text!r}: write NAME=SIZE, for instance --dim batch=8")
         sizes[name] = int(size)
     return sizes
+
+
+def constants_of(texts: list[str]) -> Constants:
+    """Read the texts of --constant; without any, nothing of the frontend is imported."""
+    if not texts:
+        return {}
+    from webmlc.frontend.bind_constants import read_constants
+
+    return read_constants(texts)

@@ -1,4 +1,4 @@
-"""The two environment variables that webmlc reads, both for debugging the compiler.
+"""The two environment variables for debugging the compiler. (`disk_cache` reads a third one.)
 
 `WEBMLC_DUMP=dir` writes every stage as numbered text. `WEBMLC_VERIFY=0` verifies nothing. `1`, the
 default, verifies every kernel between stages. `2` also runs the interpreter before and after each

@@ -61,3 +61,13 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
                 yield from _tensors(attribute.g)
             for inner in attribute.graphs:
                 yield from _tensors(inner)
+
+
+def external_files(data: bytes) -> list[str]:
+    """The files that an ONNX model refers to, relative to its folder. `data` is the model."""
+    if b"location" not in data:  # the key that names a file
+        return []
+    model = ModelProto()
+    model.ParseFromString(data)
+    tensors = filter(uses_external_data, _tensors(model.graph))
+    return sorted({ExternalDataInfo(tensor).location for tensor in tensors})

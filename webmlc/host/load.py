@@ -47,13 +47,12 @@ from webmlc.package.compression import inflate
 from webmlc.package.manifest import (
     CHAT_TEMPLATE,
     LANGUAGE_FILES,
-    MANIFEST,
     Bind,
     Manifest,
     Port,
     Run,
 )
-from webmlc.package.manifest_json import from_json
+from webmlc.package.read_manifest import read_manifest
 from webmlc.package.transfers import Stage, select_stages, stages
 from webmlc.package.weights import read_file, read_weights
 
@@ -396,19 +395,6 @@ def _read(
         shaders = _verified(folder, manifest, program.shaders).decode()
     weights = read_weights(folder, files)
     return Loaded(manifest, device, weights, module, shaders, red_zones, machine)
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of the package in `folder`. Raises `PackageError` if there is none."""
-    try:
-        text = (folder / MANIFEST).read_text("utf-8")
-    except OSError as error:
-        raise PackageError(
-            f"{folder}: no {MANIFEST} here; make a package with `webmlc build MODEL -o {folder}`"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise PackageError(f"{folder / MANIFEST}: not UTF-8 text") from error
-    return from_json(text)
 
 
 def _choose_device(manifest: Manifest, device: str) -> tuple[Device, str]:

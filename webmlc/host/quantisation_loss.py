@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.host.load import load, read_manifest
+from webmlc.host.load import load
 from webmlc.host.try_model import read_inputs
+from webmlc.package.read_manifest import read_manifest
 
 Array = NDArray[Any]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from webmlc.core.machine import Device
-from webmlc.host.load import read_manifest
 from webmlc.package.manifest import Manifest, Program, RowWork
+from webmlc.package.read_manifest import read_manifest
 
 _RUNTIME_SUFFIXES = (".js", ".html", ".css")
 

@@ -17,7 +17,7 @@ from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Check, Requirement
-from webmlc.schedule.rules import Tuning
+from webmlc.schedule.tuning import Tuning
 
 FORMAT = "webmlc"
 """The value of the manifest's key `format`, which marks a folder as a package of webmlc."""

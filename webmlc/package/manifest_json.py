@@ -60,7 +60,7 @@ from webmlc.package.memory_plan import align
 from webmlc.package.repeats import fold, unfold
 from webmlc.package.size_json import from_size, to_size
 from webmlc.package.weights import ALIGNMENT
-from webmlc.schedule.rules import Tuning
+from webmlc.schedule.tuning import Tuning
 
 LINE = 160
 """Keep a container on one line if its text has at most this many characters. Chosen by hand."""

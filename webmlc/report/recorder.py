@@ -16,9 +16,10 @@ from typing import Any
 
 from webmlc.core.stages import Stage
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.schedule.rules import Chooser, Selection, Tuning, default_schedule
+from webmlc.schedule.rules import Chooser, Selection, default_schedule
 from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.trace import Trace
+from webmlc.schedule.tuning import Tuning
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.webgpu.emit_shaders import Shaders
 

@@ -27,9 +27,9 @@ from webmlc.core.stages import Watcher, ignore
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.constant_nodes import constant_nodes
 from webmlc.frontend.gguf.file import is_gguf
-from webmlc.host.load import read_manifest
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import MANIFEST, Manifest
+from webmlc.package.read_manifest import read_manifest
 from webmlc.package.runtime_files import join_modules
 from webmlc.package.write import write_package
 from webmlc.report.code_texts import function_lines, package_texts

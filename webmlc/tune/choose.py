@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from webmlc.core.errors import InternalError, UserError
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
-from webmlc.schedule.rules import Alternative, Selection, Tuning, default_schedule
+from webmlc.schedule.rules import Alternative, Selection, default_schedule
 from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.rules.space import changes, from_values, values_of
 from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.tuning import Tuning
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.platforms import Platform, cpu_platform
 from webmlc.tune.tasks import kernel_key

@@ -7,7 +7,7 @@ kernel answers for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,25 +22,11 @@ from webmlc.schedule.analysis import (
 )
 from webmlc.schedule.rules import wasm, webgpu
 from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
-from webmlc.schedule.rules.space import Value
 from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.tuning import Tuning
 
 RULES: dict[Device, tuple[AnyRule, ...]] = {"wasm": wasm.RULES, "webgpu": webgpu.RULES}
 """The rules of each target, in order of preference."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """Why a kernel has another schedule than the default one.
-
-    - `changes`: the parameters that differ from the default ones.
-    - `platform`: what they were measured on.
-    - `ratio`: the measured time, relative to that of the default schedule.
-    """
-
-    changes: Mapping[str, Value]
-    platform: str
-    ratio: float
 
 
 @dataclass(frozen=True, slots=True)

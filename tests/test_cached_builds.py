@@ -1,0 +1,183 @@
+"""Builds that reuse what earlier ones kept write the same."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import webmlc.compile
+from tests.command_line import run
+from webmlc import build
+from webmlc.core import disk_cache
+from webmlc.core.disk_cache import DiskCache, user_cache
+from webmlc.core.errors import ModelWarning
+from webmlc.package.manifest import MANIFEST
+from webmlc.package.write import Parts
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+small (float[1, 3, 6, 6] x) => (float[1, 8, 6, 6] y) {
+  sums = Conv <pads = [1, 1, 1, 1]> (x, filters)
+  z = LAST (sums)
+  y = Softmax <axis = 3> (z)
+}
+"""
+
+
+def write_model(path: Path, last: str = "Relu", scale: float = 1.0) -> Path:
+    """Write a model of a few kernels."""
+    model = onnx.parser.parse_model(TEXT.replace("LAST", last))
+    filters = np.linspace(-scale, scale, 8 * 3 * 9, dtype=np.float32).reshape(8, 3, 3, 3)
+    model.graph.initializer.append(numpy_helper.from_array(filters, "filters"))
+    onnx.save(model, path)
+    return path
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskCache:
+    """An empty cache, which builds use."""
+    monkeypatch.setenv("WEBMLC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(disk_cache, "compiler_key", lambda: "key")  # whoever edits a source now
+    disk = user_cache()
+    assert disk is not None
+    return disk
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the models that are compiled from now on."""
+    names: list[str] = []
+    compile_model = webmlc.compile.compile_model
+
+    def note(*arguments: Any, **options: Any) -> Parts:
+        parts = compile_model(*arguments, **options)
+        names.append(parts.name)
+        return parts
+
+    monkeypatch.setattr(webmlc.compile, "compile_model", note)
+    return names
+
+
+def test_a_package_is_the_same_bytes_however_it_was_built(
+    tmp_path: Path, cache: DiskCache, compiled: list[str]
+) -> None:
+    model = write_model(tmp_path / "small.onnx")
+    build(model, tmp_path / "plain", cache=False)
+    plain = files(tmp_path / "plain")
+    build(model, tmp_path / "cold")
+    assert files(tmp_path / "cold") == plain
+    compiled.clear()
+    manifest = build(model, tmp_path / "restored")
+    assert not compiled
+    assert files(tmp_path / "restored") == plain
+    assert manifest.programs["wasm"].steps
+
+
+def test_damaged_entries_are_compiled_again(
+    tmp_path: Path, cache: DiskCache, compiled: list[str]
+) -> None:
+    model = write_model(tmp_path / "small.onnx")
+    build(model, tmp_path / "one", "wasm")
+    compiled.clear()
+    for position, path in enumerate(sorted(cache.folder.glob("*/*"))):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] if position % 2 else data[:40] + b"?" + data[41:])
+    build(model, tmp_path / "two", "wasm")
+    assert compiled
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_other_options_and_other_external_data_are_other_packages(
+    tmp_path: Path, cache: DiskCache
+) -> None:
+    model = onnx.load(write_model(tmp_path / "small.onnx"))
+    stored = {"all_tensors_to_one_file": True, "size_threshold": 0, "location": "weights.bin"}
+    onnx.save_model(model, tmp_path / "small.onnx", save_as_external_data=True, **stored)
+    build(tmp_path / "small.onnx", tmp_path / "one", "wasm")
+    build(tmp_path / "small.onnx", tmp_path / "text", "wasm", emit_text=True)
+    assert (tmp_path / "text" / "model.relaxed.wat").exists()
+    data = np.frombuffer((tmp_path / "weights.bin").read_bytes(), np.float32)
+    (tmp_path / "weights.bin").write_bytes((data * 2).tobytes())
+    build(tmp_path / "small.onnx", tmp_path / "two", "wasm")
+    build(tmp_path / "small.onnx", tmp_path / "plain", "wasm", cache=False)
+    assert files(tmp_path / "one") != files(tmp_path / "two") == files(tmp_path / "plain")
+
+
+def test_a_restored_package_repeats_the_warnings(tmp_path: Path, cache: DiskCache) -> None:
+    node = helper.make_node("RandomUniformLike", ["x"], ["y"], seed=1.0)
+    info = [helper.make_tensor_value_info(name, 1, [4]) for name in "xy"]
+    model = helper.make_model(
+        helper.make_graph([node], "random", info[:1], info[1:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    onnx.save(model, tmp_path / "random.onnx")
+    for folder in ("one", "two"):
+        with pytest.warns(ModelWarning, match="draws random numbers"):
+            build(tmp_path / "random.onnx", tmp_path / folder, "wasm")
+
+
+def test_an_edit_of_the_compiler_matches_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBMLC_CACHE", "somewhere")
+    key: Callable[[], str] = disk_cache.compiler_key.__wrapped__  # type: ignore[attr-defined]
+    monkeypatch.setattr(disk_cache, "_START_TIME", math.inf)
+    before = key()
+    assert len(before) == 64 and key() == before
+    monkeypatch.setattr(disk_cache, "LIBRARIES", ("numpy",))
+    assert key() != before
+    monkeypatch.setattr(disk_cache, "_START_TIME", 0.0)  # all sources are newer than the process
+    assert key() == ""
+    monkeypatch.setattr(disk_cache, "compiler_key", lambda: "")
+    assert user_cache() is None
+
+
+def test_the_entries_that_were_used_last_stay(tmp_path: Path) -> None:
+    disk = DiskCache(tmp_path, limit=1000)
+    for age, key in enumerate(["aa1", "bb2", "cc3"]):
+        disk.put(key, bytes(300))
+        moment = time.time() - 100 + age
+        os.utime(tmp_path / key[:2] / key[2:], (moment, moment))
+    assert disk.get("aa1") == bytes(300)
+    disk.put("dd4", bytes(300))
+    disk.put("ee5", bytes(2000))  # larger than the whole cache
+    disk.evict()
+    keys = [key for key in ("aa1", "bb2", "cc3", "dd4", "ee5") if disk.get(key) is not None]
+    assert keys == ["aa1", "cc3", "dd4"]
+    blocked = DiskCache(tmp_path / "aa" / "1" / "no folder")
+    blocked.put("ff6", b"")
+    assert blocked.get("ff6") is None and blocked.size() == (0, 0)
+
+
+def test_the_commands_show_clear_and_skip_the_cache(
+    tmp_path: Path,
+    cache: DiskCache,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def webmlc(*arguments: object) -> str:
+        result = run(monkeypatch, capsys, *arguments)
+        assert result.code == 0, result.err
+        return result.out
+
+    model = write_model(tmp_path / "small.onnx")
+    webmlc("build", model, "-o", tmp_path / "one", "--target", "wasm", "--no-cache")
+    assert "0 entries" in webmlc("cache")
+    webmlc("build", model, "-o", tmp_path / "two", "--target", "wasm")
+    assert (tmp_path / "two" / MANIFEST).exists()
+    assert "0 entries" not in webmlc("cache")
+    assert "\n0 entries" in webmlc("cache", "--clear")
+    monkeypatch.setenv("WEBMLC_CACHE", "off")
+    assert "The cache is off" in webmlc("cache")

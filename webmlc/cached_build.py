@@ -1,0 +1,103 @@
+"""Build a model, or write again what an earlier build of it wrote.
+
+In: the arguments of `compile.build`. Out: the package. A build is a function of the bytes of the
+model, of its other arguments and of the compiler, so these are the key of its package in the cache
+(`core.disk_cache`).
+
+`restore` is for the command line: it imports little, for to import the compiler takes as long as to
+write a package again.
+
+The cache is not used for models in memory or of other frameworks, with typed inputs and outputs,
+which read files of their own, or with schedules that somebody chooses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.disk_cache import DiskCache, compiler_key, user_cache
+from webmlc.core.errors import ModelWarning
+from webmlc.core.flags import dump_folder, verify_level
+from webmlc.package.kept_package import KeptPackages, file_hash
+from webmlc.package.manifest import Manifest
+
+
+def usable_cache() -> DiskCache | None:
+    """The user's cache, unless an environment variable asks to see or to check each stage."""
+    return None if dump_folder() or verify_level() > 1 else user_cache()
+
+
+def restore(model: Path, out: Path, options: Mapping[str, Any], *, force: bool = False) -> bool:
+    """Write the package of an earlier build of the model in a file with the same options, which are
+    arguments of `compile.build`. Returns False if there is none.
+    """
+    cache = usable_cache()
+    if cache is None or not model.is_file():
+        return False
+    return CachedBuild(cache, model, options).restore(out, force) is not None
+
+
+@dataclass(slots=True)
+class CachedBuild:
+    """One build of the model in a file. `options` are all arguments that decide the package."""
+
+    cache: DiskCache
+    model: Path
+    options: Mapping[str, Any]
+    key: str = field(init=False)
+    texts: list[str] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(f"package {compiler_key()} {self.model.stem}".encode())
+        digest.update(file_hash(self.model).encode())
+        for name, value in sorted(self.options.items()):
+            digest.update(f"\n{name} ".encode() + _bytes(value))
+        self.key = digest.hexdigest()
+
+    def restore(self, out: Path, force: bool) -> Manifest | None:
+        """Write the package of an earlier build; `None` if there is none."""
+        return KeptPackages(self.cache).restore(self.key, out, self.model.parent, force=force)
+
+    @contextmanager
+    def warnings_noted(self) -> Iterator[None]:
+        """Note the warnings of a build, to repeat them whenever its package is restored."""
+        with warnings.catch_warnings(record=True) as records:
+            warnings.simplefilter("always")
+            yield
+        for record in records:
+            if issubclass(record.category, ModelWarning):
+                self.texts.append(str(record.message))
+        for record in records:
+            warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
+
+    def keep(self, out: Path, manifest: Manifest) -> None:
+        """Keep the package in `out`, and remove what was not used for long."""
+        from webmlc.frontend.external_data import external_files
+
+        data = self.model.read_bytes()
+        read = [] if data.startswith(b"GGUF") else external_files(data)
+        folder = self.model.parent
+        KeptPackages(self.cache).keep(self.key, out, manifest, folder, read, self.texts)
+        self.cache.evict()
+
+
+def _bytes(value: Any) -> bytes:
+    """The bytes of an option: of arrays their elements, of a path those of the file."""
+    match value:
+        case Mapping():
+            items = sorted(value.items())
+            return b"{" + b",".join(_bytes(k) + b":" + _bytes(v) for k, v in items) + b"}"
+        case Path():
+            return file_hash(value).encode()
+        case str() | int() | None:
+            return repr(value).encode()
+    array = np.asarray(value)
+    return f"{array.dtype} {array.shape} ".encode() + array.tobytes()

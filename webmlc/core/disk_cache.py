@@ -1,0 +1,145 @@
+"""A folder that keeps the results of builds, so that a later build need not compute them again.
+
+In: a key, which is a hash of everything that decides a result. Out: the bytes of the result, or
+`None`. An entry is a file that begins with the hash of its bytes. A file that is damaged, or that a
+killed build left incomplete, is therefore no entry.
+
+    cache = user_cache()
+    data = cache.get(key)
+
+The environment variable `WEBMLC_CACHE` names another folder than the user's own. With `off` or `0`
+there is no cache. Keys contain `compiler_key`, a hash of the sources of webmlc: an entry of
+another version, or from before an edit of the compiler, never matches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+LIMIT = 2 << 30
+"""The most bytes that a cache keeps. Chosen by hand: some twenty models with their weights."""
+LARGEST = LIMIT // 8
+"""The most bytes of one entry, so that no model displaces all others. Chosen by hand."""
+LIBRARIES = ("ml_dtypes", "numpy", "onnx", "protobuf", "wasmtime")
+"""The packages that take part in what a build writes."""
+
+_DIGEST = hashlib.sha256().digest_size
+_START_TIME = time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """The cache in `folder`. It is never an error that the folder cannot be read or written."""
+
+    folder: Path
+    limit: int = LIMIT
+
+    def get(self, key: str) -> memoryview | None:
+        """The bytes of an entry, which counts as used now; `None` if there is no such entry."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+            os.utime(path)
+        except OSError:
+            return None
+        content = memoryview(data)[_DIGEST:]  # without a copy: weights are large
+        return content if hashlib.sha256(content).digest() == data[:_DIGEST] else None
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep the bytes of an entry. Other processes see all of it or nothing."""
+        if len(content) > min(LARGEST, self.limit):
+            return
+        path = self._path(key)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
+            with open(handle, "wb") as file:
+                file.write(hashlib.sha256(content).digest() + content)
+            os.replace(name, path)
+
+    def evict(self) -> None:
+        """Remove the entries that were not used for the longest time, down to the limit."""
+        entries = sorted(self._entries())
+        excess = sum(size for _, size, _ in entries) - self.limit
+        for _, size, path in entries:
+            if excess <= 0:
+                return
+            with suppress(OSError):
+                path.unlink()
+            excess -= size
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        for _, _, path in self._entries():
+            with suppress(OSError):
+                path.unlink()
+
+    def size(self) -> tuple[int, int]:
+        """The number of entries, and their bytes."""
+        sizes = [size for _, size, _ in self._entries()]
+        return len(sizes), sum(sizes)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / key[2:]
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """The time of the last use, the size, and the path of each entry."""
+        for path in self.folder.glob("??/*"):
+            with suppress(OSError):
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path
+
+
+def user_cache() -> DiskCache | None:
+    """The cache that `WEBMLC_CACHE` names, or that of the user; `None` if it is off."""
+    setting = os.environ.get("WEBMLC_CACHE", "")
+    if setting in ("0", "off") or not compiler_key():
+        return None
+    return DiskCache(Path(setting) if setting else user_folder() / "builds")
+
+
+def user_folder() -> Path:
+    """The folder for what webmlc can make again, where the system keeps such files of a user."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "webmlc"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "webmlc"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "webmlc"
+
+
+@cache
+def compiler_key() -> str:
+    """A hash of the sources of the compiler and the runtime, and of the versions of libraries.
+
+    It is "" if a source was edited after this process began: the process may have loaded the older
+    one.
+    """
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256(repr((sys.version_info[:2], *map(_version, LIBRARIES))).encode())
+    for folder in (package, package.parent / "runtime_js"):
+        for path in sorted(folder.rglob("*.*")):
+            if path.suffix == ".pyc" or not path.is_file():
+                continue
+            if path.stat().st_mtime > _START_TIME:
+                return ""
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,107 @@
+"""Keep packages in the cache of builds, and write them again for an unchanged model.
+
+In: the key of a build, which is a hash of the model, of all options and of the compiler. Out: the
+package in its folder, as the build wrote it.
+
+    kept = KeptPackages(user_cache())
+    manifest = kept.restore(key, Path("build/model"), model.parent)
+    if manifest is None:
+        manifest = write_package(...)
+        kept.keep(key, Path("build/model"), external_files)
+
+An entry lists the files of the package by their hashes; each file is an entry, too. Packages with
+equal files, such as the weights of two builds for different targets, share them. Beside it stand
+the files that the model refers to, whose bytes the key does not cover: they must be the same still.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webmlc.core.disk_cache import LARGEST, DiskCache
+from webmlc.core.errors import ModelWarning
+from webmlc.package.manifest import MANIFEST, Manifest
+from webmlc.package.manifest_json import from_json
+from webmlc.package.replace_package import replaced_package
+
+
+class _MissingError(Exception):
+    """A file of the package is not in the cache any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPackages:
+    """The packages of a cache."""
+
+    cache: DiskCache
+
+    def restore(self, key: str, out: Path, folder: Path, *, force: bool = False) -> Manifest | None:
+        """Write the package of a build to `out`, and repeat its warnings. `folder` is that of the
+        model. Returns `None` if there is no such package.
+
+        Raises `PackageError` as `write_package` does.
+        """
+        record = self._record(key)
+        if record is None or any(
+            file_hash(folder / path) != digest for path, digest in record["read"].items()
+        ):
+            return None
+        try:
+            with replaced_package(out, force=force) as staging:
+                for path, digest in record["files"].items():
+                    data = self.cache.get(digest)
+                    if data is None:
+                        raise _MissingError
+                    (staging / path).write_bytes(data)
+                manifest = from_json((staging / MANIFEST).read_text("utf-8"))
+        except _MissingError:
+            return None
+        for text in record["warnings"]:
+            warnings.warn(text, ModelWarning, stacklevel=3)
+        return manifest
+
+    def keep(
+        self,
+        key: str,
+        out: Path,
+        manifest: Manifest,
+        folder: Path,
+        read: Iterable[str],
+        texts: Sequence[str],
+    ) -> None:
+        """Keep the package in `out`, the files that its model in `folder` refers to, and its
+        warnings.
+        """
+        if sum(file.bytes for file in manifest.files.values()) > LARGEST:
+            return
+        files = {path: file.sha256 for path, file in manifest.files.items()}
+        text = (out / MANIFEST).read_bytes()
+        contents = {path: (out / path).read_bytes() for path in files} | {MANIFEST: text}
+        files[MANIFEST] = hashlib.sha256(text).hexdigest()
+        for path, digest in files.items():
+            self.cache.put(digest, contents[path])
+        hashes = {path: file_hash(folder / path) for path in read}
+        record = {"files": files, "read": hashes, "warnings": list(texts)}
+        self.cache.put(key, json.dumps(record).encode())
+
+    def _record(self, key: str) -> dict[str, Any] | None:
+        data = self.cache.get(key)
+        if data is None:
+            return None
+        record: dict[str, Any] = json.loads(bytes(data))
+        return record
+
+
+def file_hash(path: Path) -> str:
+    """The hash of a file; "" if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
