@@ -30,7 +30,9 @@ def test_sets_of_schedules_run_as_one_trial(threads: int) -> None:
     assert trial is not None
     measurement = measure_wasm(trial)
     assert measurement.reasons == ("", "", "")
-    assert [len(row) for row in measurement.milliseconds] == [QUICK.rounds] * 3
+    counts = [len(row) for row in measurement.milliseconds]
+    assert counts[0] == QUICK.rounds  # the others may be found hopeless earlier
+    assert all(1 <= count <= QUICK.rounds for count in counts)
     assert all(ms > 0 for row in measurement.milliseconds for ms in row)
 
 

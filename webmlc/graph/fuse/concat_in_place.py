@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from webmlc.core.expr import as_int, const
-from webmlc.graph.fuse.fuse import POINTWISE, kernel_name
+from webmlc.graph.fuse.fuse import POINTWISE
+from webmlc.graph.fuse.kernel_name import kernel_name
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.meaning import kind_of

@@ -13,14 +13,11 @@ Third, the other nodes form groups among themselves, forward and backward.
 
 from __future__ import annotations
 
-import keyword
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from webmlc.core.expr import Expr, as_int
-from webmlc.core.simplify import prove_equal
 from webmlc.graph.algorithms.attention.nodes import (
     is_attention,
     is_transpose,
@@ -29,13 +26,15 @@ from webmlc.graph.algorithms.attention.nodes import (
 )
 from webmlc.graph.compute import placeholder
 from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
-from webmlc.graph.fuse.product_operands import is_block_product, is_operand, is_same
+from webmlc.graph.fuse.compare_shapes import is_same, may_be_same
+from webmlc.graph.fuse.kernel_name import kernel_name
+from webmlc.graph.fuse.product_operands import is_block_product, is_operand
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
 from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
 from webmlc.graph.ops.state import APPEND
-from webmlc.graph.rewrite.bound_symbols import BoundSymbols
+from webmlc.graph.rewrite.bound_symbols import BoundSymbols, in_order_of_binds
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
 
 POINTWISE = MAPS | {"injective"}
@@ -241,7 +240,7 @@ class _Fusion:
         shape = self.function.type(node.outputs[0]).shape
         if kind_of(node) == "injective":
             return pointwise and node.op != "Concat"
-        return (_may_be_same if pointwise else is_same)(shape, anchor.shape)
+        return (may_be_same if pointwise else is_same)(shape, anchor.shape)
 
     def live_out(self, group: Iterable[Node]) -> list[str]:
         """The values that the group computes, and that other nodes or the caller read."""
@@ -326,7 +325,7 @@ class _Fusion:
             return False
         shape = self.function.type(maker.outputs[0]).shape
         maps = [user for user in self.users[maker.outputs[0]] if kind_of(user) in MAPS]
-        return all(_may_be_same(shape, self.function.type(u.outputs[0]).shape) for u in maps)
+        return all(may_be_same(shape, self.function.type(u.outputs[0]).shape) for u in maps)
 
     def build(self) -> Function:
         """The function of `fused` and `View` nodes, ordered by their dependences."""
@@ -360,7 +359,7 @@ class _Fusion:
         for node in self.function.nodes:
             if node.outputs[0] not in virtual:
                 emit(self.groups[node])
-        return replace(self.function, nodes=_in_order_of_binds(nodes, self.bound))
+        return replace(self.function, nodes=in_order_of_binds(nodes, self.bound))
 
     def fused_node(self, group: list[Node]) -> Node:
         members = sorted(group, key=self.position.__getitem__)
@@ -381,17 +380,6 @@ class _Fusion:
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
 
 
-def _may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
-    """True if the shapes are equal, or only symbolic sizes before the last differ in form. Treat
-    these as equal: a wrong guess only repeats cheap work, in case one of them is 1.
-    """
-    if len(shape) != len(other):
-        return False
-    pairs = [pair for pair in zip(shape, other, strict=True) if not prove_equal(*pair)]
-    last = not shape or prove_equal(shape[-1], other[-1])
-    return last and all(as_int(size) is None for pair in pairs for size in pair)
-
-
 def _is_no_kernel(node: Node) -> bool:
     """True for nodes that become no kernel: views, appended rows, sizes that a run reads, and
     control flow.
@@ -403,30 +391,3 @@ def _symbolic_constant_of(node: Node) -> Node:
     """A symbolic node as a node inside a kernel, whose parameters are the symbols."""
     value, dtype = symbolic_value(node), node.attributes["dtype"]
     return symbolic_constant(value, dtype, node.outputs[0], node.origin)
-
-
-def _in_order_of_binds(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
-    """Order the nodes so that a run reads memory as rarely as possible: all nodes that can run
-    before a bind come before it.
-    """
-    waits: dict[str, int] = {}
-    rank: dict[Node, tuple[int, bool]] = {}
-    for node in nodes:
-        body = node.attributes.get("body")
-        members = body.nodes if isinstance(body, Function) else (node,)
-        binders = {b for member in members for b in bound.needed_by(member)}
-        before = max(
-            (waits.get(v, 0) for v in (*node.inputs, *(b.outputs[0] for b in binders))), default=0
-        )
-        rank[node] = (before, is_bind(node))
-        waits.update(dict.fromkeys(node.outputs, before + is_bind(node)))
-    return tuple(sorted(nodes, key=rank.__getitem__))
-
-
-def kernel_name(members: Sequence[Node]) -> str:
-    """The name of a kernel: its first operators, or attention, which comes late. A name that Python
-    reserves (`And`) has `_` at its end.
-    """
-    shown = list(filter(is_attention, members)) or members[:4]
-    name = "_".join(node.op.lower() for node in shown)
-    return f"{name}_" if keyword.iskeyword(name) or name == "range" else name

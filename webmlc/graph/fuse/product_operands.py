@@ -10,10 +10,7 @@ the product computes that node, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from webmlc.core.expr import Expr
-from webmlc.core.simplify import prove_equal
+from webmlc.graph.fuse.compare_shapes import is_same
 from webmlc.graph.ir import Function, Node
 from webmlc.graph.rewrite.meaning import MAPS, kind_of
 
@@ -36,8 +33,3 @@ def is_operand(function: Function, product: Node, maker: Node) -> bool:
         return maker.inputs[0] == product.inputs[0]
     shapes = (function.type(node.outputs[0]).shape for node in (maker, product))
     return kind_of(maker) in MAPS and is_same(*shapes)
-
-
-def is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
-    """True for shapes that are certainly equal."""
-    return len(shape) == len(other) and all(map(prove_equal, shape, other))

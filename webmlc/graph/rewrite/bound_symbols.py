@@ -78,3 +78,21 @@ def _expressions(parts: Iterable[Any]) -> Iterator[Expr]:
             yield part
         elif isinstance(part, tuple):
             yield from _expressions(part)
+
+
+def in_order_of_binds(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
+    """Order the nodes so that a run reads memory as rarely as possible: all nodes that can run
+    before a bind come before it.
+    """
+    waits: dict[str, int] = {}
+    rank: dict[Node, tuple[int, bool]] = {}
+    for node in nodes:
+        body = node.attributes.get("body")
+        members = body.nodes if isinstance(body, Function) else (node,)
+        binders = {b for member in members for b in bound.needed_by(member)}
+        before = max(
+            (waits.get(v, 0) for v in (*node.inputs, *(b.outputs[0] for b in binders))), default=0
+        )
+        rank[node] = (before, is_bind(node))
+        waits.update(dict.fromkeys(node.outputs, before + is_bind(node)))
+    return tuple(sorted(nodes, key=rank.__getitem__))

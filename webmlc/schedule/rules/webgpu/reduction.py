@@ -71,6 +71,8 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     shared = set(written(inlined)) & outputs
     if any(shared & reads(b) for b in blocks(inlined.body)):
         return None  # an output that others read has to stay whole
+    if not accepts(lambda: _final(schedule.copy())):
+        return None  # a scan folds into the result itself
     final = schedule.block(_final(schedule))
     producers = [block.name for block in producers_of(schedule.function, final)]
     if {final.name, *producers} != set(schedule.blocks()):
