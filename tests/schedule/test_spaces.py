@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 
 from tests.graph.graphs import module
 from tests.schedule.rules import kernels as k
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
+from webmlc.core.expr import const
 from webmlc.core.machine import RELAXED, SIMD128, WEBGPU, Machine
 from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import CPU_FORM, GPU_FORM, KernelForm
 from webmlc.loops.lower_module import lower_module
@@ -37,6 +41,18 @@ def running_sum(axis: int, form: KernelForm) -> LoopFunction:
     return kernel
 
 
+def attention_to_sections() -> LoopFunction:
+    """The kernel in which one token of four heads attends to 19 keys, in sections of eight."""
+    shapes = {"q": (1, 4, 16), "k": (19, 2, 16), "v": (19, 2, 16)}
+    types = {n: TensorType(DType.float32, tuple(map(const, shape))) for n, shape in shapes.items()}
+    outputs, attributes = ("averages", "logarithms"), {"scale": 0.5, "section": 8}
+    node = Node("AttendSections", tuple(types), outputs, attributes, "webmlc")
+    main = Function("main", tuple(types), outputs, (node,), types, {})
+    fused = fuse(infer_shapes(Module("g", {"main": main})))
+    (kernel,) = lower_module(fused, CPU_FORM).kernels.values()
+    return kernel
+
+
 CPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul": ("contraction", k.matmul(13, 20, 6), {}),
     "matmul, symbolic rows": ("contraction", k.matmul(S, 24, 4), {"s": 7}),
@@ -53,6 +69,7 @@ CPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "winograd": ("bands", k.winograd(Form(3, 1, 2, 3), 4, 4, 8), {}),
     "strassen": ("strassen", k.strassen(7, 32, 8), {}),
     "attention": ("attention", k.attention(1, 12, 20, 8), {}),
+    "attention to sections": ("attention to sections", attention_to_sections(), {}),
     "softmax": ("rows", k.softmax(3, 72), {}),
     "softmax, symbolic": ("rows", k.softmax(2, S), {"s": 37}),
     "transposed matmul": ("rows", k.transposed_matmul(3, 4, 64), {}),

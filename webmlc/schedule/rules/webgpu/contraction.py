@@ -198,6 +198,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     """
     choices = _default_choices(facts, machine)
     threads = [facts.results // (c.rows * c.columns) * c.parts for c in choices]
+    if not any(threads):
+        return choices[-1]  # of the rows only a run knows how many there are: the smallest tile
     filling = [c for c, n in zip(choices, threads, strict=True) if n >= machine.filling_threads]
     return filling[0] if filling else choices[threads.index(max(threads))]
 
