@@ -81,7 +81,7 @@ export async function openDevice(source, program) {
  * @param {boolean} isMapped
  * @returns {Map<string, GpuPlace>}
  */
-function allocate(buffers, { addresses, end }, sizeOf, isMapped) {
+function allocateBuffers(buffers, { addresses, end }, sizeOf, isMapped) {
   const limit = Math.floor(buffers.device.limits.maxBufferSize / CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT;
   const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
   /** @type {{ buffer: GPUBuffer, start: number, end: number }[]} */
@@ -108,7 +108,7 @@ function allocate(buffers, { addresses, end }, sizeOf, isMapped) {
  */
 export function allocateDerived(buffers, manifest, target) {
   const sizes = bufferBytes(/** @type {Program} */ (manifest.programs[target]), {});
-  return allocate(buffers, placeDerived(manifest, target), (name) => sizes.get(name) ?? 0, false);
+  return allocateBuffers(buffers, placeDerived(manifest, target), (name) => sizes.get(name) ?? 0, false);
 }
 
 /**
@@ -129,7 +129,7 @@ export async function loadConstants(buffers, base, manifest, target, onBytes) {
     return to - from;
   };
   const groups = [false, true].map((atLoad) => placeConstants(manifest, target, "webgpu", 0, atLoad));
-  const constants = new Map(groups.flatMap((places) => [...allocate(buffers, places, sizeOf, true)]));
+  const constants = new Map(groups.flatMap((places) => [...allocateBuffers(buffers, places, sizeOf, true)]));
   const weights = new Set([...constants.values()].map(({ buffer }) => buffer));
   const bytes = new Map([...weights].map((buffer) => [buffer, new Uint8Array(buffer.getMappedRange())]));
   /** @type {Map<string, Uint8Array>} */

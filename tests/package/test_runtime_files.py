@@ -61,6 +61,17 @@ def test_no_two_modules_of_a_file_have_the_same_name(tmp_path: Path, kind: str) 
     assert done.returncode == 0, done.stderr
 
 
+def test_no_two_modules_of_a_single_file_have_the_same_name() -> None:
+    """Its modules are joined within a function, where a second function replaces the first."""
+    modules: dict[str, list[str]] = {}
+    for path in (ROOT / "runtime_js").glob("*.js"):
+        declared = r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)"
+        for match in re.finditer(declared, path.read_text("utf-8"), re.MULTILINE):
+            modules.setdefault(match[1], []).append(path.name)
+    page = "index.js"  # the page of a package, which is no part of it
+    assert {n: m for n, m in modules.items() if len(set(m) - {page}) > 1} == {}
+
+
 def test_a_module_comes_after_what_it_imports() -> None:
     scripts = {
         "webmlc.js": 'export { b } from "./b.js";\nexport { a } from "./a.js";\n',
