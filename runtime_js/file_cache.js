@@ -111,10 +111,10 @@ class FileCache {
     const entry = this.#entries[path];
     if (!entry) return this.#base.open(path);
     url.searchParams.set(HASH_PARAMETER, entry.sha256);
-    const kept = await cache.match(url);
-    if (kept) {
+    const hit = await cache.match(url);
+    if (hit) {
       this.hits++;
-      return kept;
+      return hit;
     }
     const response = await this.#base.open(path);
     if (entry.bytes > this.#room) this.#obstacle = `${path} takes ${entry.bytes} bytes, and the browser's quota leaves ${this.#room}`;
@@ -132,8 +132,8 @@ class FileCache {
       if (response.ok) cache.put(url, response.clone()).catch(() => {});
       return response;
     } catch (error) {
-      const kept = await cache.match(url);
-      if (kept) return kept;
+      const hit = await cache.match(url);
+      if (hit) return hit;
       throw error;
     }
   }

@@ -341,9 +341,9 @@ export class Model {
         this.#wake();
       }
     };
-    const others = overlaps ? IN_FLIGHT - 1 : 0;
+    const limit = overlaps ? IN_FLIGHT - 1 : 0; // runs that may be in flight when this one starts
     const turn = async () => {
-      while (this.#inFlight > others) await new Promise((resolve) => (this.#wake = () => resolve(null)));
+      while (this.#inFlight > limit) await new Promise((resolve) => (this.#wake = () => resolve(null)));
     };
     const mayStart = startsNow ? this.#queue : this.#queue.then(turn);
     const result = startsNow ? start() : mayStart.then(start);

@@ -347,18 +347,18 @@ export class WebGpuDevice {
    */
   async #read(encoder, { plan, sizes }, names, receivers) {
     /** @type {Uploads} */
-    const kept = [];
+    const spans = [];
     const places = names.map((name) => ({ name, ...this.memory.place(plan, name), size: sizes.get(name) ?? 0 }));
     for (const { name, buffer, offset, size } of places) {
       const receiver = receivers?.get(name);
       if (receiver === undefined) continue;
       const span = this.#receive(name, receiver, size);
       if (size) encoder.copyBufferToBuffer(buffer, offset, span.buffer, 0, align(size, 4));
-      kept.push([name, span]);
+      spans.push([name, span]);
     }
     const downloads = places.filter(({ name }) => !receivers?.has(name));
     const contents = await this.#submit(encoder, downloads);
-    return [...kept, .../** @type {Transfers} */ (downloads.map(({ name }, i) => [name, contents[i]]))];
+    return [...spans, .../** @type {Transfers} */ (downloads.map(({ name }, i) => [name, contents[i]]))];
   }
 
   /** The place of a result that stays on the GPU. @param {string} name @param {GPUBuffer | null} receiver @param {number} bytes @returns {GpuSpan} */

@@ -79,8 +79,8 @@ export class GpuPictures {
   /** The texture and the buffers for pictures of this size. Those of another size are freed. @param {number} width @param {number} height */
   #size(width, height) {
     const key = `${width} ${height}`;
-    const known = this.#sizes.get(key);
-    if (known) return known;
+    const entry = this.#sizes.get(key);
+    if (entry) return entry;
     for (const { texture, free } of this.#sizes.values()) {
       texture.destroy();
       for (const buffer of free) buffer.destroy();

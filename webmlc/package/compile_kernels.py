@@ -75,7 +75,7 @@ class KernelCompiler:
     ) -> CompiledKernels:
         """Schedule and lower every kernel for a variant's machine. `title` names the variant."""
         functions: dict[str, LoopFunction] = {}
-        others: list[_Other] = []
+        candidates: list[_Other] = []
         for name, kernel in kernels.items():
             machine = machine_of(kernel, variant)
             named = name_dimensions(kernel)
@@ -86,9 +86,9 @@ class KernelCompiler:
             for alternative in selection.alternatives:
                 schedule = alternative.schedule
                 function = self._lower(kernel, named, schedule, machine, title, name)
-                others.append(_Other(name, named.function.name, alternative, function))
+                candidates.append(_Other(name, named.function.name, alternative, function))
         alternatives: dict[str, dict[int, str]] = {}
-        for other in _with_room(others, functions):
+        for other in _with_room(candidates, functions):
             number = self._number(other.alternative.machine)
             name = f"{other.kernel}_on_machine_{number}"
             functions[name] = replace(other.function, name=name)
@@ -129,12 +129,12 @@ class KernelCompiler:
         return 1 + self.machines.index(machine)
 
 
-def _with_room(others: list[_Other], functions: Mapping[str, LoopFunction]) -> Iterator[_Other]:
+def _with_room(candidates: list[_Other], functions: Mapping[str, LoopFunction]) -> Iterator[_Other]:
     """The kernels for classes of machines for which there is room, those that gain most first."""
-    if not others:
+    if not candidates:
         return
     room = max(ALTERNATIVE_ROOM, ALTERNATIVE_SHARE * sum(map(_size, functions.values())))
-    for other in sorted(others, key=lambda o: o.alternative.tuning.ratio):
+    for other in sorted(candidates, key=lambda o: o.alternative.tuning.ratio):
         size = _size(other.function)
         if size <= room:
             room -= size

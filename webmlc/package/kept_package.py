@@ -3,11 +3,11 @@
 In: the key of a build, which is a hash of the model, of all options and of the compiler. Out: the
 package in its folder, as the build wrote it.
 
-    kept = KeptPackages(user_cache())
-    manifest = kept.restore(key, Path("build/model"), model.parent)
+    packages = KeptPackages(user_cache())
+    manifest = packages.restore(key, Path("build/model"), model.parent)
     if manifest is None:
         manifest = write_package(...)
-        kept.keep(key, Path("build/model"), external_files)
+        packages.keep(key, Path("build/model"), external_files)
 
 An entry lists the files of the package by their hashes; each file is an entry, too. Packages with
 equal files, such as the weights of two builds for different targets, share them. Beside it stand

@@ -99,8 +99,8 @@ class ProgramParts:
         for item in self.body:
             if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
                 entry = shaders.entries[item.kernel]
-                others = alternatives.get(item.kernel, {}).items()
-                launches = {number: shaders.entries[name] for number, name in others}
+                names = alternatives.get(item.kernel, {}).items()
+                launches = {number: shaders.entries[name] for number, name in names}
                 item = replace(
                     item,
                     kernel=entry.name,

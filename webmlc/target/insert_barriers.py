@@ -74,9 +74,9 @@ def _may_meet(a: _Access, b: _Access) -> bool:
     """True where a thread may access an element by `a` that another one accesses by `b`."""
     if a.index is None or b.index is None or a.axis != b.axis:
         return True
-    threads_of = _threads_by_element(a.index, a.threads)
-    others = _threads_by_element(b.index, b.threads)
-    return any(len(threads_of[e] | others[e]) > 1 for e in threads_of.keys() & others.keys())
+    of_a = _threads_by_element(a.index, a.threads)
+    of_b = _threads_by_element(b.index, b.threads)
+    return any(len(of_a[e] | of_b[e]) > 1 for e in of_a.keys() & of_b.keys())
 
 
 @lru_cache(maxsize=1024)

@@ -72,14 +72,14 @@ class WinnerComparison(Comparison):
     def take_in(self, measurement: Measurement) -> list[TaskSearch]:
         """See `Comparison`."""
         super().take_in(measurement)
-        kept: list[TaskSearch] = []
-        control, *others = measurement.milliseconds
-        for times, choice in zip(others, self.choices, strict=True):
+        winners: list[TaskSearch] = []
+        control, *rows = measurement.milliseconds
+        for times, choice in zip(rows, self.choices, strict=True):
             if times and is_faster(times, control, 1.0):
                 ratio = relative_time(times, control)
                 if ratio < self.ratio:
-                    self.ratio, kept = ratio, choice
-        return [s for s in self.choices[0] if s not in kept]
+                    self.ratio, winners = ratio, choice
+        return [s for s in self.choices[0] if s not in winners]
 
 
 class LayerComparison(Comparison):

@@ -117,8 +117,8 @@ def _loop(calls: Sequence[Step], first: int, length: int, counter: int) -> list[
     end = first + len(calls) + 2
     start = Step("", (), control=ModuleControl("loop", end, counter))
     repeat = Step("", (), control=ModuleControl("next", first + 1, counter))
-    rest = [Step("", (), control=ModuleControl("else", n + 1)) for n in range(end, first + length)]
-    return [start, *calls, repeat, *rest]
+    jumps = [Step("", (), control=ModuleControl("else", n + 1)) for n in range(end, first + length)]
+    return [start, *calls, repeat, *jumps]
 
 
 def _places(task: Task, memory: _Memory) -> list[list[_Place]]:

@@ -70,12 +70,12 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> list[Values]:
     """
     rule = search.task.match.rule.name
     faster = [s for s in searches if s is not search and s.best < WORTHWHILE]
-    others = [s for s in faster if s.task.match.rule.name == rule]
+    sources = [s for s in faster if s.task.match.rule.name == rule]
     members: list[Values] = []
-    for other in nlargest(MOST_SOURCES, others, key=_saved_ms):
-        values = other.best_values
+    for source in nlargest(MOST_SOURCES, sources, key=_saved_ms):
+        values = source.best_values
         if values is not None:
-            members.append({**search.control.values, **changes(other.control.values, values)})
+            members.append({**search.control.values, **changes(source.control.values, values)})
     return [values for values in members if values in search.space]
 
 
