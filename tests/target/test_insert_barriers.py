@@ -109,3 +109,26 @@ def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):
         R[t] = A[t]
 """)
     assert insert_barriers(function) is function
+
+
+TILE = """\
+@T.kernel
+def f(A: T.Buffer((8, 4), "float32"), R: T.Output((4, 8), "float32")):
+    S = T.alloc_buffer((40,), "float32", scope="shared")
+    for b in T.thread_binding(1, "blockIdx.x"):
+        for u in T.thread_binding(4, "threadIdx.y"):
+            for t in T.thread_binding(4, "threadIdx.x"):
+                S[u * 5 + t] = A[u, t]
+                S[u * 5 + t + 20] = A[u + 4, t]
+        for u in T.thread_binding(4, "threadIdx.y"):
+            for t in T.thread_binding(4, "threadIdx.x"):
+                R[u, t] = S[t * 5 + u]
+                R[u, t + 4] = S[t * 5 + u + 20]
+"""
+
+
+def test_threads_along_two_axes_are_told_apart() -> None:
+    """Each thread writes elements of its own, and reads those of others."""
+    text = body_text(insert_barriers(parse_function(TILE)))
+    assert text.count("T.barrier()") == 1
+    assert text.index("+ 20] =") < text.index("T.barrier()") < text.index("R[u, t]")

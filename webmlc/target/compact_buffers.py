@@ -14,7 +14,8 @@ before                                              after
             C[mo * 6 + mi, n] = Y[mo * 6 + mi, n]               C[mo * 6 + mi, n] = Y[mi * 8 + n]
 
 The region is computed on row-major offsets (`offset_digits`), so that fused loops
-(`f // 56, f % 56`) shrink as well as separate ones.
+(`f // 56, f % 56`) shrink as well as separate ones. In workgroup memory, rows get a gap where they
+would all start in the same bank.
 """
 
 from __future__ import annotations
@@ -46,6 +47,15 @@ from webmlc.target.offset_digits import (
     strides_of,
     term_variables,
 )
+
+BANKS = 32
+"""The words of workgroup memory that different banks hold, which threads read at the same time.
+
+Source: NVIDIA's CUDA programming guide. AMD's guide for RDNA says 32 as well.
+"""
+VECTOR_GAP = 8
+"""Words between rows of workgroup memory that threads read as vectors: two vectors, as many as a
+panel of weights has columns (derived: four rows of so many words fill all banks)."""
 
 
 def compact_buffers(function: LoopFunction) -> LoopFunction:
@@ -150,11 +160,28 @@ def _region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> 
                 if region is not None:
                     carried = carrying_variables(accesses, common_loops, depth, outer, region)
                     if not carried:
-                        return region
+                        return _spread(region, accesses) if buffer.scope == "shared" else region
                     clash = carried if clash is outer else clash
         if not outer & clash:
             return None
         outer -= clash
+
+
+def _spread(region: Region, accesses: list[Access]) -> Region:
+    """The region with a gap after each row, where all rows would start in the same bank of
+    workgroup memory: threads that read them side by side would wait for each other.
+    """
+    live = [dimension for dimension, extent in enumerate(region.extents) if extent > 1]
+    if len(live) < 2:
+        return region
+    has_vectors = any(loop.kind == "vectorized" for a in accesses for loop in a.loops())
+    gap = VECTOR_GAP if has_vectors else 1
+    extents = list(region.extents)
+    inner = live[1]
+    unit = math.prod(extents[inner + 1 :])
+    if unit * extents[inner] % BANKS == 0 and gap % unit == 0:
+        extents[inner] += gap // unit
+    return replace(region, extents=tuple(extents))
 
 
 def _joint_region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> Region | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 from webmlc.core.expr import Expr, Ramp, Var, as_int
 from webmlc.core.rewrite import evaluate, substitute, variables
@@ -38,14 +39,14 @@ from webmlc.loops.ir import (
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """An access to a shared buffer. `index` is a function of the number of the thread, `_THREAD`,
-    along one `axis` of so many `threads`; `None` for another index.
+    """An access to a shared buffer. `index` is a function of the numbers of the thread along its
+    axes, which have the names of the axes; `None` for another index. `axes` are those axes, each
+    with its number of threads.
     """
 
     buffer: str
     index: Expr | None = None
-    axis: str = ""
-    threads: int = 0
+    axes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +73,30 @@ def _conflict(before: frozenset[_Access], after: frozenset[_Access]) -> bool:
 
 def _may_meet(a: _Access, b: _Access) -> bool:
     """True where a thread may access an element by `a` that another one accesses by `b`."""
-    if a.index is None or b.index is None or a.axis != b.axis:
+    if a.index is None or b.index is None or [n for n, _ in a.axes] != [n for n, _ in b.axes]:
         return True
-    of_a = _threads_by_element(a.index, a.threads)
-    of_b = _threads_by_element(b.index, b.threads)
+    of_a = _threads_by_element(a.index, a.axes)
+    of_b = _threads_by_element(b.index, b.axes)
     return any(len(of_a[e] | of_b[e]) > 1 for e in of_a.keys() & of_b.keys())
 
 
 @lru_cache(maxsize=1024)
-def _threads_by_element(index: Expr, threads: int) -> Mapping[int, frozenset[int]]:
+def _threads_by_element(
+    index: Expr, axes: tuple[tuple[str, int], ...]
+) -> Mapping[int, frozenset[tuple[int, ...]]]:
     """The threads that access each element at an index."""
     base, lanes = (index.base, index.width) if isinstance(index, Ramp) else (index, 1)
     stride = int(evaluate(index.stride, {})) if isinstance(index, Ramp) else 1
-    result: dict[int, frozenset[int]] = {}
-    for thread in range(threads):
-        start = int(evaluate(base, {_THREAD.name: thread}))
+    result: dict[int, frozenset[tuple[int, ...]]] = {}
+    names = [name for name, _ in axes]
+    for thread in product(*(range(count) for _, count in axes)):
+        start = int(evaluate(base, dict(zip(names, thread, strict=True))))
         for element in range(start, start + lanes * stride, stride):
             result[element] = result.get(element, frozenset()) | {thread}
     return result
 
 
 _NOTHING = _Pending()
-_THREAD = Var("insert_barriers.thread")
 
 
 def insert_barriers(function: LoopFunction) -> LoopFunction:
@@ -173,10 +176,9 @@ def _accesses(stmt: Stmt, threads: Threads) -> _Pending:
 def _access(access: Load | Store, loops: Threads) -> _Access:
     """An access to a shared buffer under these loops over threads."""
     name, (index,) = access.buffer.name, access.indices
-    if len(loops) != 1:
+    counts = {axis: as_int(loop.extent) for axis, loop in loops.items()}
+    axes = tuple((axis, count) for axis, count in sorted(counts.items()) if count is not None)
+    by_variable = {loop.var: Var(axis) for axis, loop in loops.items()}
+    if not axes or len(axes) < len(counts) or not variables(index) <= by_variable.keys():
         return _Access(name)
-    ((axis, loop),) = loops.items()
-    count = as_int(loop.extent)
-    if count is None or not variables(index) <= {loop.var}:
-        return _Access(name)
-    return _Access(name, substitute(index, {loop.var: _THREAD}), axis, count)
+    return _Access(name, substitute(index, by_variable), axes)

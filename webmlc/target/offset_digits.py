@@ -97,10 +97,9 @@ def split_offset(
     says how constants are split (`_split_constant`).
     """
     outer_part = outer_terms(index, outer, strides)
+    inner_part = {t: factor for t, factor in terms(index).items() if t not in outer_part}
     digits: list[dict[Term, int]] = [{} for _ in strides]
-    for term, factor in _with_remainders(terms(index), strides).items():
-        if term in outer_part:
-            continue
+    for term, factor in _with_remainders(inner_part, strides).items():
         if not term:
             _split_constant(factor, strides, digits, nearest)
             continue
@@ -113,17 +112,21 @@ def split_offset(
 
 
 def _with_remainders(parts: Terms, strides: tuple[Expr, ...]) -> Terms:
-    """Write `a·x + b·(x // c)` as `a·(x % c) + (a·c + b)·(x // c)`, if a stride other than 1
-    divides the new factor of the quotient and none divides the old one. `x` is a fused loop, whose
-    parts are digits of different dimensions.
+    """Write `a·x + b·(x // c)` as `a·(x % c) + (a·c + b)·(x // c)`, if a longer stride divides the
+    new factor of the quotient than the old one. `x` is a fused loop, whose parts are digits of
+    different dimensions.
     """
     units = [unit for stride in strides if (unit := as_int(stride)) is not None and unit > 1]
+
+    def longest(factor: int) -> int:
+        return max((unit for unit in units if factor % unit == 0), default=0)
+
     result = dict(parts)
     for term, factor in parts.items():
         match term:
             case (Call(op="floordiv", args=(x, Const(value=size))),) if (x,) in parts:
                 whole = factor + parts[(x,)] * int(size)
-                if any(whole % unit == 0 for unit in units) and all(factor % n for n in units):
+                if longest(whole) > longest(factor):
                     remainder = (call("floormod", x, size),)
                     result[remainder] = result.pop((x,))
                     result[term] = whole

@@ -8,6 +8,8 @@ same `vec4`, one load and four components replace them:
     C_0 = C_0 + a0 * b0                                ->    C_0 = C_0 + T.broadcast(v[0], 4) * b0
     a1[...] = T.broadcast(A[m * 64 + k * 4 + 1], 4)
     C_0 = C_0 + a1 * b1                                      C_0 = C_0 + T.broadcast(v[1], 4) * b1
+
+The steps may be stores, or values that several stores share (`let`).
 """
 
 from __future__ import annotations
@@ -92,44 +94,59 @@ class _Widener:
     components: dict[str, Expr] = field(default_factory=dict)
 
     def statement(self, root: Stmt, scope: Scope) -> Stmt:
+        """Widen the loads of a statement: those of a loop's body, and of each branch, among
+        themselves.
+        """
         match root:
-            case Seq(statements=statements):
-                return self.sequence(statements, scope)
             case For(var=var, extent=extent, body=body):
                 inner = {**scope, var: loop_range(extent, scope)}
-                return replace(root, body=self.statement(body, inner))
-            case Let(var=var, value=value, body=body):
-                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
                 return replace(root, body=self.statement(body, inner))
             case If(then=then, otherwise=otherwise):
                 new_otherwise = None if otherwise is None else self.statement(otherwise, scope)
                 return replace(root, then=self.statement(then, scope), otherwise=new_otherwise)
-        return root
-
-    def sequence(self, statements: tuple[Stmt, ...], scope: Scope) -> Stmt:
-        """Widen the loads of the stores that stand directly in a sequence."""
         lanes: dict[Place, set[int]] = {}
-        for stmt in statements:
-            if isinstance(stmt, Store):
-                for element in self.elements(stmt, scope):
-                    place = (element.buffer.name, element.unit)
-                    lanes.setdefault(place, set()).add(element.lane)
-        places = {place for place, lanes_read in lanes.items() if len(lanes_read) > 1}
-        registers: dict[Place, Buffer] = {}
-        result: list[Stmt] = []
-        for stmt in statements:
-            if not isinstance(stmt, Store):
-                result.append(self.statement(stmt, scope))
-                continue
-            for element in self.elements(stmt, scope):
-                place = (element.buffer.name, element.unit)
-                if place in places and place not in registers:
-                    registers[place] = self.register(element)
-                    base = simplify(element.unit * VECTOR_LANES, scope)
-                    load = Load(element.buffer, (Ramp(base, Const(1), VECTOR_LANES),))
-                    result.append(Store(registers[place], (LANES,), load))
-            result.append(self.store(stmt, registers, scope))
-        return seq(*result)
+        self.count_lanes(root, scope, lanes)
+        places = frozenset(place for place, lanes_read in lanes.items() if len(lanes_read) > 1)
+        return self.straight_line(root, scope, places, {})
+
+    def count_lanes(self, root: Stmt, scope: Scope, lanes: dict[Place, set[int]]) -> None:
+        """Note which elements of each vector are read on the way through a statement, except in
+        loops and branches.
+        """
+        match root:
+            case Seq(statements=statements):
+                for stmt in statements:
+                    self.count_lanes(stmt, scope, lanes)
+            case Let(body=body):
+                self.count_lanes(body, _inside(root, scope), lanes)
+        for element in self.elements(root, scope):
+            lanes.setdefault((element.buffer.name, element.unit), set()).add(element.lane)
+
+    def straight_line(
+        self, root: Stmt, scope: Scope, places: frozenset[Place], registers: dict[Place, Buffer]
+    ) -> Stmt:
+        """Load each vector of `places` before the first statement that reads an element of it, and
+        read components in all.
+        """
+        if isinstance(root, Seq):
+            return seq(*(self.straight_line(s, scope, places, registers) for s in root.statements))
+        if isinstance(root, For | If):
+            return self.statement(root, scope)
+        if not isinstance(root, Let | Store):
+            return root
+        first: list[Stmt] = []
+        for element in self.elements(root, scope):
+            place = (element.buffer.name, element.unit)
+            if place in places and place not in registers:
+                registers[place] = self.register(element)
+                base = simplify(element.unit * VECTOR_LANES, scope)
+                load = Load(element.buffer, (Ramp(base, Const(1), VECTOR_LANES),))
+                first.append(Store(registers[place], (LANES,), load))
+        if isinstance(root, Store):
+            return seq(*first, self.store(root, registers, scope))
+        value = self.components_of(root.value, registers, scope)
+        body = self.straight_line(root.body, _inside(root, scope), places, registers)
+        return seq(*first, replace(root, value=value, body=body))
 
     def register(self, element: _Element) -> Buffer:
         """Create the register for the vector of an element."""
@@ -138,9 +155,11 @@ class _Widener:
         self.created.append(buffer)
         return buffer
 
-    def elements(self, stmt: Store, scope: Scope) -> list[_Element]:
-        """The elements that a store reads, in the order of their use."""
+    def elements(self, stmt: Stmt, scope: Scope) -> list[_Element]:
+        """The elements that a store reads, or the value of a let, in the order of their use."""
         elements: list[_Element] = []
+        if not isinstance(stmt, Let | Store):
+            return elements
         for node in (n for e in reversed(list(expressions(stmt))) for n in walk(e)):
             element = self.element(node, scope)
             if element is not None:
@@ -158,8 +177,8 @@ class _Widener:
                         return _Element(buffer, unit, lane)
         return None
 
-    def store(self, stmt: Store, registers: Mapping[Place, Buffer], scope: Scope) -> Stmt:
-        """A store that reads components of `registers` instead of memory."""
+    def components_of(self, value: Expr, registers: Mapping[Place, Buffer], scope: Scope) -> Expr:
+        """A value that reads components of `registers` instead of memory."""
 
         def rule(node: Expr) -> Expr | None:
             element = self.element(node, scope)
@@ -168,12 +187,24 @@ class _Widener:
             register = registers[(element.buffer.name, element.unit)]
             return Load(register, (Const(element.lane),))
 
-        value = rewrite(stmt.value, rule)
+        return rewrite(value, rule)
+
+    def store(self, stmt: Store, registers: Mapping[Place, Buffer], scope: Scope) -> Stmt:
+        """A store that reads components of `registers` instead of memory."""
+        value = self.components_of(stmt.value, registers, scope)
         match value:
             case Broadcast(value=Load(buffer=buffer)) if buffer in self.created:
                 if stmt.buffer.name in self.single:
                     self.components[stmt.buffer.name] = value
-        return Store(stmt.buffer, tuple(rewrite(i, rule) for i in stmt.indices), value)
+        indices = tuple(self.components_of(i, registers, scope) for i in stmt.indices)
+        return Store(stmt.buffer, indices, value)
+
+
+def _inside(let: Let, scope: Scope) -> Scope:
+    """The ranges of the variables in the body of a let."""
+    if not let.var.dtype.is_integer:
+        return scope
+    return {**scope, let.var: bounds(let.value, scope)}
 
 
 def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
