@@ -19,7 +19,7 @@ from typing import Any, Literal
 from webmlc.cached_build import CachedBuild, usable_cache
 from webmlc.core.errors import UserError
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import RELAXED, SIMD128, Device
+from webmlc.core.machine import ADAPTERS, RELAXED, SIMD128, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
@@ -83,6 +83,7 @@ def build(
     state: StateMode = "auto",
     quantise: Quantisation | None = None,
     context: int | None = None,
+    adapter: str = "gpu",
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     example_inputs: Any = None,
@@ -102,13 +103,14 @@ def build(
     compile into the package what is before and behind the model, such as resizing an image and
     ranking classes (`graph.typed.options`). `tokenizer` is the `tokenizer.json` of a model of
     texts. `emit_text` also writes the code as text. `context` limits the tokens of a language model
-    in a GGUF file. `choose` chooses the schedule of each kernel, and `algorithms` those of some
-    layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
-    become states of sessions, which grow in place or are replaced; with "off" they stay inputs and
-    outputs. `quantise` quantises float weights in blocks, to "int8" or "int4";
-    `host.quantisation_loss` measures what that changes. With `exact`, products of block-quantised
-    weights compute with float32 activations, not with int8 ones. The same model and arguments give
-    the same bytes.
+    in a GGUF file. `adapter` says what the shaders are made fast for: a "gpu", or an adapter of
+    "software". They run on both. `choose` chooses the schedule of each kernel, and `algorithms`
+    those of some layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past
+    and a present become states of sessions, which grow in place or are replaced; with "off"
+    they stay inputs and outputs. `quantise` quantises float weights in blocks, to "int8" or
+    "int4"; `host.quantisation_loss` measures what that changes. With `exact`, products of
+    block-quantised weights compute with float32 activations, not with int8 ones. The same model
+    and arguments give the same bytes.
 
     With `cache`, the package of an unchanged model in a file is the one that an earlier build wrote
     (`cached_build`); a watcher then receives no stages.
@@ -129,6 +131,7 @@ def build(
         "state": state,
         "quantise": quantise,
         "context": context,
+        "adapter": adapter,
         "algorithms": dict(algorithms or {}),
     }
     source = export_source(model, example_inputs, dynamic_shapes)
@@ -146,6 +149,7 @@ def build(
         state=state,
         quantise=quantise,
         context=context,
+        adapter=adapter,
         choose=choose,
         algorithms=algorithms,
         on_stage=on_stage,
@@ -176,6 +180,7 @@ def compile_model(
     state: StateMode = "auto",
     quantise: Quantisation | None = None,
     context: int | None = None,
+    adapter: str = "gpu",
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
@@ -187,6 +192,8 @@ def compile_model(
     devices = tuple(TARGETS) if target == "both" else (target,)
     if state not in ("auto", "off"):
         raise UserError(f"unknown state {state!r}: choose auto or off")
+    if adapter not in ADAPTERS:
+        raise UserError(f"unknown adapter {adapter!r}: choose {' or '.join(ADAPTERS)}")
     if quantise is not None and quantise not in QUANTISATIONS:
         raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
     module = shared_graph(model, constants, watch, state, exact, quantise, context, inputs, outputs)
@@ -199,7 +206,7 @@ def compile_model(
 
     compiler = KernelCompiler(choose, watch)
     modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, compiler)
-    shaders, alternatives, gpu_kernels = _shaders(lowered_modules, compiler)
+    shaders, alternatives, gpu_kernels = _shaders(lowered_modules, compiler, ADAPTERS[adapter])
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
@@ -339,12 +346,11 @@ def _wasm_modules(
 
 
 def _shaders(
-    lowered_modules: Mapping[Device, Module], compiler: KernelCompiler
+    lowered_modules: Mapping[Device, Module], compiler: KernelCompiler, machine: Machine
 ) -> tuple[Shaders, Alternatives, dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
-    (machine,) = TARGETS[WEBGPU.device].variants.values()
     functions = (
         lowered_modules[WEBGPU.device].functions.values()
         if WEBGPU.device in lowered_modules

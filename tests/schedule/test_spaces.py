@@ -16,7 +16,7 @@ from tests.schedule.rules import kernels as k
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import const
-from webmlc.core.machine import RELAXED, SIMD128, WEBGPU, Machine
+from webmlc.core.machine import RELAXED, SIMD128, SOFTWARE, WEBGPU, Machine
 from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.infer.infer_shapes import infer_shapes
@@ -87,6 +87,7 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul": ("contraction", k.matmul(13, 20, 6), {}),
     "matmul, symbolic rows": ("contraction", k.matmul(S, 24, 4), {"s": 7}),
     "matmul, divided": ("contraction", k.matmul(12, 16, 64), {}),
+    "matmul, staged": ("contraction", k.matmul(40, 64, 32), {}),
     "matmul, one row": ("contraction", k.matmul(1, 24, 48), {}),
     "conv 3x3": ("contraction", k.convolution(4, 5, 3, 10, 3), {}),
     "conv 1x1, divided, symbolic batch": (
@@ -108,11 +109,18 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "running sums": ("updates", running_sum(1, GPU_FORM), {}),
     "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 8, 12), {}),
+    "transpose in tiles": ("transpose", k.transpose((1, 0), 20, 33), {}),
+}
+SOFTWARE_ADAPTERS: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
+    "matmul": ("contraction", k.matmul(13, 20, 6), {}),
+    "softmax": ("rows", k.softmax(3, 72), {}),
+    "transpose": ("pointwise", k.transpose((1, 0), 20, 33), {}),
 }
 CASES = {
     **{f"wasm: {name}": (RELAXED, *case) for name, case in CPU.items()},
     "wasm: matmul, simd128": (SIMD128, *CPU["matmul"]),
     **{f"webgpu: {name}": (WEBGPU, *case) for name, case in GPU.items()},
+    **{f"software: {name}": (SOFTWARE, *case) for name, case in SOFTWARE_ADAPTERS.items()},
 }
 Case = tuple[Machine, str, LoopFunction, dict[str, int]]
 MEMBERS = 3

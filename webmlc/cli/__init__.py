@@ -29,6 +29,7 @@ from webmlc.cli.console import (
     print_table,
 )
 from webmlc.cli.options import (
+    AdapterChoice,
     AsJson,
     BuildPlatform,
     ConstantInputs,
@@ -127,6 +128,13 @@ def build(
     ] = None,
     dim: Dimensions = [],  # noqa: B006
     context: Context = None,
+    adapter: Annotated[
+        AdapterChoice,
+        typer.Option(
+            help="Make the shaders fast on GPUs, or on a software adapter such as SwiftShader. "
+            "They run on both."
+        ),
+    ] = AdapterChoice.gpu,
     tuned: Tuned = None,
     platform: BuildPlatform = "",
     tune_for: Annotated[
@@ -167,6 +175,7 @@ def build(
         "state": state.value,
         "quantise": quantise.value if quantise else None,
         "context": context,
+        "adapter": adapter.value,
         "algorithms": {},
     }
     always_compiles = no_cache or tuned or platform or page_input or page_output

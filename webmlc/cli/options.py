@@ -22,6 +22,13 @@ class TargetChoice(StrEnum):
     both = "both"
 
 
+class AdapterChoice(StrEnum):
+    """The adapters that shaders are scheduled for (`core.machine.ADAPTERS`)."""
+
+    gpu = "gpu"
+    software = "software"
+
+
 class StateChoice(StrEnum):
     """What becomes of pairs of a past and a present, and of recurrent states."""
 

@@ -149,14 +149,30 @@ class Machine:
     workgroup_size: int = 1
     """Invocations of a GPU workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
     shared_bytes: int = 0
-    """Bytes of workgroup memory to tile contractions through; 0 where registers alone are faster
-    (software adapters)."""
+    """Bytes of workgroup memory to copy operands of contractions to; 0 where registers alone are
+    faster (software adapters)."""
     filling_threads: int = 8192
-    """Threads that fill a GPU: with fewer, smaller tiles and shared reductions pay (an
+    """Threads that fill a GPU: with fewer, reductions are divided into two dispatches (an
     estimate)."""
+    product_threads: int = 8192
+    """Threads of a product that fill a GPU: with fewer, threads divide reductions. Half of them do
+    where no operand can be copied to workgroup memory."""
+    divided_threads: int = 8192
+    """Threads that fill a GPU where threads divide reductions."""
+    divided_tile: Tile = Tile(8, 8)
+    """The largest register tile where threads divide a reduction."""
+    divided_workgroup: int = 64
+    """Invocations of a workgroup whose threads divide a reduction."""
+    reads_lines: bool = False
+    """Whether threads beside each other should read elements beside each other, because the
+    hardware joins their loads: GPUs. A thread of a software adapter is fastest by itself."""
     short_fold: int = 256
     """Elements that a GPU thread folds as fast by itself as a workgroup whose threads wait for each
     other (an estimate)."""
+    row_threads: int = 64
+    """Threads that fold a long row together."""
+    fold_radix: int = 8
+    """Results of threads that one thread folds at each level of a tree."""
     private_elements: int = 256
     """Elements of temporaries that a GPU thread keeps to itself: more spill to memory (an
     estimate: 1 KiB of private memory)."""
@@ -223,14 +239,44 @@ WEBGPU = Machine(
     features=frozenset(),
     lanes=4,
     vector_registers=64,  # drivers allocate registers themselves: recomputing never pays
-    tile=Tile(8, 8),  # per thread; 8 rows halve the loads of 4, 16 spill on software adapters
+    tile=Tile(8, 8),  # per thread; 8 rows halve the loads of 4
     narrow_tile=Tile(1, 8),
     l1_bytes=16 << 10,
     l2_bytes=1 << 20,
     parallel_operations=0,
     workgroup_size=64,
+    shared_bytes=MAX_WORKGROUP_BYTES,
+    product_threads=24_000,
+    divided_threads=48_000,
+    divided_tile=Tile(8, 4),
+    divided_workgroup=128,
+    reads_lines=True,
+    short_fold=64,
+    row_threads=128,
+    fold_radix=4,
 )
-"""Any WebGPU adapter, on the default limits: register tiles without workgroup memory.
+"""A GPU, on the default limits of WebGPU.
 
-The numbers are chosen by hand.
+The numbers from `product_threads` on, and what follows from `shared_bytes`, were measured on an
+H200 (`benchmarks/gpu_results.md`); the other numbers are chosen by hand.
 """
+
+SOFTWARE = replace(
+    WEBGPU,
+    shared_bytes=0,
+    product_threads=8192,
+    divided_threads=8192,
+    divided_tile=Tile(8, 8),  # 16 rows spill
+    divided_workgroup=64,
+    reads_lines=False,
+    short_fold=256,
+    row_threads=64,
+    fold_radix=8,
+)
+"""An adapter that runs shaders on the CPU, such as SwiftShader or lavapipe.
+
+Measured with both: tiles in registers are several times as fast as tiles in workgroup memory.
+"""
+
+ADAPTERS: Mapping[str, Machine] = {"gpu": WEBGPU, "software": SOFTWARE}
+"""The machines that `webmlc build --adapter` names."""

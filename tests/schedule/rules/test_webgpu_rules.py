@@ -11,13 +11,14 @@ import pytest
 
 from tests.schedule.rules import kernels as k
 from tests.target.webgpu import gpu
-from webmlc.core.machine import MAX_WORKGROUP_BYTES, WEBGPU
+from webmlc.core.machine import MAX_WORKGROUP_BYTES, SOFTWARE, WEBGPU, Machine
 from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
-from webmlc.schedule.rules import choose_rule
-from webmlc.schedule.schedule import replay
+from webmlc.schedule.rules import choose_rule, find_match
+from webmlc.schedule.rules.space import from_values, values_of
+from webmlc.schedule.schedule import Schedule, replay
 from webmlc.target.targets import lower
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 
@@ -70,15 +71,15 @@ CASES: dict[str, Case] = {
     "global average": ("window", k.global_average(7, 40), {}),
     "global average, symbolic": ("window", k.global_average(S, 5), {"s": 3}),
     "softmax": ("rows", k.softmax(5, 40), {}),
-    "softmax, odd": ("rows", k.softmax(4, 129), {}),
+    "softmax, odd": ("reduction", k.softmax(4, 129), {}),
     "softmax over channels": ("rows", k.softmax(2, 5, 3, 8, axis=1), {}),
     "softmax, symbolic": ("reduction", k.softmax(S, S), {"s": 37}),
     "softmax over channels, symbolic": ("rows", k.softmax(2, 5, S, S, axis=1), {"s": 4}),
-    "layer norm": ("rows", k.layer_norm(2, 3, 70), {}),
+    "layer norm": ("reduction", k.layer_norm(2, 3, 70), {}),
     "layer norm, symbolic": ("rows", k.layer_norm(S, 3, 9), {"s": 2}),
-    "row sums": ("window", k.total(4, 100, keep=1), {}),
+    "row sums": ("reduction", k.total(4, 100, keep=1), {}),
     "row sums, symbolic": ("reduction", k.total(3, S, keep=1), {"s": 50}),
-    "sum": ("rows", k.total(8, 16), {}),
+    "sum": ("reduction", k.total(8, 16), {}),
     "long sum": ("reduction", k.total(20, 30), {}),
     "long sum, symbolic": ("reduction", k.total(S, S), {"s": 23}),
     "long row sums": ("reduction", k.total(3, 1000, keep=1), {}),
@@ -100,10 +101,30 @@ CASES: dict[str, Case] = {
     "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
     "add bias, symbolic": ("pointwise", k.add_bias(S, S), {"s": 9}),
     "transpose to NHWC": ("pointwise", k.transpose((0, 2, 3, 1), 1, 3, 8, 8), {}),
-    "transpose blocks": ("pointwise", k.transpose((1, 0), 32, 48), {}),
+    "transpose blocks": ("transpose", k.transpose((1, 0), 32, 48), {}),
     "transpose heads": ("pointwise", k.transpose((0, 2, 1, 3), 2, 3, 4, 16), {}),
     "transpose, symbolic": ("pointwise", k.transpose((1, 0), S, 8), {"s": 5}),
 }
+
+
+STAGED: dict[str, tuple[LoopFunction, dict[str, int]]] = {
+    "matmul": (k.matmul(64, 128, 32), {}),
+    "matmul, rows left over": (k.matmul(85, 64, 16, epilogue=False), {}),
+    "matmul, columns left over": (k.matmul(64, 100, 32), {}),
+    "conv 3x3": (k.convolution(8, 12, 16, 32, 3), {}),
+    "conv 3x3, a stage for each tap": (k.convolution(8, 8, 8, 64, 3), {}),
+    "conv 1x1, symbolic batch": (k.convolution(8, 8, 16, 64, 1, batch=S), {"s": 2}),
+}
+"""Products that are too small to be staged by default."""
+SOFTWARE_CASES: dict[str, Case] = {
+    "matmul": ("contraction", k.matmul(77, 24, 12), {}),
+    "softmax, odd": ("rows", k.softmax(4, 129), {}),
+    "layer norm": ("rows", k.layer_norm(2, 3, 70), {}),
+    "row sums": ("window", k.total(4, 100, keep=1), {}),
+    "sum": ("rows", k.total(8, 16), {}),
+    "transpose blocks": ("pointwise", k.transpose((1, 0), 32, 48), {}),
+}
+"""Kernels that software adapters compute in another way than GPUs."""
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -111,6 +132,32 @@ def test_schedule_and_shader_keep_the_meaning(case: Case) -> None:
     rule, function, symbols = case
     chosen, schedule = choose_rule(function, WEBGPU)
     assert chosen == rule
+    _keeps_the_meaning(function, schedule, symbols)
+
+
+@pytest.mark.parametrize("case", SOFTWARE_CASES.values(), ids=SOFTWARE_CASES)
+def test_software_adapters_have_schedules_of_their_own(case: Case) -> None:
+    rule, function, symbols = case
+    chosen, schedule = choose_rule(function, SOFTWARE)
+    assert chosen == rule
+    _keeps_the_meaning(function, schedule, symbols)
+
+
+@pytest.mark.parametrize("case", STAGED.values(), ids=STAGED)
+def test_staged_products_keep_the_meaning(case: tuple[LoopFunction, dict[str, int]]) -> None:
+    function, symbols = case
+    match = find_match(function, WEBGPU)
+    changes = {"rows": 4, "columns": 8, "parts": 1, "stage": 8, "workgroup": 32, "across": 4}
+    values = values_of(match.default()) | changes
+    assert values in match.space()
+    schedule = match.build(from_values(match.default(), values))
+    lowered = lower(schedule.function, WEBGPU)
+    assert any(buffer.scope == "shared" for buffer in lowered.allocations)
+    _keeps_the_meaning(function, schedule, symbols)
+
+
+def _keeps_the_meaning(function: LoopFunction, schedule: Schedule, symbols: dict[str, int]) -> None:
+    """The schedule, its lowered form and its shader compute what the function does."""
     verify(schedule.function)
     assert replay(function, schedule.trace) == schedule.function
     want = k.outputs_of(function, symbols)
@@ -138,15 +185,15 @@ def test_attention_to_no_keys_is_zero() -> None:
     np.testing.assert_array_equal(result, 0)
 
 
-def _shader(function: LoopFunction) -> str:
-    lowered = lower(choose_rule(function, WEBGPU)[1].function, WEBGPU)
+def _shader(function: LoopFunction, machine: Machine = WEBGPU) -> str:
+    lowered = lower(choose_rule(function, machine)[1].function, machine)
     return emit_shaders({"kernel": lowered}, {"kernel": frozenset({"a", "b", "c"})}).text
 
 
 @pytest.mark.parametrize(("size", "rows"), [(64, 4), (1024, 8)])
 def test_the_tile_is_in_registers(size: int, rows: int) -> None:
     """Per 4 steps of the reduction: a vec4 a row, 8 of the columns, 8 multiply-adds a row."""
-    text = _shader(k.matmul(size, size, 64))
+    text = _shader(k.matmul(size, size, 64), SOFTWARE)
     start = text.index("for (var k")
     inner = text[start : text.index("at_least_", start)]
     assert inner.count("+= ") == 8 * rows
@@ -154,6 +201,28 @@ def test_the_tile_is_in_registers(size: int, rows: int) -> None:
     assert inner.count("= b_0[") == 8
     assert "array<f32>" not in text  # every access is a vec4
     assert "fma(" not in text  # a function call on software adapters
+
+
+def test_a_stage_is_copied_once_and_written_out() -> None:
+    """16 steps: 4 vec4 of the columns to workgroup memory a thread, and 2 from there a step."""
+    text = _shader(k.matmul(2048, 2048, 64), WEBGPU)
+    start = text.index("for (var k")
+    inner = text[start : text.index("at_least_", start)]
+    assert inner.count("+= ") == 16 * 16
+    assert inner.count("= a_0[") == 4 * 8
+    assert inner.count("= b_0[") == 4
+    assert inner.count("= b_shared_0[") == 16 * 2
+    assert inner.count("workgroupBarrier()") == 2
+    assert "array<f32>" not in text
+
+
+def test_threads_of_attention_keep_their_logits_in_registers() -> None:
+    """A thread's tile is a part of a buffer, at a quotient and a remainder of its number."""
+    text = _shader(k.attention_of_heads(1, 12, 1500, 1500, 64), WEBGPU)
+    assert "logits_0: array" in text  # of tiles
+    assert "var a: array" not in text
+    logits = text[text.index("for (var k1") : text.index("logits_0[")]
+    assert "& 3]" not in logits  # queries and keys are read as vec4
 
 
 def test_what_is_aligned_moves_as_vectors() -> None:

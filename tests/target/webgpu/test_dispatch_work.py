@@ -15,7 +15,7 @@ from tests.schedule.rules import kernels as k
 from tests.schedule.test_cooperative_fetching import fetched
 from webmlc.compile import compile_model
 from webmlc.core.adapters import ADAPTERS, H100, M2, Adapter
-from webmlc.core.machine import WEBGPU
+from webmlc.core.machine import SOFTWARE, WEBGPU, Machine
 from webmlc.loops.count_work import count_work
 from webmlc.loops.ir import LoopFunction
 from webmlc.package.step_work import print_dispatches, step_work
@@ -29,9 +29,9 @@ S = k.S
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 
 
-def compiled(function: LoopFunction) -> Kernel:
+def compiled(function: LoopFunction, machine: Machine = WEBGPU) -> Kernel:
     """A kernel with its code."""
-    return Kernel(function, lower(schedule_kernel(function, WEBGPU).function, WEBGPU))
+    return Kernel(function, lower(schedule_kernel(function, machine).function, machine))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def fetched_by_threads() -> LoopFunction:
 
 
 def test_bytes_are_divided_by_level() -> None:
-    work = kernel_work(compiled(k.matmul(64, 64, 16, epilogue=False)), {})
+    work = kernel_work(compiled(k.matmul(64, 64, 16, epilogue=False), SOFTWARE), {})
     steps = 64 * 64 * 16
     assert work.workgroup == 0
     assert work.registers > 4 * 2 * steps  # each multiply-add reads and writes its sum

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from webmlc.core.errors import InternalError
-from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, Device, Machine
+from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, SOFTWARE, WEBGPU, Device, Machine
 from webmlc.core.machine_class import MachineClass
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import (
@@ -65,8 +65,11 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
 
     A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
     `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
-    products.
+    products. A kernel that no rule takes for `SOFTWARE` gets the schedule for `WEBGPU`, for which
+    kernels are cut.
     """
+    if variant == SOFTWARE and match_kernel(function, variant) is None:
+        return WEBGPU
     if variant == DOT and not multiplies_bytes(function):
         return RELAXED
     if variant == PAIRS and not multiplies_small_bytes(function):

@@ -16,11 +16,13 @@ from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
 from webmlc.schedule.rules.webgpu.reduction import REDUCTION
 from webmlc.schedule.rules.webgpu.rows import ROWS
+from webmlc.schedule.rules.webgpu.transpose import TRANSPOSE
 from webmlc.schedule.rules.webgpu.updates import UPDATES
 from webmlc.schedule.rules.webgpu.window import WINDOW
 
 RULES: tuple[AnyRule, ...] = (
     UPDATES,
+    TRANSPOSE,
     POINTWISE,
     BLOCK_PRODUCT,
     ATTENTION,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
@@ -29,7 +30,12 @@ from webmlc.schedule.rules.webgpu.attention_facts import (
     final_loops,
 )
 from webmlc.schedule.rules.webgpu.attention_rows import schedule_row
-from webmlc.schedule.rules.webgpu.attention_tiles import HEIGHTS, schedule_tile, tile_threads
+from webmlc.schedule.rules.webgpu.attention_tiles import (
+    HEIGHTS,
+    MOST_THREADS,
+    schedule_tile,
+    tile_threads,
+)
 from webmlc.schedule.rules.webgpu.rows import producers_of
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
@@ -68,10 +74,21 @@ def space(facts: Facts, machine: Machine) -> Space:
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """The machine's workgroup, or the next one that has enough threads; the tallest tiles."""
-    needed = max(machine.workgroup_size, 2 * facts.vectors)
-    threads = min(size for size in workgroup_sizes(machine) if size >= needed)
-    return Parameters(threads, facts.tallest)
+    """The machine's workgroup, or the next one that has enough threads; the tallest tiles of which
+    there are enough. A tile loads keys less often, but there are fewer of them than of rows.
+    """
+    is_long = facts.keys is None or facts.keys > machine.row_threads
+    threads = machine.row_threads if is_long else machine.workgroup_size
+    needed = max(threads, 2 * facts.vectors)
+    workgroup = min(size for size in workgroup_sizes(machine) if size >= needed)
+    if not machine.reads_lines or facts.rows is None:
+        return Parameters(workgroup, facts.tallest)
+    result = facts.function.params[-1]
+    rows = prod(as_int(size) or 1 for size in result.shape) // facts.columns
+    for height in reversed(_heights(facts)):
+        if height <= facts.tallest and rows // height * MOST_THREADS >= machine.divided_threads:
+            return Parameters(workgroup, height)
+    return Parameters(workgroup, 1)
 
 
 def _heights(facts: Facts) -> tuple[int, ...]:

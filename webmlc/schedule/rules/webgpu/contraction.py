@@ -3,8 +3,9 @@
 Rows are all axes of the left operand (for a convolution: image, y, x, as one index), columns the
 last axis of the right one. Each thread owns a tile, 8 rows by 8 columns, in vec4 registers. The
 weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
-rows. Rows and columns that do not fill a tile are sections of their own. Where there are too few
-tiles for a GPU, several threads of a workgroup divide the reduction of a tile (`share_reduction`).
+rows. Rows and columns that do not fill a tile are sections of their own. On a GPU, workgroups that
+are full copy the weights to their own memory first (`stage_panels`). Where there are too few tiles
+for a GPU, several threads of a workgroup divide the reduction of a tile (`share_reduction`).
 
     Y[m, o] += A[m, k] * B[o // 8, k, o % 8]   ->   for k: b0, b1 = B[...]; for r in 8: Y_r += A[m +
     r, k] * (b0, b1)
@@ -16,9 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from webmlc.core.affine import terms
-from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import MAX_WORKGROUP_BYTES, Machine
+from webmlc.core.expr import as_int
+from webmlc.core.machine import Machine
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
@@ -49,78 +49,22 @@ from webmlc.schedule.rules.tiling.fold_tile import (
     unroll_reduction,
 )
 from webmlc.schedule.rules.tiling.sections import Section, is_zero, split_columns, split_rows
+from webmlc.schedule.rules.webgpu.contraction_defaults import ACROSS, BODY, STEPS, default
+from webmlc.schedule.rules.webgpu.contraction_facts import (
+    MOST_PARTS,
+    MOST_STEPS,
+    Facts,
+    Parameters,
+    can_divide,
+    can_stage,
+    multiple_of,
+    stages,
+    staging_of,
+)
 from webmlc.schedule.rules.webgpu.share_reduction import Sharing, share_reduction
+from webmlc.schedule.rules.webgpu.stage_panels import is_even, stage_panels
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
-
-STEPS = 4
-"""Steps of the innermost reduction loop that are unrolled by default: a vec4 of the left
-operand."""
-MOST_STEPS = 8
-"""Steps of the innermost reduction loop that may be unrolled."""
-BODY = 8
-"""Steps of the reduction that are unrolled over several loops by default: shaders of small layers
-stay short (an estimate, as old as the rule)."""
-ACROSS = 8
-"""Tiles of a row that a workgroup computes by default: 64 columns, and 8 rows of tiles below each
-other, share lines of both operands (an estimate, as old as the rule)."""
-MOST_PARTS = 64
-"""Threads that may divide the reduction of a tile.
-
-From the specification of WebGPU: the default limit `maxComputeWorkgroupSizeZ`.
-"""
-SHORTEST_PART = 64
-"""Steps of the reduction that a part has at least by default: the sums of the parts cost as much as
-about three steps (measured with lavapipe: 36 steps a part took 13 % longer than one part). A single
-row needs half of them, because each of its steps loads more than it computes."""
-
-
-SUM_BYTES = 4
-"""Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A contraction with its epilogue. `rows`: how many there are, `None` if they are no loop;
-    `columns`: those along the last axis; `are_rows_adjacent`: whether rows are one axis in memory,
-    so that primitives can tell tiles apart; `results`: elements of the result with each symbol as
-    1; `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
-    symbolic; `row_length`: rows along the last of several axes, `None` if there is one axis (a
-    workgroup with more of them would have gaps in its memory); `can_share`: whether primitives let
-    threads divide the reduction.
-    """
-
-    function: LoopFunction
-    fold: str
-    rows: Expr | None
-    columns: Expr
-    are_rows_adjacent: bool
-    results: int
-    depth: Expr
-    steps: int
-    lanes: int
-    row_length: int | None = None
-    can_share: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The tile of a thread and the tiles of a workgroup."""
-
-    workgroup: int
-    """Invocations of a workgroup."""
-    rows: int
-    """Rows of a thread's tile; those that are left over are a tile of their own."""
-    columns: int
-    """Columns of a thread's tile."""
-    steps: int
-    """Steps of the innermost reduction loop that are unrolled."""
-    body: int
-    """Steps of the reduction that are unrolled at most, over several loops."""
-    across: int
-    """Tiles of a row that a workgroup computes, at most."""
-    parts: int = 1
-    """Threads that divide the reduction of a tile."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -148,6 +92,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         simplify(schedule.extent(nest.reduced[-1])),
         size_of([schedule.extent(loop) for loop in nest.reduced]) or 0,
         machine.lanes,
+        roles.right.buffer.name,
         _row_length(roles),
     )
     if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):
@@ -170,6 +115,7 @@ def space(facts: Facts, machine: Machine) -> Space:
         body=(STEPS, BODY, 2 * BODY),
         across=(1, 2, 4, ACROSS, 2 * ACROSS),
         parts=(1,) if depth is None else divisors(depth, MOST_PARTS),
+        stage=(0, *stages(facts)),
     )
     tiles = (
         tiles.where(
@@ -186,86 +132,16 @@ def space(facts: Facts, machine: Machine) -> Space:
             "each part is a multiple of the steps that are unrolled",
             lambda steps, parts: parts == 1 or (depth or 1) // parts % steps == 0,
         )
+        .where(
+            "the threads of a full workgroup copy a stage to its memory",
+            lambda workgroup, rows, columns, across, parts, stage: can_stage(
+                facts, Parameters(workgroup, rows, columns, 1, 1, across, parts, stage)
+            ),
+        )
     )
     if facts.are_rows_adjacent:
         return tiles
     return proven(tiles, build, facts, default(facts, machine))
-
-
-def default(facts: Facts, machine: Machine) -> Parameters:
-    """The first choice that fills a GPU, else the one with the most threads. High tiles come first,
-    because they load each element less often; then few parts of the reduction.
-    """
-    choices = _default_choices(facts, machine)
-    threads = [facts.results // (c.rows * c.columns) * c.parts for c in choices]
-    if not any(threads):
-        return choices[-1]  # of the rows only a run knows how many there are: the smallest tile
-    filling = [c for c, n in zip(choices, threads, strict=True) if n >= machine.filling_threads]
-    return filling[0] if filling else choices[threads.index(max(threads))]
-
-
-def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
-    """The tiles to choose from, high ones first: two that cover the rows at little cost, and
-    divisors of the rows where threads can divide the reduction. A single row may have half as many
-    columns.
-    """
-    tile = machine.tile
-    steps = unroll_factor(facts.depth, STEPS)
-    whole = Parameters(machine.workgroup_size, 1, tile.columns, steps, BODY, ACROSS)
-    if facts.rows is None:
-        narrow = replace(whole, columns=facts.lanes)
-        shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow)[1:]]
-        return [*(replace(whole, parts=n) for n in _default_parts(facts, whole)), *shared]
-    count = multiple_of(facts.rows)
-    covering = {_default_rows(facts.rows, most) for most in (tile.rows, tile.rows // 2)}
-    divisors_of_rows = {n for n in range(3, tile.rows + 1) if count % n == 0}
-    return [
-        replace(whole, rows=rows, parts=parts)
-        for rows in sorted(covering | divisors_of_rows, reverse=True)
-        for parts in _default_parts(facts, replace(whole, rows=rows))
-        if parts > 1 or rows in covering
-    ]
-
-
-def _default_rows(extent: Expr, tallest: int) -> int:
-    """The rows of a tile, up to `tallest`, that cover the rows at the least cost."""
-    height = row_tile(extent, tallest)
-    return row_tile(simplify(extent // height * height), tallest)
-
-
-def _default_parts(facts: Facts, tile: Parameters) -> list[int]:
-    """The numbers of parts that leave each of them long enough, and no thread of a workgroup
-    idle.
-    """
-    depth = as_int(facts.depth)
-    if depth is None or not facts.can_share:
-        return [1]
-    shortest = SHORTEST_PART if tile.rows > 1 else SHORTEST_PART // 2
-    return [
-        parts
-        for parts in divisors(depth, MOST_PARTS)
-        if can_divide(facts, tile.workgroup, tile.rows, tile.columns, parts)
-        and depth // parts % tile.steps == 0
-        and tile.workgroup % parts == 0
-        and (parts == 1 or facts.steps // parts >= shortest)
-    ]
-
-
-def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
-    """True if the threads of a workgroup can divide the reduction in these parts: tiles cover the
-    rows and the columns, and the sums of all threads fit into workgroup memory.
-    """
-    if parts == 1:
-        return True
-    row_count = 1 if facts.rows is None else multiple_of(facts.rows)
-    column_count = as_int(facts.columns)
-    if column_count is None or parts > workgroup or not facts.can_share:
-        return False
-    if facts.row_length is not None and rows > facts.row_length:
-        return False
-    sum_bytes = workgroup * rows * columns * SUM_BYTES
-    are_whole = row_count % rows == 0 and column_count % columns == 0
-    return are_whole and sum_bytes <= MAX_WORKGROUP_BYTES
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
@@ -275,29 +151,46 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     if parameters.parts > 1:
         share_reduction(schedule, nest, _sharing(facts, parameters), facts.lanes)
         return schedule
-    sections = [
-        (section, _tile(schedule, section, facts, parameters))
-        for part in split_columns(schedule, nest, parameters.columns)
-        for section in split_rows(schedule, part, parameters.rows)
-    ]
+    sections = []
+    for part in split_columns(schedule, nest, parameters.columns):
+        for rows in split_rows(schedule, part, parameters.rows):
+            left = _unstaged(schedule, rows, facts, parameters)
+            sections += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
+    if not sections:
+        return schedule
     # The sections share their workgroups: what fits beside the widest fits beside all.
     across = [_across(schedule, threads, parameters) for _, threads in sections]
-    down = max(1, parameters.workgroup // max(across))
+    widest = max(across)
+    if parameters.stage:
+        widest = max(widest, staging_of(facts, parameters).across)
+    down = max(1, parameters.workgroup // widest)
     for (section, threads), width in zip(sections, across, strict=True):
         _bind(schedule, section, threads, width, down)
     return schedule
+
+
+def _unstaged(
+    schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters
+) -> list[Section]:
+    """Schedule the rows that fill whole workgroups with stages; returns the sections left."""
+    rows = None if nest.rows is None else simplify(schedule.extent(nest.rows))
+    if parameters.stage == 0 or rows is None:
+        return [nest]
+    staging = staging_of(facts, parameters)
+    height = staging.down * staging.rows
+    if as_int(simplify(rows // height)) == 0:
+        return [nest]
+    whole, *left = split_rows(schedule, nest, height)
+    if not is_even(schedule, whole, staging, facts.lanes):
+        return [whole, *left]
+    stage_panels(schedule, whole, facts.operand, staging, facts.lanes)
+    return left
 
 
 def _row_length(roles: Contraction) -> int | None:
     """The rows along the last of several axes of rows; `None` if there is only one."""
     live = [axis.extent for axis in roles.rows if as_int(axis.extent) != 1]
     return (as_int(live[-1]) or 1) if len(live) > 1 else None
-
-
-def multiple_of(extent: Expr) -> int:
-    """The largest literal that divides an extent of one term: 196 for 196 · n."""
-    sums = terms(simplify(extent))
-    return next(iter(sums.values())) if len(sums) == 1 else 1
 
 
 def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
@@ -353,25 +246,6 @@ def _are_rows_adjacent(fold: Block, roles: Contraction) -> bool:
         if far is None or near is None or not prove_equal(far, near * inner.extent, ranges):
             return False
     return True
-
-
-def row_tile(extent: Expr, largest: int) -> int:
-    """Rows of a thread's tile: the number that covers `extent` at the least cost."""
-    count = as_int(extent)
-    if count is None:
-        return largest
-    if count < largest:
-        return count
-    heights: list[int] = list(range(1, largest + 1))
-    if largest == 4 and count % 5 == 0:
-        heights.append(5)
-    costs = [(_cost(count, height), height) for height in heights]
-    return min(costs)[1]
-
-
-def _cost(count: int, rows: int) -> tuple[int, int]:
-    """The work of covering `count` rows: those of each tile, and 2 for its column loads."""
-    return (count // rows * (rows + 2) + count % rows * 3, -rows)
 
 
 @dataclass(frozen=True, slots=True)

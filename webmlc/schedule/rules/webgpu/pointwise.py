@@ -26,6 +26,7 @@ from webmlc.schedule.analysis import (
     collapses,
     has_vector_types,
     lane_stride,
+    stride,
 )
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
@@ -75,8 +76,23 @@ def space(facts: Facts, machine: Machine) -> Space:
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """Vectors in every block that can be vectorised."""
-    return Parameters(machine.workgroup_size, any(facts.vectors))
+    """Vectors in every block that can be vectorised, unless the lanes of some vector would read
+    lines that the threads beside it read too.
+    """
+    is_vectorized = any(facts.vectors)
+    if machine.reads_lines:
+        is_vectorized = is_vectorized and not any(map(_is_strided, blocks(facts.function.body)))
+    return Parameters(machine.workgroup_size, is_vectorized)
+
+
+def _is_strided(block: Block) -> bool:
+    """True where neighbouring elements of the result read elements of an operand that are apart."""
+    axes = axes_of_kind(block, "spatial")
+    if not axes:
+        return False
+    ranges = axis_ranges(block)
+    steps = [stride(access.index, axes[-1].var, ranges) for access in accesses(block)]
+    return any(step is not None and as_int(step) not in (0, 1) for step in steps)
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:

@@ -1,8 +1,8 @@
-"""Long reductions for few rows: softmax, normalisations, sums along one axis or along all.
+"""Long reductions: softmax, normalisations, sums along one axis or along all.
 
 A workgroup computes a row of the last block. For each reduction that the row needs, every thread
 folds each 64th element by itself; what the threads have goes through workgroup memory, where a tree
-of radix 8 folds it. Then the threads share out the elements of the row.
+folds it. Then the threads share out the elements of the row.
 
     m[i] = max(x[i, :]); y[i, :] = x[i, :] - m[i]
     ->  for i (workgroups):  for t in 64 threads: p[t] = max(x[i, t::64])
@@ -35,10 +35,6 @@ from webmlc.schedule.rules.tiling.axes import (
 from webmlc.schedule.rules.webgpu.rows import clear_first, inline_stages, producers_of, row_axes
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
-
-RADIX = 8
-"""Results of threads that one thread folds at each level of the tree, by default: 64 threads take
-two levels (an estimate, as old as the rule)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +76,27 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     rows = row_axes(schedule.function, final)
     axes = axes_of_kind(final, "spatial")
     count = size_of([axis.extent for axis in axes if axis.var in rows])
-    if count is not None and count >= machine.filling_threads:
-        return None
+    if not machine.reads_lines and count is not None and count >= machine.filling_threads:
+        return None  # a thread for each row
     facts = Facts(function)
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
 
 
 def space(_facts: Facts, machine: Machine) -> Space:
     """Threads, and the levels of their tree."""
-    return Space.of(workgroup=workgroup_sizes(machine), radix=(4, RADIX, 16))
+    return Space.of(workgroup=workgroup_sizes(machine), radix=(4, 8, 16))
 
 
-def default(_facts: Facts, machine: Machine) -> Parameters:
-    """The machine's workgroup, in a flat tree."""
-    return Parameters(machine.workgroup_size, RADIX)
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """The machine's threads for a row, and its tree. Each thread has two elements at least."""
+    extents = [
+        size_of([axis.extent for axis in axes_of_kind(block, "reduce")]) or machine.row_threads * 2
+        for block in blocks(facts.function.body)
+        if axes_of_kind(block, "reduce")
+    ]
+    threads = [n for n in workgroup_sizes(machine) if n <= machine.row_threads]
+    short = [n for n in threads if 2 * n <= max(extents)]
+    return Parameters(max(short, default=threads[0]), machine.fold_radix)
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:

@@ -1,0 +1,146 @@
+"""The default tiles and workgroups of contractions on a GPU.
+
+Measured on an H200: a GPU is full with about 25,000 threads of a product. With fewer tiles than
+that, several threads divide the reduction of smaller tiles: then it is full with twice as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.expr import Expr, as_int
+from webmlc.core.machine import Machine
+from webmlc.core.simplify import simplify
+from webmlc.schedule.rules.tiling.axes import unroll_factor
+from webmlc.schedule.rules.tiling.cover import divisors
+from webmlc.schedule.rules.webgpu.contraction_facts import (
+    MOST_PARTS,
+    Facts,
+    Parameters,
+    can_divide,
+    can_stage,
+    multiple_of,
+    stages,
+)
+
+STEPS = 4
+"""Steps of the innermost reduction loop that are unrolled by default: a vec4 of the left
+operand."""
+BODY = 8
+"""Steps of the reduction that are unrolled over several loops by default: shaders of small layers
+stay short (an estimate, as old as the rule)."""
+ACROSS = 8
+"""Tiles of a row that a workgroup computes by default: 64 columns, and 8 rows of tiles below each
+other, share lines of both operands (an estimate, as old as the rule)."""
+STAGE_PRODUCTS = 1024
+"""Multiply-adds of a thread that are written out between two copies, at most (measured on an H200:
+loops instead cost 7 %; a longer stage of 8 by 8 elements lost a third)."""
+SHORTEST_PART = 64
+"""Steps of the reduction that a part has at least by default: the sums of the parts cost as much as
+about three steps (measured with lavapipe: 36 steps a part took 13 % longer than one part). A single
+row needs half of them, because each of its steps loads more than it computes."""
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """The first choice that fills a GPU, else the one with the most threads. Large tiles come
+    first, because they load each element less often; then few parts of the reduction.
+    """
+    choices = _default_choices(facts, machine)
+    threads = [facts.results // (c.rows * c.columns) * c.parts for c in choices]
+    if not any(threads):
+        return _staged(facts, choices[-1], machine)  # only a run knows how many rows there are
+    for choice, count in zip(choices, threads, strict=True):
+        staged = _staged(facts, choice, machine)
+        if count >= _filling_threads(staged, machine):
+            return staged
+    return _staged(facts, choices[threads.index(max(threads))], machine)
+
+
+def _filling_threads(choice: Parameters, machine: Machine) -> int:
+    """The threads that fill a GPU."""
+    if choice.parts > 1:
+        return machine.divided_threads
+    is_unstaged = machine.shared_bytes > 0 and choice.stage == 0
+    return machine.product_threads // 2 if is_unstaged else machine.product_threads
+
+
+def _staged(facts: Facts, tile: Parameters, machine: Machine) -> Parameters:
+    """The tile with the longest stage whose products are written out, if there is one."""
+    if not machine.shared_bytes:
+        return tile
+    for steps in reversed(stages(facts)):
+        staged = replace(tile, stage=steps)
+        is_short = steps * tile.rows * tile.columns <= STAGE_PRODUCTS
+        if is_short and can_stage(facts, staged):
+            return staged
+    return tile
+
+
+def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
+    """The tiles to choose from, large ones first: two that cover the rows at little cost, and
+    divisors of the rows where threads can divide the reduction. A single row may have half as many
+    columns.
+    """
+    tile = machine.tile
+    steps = unroll_factor(facts.depth, STEPS)
+    whole = Parameters(machine.workgroup_size, 1, tile.columns, steps, BODY, ACROSS)
+    if facts.rows is None:
+        narrow = replace(whole, columns=facts.lanes)
+        shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow)[1:]]
+        return [*(replace(whole, parts=n) for n in _default_parts(facts, whole)), *shared]
+    count = multiple_of(facts.rows)
+    covering = {_default_rows(facts.rows, most) for most in (tile.rows, tile.rows // 2)}
+    divisors_of_rows = {n for n in range(3, tile.rows + 1) if count % n == 0}
+    heights = sorted(covering | divisors_of_rows, reverse=True)
+    divided_columns = machine.divided_tile.columns
+    divided = replace(whole, workgroup=machine.divided_workgroup)
+    return [
+        replace(whole if parts == 1 else divided, rows=rows, columns=columns, parts=parts)
+        for columns in dict.fromkeys((tile.columns, divided_columns))
+        for rows in heights
+        for parts in _default_parts(facts, replace(divided, rows=rows, columns=columns))
+        if (columns == divided_columns or parts == 1) and (parts > 1 or rows in covering)
+    ]
+
+
+def _default_rows(extent: Expr, tallest: int) -> int:
+    """The rows of a tile, up to `tallest`, that cover the rows at the least cost."""
+    height = row_tile(extent, tallest)
+    return row_tile(simplify(extent // height * height), tallest)
+
+
+def _default_parts(facts: Facts, tile: Parameters) -> list[int]:
+    """The numbers of parts that leave each of them long enough, and no thread of a workgroup
+    idle.
+    """
+    depth = as_int(facts.depth)
+    if depth is None or not facts.can_share:
+        return [1]
+    shortest = SHORTEST_PART if tile.rows > 1 else SHORTEST_PART // 2
+    return [
+        parts
+        for parts in divisors(depth, MOST_PARTS)
+        if can_divide(facts, tile.workgroup, tile.rows, tile.columns, parts)
+        and depth // parts % tile.steps == 0
+        and tile.workgroup % parts == 0
+        and (parts == 1 or facts.steps // parts >= shortest)
+    ]
+
+
+def row_tile(extent: Expr, largest: int) -> int:
+    """Rows of a thread's tile: the number that covers `extent` at the least cost."""
+    count = as_int(extent)
+    if count is None:
+        return largest
+    if count < largest:
+        return count
+    heights: list[int] = list(range(1, largest + 1))
+    if largest == 4 and count % 5 == 0:
+        heights.append(5)
+    costs = [(_cost(count, height), height) for height in heights]
+    return min(costs)[1]
+
+
+def _cost(count: int, rows: int) -> tuple[int, int]:
+    """The work of covering `count` rows: those of each tile, and 2 for its column loads."""
+    return (count // rows * (rows + 2) + count % rows * 3, -rows)

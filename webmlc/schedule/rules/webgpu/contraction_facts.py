@@ -1,0 +1,143 @@
+"""What the rule for contractions knows of a kernel, and which tiles and workgroups it may have.
+
+In: a kernel that `contraction.match` has looked at. Out: `Facts`, and `Parameters` with the limits
+that hold for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.affine import terms
+from webmlc.core.expr import Expr, as_expr, as_int
+from webmlc.core.machine import MAX_WORKGROUP_BYTES
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.rules.tiling.axes import unroll_factor
+from webmlc.schedule.rules.webgpu.stage_panels import Staging, stage_bytes
+
+MOST_STEPS = 8
+"""Steps of the innermost reduction loop that may be unrolled."""
+MOST_PARTS = 64
+"""Threads that may divide the reduction of a tile.
+
+From the specification of WebGPU: the default limit `maxComputeWorkgroupSizeZ`.
+"""
+SUM_BYTES = 4
+"""Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
+STAGES = (4, 8, 16, 32)
+"""Steps of the reduction whose columns a workgroup may copy at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A contraction with its epilogue.
+
+    - `rows`: how many there are, `None` if they are no loop; `columns`: those along the last axis.
+    - `are_rows_adjacent`: whether rows are one axis in memory, so that primitives can tell tiles
+      apart.
+    - `results`: elements of the result with each symbol as 1.
+    - `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
+      symbolic.
+    - `operand`: the name of the right operand.
+    - `row_length`: rows along the last of several axes, `None` if there is one axis (a workgroup
+      with more of them would have gaps in its memory).
+    - `can_share`: whether primitives let threads divide the reduction.
+    """
+
+    function: LoopFunction
+    fold: str
+    rows: Expr | None
+    columns: Expr
+    are_rows_adjacent: bool
+    results: int
+    depth: Expr
+    steps: int
+    lanes: int
+    operand: str
+    row_length: int | None = None
+    can_share: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The tile of a thread and the tiles of a workgroup."""
+
+    workgroup: int
+    """Invocations of a workgroup."""
+    rows: int
+    """Rows of a thread's tile; those that are left over are a tile of their own."""
+    columns: int
+    """Columns of a thread's tile."""
+    steps: int
+    """Steps of the innermost reduction loop that are unrolled."""
+    body: int
+    """Steps of the reduction that are unrolled at most, over several loops."""
+    across: int
+    """Tiles of a row that a workgroup computes, at most."""
+    parts: int = 1
+    """Threads that divide the reduction of a tile."""
+    stage: int = 0
+    """Steps of the reduction whose columns a full workgroup copies to its memory; 0: none."""
+
+
+def multiple_of(extent: Expr) -> int:
+    """The largest literal that divides an extent of one term: 196 for 196 · n."""
+    sums = terms(simplify(extent))
+    return next(iter(sums.values())) if len(sums) == 1 else 1
+
+
+def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
+    """True if the threads of a workgroup can divide the reduction in these parts: tiles cover the
+    rows and the columns, and the sums of all threads fit into workgroup memory.
+    """
+    if parts == 1:
+        return True
+    row_count = 1 if facts.rows is None else multiple_of(facts.rows)
+    column_count = as_int(facts.columns)
+    if column_count is None or parts > workgroup or not facts.can_share:
+        return False
+    if as_int(facts.depth) == parts < facts.steps:
+        return False  # a reduction loop of one step, inside others, is none
+    if facts.row_length is not None and rows > facts.row_length:
+        return False
+    sum_bytes = workgroup * rows * columns * SUM_BYTES
+    are_whole = row_count % rows == 0 and column_count % columns == 0
+    return are_whole and sum_bytes <= MAX_WORKGROUP_BYTES
+
+
+def stages(facts: Facts) -> tuple[int, ...]:
+    """The numbers of steps of a stage that divide the innermost reduction loop into several."""
+    depth = as_int(facts.depth)
+    if depth is None or facts.rows is None:
+        return ()
+    return tuple(steps for steps in STAGES if depth % steps == 0)
+
+
+def staging_of(facts: Facts, parameters: Parameters) -> Staging:
+    """The full workgroup of these parameters: tiles beside each other, then below."""
+    columns = as_int(facts.columns) or 1
+    across = unroll_factor(as_expr(columns // parameters.columns), parameters.across)
+    down = max(1, parameters.workgroup // across)
+    return Staging(down, across, parameters.rows, parameters.columns, parameters.stage)
+
+
+def can_stage(facts: Facts, parameters: Parameters) -> bool:
+    """True if a full workgroup can copy a stage of its columns to its memory, each thread as much
+    as the others.
+    """
+    if parameters.stage == 0:
+        return True
+    columns = as_int(facts.columns)
+    if parameters.parts > 1 or facts.rows is None or columns is None:
+        return False
+    staging = staging_of(facts, parameters)
+    height, width = staging.down * staging.rows, staging.across * staging.columns
+    rows = as_int(facts.rows)
+    has_rows = rows >= height if rows is not None else multiple_of(facts.rows) % height == 0
+    return (
+        columns >= width
+        and has_rows
+        and staging.steps * width % (staging.down * staging.across * facts.lanes) == 0
+        and stage_bytes(staging, SUM_BYTES) <= MAX_WORKGROUP_BYTES
+    )
