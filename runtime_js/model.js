@@ -27,7 +27,7 @@ import { fetchFile } from "./weights.js";
  * @typedef {{
  *   device: Device,
  *   deviceReason: string,
- *   variant: import("./wasm_device.js").Variant | null,
+ *   variant: import("./variants.js").Variant | null,
  *   resources: import("./webmlc.js").Model["resources"],
  *   executors: Executors,
  *   readsInputsFirst: boolean,

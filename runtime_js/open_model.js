@@ -7,7 +7,8 @@ import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
 import { here, isNode, sharingObstacle } from "./platform.js";
 import { neededFiles } from "./sizes.js";
-import { chooseVariant, WasmDevice } from "./wasm_device.js";
+import { chooseVariant } from "./variants.js";
+import { WasmDevice } from "./wasm_device.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Device} Device */

@@ -90,7 +90,7 @@ def test_features_are_probed_with_the_modules_of_the_runtime() -> None:
     """The page describes the features by which the runtime chooses a module."""
     probes = [
         set(re.findall(r'"(AGFzbQ[^"]+)"', path.read_text("utf-8")))
-        for path in (PAGE / "platform.js", ROOT / "runtime_js" / "wasm_device.js")
+        for path in (PAGE / "platform.js", ROOT / "runtime_js" / "variants.js")
     ]
     assert len(probes[0]) == 4
     assert probes[0] == probes[1]

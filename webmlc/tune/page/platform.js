@@ -5,7 +5,7 @@ import { isNode } from "./threads.js";
 
 /** @typedef {import("./types.d.ts").Platform} Platform */
 
-// Modules that use a feature, from runtime_js/wasm_device.js, which shows their text.
+// Modules that use a feature, from runtime_js/variants.js, which shows their text.
 const SIMD_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF7AwIBAAoIAQYAQQD9Dws=");
 const RELAXED_PROBE = bytesOf("AGFzbQEAAAABCAFgA3t7ewF7AwIBAAoNAQsAIAAgASAC/YUCCw==");
 const DOT_PROBES = new Map([
