@@ -21,18 +21,15 @@ const LONGEST_WINDOW = 64; // each window is twice as long as the one before, up
 class Recent {
   /** @type {number[]} */
   #times = [];
-
-  get isKnown() {
-    return this.#times.length === SAMPLES;
-  }
-
-  get milliseconds() {
-    return Math.min(...this.#times);
-  }
+  isKnown = false;
+  milliseconds = Infinity;
 
   /** @param {number} milliseconds */
   add(milliseconds) {
-    this.#times = [...this.#times.slice(1 - SAMPLES), milliseconds];
+    const times = this.#times;
+    if (times.length === SAMPLES) times.shift();
+    this.isKnown = times.push(milliseconds) === SAMPLES;
+    this.milliseconds = Math.min(...times);
   }
 }
 
@@ -42,6 +39,8 @@ function noRuns() {
 }
 
 export class Pace {
+  /** The way in which to execute the next run. @type {Way} */
+  way = "there";
   #recent = noRuns();
   #window = FIRST_WINDOW;
   #remaining = FIRST_WINDOW; // runs until the window ends
@@ -55,8 +54,19 @@ export class Pace {
     this.limit = limit;
   }
 
-  /** The way in which to execute the next run. @returns {Way} */
-  get way() {
+  /** Record the time of a run. @param {Way} way @param {number} milliseconds */
+  took(way, milliseconds) {
+    this.#recent[way].add(milliseconds);
+    if (!--this.#remaining) {
+      this.#recent = noRuns();
+      this.#window = Math.min(2 * this.#window, LONGEST_WINDOW);
+      this.#remaining = this.#window;
+    }
+    this.way = this.#choose();
+  }
+
+  /** @returns {Way} */
+  #choose() {
     const { there, alone, together } = this.#recent;
     const { limit } = this;
     if (!limit || !there.isKnown || there.milliseconds > limit + WAY_MS) return "there";
@@ -66,15 +76,6 @@ export class Pace {
     if (!shared) return "alone";
     if (!here.isKnown || here.milliseconds * this.threads > ALONE_MS) return "together";
     return !alone.isKnown || alone.milliseconds < here.milliseconds ? "alone" : "together";
-  }
-
-  /** Record the time of a run. @param {Way} way @param {number} milliseconds */
-  took(way, milliseconds) {
-    this.#recent[way].add(milliseconds);
-    if (--this.#remaining) return;
-    this.#recent = noRuns();
-    this.#window = Math.min(2 * this.#window, LONGEST_WINDOW);
-    this.#remaining = this.#window;
   }
 }
 
