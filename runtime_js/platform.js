@@ -14,14 +14,30 @@ export const isNode = builtin !== undefined;
 /** The base of relative URLs: the address of the page, or in Node the working folder. */
 export const here = () => (builtin ? builtin("node:url").pathToFileURL("./").href : location.href);
 
+let holds = 0; // the calls of `holdProcess` that no `releaseProcess` has undone
+/** @type {any} Keeps the process alive while there are holds. Starting one for each run would take longer than a small model. */
+let aliveTimer = null;
+
+/** Keep a Node process alive until `releaseProcess`. The runtime's workers do not keep it alive. */
+export function holdProcess() {
+  if (!builtin || holds++) return;
+  aliveTimer ??= builtin("node:timers").setInterval(() => {}, 2 ** 30);
+  aliveTimer.ref();
+}
+
+/** Undo a `holdProcess`. */
+export function releaseProcess() {
+  if (builtin && !--holds) aliveTimer.unref();
+}
+
 /**
- * Keep a Node process alive until the promise settles. The runtime's workers do not keep it alive.
+ * Keep a Node process alive until the promise settles.
  * @template T @param {Promise<T>} promise @returns {Promise<T>}
  */
 export function keepAlive(promise) {
   if (!builtin) return promise;
-  const timer = setInterval(() => {}, 2 ** 30);
-  return promise.finally(() => clearInterval(timer));
+  holdProcess();
+  return promise.finally(releaseProcess);
 }
 
 /** The reason why threads cannot share memory, or "". Some hosts isolate pages but have no SharedArrayBuffer. */
