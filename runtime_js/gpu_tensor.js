@@ -56,13 +56,16 @@ export class GpuValues {
   #device;
   #ports;
   #results;
+  #claims; // values that belong to the caller, or to an output
 
   /**
    * @param {WebGpuDevice} device
    * @param {Port[]} ports  of the outputs
    * @param {import("./webmlc.js").RunOptions["results"]} results
+   * @param {Set<Uint8Array | GpuSpan>} inputs  values that belong to the caller
    */
-  constructor(device, ports, results = {}) {
+  constructor(device, ports, results = {}, inputs) {
+    this.#claims = inputs;
     this.#device = device;
     this.#ports = ports;
     this.#results = results;
@@ -89,10 +92,9 @@ export class GpuValues {
   /**
    * The outputs that stay on the GPU, by name. The others are copied to the CPU.
    * @param {Values} values
-   * @param {Set<Uint8Array | GpuSpan>} claims  values that belong to the caller, or to an output
    * @param {Symbols} symbols
    */
-  async results(values, claims, symbols) {
+  async results(values, symbols) {
     /** @type {Record<string, GpuTensor>} */
     const tensors = {};
     const downloads = [];
@@ -103,9 +105,9 @@ export class GpuValues {
         continue;
       }
       const value = /** @type {Uint8Array | GpuSpan} */ (values.get(port.buffer));
-      const isThere = !(value instanceof Uint8Array || claims.has(value)) && (receiver ?? value.buffer) === value.buffer;
+      const isThere = !(value instanceof Uint8Array || this.#claims.has(value)) && (receiver ?? value.buffer) === value.buffer;
       const span = isThere ? value : this.#device.store(port.name, value, receiver);
-      claims.add(value);
+      this.#claims.add(value);
       tensors[port.name] = new GpuTensor(this.#device, port.dtype, shapeOf(port, symbols), span);
     }
     await this.download(values, downloads);

@@ -20,6 +20,7 @@ import { request } from "./weights.js";
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** An input after its check, and the bytes of its data. @typedef {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }} Input */
 
 const VERSION = 6;
 const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices
@@ -134,55 +135,72 @@ function addDefaults(device, program, tensors) {
  * @param {Symbols} symbols
  */
 export function shapeOf(port, symbols) {
-  const shape = port.shape.map((size) => evaluate(size, symbols));
-  const size = shape.find((n) => n < 0);
-  if (size === undefined) return shape;
-  throw new InputError(`with these inputs a size of "${port.name}" is ${size}: negative`);
+  /** @type {number[]} */
+  const shape = [];
+  for (const size of port.shape) {
+    const value = evaluate(size, symbols);
+    if (value < 0) throw new InputError(`with these inputs a size of "${port.name}" is ${value}: negative`);
+    shape.push(value);
+  }
+  return shape;
 }
 
 /**
- * Check the inputs of a run, and bind the symbols from their shapes. `checkRequirements` checks the symbols.
+ * Check the inputs of a run, each on its own. Returns them in the order of the manifest.
  * @param {Manifest} manifest
  * @param {Record<string, Tensor | TypedArray>} inputs
+ * @returns {Input[]}
+ */
+export function readInputs(manifest, inputs) {
+  const ports = manifest.inputs;
+  /** @type {Input[]} */
+  const tensors = [];
+  for (const port of ports) {
+    const value = inputs?.[port.name];
+    if (value === undefined) throw wrongNames(manifest, inputs);
+    tensors.push(checkTensor(port, value));
+  }
+  if (inputs && Object.keys(inputs).length > ports.length) throw wrongNames(manifest, inputs);
+  return tensors;
+}
+
+/** The error for inputs that have other names than the model's. @param {Manifest} manifest @param {Record<string, any>} inputs */
+function wrongNames({ inputs: ports }, inputs) {
+  const signature = ports.map(({ name, dtype, shape }) => `"${name}" (${dtype}${text(shape)})`).join(", ") || "none";
+  const unknown = Object.keys(inputs ?? {}).find((key) => !ports.some(({ name }) => name === key));
+  if (unknown !== undefined) return new InputError(`no input is named "${unknown}"; the model takes ${signature}`);
+  const missing = ports.find(({ name }) => inputs?.[name] === undefined);
+  return new InputError(`input "${missing?.name}" is missing; the model takes ${signature}`);
+}
+
+/**
+ * Bind the symbols from the shapes of the inputs, and check all shapes. `checkRequirements` checks the symbols.
+ * @param {Manifest} manifest
+ * @param {Input[]} tensors  in the order of the manifest
  * @param {number} [length]  of the session
  * @param {number} [capacity]  of the session; without one, its symbol is not bound
- * @returns {{ symbols: Symbols, values: Map<string, Uint8Array | GpuSpan> }} `values` by buffer name
+ * @returns {Symbols}
  */
-export function bind(manifest, inputs, length = 0, capacity) {
-  const signature = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
-  for (const name of Object.keys(inputs ?? {})) {
-    if (!manifest.inputs.some((p) => p.name === name)) {
-      throw new InputError(`no input is named "${name}"; the model takes ${signature()}`);
-    }
-  }
-  /** @type {Map<string, { shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }>} */
-  const tensors = new Map();
-  for (const port of manifest.inputs) {
-    const value = inputs?.[port.name];
-    if (value === undefined) throw new InputError(`input "${port.name}" is missing; the model takes ${signature()}`);
-    tensors.set(port.name, checkTensor(port, value));
-  }
+export function bindSymbols(manifest, tensors, length = 0, capacity) {
+  const shapes = new Map(manifest.inputs.map(({ name }, i) => [name, tensors[i].shape]));
   /** @type {Symbols} */
   const symbols = {};
   for (const { name, input, axis } of manifest.symbols) {
-    if (input) symbols[name] = tensors.get(input)?.shape[axis] ?? 0;
+    if (input) symbols[name] = shapes.get(input)?.[axis] ?? 0;
     else if (axis === 0) symbols[name] = length;
     else if (capacity !== undefined) symbols[name] = capacity;
   }
-  const values = new Map();
-  for (const port of manifest.inputs) {
-    const { shape, data, bytes } = /** @type {{ shape: number[], data: TypedArray | GPUBuffer, bytes: number }} */ (tensors.get(port.name));
+  for (const [i, port] of manifest.inputs.entries()) {
+    const { shape } = tensors[i];
     const expected = shapeOf(port, symbols);
-    if (expected.some((d, axis) => d !== shape[axis])) {
-      const sources = origins(manifest, symbols);
-      throw new InputError(
-        `input "${port.name}" has shape ${text(shape)}, expected ${text(port.shape)} = ${text(expected)}` +
-          (sources ? ` with ${sources}` : ""),
-      );
-    }
-    values.set(port.buffer, isGpuBuffer(data) ? { buffer: data, bytes } : new Uint8Array(data.buffer, data.byteOffset, bytes));
+    if (expected.every((d, axis) => d === shape[axis])) continue;
+    const sources = origins(manifest, symbols);
+    throw new InputError(
+      `input "${port.name}" has shape ${text(shape)}, expected ${text(port.shape)} = ${text(expected)}` +
+        (sources ? ` with ${sources}` : ""),
+    );
   }
-  return { symbols, values };
+  return symbols;
 }
 
 /**
@@ -279,29 +297,42 @@ export function bindFromMemory(program, segment, bytes) {
  * Check that a value is a tensor of the port's dtype and rank, and that it has as many elements as its shape says.
  * @param {Port} port
  * @param {any} value
- * @returns {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }}
+ * @returns {Input}
  */
 function checkTensor(port, value) {
   const type = arrayOf(port.dtype);
   const isBare = ArrayBuffer.isView(value);
-  const data = isBare ? value : value?.data;
-  const error = (/** @type {string} */ problem) => new InputError(`input "${port.name}" ${problem}`);
-  if (!isBare && value?.dtype !== undefined && value.dtype !== port.dtype) throw error(`has dtype ${value.dtype}, expected ${port.dtype}`);
-  if (!(data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array) || isGpuBuffer(data))) {
+  const data = /** @type {any} */ (isBare ? value : value?.data);
+  if (!isBare && value?.dtype !== undefined && value.dtype !== port.dtype) {
+    throw wrongInput(port, `has dtype ${value.dtype}, expected ${port.dtype}`);
+  }
+  const isArray = data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array);
+  if (!isArray && !isGpuBuffer(data)) {
     const actual = data?.constructor?.name ?? typeof data;
-    throw error(`holds ${actual}, expected ${port.dtype} as ${type.name}`);
+    throw wrongInput(port, `holds ${actual}, expected ${port.dtype} as ${type.name}`);
   }
   if (isBare && port.shape.some((d) => typeof d !== "number")) {
-    throw error(`has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`);
+    throw wrongInput(port, `has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`);
   }
   const shape = isBare ? /** @type {number[]} */ (port.shape) : value.shape;
-  if (!Array.isArray(shape) || shape.length !== port.shape.length || !shape.every((d) => Number.isInteger(d) && d >= 0)) {
-    throw error(`has shape ${text(shape)}, expected ${text(port.shape)}`);
+  const count = Array.isArray(shape) && shape.length === port.shape.length ? elementCount(shape) : NaN;
+  if (Number.isNaN(count)) throw wrongInput(port, `has shape ${text(shape)}, expected ${text(port.shape)}`);
+  if (isArray && data.length !== count) {
+    throw wrongInput(port, `has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
   }
-  const count = shape.reduce((a, b) => a * b, 1);
-  const bytes = count * type.BYTES_PER_ELEMENT;
-  if (!isGpuBuffer(data) && data.length !== count) throw error(`has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
-  return { shape, data: /** @type {any} */ (data), bytes };
+  return { shape, data, bytes: count * type.BYTES_PER_ELEMENT };
+}
+
+/** The number of elements of a shape, or NaN if it is none. @param {readonly number[]} shape */
+export function elementCount(shape) {
+  let count = 1;
+  for (const size of shape) count *= Number.isInteger(size) && size >= 0 ? size : NaN;
+  return count;
+}
+
+/** @param {Port} port @param {string} problem */
+function wrongInput({ name }, problem) {
+  return new InputError(`input "${name}" ${problem}`);
 }
 
 /** A shape in the words of an error. @param {any} shape */

@@ -1,9 +1,10 @@
 // A loaded package, which can run any number of times. The twin of the class in webmlc/host/load.py.
 
+import { Binder } from "./binder.js";
 import { arrayOf } from "./dtypes.js";
 import { InputError, InternalError } from "./errors.js";
-import { bind, bindFromMemory, checkCounts, checkRequirements, shapeOf } from "./manifest.js";
-import { keepAlive } from "./platform.js";
+import { bindFromMemory, checkCounts, checkRequirements, elementCount, shapeOf } from "./manifest.js";
+import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
 import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
 import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
 import { selectStages } from "./transfers.js";
@@ -30,6 +31,7 @@ import { fetchFile } from "./weights.js";
  *   variant: import("./variants.js").Variant | null,
  *   resources: import("./webmlc.js").Model["resources"],
  *   executors: Executors,
+ *   stages: Stage[],
  *   readsInputsFirst: boolean,
  *   overlaps: boolean,
  * }} Loaded  `overlaps` says that the device executes runs in order, so that one may start before the last has ended
@@ -49,13 +51,15 @@ export class Model {
   #loaded;
   #hasStates;
   #length; // the symbol of the length of sessions, or ""
-  /** @type {Promise<unknown>} */
+  /** @type {Promise<unknown>} Settles when a task that may not overlap with those before it may start. */
   #queue = Promise.resolve();
   #pending = 0; // the number of tasks that have not ended
   #inFlight = 0; // those of them that have started and may overlap
   /** Lets the next task look whether it may start. */
   #wake = () => {};
-  #checkedSymbols = ""; // the symbols for which requirements were checked last
+  #binder;
+  /** @type {Set<string>} The buffers of outputs that are also inputs or other outputs. */
+  #shared;
   /** @type {Map<string, Stage[]>} The stages of runs that return only some outputs. */
   #selections = new Map();
   #broken = false;
@@ -76,6 +80,9 @@ export class Model {
     this.#loaded = loaded;
     this.#hasStates = hasStates(manifest);
     this.#length = lengthOf(manifest);
+    this.#binder = new Binder(manifest);
+    const ports = [...manifest.inputs, ...manifest.outputs].map(({ buffer }) => buffer);
+    this.#shared = new Set(ports.filter((buffer, i) => ports.indexOf(buffer) < i));
     this.name = manifest.name;
     const signature = (/** @type {import("./types.d.ts").Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
     this.inputs = manifest.inputs.map(signature);
@@ -131,32 +138,55 @@ export class Model {
   async run(inputs, options, states) {
     if (this.#hasStates && !states) return keepAlive(this.#runAlone(copyInputs(inputs), options));
     const ports = options ? chosenOutputs(this.#manifest.outputs, options) : this.#manifest.outputs;
-    const { results = {}, signal } = options ?? {};
     const overlaps = this.#loaded.overlaps && !states && !this.#trapped;
     const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? IN_FLIGHT : 1);
     const feeds = startsNow && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
-    const task = async () => {
-      const { symbols, values, claims, onGpu } = await this.#execute(feeds, { ports, states, signal, results });
-      checkCounts(this.#manifest, values);
-      if (states) states.length += this.rows(symbols);
-      if (states) states.symbols = symbols;
-      const tensors = onGpu && (await onGpu.results(values, claims, symbols));
-      const outputs = ports.map((port) => {
-        if (tensors?.[port.name]) return [port.name, tensors[port.name]];
-        const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
-        const type = arrayOf(port.dtype);
-        const result = /** @type {Record<string, any>} */ (results)[port.name];
-        // Each output gets its own bytes, even if two outputs share a buffer, or if the buffer is an input of the caller.
-        const all = new type(/** @type {ArrayBuffer} */ ((claims.has(bytes) ? bytes.slice() : bytes).buffer));
-        claims.add(bytes);
-        const shape = shapeOf(port, symbols);
-        const count = shape.reduce((product, size) => product * size, 1);
-        const data = states && count < all.length ? all.slice(0, count) : all; // planned for the capacity
-        return [port.name, { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data }];
-      });
-      return Object.fromEntries(outputs);
-    };
-    return this.#enqueue(task, { startsNow, overlaps, signal });
+    const task = () => this.#run(feeds, ports, options, states);
+    return this.#enqueue(task, { startsNow, overlaps, signal: options?.signal });
+  }
+
+  /**
+   * Execute a run whose turn has come, and return its outputs.
+   * @param {Record<string, Tensor | TypedArray>} feeds
+   * @param {Port[]} ports  of the outputs
+   * @param {RunOptions} [options]
+   * @param {States} [states]
+   */
+  async #run(feeds, ports, options, states) {
+    const results = options?.results;
+    const { symbols, values, onGpu } = await this.#execute(feeds, { ports, states, signal: options?.signal, results });
+    if (this.#manifest.checks.length) checkCounts(this.#manifest, values);
+    if (states) {
+      states.length += this.rows(symbols);
+      states.symbols = symbols;
+    }
+    const tensors = onGpu && (await onGpu.results(values, symbols));
+    /** @type {Record<string, any>} */
+    const outputs = {};
+    for (const port of ports) {
+      const result = /** @type {Record<string, any> | undefined} */ (results)?.[port.name];
+      outputs[port.name] = tensors?.[port.name] ?? this.#output(port, values, symbols, states, result);
+    }
+    return outputs;
+  }
+
+  /**
+   * An output that has bytes of its own.
+   * @param {Port} port
+   * @param {Map<string, Uint8Array | import("./types.d.ts").GpuSpan>} values
+   * @param {Symbols} symbols
+   * @param {States} [states]
+   * @param {TypedArray} [result]  the array that receives it
+   * @returns {Tensor}
+   */
+  #output(port, values, symbols, states, result) {
+    const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
+    const type = arrayOf(port.dtype);
+    const shape = shapeOf(port, symbols);
+    const all = new type(/** @type {ArrayBuffer} */ ((this.#shared.has(port.buffer) ? bytes.slice() : bytes).buffer));
+    const count = states ? elementCount(shape) : all.length;
+    const data = count < all.length ? all.slice(0, count) : all; // planned for the capacity
+    return { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data };
   }
 
   /**
@@ -234,22 +264,19 @@ export class Model {
   }
 
   /**
-   * Run the segments in order. Returns all symbols, and the bytes of inputs and downloads by buffer. `claims` are the bytes that
-   * belong to the caller. If `measure` is true, also returns the milliseconds of every step. The outputs of `ports` are downloaded,
-   * but for those that `results` keep on the GPU. `onGpu` is there if values of the run are on the GPU.
+   * Run the segments in order. Returns all symbols, and the bytes of inputs and downloads by buffer. If `measure` is true, also
+   * returns the milliseconds of every step. The outputs of `ports` are downloaded, but for those that `results` keep on the GPU.
+   * `onGpu` is there if values of the run are on the GPU.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {{ ports: Port[], states?: States, signal?: AbortSignal, results?: RunOptions["results"], measure?: boolean }} options
    */
-  async #execute(inputs, { ports, states, signal, results = {}, measure = false }) {
+  async #execute(inputs, { ports, states, signal, results, measure = false }) {
     if (this.#trapped) await this.#reopen();
-    let { symbols, values } = bind(this.#manifest, inputs, states?.length, states?.capacity);
+    let { symbols, values, isOnGpu } = this.#binder.bind(inputs, states?.length, states?.capacity);
     /** @type {Symbols | null} The largest length of the session: memory is planned for it. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : null;
-    const key = JSON.stringify(symbols);
-    if (key !== this.#checkedSymbols) checkRequirements(this.#manifest, symbols, symbols);
-    this.#checkedSymbols = key;
-    const claims = new Set(values.values());
-    const onGpu = hasGpuResults(results) || ![...claims].every((value) => value instanceof Uint8Array) ? this.#onGpu(ports, results) : null;
+    let sizes = longest ? this.#binder.unique({ ...symbols, ...longest }) : symbols;
+    const onGpu = isOnGpu || (results && hasGpuResults(results)) ? this.#onGpu(ports, results, new Set(values.values())) : null;
     /** @type {number[]} */
     const times = [];
     for (const stage of this.#stages(ports)) {
@@ -258,7 +285,8 @@ export class Model {
       if ("bind" in segment) {
         if (onGpu) await onGpu.download(values, [segment.bind]);
         const bound = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.bind)));
-        symbols = { ...symbols, ...bound };
+        symbols = this.#binder.unique({ ...symbols, ...bound });
+        sizes = longest ? this.#binder.unique({ ...symbols, ...longest }) : symbols;
         checkRequirements(this.#manifest, symbols, bound);
         continue;
       }
@@ -271,23 +299,27 @@ export class Model {
       if (onGpu && segment.device === "wasm") await onGpu.download(values, names);
       /** @type {import("./types.d.ts").Uploads} */
       const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
-      const sizes = longest ? { ...symbols, ...longest } : symbols;
       for (const [name, value] of await executor.execute(stage, sizes, uploads, states, onGpu?.receivers)) values.set(name, value);
       if (measure) times.push(...(await executor.profile(stage, sizes, uploads, states)));
     }
-    return { symbols, values, claims, times, onGpu };
+    return { symbols, values, times, onGpu };
   }
 
-  /** The values of a run that are on the GPU. @param {Port[]} ports @param {RunOptions["results"]} results */
-  #onGpu(ports, results) {
+  /**
+   * The values of a run that are on the GPU.
+   * @param {Port[]} ports
+   * @param {RunOptions["results"]} results
+   * @param {Set<any>} inputs  the values that belong to the caller
+   */
+  #onGpu(ports, results, inputs) {
     const { webgpu } = this.#loaded.executors;
-    if (webgpu?.valuesOf) return webgpu.valuesOf(ports, results);
+    if (webgpu?.valuesOf) return webgpu.valuesOf(ports, results, inputs);
     throw new InputError(`a GPUBuffer needs a model on the GPU; this one runs on the CPU: ${this.deviceReason}`);
   }
 
   /** The stages of a run that returns the outputs of `ports`. @param {Port[]} ports @returns {Stage[]} */
   #stages(ports) {
-    if (ports.length === this.outputs.length) return Object.values(this.#loaded.executors)[0].stages;
+    if (ports.length === this.outputs.length) return this.#loaded.stages;
     const key = [this.device, ...ports.map(({ name }) => name)].join("\n");
     const stages = this.#selections.get(key) ?? selectStages(this.#manifest, this.device, ports);
     this.#selections.set(key, stages);
@@ -325,30 +357,43 @@ export class Model {
    */
   #enqueue(task, { startsNow = false, overlaps = false, signal } = {}) {
     this.#pending++;
-    const start = async () => {
-      if (overlaps) this.#inFlight++;
-      try {
-        if (this.#disposed) throw disposedError();
-        signal?.throwIfAborted();
-        return await task();
-      } catch (error) {
-        this.#broken ||= !(error instanceof InputError || (signal?.aborted && error === signal.reason));
-        this.#trapped ||= error instanceof InternalError;
-        throw error;
-      } finally {
-        this.#pending--; // before the caller's code continues
-        if (overlaps) this.#inFlight--;
-        this.#wake();
-      }
-    };
-    const limit = overlaps ? IN_FLIGHT - 1 : 0; // runs that may be in flight when this one starts
-    const turn = async () => {
-      while (this.#inFlight > limit) await new Promise((resolve) => (this.#wake = () => resolve(null)));
-    };
-    const mayStart = startsNow ? this.#queue : this.#queue.then(turn);
-    const result = startsNow ? start() : mayStart.then(start);
-    this.#queue = overlaps ? mayStart : result.catch(() => {});
-    return keepAlive(result);
+    holdProcess();
+    if (!startsNow) {
+      const limit = overlaps ? IN_FLIGHT - 1 : 0; // runs that may be in flight when this one starts
+      const turn = async () => {
+        while (this.#inFlight > limit) await new Promise((resolve) => (this.#wake = () => resolve(null)));
+      };
+      this.#queue = this.#queue.then(turn, turn);
+    }
+    const result = startsNow ? this.#start(task, overlaps, signal) : this.#queue.then(() => this.#start(task, overlaps, signal));
+    if (!overlaps) this.#queue = result;
+    return result;
+  }
+
+  /**
+   * Start a task whose turn has come.
+   * @template T
+   * @param {() => Promise<T>} task
+   * @param {boolean} overlaps
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<T>}
+   */
+  async #start(task, overlaps, signal) {
+    if (overlaps) this.#inFlight++;
+    try {
+      if (this.#disposed) throw disposedError();
+      signal?.throwIfAborted();
+      return await task();
+    } catch (error) {
+      this.#broken ||= !(error instanceof InputError || (signal?.aborted && error === signal.reason));
+      this.#trapped ||= error instanceof InternalError;
+      throw error;
+    } finally {
+      this.#pending--; // before the caller's code continues
+      if (overlaps) this.#inFlight--;
+      this.#wake();
+      releaseProcess();
+    }
   }
 }
 

@@ -204,10 +204,11 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
     throw error;
   }
   const { weights, arena, memory, largest_binding: largestBinding, features, row = null } = program.resources;
-  const readsFirst = readsInputsFirst(manifest, Object.values(executors)[0].stages);
+  const { stages } = Object.values(executors)[0];
+  const readsFirst = readsInputsFirst(manifest, stages);
   const resources = { weights, arena, memory, largestBinding, features, download, row };
   const overlaps = !executors.wasm && program.segments.length === 1 && !program.steps.some(({ control }) => control);
-  return { ...choice, variant, executors, readsInputsFirst: readsFirst, overlaps, resources };
+  return { ...choice, variant, executors, stages, readsInputsFirst: readsFirst, overlaps, resources };
 }
 
 /**

@@ -8,7 +8,7 @@
 
 import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
-import { bind, shapeOf } from "./manifest.js";
+import { bindSymbols, readInputs, shapeOf } from "./manifest.js";
 import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
 import { readStates, releaseStates, stateSizes, writeStates } from "./session_states.js";
 import { capacityOf, evaluate, hasStates, lengthOf } from "./sizes.js";
@@ -205,7 +205,7 @@ export async function withStates(model, manifest, inputs, use) {
   const lengths = new Set(growing.map(({ past }) => inputs[past.name].shape[axisOf(past, manifest)]));
   if (lengths.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...lengths]}`);
   const [length = 0] = lengths;
-  const { symbols } = bind(manifest, feeds, length);
+  const symbols = bindSymbols(manifest, readInputs(manifest, feeds), length);
   const capacity = capacityOf(manifest);
   const buffers = pasts.filter(({ past }) => bufferAxisOf(past, manifest) >= 0);
   const stored = new Set(buffers.map(({ past }) => inputs[past.name].shape[bufferAxisOf(past, manifest)]));

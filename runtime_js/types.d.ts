@@ -198,10 +198,10 @@ export interface Executor {
   /** The size of the WebAssembly memory, if the executor has one that this thread can see. */
   memoryBytes?: number;
   /**
-   * Reads the uploads before it returns. With states, the symbol of their length has its largest value, for which memory is
+   * Reads the uploads before it returns. Equal symbols are one object (binder.js). With states, the symbol of their length has its largest value, for which memory is
    * planned; kernels see `states.length`. Only a GPU takes and returns values on it; `receivers` says where those go that stay.
    */
-  execute(stage: Stage, symbols: Symbols, uploads: Uploads, states?: States, receivers?: Map<string, GPUBuffer | null>): Promise<Uploads>;
+  execute(stage: Stage, symbols: Symbols, uploads: Uploads, states?: States, receivers?: Map<string, GPUBuffer | null>): Promise<Uploads> | Uploads;
   profile(stage: Stage, symbols: Symbols, uploads: Uploads, states?: States): Promise<number[]>;
   /** The bytes of the valid rows of each state on this device. */
   readStates(states: States): Promise<Transfers>;
@@ -212,7 +212,7 @@ export interface Executor {
   dispose(): void;
   /** Of a GPU. */
   device?: GPUDevice;
-  valuesOf?(ports: Port[], results: any): import("./gpu_tensor.js").GpuValues;
+  valuesOf?(ports: Port[], results: any, inputs: Set<Uint8Array | GpuSpan>): import("./gpu_tensor.js").GpuValues;
 }
 
 /**

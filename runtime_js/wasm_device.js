@@ -31,8 +31,11 @@ import { Workers } from "./workers.js";
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").Way} Way */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
-/** A request that can be repeated. `binding` is the symbols for which memory must be bound. */
-/** @typedef {{ slot: number, binding: string, downloads: Transfers, places: Map<string, Uint8Array>, pace: Pace }} Repeatable */
+/** The symbols and the session for which memory is bound. @typedef {{ symbols: Symbols, session: number | undefined }} Bound */
+/**
+ * A request that can be repeated. `places` are those of the uploads, in order. `isLarge` says that results are slow to allocate.
+ * @typedef {Bound & { slot: number, stage: Stage, downloads: Transfers, places: Transfers, isLarge: boolean, pace: Pace }} Repeatable
+ */
 
 /**
  * Download and compile a module.
@@ -67,24 +70,27 @@ function roomFor(transfers) {
   });
 }
 
-/** Copy views of the model's memory, which the next stage may overwrite. @param {Transfers} room @param {Transfers} views */
-function fill(room, views) {
-  for (const [i, [, bytes]] of room.entries()) bytes.set(views[i][1]);
-  return room;
+/** Copy bytes to places. @param {Transfers} places @param {Transfers} contents  in the order of the places */
+function fill(places, contents) {
+  for (let i = 0; i < contents.length; i++) places[i][1].set(contents[i][1]);
+  return places;
+}
+
+/** True if two requests need the same binding of memory. @param {Bound} a @param {Bound} b */
+function areAlike(a, b) {
+  return a.symbols === b.symbols && a.session === b.session;
 }
 
 export class WasmDevice {
   /** @type {Stage[]} */
   stages = [];
-  /** @type {Map<Stage, number>} The numbers of stages in the keys of requests. */
-  numbers = new Map();
   nextId = 0;
   /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} By id of the message. */
   pending = new Map();
   /** @type {Int32Array | null} */
   words;
-  /** @type {Map<string, Repeatable>} */
-  requests = new Map();
+  /** @type {Repeatable[]} */
+  requests = [];
   slots = 0; // counts requests by message
   threads = 1;
   hasLength = false; // of sessions
@@ -97,7 +103,8 @@ export class WasmDevice {
   helpers = [];
   /** @type {WorkerDoor | null} */
   caller = null;
-  binding = ""; // the symbols for which memory is bound
+  /** @type {Bound | null} */
+  bound = null;
   /** @type {WebAssembly.Module | null} */
   module = null;
   /** @type {WebAssembly.Memory | null} The memory of the worker, if it can be shared. */
@@ -166,93 +173,115 @@ export class WasmDevice {
 
   /**
    * Run a stage, and return copies of its downloads. The first time, a message requests the stage. Later the page writes the
-   * uploads to their places in memory, and the request is repeated.
+   * uploads to their places in memory, and the request is repeated, in the worker or in the page, whichever is faster.
+   * @param {Stage} stage
+   * @param {Symbols} symbols  an object that stands for all equal symbols
+   * @param {Transfers} uploads
+   * @param {States} [states]
+   * @returns {Promise<Transfers> | Transfers}
+   */
+  execute(stage, symbols, uploads, states) {
+    const session = states?.id;
+    if (states && this.hasLength) uploads = [...uploads, [LENGTH, new Uint8Array(new Int32Array([states.length]).buffer)]];
+    const request = this.failure ? undefined : this.requests.find((r) => r.stage === stage && r.symbols === symbols && r.session === session);
+    if (!request) return this.#request(stage, symbols, uploads, states);
+    const { way } = request.pace;
+    if (way === "there" || !this.module || !this.memory || !this.bound || !areAlike(this.bound, request)) return this.#repeatThere(request, uploads);
+    return this.pageRun ? this.#repeatHere(request, way, this.pageRun, uploads) : this.#repeatHereFirst(request, way, uploads);
+  }
+
+  /**
+   * Request a stage by message.
    * @param {Stage} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @param {States} [states]
    * @returns {Promise<Transfers>}
    */
-  async execute(stage, symbols, uploads, states) {
+  async #request(stage, symbols, uploads, states) {
     const { words, requests } = this;
-    const binding = JSON.stringify([symbols, states?.id]);
-    const number = this.numbers.get(stage) ?? this.numbers.size;
-    this.numbers.set(stage, number);
-    const key = `${number} ${binding}`;
-    if (states && this.hasLength) uploads = [...uploads, [LENGTH, new Uint8Array(new Int32Array([states.length]).buffer)]];
-    const request = requests.get(key);
     try {
-      if (words && request && !this.failure) {
-        return await this.#repeat(stage, request, words, uploads);
-      }
       const slot = this.slots++ % MAX_REQUESTS;
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
       const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
       const transfer = copies.map(([, { buffer }]) => buffer);
       const { downloads, places, memory, isNew } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
-      this.binding = binding;
-      if (isNew || requests.size === MAX_REQUESTS) requests.clear();
+      this.bound = { symbols, session: states?.id };
+      if (isNew || requests.length === MAX_REQUESTS) requests.length = 0;
       if (isNew || !this.memory) {
         this.memory = memory;
         this.pageRun = null;
       }
       if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
-      if (words) requests.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads, this.inlineMilliseconds) });
+      if (words) {
+        const isLarge = downloads.some((/** @type {Transfers[number]} */ [, { length }]) => length >= MIN_SPARE);
+        requests.push({ ...this.bound, slot, stage, downloads, places, isLarge, pace: new Pace(this.threads, this.inlineMilliseconds) });
+      }
       return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
-      requests.clear(); // the model's memory may be another now
+      requests.length = 0; // the model's memory may be another now
       throw error;
     }
   }
 
-  /**
-   * Repeat a request, in the worker or in the page, whichever is faster. While the inputs are copied, the threads that take part
-   * wake up.
-   * @param {Stage} stage
-   * @param {Repeatable} request
-   * @param {Int32Array} words
-   * @param {Transfers} uploads
-   * @returns {Promise<Transfers>}
-   */
-  async #repeat(stage, request, words, uploads) {
-    const { binding, downloads, places, pace } = request;
-    const { module, memory, control, threads } = this;
-    const upload = () => {
-      for (const [name, bytes] of uploads) places.get(name)?.set(bytes);
-      uploads = [];
-    };
-    let room = this.#takeSpare(request);
-    const way = module && memory && this.binding === binding ? pace.way : "there";
-    if (module && memory && way !== "there" && !this.pageRun) {
-      upload(); // before `await`, after which the caller may change its inputs
-      this.pageRun = await instantiateHere(module, memory);
-    }
-    const run = way === "there" ? null : this.pageRun;
-    if (this.failure) throw this.failure;
+  /** Repeat a request in the worker. While the inputs are copied, its helpers wake up. @param {Repeatable} request @param {Transfers} uploads */
+  async #repeatThere(request, uploads) {
+    const { downloads, places, isLarge, pace, slot, symbols, session } = request;
     const begin = performance.now();
-    if (run && memory) {
-      const { module_first: first = 0, module_last: last = 0 } = /** @type {Run} */ (stage.segment);
-      const work = (/** @type {number} */ count) => {
-        upload();
-        run(first, last, 0, count);
-      };
-      try {
-        if (control && way === "together") withHelpers(memory, control, true, () => work(threads));
-        else work(1);
-      } catch (error) {
-        throw fromData(toData(error));
-      }
-    } else {
-      upload();
-      const repeated = repeat(words, request.slot, this.#answer(FAILURE));
-      room ??= roomFor(downloads); // while the worker runs
+    fill(places, uploads);
+    try {
+      const repeated = repeat(/** @type {Int32Array} */ (this.words), slot, this.#answer(FAILURE));
+      const room = (isLarge && this.#takeSpare(request)) || roomFor(downloads); // while the worker runs
       await repeated;
       this.pending.delete(FAILURE);
-      this.binding = binding;
+      this.bound = { symbols, session };
+      pace.took("there", performance.now() - begin);
+      if (isLarge) this.#makeSpare(request);
+      return fill(room, downloads);
+    } catch (error) {
+      this.requests.length = 0;
+      throw error;
+    }
+  }
+
+  /** Repeat a request in the page, which has no instance of the module yet. @param {Repeatable} request @param {Way} way @param {Transfers} uploads */
+  async #repeatHereFirst(request, way, uploads) {
+    fill(request.places, uploads); // before `await`, after which the caller may change its inputs
+    const { module, memory } = this;
+    this.pageRun = await instantiateHere(/** @type {WebAssembly.Module} */ (module), /** @type {WebAssembly.Memory} */ (memory));
+    return this.#repeatHere(request, way, this.pageRun, []);
+  }
+
+  /**
+   * Repeat a request in the page. While the inputs are copied, its helpers wake up.
+   * @param {Repeatable} request
+   * @param {Way} way
+   * @param {ModuleRun} run
+   * @param {Transfers} uploads
+   * @returns {Transfers}
+   */
+  #repeatHere(request, way, run, uploads) {
+    const { stage, downloads, places, isLarge, pace } = request;
+    const { memory, control, threads } = this;
+    const { module_first: first = 0, module_last: last = 0 } = /** @type {Run} */ (stage.segment);
+    if (this.failure) throw this.failure;
+    const begin = performance.now();
+    const work = (/** @type {number} */ count) => {
+      fill(places, uploads);
+      run(first, last, 0, count);
+    };
+    try {
+      if (memory && control && way === "together") withHelpers(memory, control, true, () => work(threads));
+      else work(1);
+    } catch (error) {
+      this.requests.length = 0;
+      throw fromData(toData(error));
     }
     pace.took(way, performance.now() - begin);
+    if (!isLarge) return downloads.map(([name, view]) => [name, view.slice()]);
+    const room = this.#takeSpare(request) ?? roomFor(downloads);
     this.#makeSpare(request);
-    return fill(room ?? roomFor(downloads), downloads);
+    return fill(room, downloads);
   }
 
   /** Start the helpers. They start late, to leave the cores to compilation and to the first run. */
@@ -279,10 +308,8 @@ export class WasmDevice {
    * @param {Repeatable} request
    */
   #makeSpare(request) {
-    const { downloads } = request;
-    if (!downloads.some(([, { length }]) => length >= MIN_SPARE)) return;
     setTimeout(() => {
-      if (!this.failure) this.spare ??= { request, room: roomFor(downloads) };
+      if (!this.failure) this.spare ??= { request, room: roomFor(request.downloads) };
     });
   }
 
@@ -306,7 +333,7 @@ export class WasmDevice {
    * @returns {Promise<number[]>}
    */
   profile(stage, symbols, uploads, states) {
-    this.binding = JSON.stringify([symbols, states?.id]);
+    this.bound = { symbols, session: states?.id };
     return this.#call({ type: "profile", stage, symbols, uploads, states });
   }
 
@@ -317,14 +344,14 @@ export class WasmDevice {
 
   /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
   async writeStates(symbols, states, rows) {
-    this.requests.clear(); // the memory of states may move
+    this.requests.length = 0; // the memory of states may move
     await this.#call({ type: "writeStates", symbols, states, rows });
   }
 
   /** Free the states of a session. @param {States} states */
   release(states) {
     if (this.failure) return;
-    this.requests.clear();
+    this.requests.length = 0;
     this.#call({ type: "release", states }).catch(() => {});
   }
 

@@ -66,6 +66,8 @@ export class Leader {
   /** @type {Binding | null} */
   binding = null;
   exports = /** @type {ModuleExports} */ ({ run() {}, warm: () => 0 });
+  /** The object of the symbols that are bound. @type {Symbols | undefined} */
+  symbols;
   /** The id of the session whose states are bound. @type {number | undefined} */
   session;
   /** @type {Map<number, Block>} By id of the session. */
@@ -192,8 +194,10 @@ export class Leader {
 
   /** Write the slot table for these symbols and this session. The length is an upload. @param {Symbols} symbols @param {States} [states] */
   #bind(symbols, states) {
+    if (this.binding && symbols === this.symbols && states?.id === this.session) return; // a repeated request
     const key = JSON.stringify(symbols);
     const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
+    this.symbols = symbols;
     if (binding === this.binding && states?.id === this.session) return;
     const isNew = states !== undefined && !this.blocks.has(states.id);
     const lacksBlock = states !== undefined && !this.#hasBlock(states, binding);

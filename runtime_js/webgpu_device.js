@@ -413,9 +413,14 @@ export class WebGpuDevice {
     return contents;
   }
 
-  /** The values of a run that are on the GPU. @param {Port[]} ports @param {import("./webmlc.js").RunOptions["results"]} results */
-  valuesOf(ports, results) {
-    return new GpuValues(this, ports, results);
+  /**
+   * The values of a run that are on the GPU.
+   * @param {Port[]} ports
+   * @param {import("./webmlc.js").RunOptions["results"]} results
+   * @param {Set<Uint8Array | GpuSpan>} inputs  values that belong to the caller
+   */
+  valuesOf(ports, results, inputs) {
+    return new GpuValues(this, ports, results, inputs);
   }
 
   /**

@@ -1,7 +1,7 @@
 """Check the inputs of a run, and bind the symbols of the package from input shapes and memory.
 
 In: the manifest and `{name: array}`. Out: the value of each symbol, and the contiguous arrays. The
-twins of this module are `bind` and `bindFromMemory` in `runtime_js/manifest.js`.
+twins of this module are `bindSymbols` and `bindFromMemory` in `runtime_js/manifest.js`.
 
     x: float32[batch, 10], an array of shape (3, 10)  ->  {"batch": 3}
 """
