@@ -1,13 +1,12 @@
 // A loaded package, which can run any number of times. The twin of the class in webmlc/host/load.py.
 
-import { Binder } from "./binder.js";
 import { arrayOf } from "./dtypes.js";
 import { InputError, InternalError } from "./errors.js";
 import { bindFromMemory, checkCounts, checkRequirements, elementCount, shapeOf } from "./manifest.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
-import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
+import { hasGpuResults, received } from "./run_options.js";
+import { Signature } from "./signature.js";
 import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
-import { selectStages } from "./transfers.js";
 import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
@@ -32,7 +31,6 @@ import { fetchFile } from "./weights.js";
  *   resources: import("./webmlc.js").Model["resources"],
  *   executors: Executors,
  *   stages: Stage[],
- *   readsInputsFirst: boolean,
  *   overlaps: boolean,
  * }} Loaded  `overlaps` says that the device executes runs in order, so that one may start before the last has ended
  */
@@ -57,11 +55,9 @@ export class Model {
   #inFlight = 0; // those of them that have started and may overlap
   /** Lets the next task look whether it may start. */
   #wake = () => {};
-  #binder;
-  /** @type {Set<string>} The buffers of outputs that are also inputs or other outputs. */
-  #shared;
-  /** @type {Map<string, Stage[]>} The stages of runs that return only some outputs. */
-  #selections = new Map();
+  #signature;
+  /** The signature of runs without a session, once it is known that they have another. @type {Signature | null} */
+  #stateless = null;
   #broken = false;
   #trapped = false; // a kernel trapped, and workers may wait forever: the next run opens the program again
   #disposed = false;
@@ -80,9 +76,7 @@ export class Model {
     this.#loaded = loaded;
     this.#hasStates = hasStates(manifest);
     this.#length = lengthOf(manifest);
-    this.#binder = new Binder(manifest);
-    const ports = [...manifest.inputs, ...manifest.outputs].map(({ buffer }) => buffer);
-    this.#shared = new Set(ports.filter((buffer, i) => ports.indexOf(buffer) < i));
+    this.#signature = new Signature(manifest);
     this.name = manifest.name;
     const signature = (/** @type {import("./types.d.ts").Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
     this.inputs = manifest.inputs.map(signature);
@@ -129,32 +123,36 @@ export class Model {
 
   /**
    * Run the model, and return the outputs by name. Runs queue up, because they share one memory. The inputs are copied before
-   * this returns. A model with states starts with new ones, unless a session passes its `states`.
+   * this returns. A model with states takes and returns these, or starts with new ones, unless a session passes its `states`.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {RunOptions} [options]
    * @param {States} [states]
    * @returns {Promise<Record<string, Tensor>>}
    */
   async run(inputs, options, states) {
-    if (this.#hasStates && !states) return keepAlive(this.#runAlone(copyInputs(inputs), options));
-    const ports = options ? chosenOutputs(this.#manifest.outputs, options) : this.#manifest.outputs;
+    const signature = this.#hasStates && !states ? this.#stateless : this.#signature;
+    if (!signature) return keepAlive(this.#runAlone(copyInputs(inputs), options));
+    const ports = signature.outputs(options);
     const overlaps = this.#loaded.overlaps && !states && !this.#trapped;
     const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? IN_FLIGHT : 1);
-    const feeds = startsNow && !this.#trapped && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
-    const task = () => this.#run(feeds, ports, options, states);
+    const readsFirst = startsNow && !this.#trapped && signature.readsInputsFirst(this.#stages(signature, ports));
+    const feeds = readsFirst ? inputs : copyInputs(inputs);
+    const task = () => this.#run(signature, feeds, ports, options, states);
     return this.#enqueue(task, { startsNow, overlaps, signal: options?.signal });
   }
 
   /**
    * Execute a run whose turn has come, and return its outputs.
-   * @param {Record<string, Tensor | TypedArray>} feeds
+   * @param {Signature} signature
+   * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {Port[]} ports  of the outputs
    * @param {RunOptions} [options]
-   * @param {States} [states]
+   * @param {States} [states]  of the session
    */
-  async #run(feeds, ports, options, states) {
+  async #run(signature, inputs, ports, options, states) {
     const results = options?.results;
-    const { symbols, values, onGpu } = await this.#execute(feeds, { ports, states, signal: options?.signal, results });
+    const feeds = signature.complete(inputs);
+    const { symbols, values, onGpu } = await this.#execute(signature, feeds, { ports, states, signal: options?.signal, results });
     if (this.#manifest.checks.length) checkCounts(this.#manifest, values);
     if (states) {
       states.length += this.rows(symbols);
@@ -165,28 +163,9 @@ export class Model {
     const outputs = {};
     for (const port of ports) {
       const result = /** @type {Record<string, any> | undefined} */ (results)?.[port.name];
-      outputs[port.name] = tensors?.[port.name] ?? this.#output(port, values, symbols, states, result);
+      outputs[port.name] = tensors?.[port.name] ?? output(port, /** @type {Uint8Array} */ (values.get(port.buffer)), signature, symbols, result);
     }
     return outputs;
-  }
-
-  /**
-   * An output that has bytes of its own.
-   * @param {Port} port
-   * @param {Map<string, Uint8Array | import("./types.d.ts").GpuSpan>} values
-   * @param {Symbols} symbols
-   * @param {States} [states]
-   * @param {TypedArray} [result]  the array that receives it
-   * @returns {Tensor}
-   */
-  #output(port, values, symbols, states, result) {
-    const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
-    const type = arrayOf(port.dtype);
-    const shape = shapeOf(port, symbols);
-    const all = new type(/** @type {ArrayBuffer} */ ((this.#shared.has(port.buffer) ? bytes.slice() : bytes).buffer));
-    const count = states ? elementCount(shape) : all.length;
-    const data = count < all.length ? all.slice(0, count) : all; // planned for the capacity
-    return { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data };
   }
 
   /**
@@ -204,7 +183,7 @@ export class Model {
   /** @param {Record<string, Tensor | TypedArray>} feeds @param {States} [states] */
   #profile(feeds, states) {
     return this.#enqueue(async () => {
-      const { times } = await this.#execute(feeds, { ports: this.#manifest.outputs, states, measure: true });
+      const { times } = await this.#execute(this.#signature, feeds, { ports: this.#manifest.outputs, states, measure: true });
       return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
   }
@@ -235,7 +214,9 @@ export class Model {
 
   /** Run a model with states without a session. @param {Record<string, any>} inputs @param {RunOptions} [options] */
   async #runAlone(inputs, options) {
-    const { runAlone } = await this.#base.session();
+    const { runAlone, statelessRuns } = await this.#base.session();
+    this.#stateless ??= statelessRuns(this.#manifest);
+    if (this.#stateless) return this.run(inputs, options);
     return runAlone(this, this.#manifest, inputs, options);
   }
 
@@ -267,26 +248,29 @@ export class Model {
    * Run the segments in order. Returns all symbols, and the bytes of inputs and downloads by buffer. If `measure` is true, also
    * returns the milliseconds of every step. The outputs of `ports` are downloaded, but for those that `results` keep on the GPU.
    * `onGpu` is there if values of the run are on the GPU.
+   * @param {Signature} signature
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {{ ports: Port[], states?: States, signal?: AbortSignal, results?: RunOptions["results"], measure?: boolean }} options
    */
-  async #execute(inputs, { ports, states, signal, results, measure = false }) {
+  async #execute(signature, inputs, { ports, states: session, signal, results, measure = false }) {
     if (this.#trapped) await this.#reopen();
-    let { symbols, values, isOnGpu } = this.#binder.bind(inputs, states?.length, states?.capacity);
+    const { binder } = signature;
+    let { symbols, values, isOnGpu } = binder.bind(inputs, session?.length, session?.capacity);
+    const states = this.#hasStates ? signature.statesOf(symbols, session, Object.values(this.#loaded.executors)) : undefined;
     /** @type {Symbols | null} The largest length of the session: memory is planned for it. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : null;
-    let sizes = longest ? this.#binder.unique({ ...symbols, ...longest }) : symbols;
+    let sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
     const onGpu = isOnGpu || (results && hasGpuResults(results)) ? this.#onGpu(ports, results, new Set(values.values())) : null;
     /** @type {number[]} */
     const times = [];
-    for (const stage of this.#stages(ports)) {
+    for (const stage of this.#stages(signature, ports)) {
       const { segment, uploads: names } = stage;
       if (signal && !this.#replacesStates) signal.throwIfAborted();
       if ("bind" in segment) {
         if (onGpu) await onGpu.download(values, [segment.bind]);
         const bound = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.bind)));
-        symbols = this.#binder.unique({ ...symbols, ...bound });
-        sizes = longest ? this.#binder.unique({ ...symbols, ...longest }) : symbols;
+        symbols = binder.unique({ ...symbols, ...bound });
+        sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
         checkRequirements(this.#manifest, symbols, bound);
         continue;
       }
@@ -317,13 +301,10 @@ export class Model {
     throw new InputError(`a GPUBuffer needs a model on the GPU; this one runs on the CPU: ${this.deviceReason}`);
   }
 
-  /** The stages of a run that returns the outputs of `ports`. @param {Port[]} ports @returns {Stage[]} */
-  #stages(ports) {
-    if (ports.length === this.outputs.length) return this.#loaded.stages;
-    const key = [this.device, ...ports.map(({ name }) => name)].join("\n");
-    const stages = this.#selections.get(key) ?? selectStages(this.#manifest, this.device, ports);
-    this.#selections.set(key, stages);
-    return stages;
+  /** The stages of a run that returns the outputs of `ports`. @param {Signature} signature @param {Port[]} ports @returns {Stage[]} */
+  #stages(signature, ports) {
+    const isWhole = signature === this.#signature && ports.length === this.outputs.length;
+    return isWhole ? this.#loaded.stages : signature.stages(this.device, ports);
   }
 
   /** True if sessions have states that a run replaces: a run that ended half-way would leave some of them new. */
@@ -395,6 +376,24 @@ export class Model {
       releaseProcess();
     }
   }
+}
+
+/**
+ * An output that has bytes of its own.
+ * @param {Port} port
+ * @param {Uint8Array} bytes
+ * @param {Signature} signature
+ * @param {Symbols} symbols
+ * @param {TypedArray} [result]  the array that receives it
+ * @returns {Tensor}
+ */
+function output(port, bytes, { shared }, symbols, result) {
+  const type = arrayOf(port.dtype);
+  const shape = shapeOf(port, symbols);
+  const all = new type(/** @type {ArrayBuffer} */ ((shared.has(port.buffer) ? bytes.slice() : bytes).buffer));
+  const count = elementCount(shape);
+  const data = count < all.length ? all.slice(0, count) : all; // in a session it is planned for the capacity
+  return { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data };
 }
 
 /**

@@ -114,12 +114,12 @@ const HANDLERS = {
     leader.release(states);
   },
   execute({ leader, requests }, { slot, ...request }) {
-    const oldMemory = leader.memory;
+    const { memory: oldMemory, moves } = leader;
     const downloads = leader.execute(request);
     const places = canShareMemory ? leader.places(request) : [];
     const memory = canShareMemory ? leader.memory : null;
     requests[slot] = { ...request, uploads: [] };
-    const result = { downloads, places, memory, isNew: leader.memory !== oldMemory };
+    const result = { downloads, places, memory, isNew: leader.memory !== oldMemory, haveMoved: leader.moves !== moves };
     return { result, transfer: canShareMemory ? [] : downloads.map(([, data]) => data.buffer) };
   },
   help(thread, { port }) {

@@ -205,10 +205,9 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
   }
   const { weights, arena, memory, largest_binding: largestBinding, features, row = null } = program.resources;
   const { stages } = Object.values(executors)[0];
-  const readsFirst = readsInputsFirst(manifest, stages);
   const resources = { weights, arena, memory, largestBinding, features, download, row };
   const overlaps = !executors.wasm && program.segments.length === 1 && !program.steps.some(({ control }) => control);
-  return { ...choice, variant, executors, stages, readsInputsFirst: readsFirst, overlaps, resources };
+  return { ...choice, variant, executors, stages, overlaps, resources };
 }
 
 /**
@@ -239,18 +238,6 @@ function usedDevices(manifest, target) {
   const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
   const devices = new Set(runs(program).map((run) => run.device));
   return manifest.outputs.some((o) => constants.has(o.buffer)) || !devices.size ? devices.add(target) : devices;
-}
-
-/**
- * True if only the first stage of a run reads the inputs.
- * @param {Manifest} manifest
- * @param {import("./types.d.ts").Stage[]} stages
- */
-function readsInputsFirst({ inputs, outputs }, stages) {
-  const buffers = new Set(inputs.map(({ buffer }) => buffer));
-  const first = stages.findIndex(({ segment }) => "device" in segment && !segment.once);
-  const later = stages.slice(first + 1).flatMap(({ segment, uploads }) => ("bind" in segment ? segment.bind : uploads));
-  return ![...later, ...outputs.map(({ buffer }) => buffer)].some((name) => buffers.has(name));
 }
 
 /**

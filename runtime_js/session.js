@@ -12,6 +12,7 @@ import { bindSymbols, readInputs, shapeOf } from "./manifest.js";
 import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
 import { readStates, releaseStates, stateSizes, writeStates } from "./session_states.js";
 import { capacityOf, evaluate, hasStates, lengthOf } from "./sizes.js";
+import { replacesAllStates, StatelessRuns } from "./stateless_runs.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -81,7 +82,7 @@ export class Session {
     this.#check();
     const rows = await readStates(this.#model, this.#states);
     /** @type {Record<string, any>} */
-    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(stateSizes(this.#model, this.#manifest, this.#states.symbols ?? {})) } };
+    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(stateSizes(this.#manifest, this.#states.symbols ?? {})) } };
     let end = 0;
     for (const [name, { length }] of rows) {
       header[name] = { dtype: "U8", shape: [length], data_offsets: [end, end + length] };
@@ -121,6 +122,11 @@ export class Session {
 /** States that have not begun. @param {number} capacity @returns {States} */
 function newStates(capacity) {
   return { id: ++sessions, capacity, length: 0, symbols: null };
+}
+
+/** The signature of runs without a session, or null if they are sessions of one run: `runAlone`. @param {Manifest} manifest */
+export function statelessRuns(manifest) {
+  return replacesAllStates(manifest) ? new StatelessRuns(manifest, () => newStates(1)) : null;
 }
 
 /** The axis along which a past grows, or -1. @param {Port} past @param {Manifest} manifest */
@@ -166,7 +172,7 @@ export function runAlone(model, manifest, inputs, options = {}) {
   const { signal } = options;
   const arrays = /** @type {Record<string, TypedArray>} */ (options.results ?? {});
   if (hasGpuResults(options.results)) {
-    throw new InputError("a model with states keeps results on the GPU only in a session: call model.session");
+    throw new InputError("a model with states that grow keeps results on the GPU only in a session: call model.session");
   }
   const places = Object.fromEntries(Object.entries(arrays).filter(([name]) => outputs.includes(name)));
   return withStates(model, manifest, inputs, async (states, feeds, symbols) => {

@@ -8,9 +8,9 @@ import { capacityOf, lengthOf, symbolsOf } from "./sizes.js";
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 
-/** The symbols of the shapes of states, but for the length. @param {Model} model @param {Manifest} manifest @param {Symbols} symbols @returns {Symbols} */
-export function stateSizes({ device }, manifest, symbols) {
-  const buffers = manifest.programs[device]?.buffers ?? [];
+/** The symbols of the shapes of states, but for the length. @param {Manifest} manifest @param {Symbols} symbols @returns {Symbols} */
+export function stateSizes(manifest, symbols) {
+  const [{ buffers }] = Object.values(manifest.programs); // all programs have the same states
   const names = buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape)] : []));
   const sizes = names.filter((name) => name !== lengthOf(manifest) && name in symbols);
   return Object.fromEntries(sizes.map((name) => [name, symbols[name]]));

@@ -205,9 +205,9 @@ export class WasmDevice {
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
       const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
       const transfer = copies.map(([, { buffer }]) => buffer);
-      const { downloads, places, memory, isNew } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
+      const { downloads, places, memory, isNew, haveMoved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
       this.bound = { symbols, session: states?.id };
-      if (isNew || requests.length === MAX_REQUESTS) requests.length = 0;
+      if (isNew || haveMoved || requests.length === MAX_REQUESTS) requests.length = 0;
       if (isNew || !this.memory) {
         this.memory = memory;
         this.pageRun = null;

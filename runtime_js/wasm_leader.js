@@ -77,6 +77,7 @@ export class Leader {
   warmings = 0;
   /** @type {WebAssembly.Module | null} */
   module = null;
+  moves = 0; // counts how often blocks may have moved
   nextStep = 0; // the first of `loadSteps` that has not run
 
   /** @param {Open} open */
@@ -302,6 +303,7 @@ export class Leader {
     if (!isInPlace) this.bytes.set(old.subarray(0, content));
     this.room = this.bytes.length - blockBytes;
     this.free = [];
+    if (this.blocks.size) this.moves++;
     let end = this.bytes.length;
     for (const [id, block] of blocks.reverse()) {
       end -= block.bytes; // blocks move to higher addresses, the last one first
@@ -319,8 +321,10 @@ export class Leader {
   /** The bytes of a buffer. @param {string} name */
   #view(name) {
     const { layout: plan, lengthSlot } = /** @type {Binding} */ (this.binding);
+    const state = plan.states.get(name);
     if (name === LENGTH) return this.bytes.subarray(SLOT_TABLE + 4 * lengthSlot, SLOT_TABLE + 4 * lengthSlot + 4);
-    const address = /** @type {number} */ (plan.offsets.get(name) ?? plan.constants.get(name));
+    const inBlock = state !== undefined && /** @type {Block} */ (this.blocks.get(this.session ?? NaN)).address + state;
+    const address = inBlock || /** @type {number} */ (plan.offsets.get(name) ?? plan.constants.get(name));
     return this.bytes.subarray(address, address + (plan.sizes.get(name) ?? 0));
   }
 

@@ -51,15 +51,21 @@ def check_session(data: dict[str, Any], results: dict[str, Any]) -> None:
         feeds = {"x": np.array(x, np.float32).reshape(2, 4), "w": WEIGHTS}
         y, states = expected(feeds, states)
         ys.append(y.ravel())
-    for actual, y in zip(results["together"], ys, strict=True):
-        np.testing.assert_allclose(actual, y, **TOLERANCE)
+    for runs in ("together", "chained"):
+        for actual, y in zip(results[runs], ys, strict=True):
+            np.testing.assert_allclose(actual, y, **TOLERANCE)
+    np.testing.assert_allclose(results["state"], states["state"].ravel(), **TOLERANCE)
+    assert results["chosen"] == {"cache_out": results["state"]}
     for name in ("other", "reset", "reused"):
         np.testing.assert_allclose(results[name], ys[0], **TOLERANCE)
     np.testing.assert_allclose(results["continued"], ys[-1], **TOLERANCE)
     last = {"x": np.array(data["x"][-1], np.float32).reshape(2, 4), "w": WEIGHTS}
+    y, _ = expected(last, expected(last, states)[1])
+    np.testing.assert_allclose(results["after"], y.ravel(), **TOLERANCE)
     y, after = expected(last, {name: np.full((2, 4), 0.5, np.float32) for name in states})
     np.testing.assert_allclose(results["alone"]["y"], y.ravel(), **TOLERANCE)
     np.testing.assert_allclose(results["alone"]["stateN"], after["state"].ravel(), **TOLERANCE)
     np.testing.assert_allclose(results["alone"]["cache_out"], 0.5)
-    assert "expected float32[2,4]" in results["refused"]
+    assert "has shape [3, 4], expected [b, 4] = [2, 4]" in results["refused"]
+    assert "but other pasts are there" in results["incomplete"]
     assert "call reset, or load" in results["truncated"]

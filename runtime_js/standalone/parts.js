@@ -3,7 +3,7 @@
 import { findAdapter } from "../adapter.js";
 import { openFastest } from "../fastest_device.js";
 import { withKeptFiles } from "../file_cache.js";
-import { Session, runAlone, withStates } from "../session.js";
+import { Session, runAlone, statelessRuns, withStates } from "../session.js";
 import { GpuPictures } from "../typed/gpu_pixels.js";
 import { readSamples } from "../typed/samples.js";
 import { withTypedValues } from "../typed/typed_model.js";
@@ -17,7 +17,7 @@ import { ThisThread } from "./this_thread.js";
 export const PARTS = {
   adapter: async () => ({ findAdapter }),
   webgpuDevice: async () => ({ WebGpuDevice }),
-  session: async () => ({ Session, runAlone, withStates }),
+  session: async () => ({ Session, runAlone, statelessRuns, withStates }),
   fileCache: async () => ({ withKeptFiles }),
   fastestDevice: async () => ({ openFastest }),
   samples: async () => ({ readSamples }),

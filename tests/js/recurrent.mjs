@@ -30,5 +30,21 @@ export async function exercise(model, { x, w }) {
   const results = await model.run({ ...last, state: half(2), cache_in: half(2) });
   const alone = Object.fromEntries(Object.entries(results).map(([name, { data }]) => [name, Array.from(data)]));
   const refused = await model.run({ ...last, state: half(3), cache_in: half(2) }).then(String, String);
-  return { together, other: first, continued, reset, reused, truncated, alone, refused };
+  const incomplete = await model.run({ ...last, state: half(2) }).then(String, String);
+  // Without a session the caller passes the states on. Runs of other sizes, and sessions, come between.
+  const chained = [];
+  let pasts = {};
+  for (const [i, numbers] of x.entries()) {
+    if (i === 8) await model.run(feeds([...numbers, ...numbers]));
+    if (i === 12) await run(await model.session(), numbers);
+    const { y, stateN, cache_out } = await model.run({ ...feeds(numbers), ...pasts });
+    chained.push(Array.from(y.data));
+    pasts = { state: stateN, cache_in: cache_out };
+  }
+  const selected = await model.run({ ...last, ...pasts }, { outputs: ["cache_out"] });
+  const chosen = Object.fromEntries(Object.entries(selected).map(([name, { data }]) => [name, Array.from(data)]));
+  const state = Array.from(/** @type {any} */ (pasts).state.data);
+  const there = await model.run({ ...last, ...pasts }, model.device === "webgpu" ? { results: "gpu" } : {});
+  const after = await model.run({ ...last, state: there.stateN, cache_in: there.cache_out });
+  return { together, other: first, continued, reset, reused, truncated, alone, refused, incomplete, chained, chosen, state, after: Array.from(after.y.data) };
 }

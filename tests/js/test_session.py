@@ -49,6 +49,16 @@ def test_states_are_replaced(tmp_path: Path, threads: int) -> None:
     recurrent.check_session(data, results)
 
 
+def test_a_run_without_a_session_is_one_request(tmp_path: Path) -> None:
+    """The first run requests it by message. Later runs only repeat the request."""
+    webmlc.build(recurrent.RECURRENT, tmp_path, target="wasm")
+    script = SCRIPT.parent / "count_messages.mjs"
+    process = subprocess.run(
+        ["node", str(script), str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(process.stdout) == [1, 0, 0, 0, 0, 0]
+
+
 def test_states_are_buffers(tmp_path: Path) -> None:
     webmlc.build(MODEL, tmp_path, target="wasm")
     reference = onnxruntime.InferenceSession(MODEL.SerializeToString())

@@ -1,0 +1,77 @@
+// The inputs and outputs of a model's runs, with what is computed once for all runs that have them.
+//
+//   in:  a manifest
+//   out: the symbols of a run; the outputs that it returns; its stages
+
+import { Binder } from "./binder.js";
+import { chosenOutputs } from "./run_options.js";
+import { selectStages } from "./transfers.js";
+
+/** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Executor} Executor */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Port} Port */
+/** @typedef {import("./types.d.ts").Stage} Stage */
+/** @typedef {import("./types.d.ts").States} States */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
+
+export class Signature {
+  /** @type {Map<string, Stage[]>} By device and outputs. */
+  #stages = new Map();
+  /** @type {WeakMap<Stage[], boolean>} */
+  #readsFirst = new WeakMap();
+
+  /** @param {Manifest} manifest */
+  constructor(manifest) {
+    this.manifest = manifest;
+    this.binder = new Binder(manifest);
+    const buffers = [...manifest.inputs, ...manifest.outputs].map(({ buffer }) => buffer);
+    /** The buffers of outputs that are also inputs or other outputs. */
+    this.shared = new Set(buffers.filter((buffer, i) => buffers.indexOf(buffer) < i));
+  }
+
+  /** The outputs that a run returns, in the order of the model. @param {RunOptions} [options] */
+  outputs(options) {
+    return options ? chosenOutputs(this.manifest.outputs, options) : this.manifest.outputs;
+  }
+
+  /** The stages of a run that returns the outputs of `ports`. @param {Device} device @param {Port[]} ports @returns {Stage[]} */
+  stages(device, ports) {
+    const key = ports === this.manifest.outputs ? device : [device, ...ports.map(({ name }) => name)].join("\n");
+    const stages = this.#stages.get(key) ?? selectStages(this.manifest, device, ports);
+    this.#stages.set(key, stages);
+    return stages;
+  }
+
+  /** True if only the first of these stages reads the inputs. @param {Stage[]} stages */
+  readsInputsFirst(stages) {
+    const known = this.#readsFirst.get(stages);
+    if (known !== undefined) return known;
+    const { inputs, outputs } = this.manifest;
+    const buffers = new Set(inputs.map(({ buffer }) => buffer));
+    const downloads = new Set(stages.flatMap((stage) => stage.downloads));
+    const first = stages.findIndex(({ segment }) => "device" in segment && !segment.once);
+    const later = stages.slice(first + 1).flatMap(({ segment, uploads }) => ("bind" in segment ? segment.bind : uploads));
+    const returned = outputs.map(({ buffer }) => buffer).filter((buffer) => !downloads.has(buffer)); // as the inputs they are
+    const readsFirst = ![...later, ...returned].some((name) => buffers.has(name));
+    this.#readsFirst.set(stages, readsFirst);
+    return readsFirst;
+  }
+
+  /** The inputs of a run with those that the caller may leave out. @param {Record<string, any>} inputs */
+  complete(inputs) {
+    return inputs;
+  }
+
+  /**
+   * The states of a run with these symbols.
+   * @param {Symbols} symbols
+   * @param {States | undefined} states  of the session
+   * @param {Executor[]} executors
+   * @returns {States | undefined}
+   */
+  statesOf(symbols, states, executors) {
+    return states;
+  }
+}
