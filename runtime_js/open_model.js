@@ -6,7 +6,7 @@ import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { dispose, Model } from "./model.js";
 import { here, isNode, sharingObstacle } from "./platform.js";
-import { neededFiles } from "./sizes.js";
+import { hasStates, neededFiles } from "./sizes.js";
 import { chooseVariant } from "./variants.js";
 import { WasmDevice } from "./wasm_device.js";
 
@@ -70,12 +70,14 @@ async function openFrom(base, { device = "auto", threads, variant, inlineMillise
   const options = { device: kind, gpu, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
   // If a worker is likely to be needed, it starts while the manifest is downloaded.
   const cpu = kind === "webgpu" ? null : new WasmDevice(base);
+  if (kind === "webgpu") for (const script of [base.adapter(), base.webgpuDevice()]) script.catch(() => {}); // reported where it is used
   try {
     const manifest = await fetchManifest(base);
     base.files?.use(manifest);
     onManifest?.(manifest, base);
     const typedValues = manifest.typed && base.typedValues(); // arrive beside the weights
     typedValues?.catch(() => {}); // reported below, if the model opens
+    if (hasStates(manifest)) base.session().catch(() => {}); // arrives beside the weights, not during the first run
     let spare = cpu;
     const open = async (/** @type {"auto" | Device} */ on, reason = "") => {
       const choice = { ...options, device: on, reason };

@@ -6,8 +6,8 @@
 // A run uploads and downloads the states with its other inputs and outputs, so that it is one request. The memory of the states
 // is that of one session, which all these runs use.
 
-import { InputError } from "./errors.js";
 import { arrayOf } from "./dtypes.js";
+import { InputError } from "./errors.js";
 import { bindSymbols, elementCount, readInputs, shapeOf } from "./manifest.js";
 import { stateSizes } from "./session_states.js";
 import { Signature } from "./signature.js";

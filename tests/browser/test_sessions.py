@@ -27,6 +27,16 @@ RUN = """async ({ options, data, script }) => {
 }"""
 
 
+LOAD = """async () => {
+  const { load } = await import("/model/webmlc.js");
+  const model = await load("/model/", { device: "wasm" });
+  const script = new URL("/model/session.js", location).href;
+  const hasScript = () => performance.getEntriesByName(script).length > 0;
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
+  for (let i = 0; i < 100 && !hasScript(); i++) await pause();
+  model.dispose();
+  return hasScript();
+}"""
 FEW = 60
 """Tokens: one takes a tenth of a second on a software GPU in Chromium."""
 SETTINGS = [("wasm", 1, True), ("wasm", 2, True), ("wasm", 1, False), ("webgpu", 1, True)]
@@ -47,6 +57,14 @@ def test_states_are_replaced(tmp_path: Path, device: str, threads: int, isolated
     options = {"device": device, "threads": threads}
     results = exercised(tmp_path, options, isolated, "recurrent", data)
     recurrent.check_session(data, results)
+
+
+def test_the_script_of_sessions_arrives_while_the_model_loads(tmp_path: Path) -> None:
+    """A first run does not wait for it."""
+    webmlc.build(recurrent.RECURRENT, tmp_path / "model", target="wasm")
+    (tmp_path / "index.html").write_text(BLANK)
+    [report] = open_pages({"/": tmp_path}, Page("/", LOAD))
+    assert report.value is True
 
 
 def test_options_of_a_run(tmp_path: Path) -> None:
