@@ -9,7 +9,8 @@
 
 import { AdapterError, InputError, InternalError } from "./errors.js";
 import { BINDING_MULTIPLE } from "./gpu_buffers.js";
-import { align, boundSymbols, checkNew, checkPlaces, GROWTH, layout, statePlaces } from "./memory_plan.js";
+import { boundSymbols, checkNew, checkPlaces, GROWTH, layout, statePlaces } from "./memory_plan.js";
+import { align } from "./placement.js";
 import { bufferBytes } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */

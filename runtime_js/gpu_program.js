@@ -5,7 +5,8 @@
 
 import { AdapterError, InternalError } from "./errors.js";
 import { BINDING_MULTIPLE } from "./gpu_buffers.js";
-import { align, CONSTANT_ALIGNMENT, placeConstants, placeDerived } from "./memory_plan.js";
+import { CONSTANT_ALIGNMENT, placeConstants, placeDerived } from "./memory_plan.js";
+import { align } from "./placement.js";
 import { bufferBytes, neededFiles } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 

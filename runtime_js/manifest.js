@@ -7,7 +7,8 @@
 
 import { arrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
-import { align, CONSTANT_ALIGNMENT } from "./memory_plan.js";
+import { CONSTANT_ALIGNMENT } from "./memory_plan.js";
+import { align } from "./placement.js";
 import { RUNTIME_VERSION } from "./platform.js";
 import { evaluate, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";

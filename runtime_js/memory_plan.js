@@ -1,17 +1,19 @@
 // Plan the memory of a program, and the transfers between its devices.
 //
 // Each activation gets a place in the arena, the memory that a run reuses. Buffers that are not alive during the same steps share
-// addresses: intervals of steps are placed one after the other, each at the lowest free offset. The twin of
-// webmlc/package/memory_plan.py and webmlc/package/transfers.py, which explain the algorithms.
+// addresses (placement.js). The twin of webmlc/package/memory_plan.py and webmlc/package/transfers.py, which explain the
+// algorithms.
 //
 //   in:  a manifest, the target of the program, the device to plan for, the value of each symbol, the number of threads
 //   out: stages (segments with their uploads and downloads) and layouts (addresses in the memory of a device)
 
 import { InputError } from "./errors.js";
+import { align, place } from "./placement.js";
 import { bufferBytes, lengthOf, loops, symbolsOf } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Buffer} Buffer */
 /** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./placement.js").Interval} Interval */
 /** @typedef {import("./types.d.ts").Layout} Layout */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
@@ -33,18 +35,8 @@ const ALIGNMENT = { wasm: 64, webgpu: 256 }; // of buffers in the arena, in byte
 export const CONSTANT_ALIGNMENT = 256; // bytes
 const LARGE = 1 << 18; // weights of at least this many bytes are aligned to a page of the operating system
 const LARGE_ALIGNMENT = 4096; // bytes of such a page
-export const NOWHERE = -1; // the offset of a buffer that is not placed yet
-const ROUNDS = 16; // at most this many orders of a group are tried, for a smaller arena
-const PAIRS = 2_000_000; // the pairs of buffers that all orders together may compare
-const BLOCK = 16; // firstFit looks up intervals by blocks of so many steps
-const LONG = -1; // the key of the intervals that touch more than two blocks
 export const LENGTH = "#length"; // in uploads: the length of the session, whose place is a word of the slot table
 export const GROWTH = 1.5; // the smallest factor by which memory grows
-
-/** Round `value` up to a multiple of `alignment`. @param {number} value @param {number} alignment */
-export function align(value, alignment) {
-  return Math.ceil(value / alignment) * alignment;
-}
 
 /** The segments that run steps. @param {Program} program @returns {Run[]} */
 export function runs(program) {
@@ -54,99 +46,6 @@ export function runs(program) {
 /** The symbols that segments bind, in order. @param {Program} program @returns {string[]} */
 export function boundSymbols(program) {
   return program.segments.flatMap((s) => ("bind" in s ? s.symbols : []));
-}
-
-/** @typedef {[bytes: number, first: number, last: number, alignment: number, group: number]} Interval */
-
-/**
- * Choose offsets for intervals of steps, `first` and `last` included. Intervals that are alive at the same time do not overlap.
- * Lower groups are placed first, and do not move when sizes of later groups change.
- * @param {Interval[]} intervals
- * @returns {{ offsets: number[], total: number }}
- */
-export function place(intervals) {
-  const sizes = intervals.map(([bytes, , , alignment]) => align(Math.max(bytes, 1), alignment));
-  let offsets = intervals.map(() => NOWHERE);
-  let total = 0;
-  const groups = [...new Set(intervals.map((interval) => interval[4]))].sort((a, b) => a - b);
-  for (const group of groups) {
-    const order = [...intervals.keys()].filter((i) => intervals[i][4] === group);
-    const placed = [...intervals.keys()].filter((i) => offsets[i] !== NOWHERE);
-    const floor = Math.max(total, largestLiveSet(intervals, sizes, [...placed, ...order]));
-    order.sort((i, j) => intervals[j][0] - intervals[i][0] || i - j);
-    let best = offsets;
-    let least = -1;
-    const rounds = Math.max(2, Math.min(ROUNDS, Math.floor(PAIRS / order.length ** 2)));
-    for (let round = 0; round < rounds; round++) {
-      const trial = firstFit(intervals, sizes, order, offsets);
-      const ends = order.map((i) => trial[i] + sizes[i]);
-      const end = Math.max(total, ...ends);
-      if (least < 0 || end < least) [best, least] = [trial, end];
-      if (least <= floor) break;
-      order.unshift(...order.splice(ends.indexOf(Math.max(...ends)), 1));
-    }
-    [offsets, total] = [best, least];
-  }
-  return { offsets, total };
-}
-
-/**
- * The most bytes of `members` that are alive at one step. No placement is smaller.
- * @param {Interval[]} intervals
- * @param {number[]} sizes
- * @param {number[]} members
- */
-function largestLiveSet(intervals, sizes, members) {
-  /** @type {Map<number, number>} */
-  const changes = new Map();
-  for (const i of members) {
-    const [, first, last] = intervals[i];
-    changes.set(first, (changes.get(first) ?? 0) + sizes[i]);
-    changes.set(last + 1, (changes.get(last + 1) ?? 0) - sizes[i]);
-  }
-  let live = 0;
-  let largest = 0;
-  for (const [, change] of [...changes].sort(([a], [b]) => a - b)) largest = Math.max(largest, (live += change));
-  return largest;
-}
-
-/**
- * Place the intervals in `order`, each at the lowest free offset, around those that have an offset in `fixed`.
- * @param {Interval[]} intervals
- * @param {number[]} sizes
- * @param {number[]} order
- * @param {number[]} fixed
- */
-function firstFit(intervals, sizes, order, fixed) {
-  const offsets = [...fixed];
-  const placed = [...offsets.keys()].filter((i) => offsets[i] !== NOWHERE).sort((i, j) => offsets[i] - offsets[j] || i - j);
-  /** @type {Map<number, number[]>} */
-  const blocks = new Map();
-  const touched = (/** @type {number} */ i) => {
-    const [first, last] = [1, 2].map((end) => Math.floor(intervals[i][end] / BLOCK));
-    return last - first > 1 ? [LONG] : [first, last];
-  };
-  const add = (/** @type {number} */ i) => {
-    for (const block of new Set(touched(i))) blocks.set(block, blocks.get(block) ?? []).get(block)?.push(i);
-  };
-  placed.forEach(add);
-  for (const i of order) {
-    const [, first, last, alignment] = intervals[i];
-    let offset = 0;
-    const near = new Set([...touched(i), LONG].flatMap((block) => blocks.get(block) ?? []));
-    const isShort = !touched(i).includes(LONG) && 2 * near.size < placed.length;
-    for (const j of isShort ? [...near].sort((a, b) => offsets[a] - offsets[b]) : placed) {
-      const other = intervals[j];
-      if (other[2] < first || last < other[1]) continue;
-      if (offsets[j] >= offset + sizes[i]) break;
-      offset = Math.max(offset, align(offsets[j] + sizes[j], alignment));
-    }
-    offsets[i] = offset;
-    const index = placed.findIndex((j) => offsets[j] > offset);
-    placed.splice(index < 0 ? placed.length : index, 0, i);
-    add(i);
-  }
-  return offsets;
 }
 
 /** True if a buffer holds the same bytes in every run. @param {Pick<Buffer, "kind">} buffer */

@@ -18,7 +18,6 @@ import {
   layout,
   LENGTH,
   MACHINE,
-  NOWHERE,
   PAGE,
   runs,
   SCRATCH_BASE,
@@ -28,6 +27,7 @@ import {
   stateBytes,
   statePlaces,
 } from "./memory_plan.js";
+import { NOWHERE } from "./placement.js";
 import { canShareMemory } from "./platform.js";
 import { lengthOf, loops, tripCount } from "./sizes.js";
 import { announceMemory, instantiate, withHelpers } from "./threads.js";

@@ -9,7 +9,8 @@ import { GpuBuffers, writeWords } from "./gpu_buffers.js";
 import { GpuMemory } from "./gpu_memory.js";
 import { allocateDerived, compileKernels, fetchShaders, loadConstants, openDevice } from "./gpu_program.js";
 import { checkedInput, checkRoom, GpuValues, wordBytes } from "./gpu_tensor.js";
-import { align, CONSTANT_ALIGNMENT, layout, placeConstants, runs, stages, stateBytes } from "./memory_plan.js";
+import { CONSTANT_ALIGNMENT, layout, placeConstants, runs, stages, stateBytes } from "./memory_plan.js";
+import { align } from "./placement.js";
 import { evaluate, lengthOf, symbolsOf, tripCount } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */

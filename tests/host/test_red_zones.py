@@ -18,7 +18,8 @@ from tests import packages
 from tests.node import copy_with_red_zones
 from webmlc.core.errors import InternalError
 from webmlc.host.red_zones import PATTERN, check_zones, zones
-from webmlc.package.memory_plan import RED_ZONE, Interval, layout, place_apart
+from webmlc.package.memory_plan import layout
+from webmlc.package.placement import RED_ZONE, Interval, place_apart
 from webmlc.package.write import write_package
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

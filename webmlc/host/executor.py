@@ -16,7 +16,8 @@ from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Control, Manifest, Program, Run
-from webmlc.package.memory_plan import Layout, Placing, place, place_apart
+from webmlc.package.memory_plan import Layout
+from webmlc.package.placement import Placing, place, place_apart
 
 Array = NDArray[Any]
 Names = Sequence[str]

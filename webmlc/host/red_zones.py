@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import Device
 from webmlc.package.manifest import Program, Run
-from webmlc.package.memory_plan import RED_ZONE, Layout, align
+from webmlc.package.memory_plan import Layout
+from webmlc.package.placement import RED_ZONE, align
 
 PATTERN = 0xFE
 """Each byte of a zone: large numbers as floats and as integers, so that a kernel whose result

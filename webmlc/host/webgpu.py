@@ -34,14 +34,8 @@ from webmlc.host.executor import (
 )
 from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.package.manifest import Control, Resources, Run, Step
-from webmlc.package.memory_plan import (
-    ALIGNMENT,
-    Layout,
-    align,
-    layout,
-    place_constants,
-    place_derived,
-)
+from webmlc.package.memory_plan import ALIGNMENT, Layout, layout, place_constants, place_derived
+from webmlc.package.placement import align
 
 BINDING_MULTIPLE = 16
 """Round the size of a binding up to a multiple of this many bytes.

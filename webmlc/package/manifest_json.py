@@ -56,7 +56,7 @@ from webmlc.package.manifest import (
     TunedKernel,
     WeightFile,
 )
-from webmlc.package.memory_plan import align
+from webmlc.package.placement import align
 from webmlc.package.repeats import fold, unfold
 from webmlc.package.size_json import from_size, to_size
 from webmlc.package.weights import ALIGNMENT

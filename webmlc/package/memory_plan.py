@@ -4,16 +4,9 @@
 and a device. Out: the byte offsets of the activations inside the arena of the device, and for wasm
 the addresses of everything in memory.
 
-Buffers whose lifetimes do not overlap share bytes. The largest buffer is placed first, and each one
-at the lowest offset that fits (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-Inference", 2020, greedy by size). If the arena is larger than the largest live set, the buffer that
-ends highest is placed first instead. This repeats for some rounds, and the smallest arena is used.
-
-    >>> place([Interval(100, 0, 1, 64), Interval(100, 1, 2, 64), Interval(60, 2, 3, 64)])
-    Placement(offsets=(0, 128, 0), total=256)
-
-If segments bind symbols during a run, the buffers whose sizes depend on these symbols are placed
-after the bind, around the buffers that are placed already. A buffer never moves.
+Buffers whose lifetimes do not overlap share bytes (`placement.py`). If segments bind symbols during
+a run, the buffers whose sizes depend on these symbols are placed after the bind, around the buffers
+that are placed already. A buffer never moves.
 
 Linear memory consists of the control area, the slot table, the scratch of each thread, the
 constants and the arena. Constants that are used only at load, and the buffers derived from them,
@@ -27,16 +20,15 @@ only and for writing.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from webmlc.core.errors import InputError
 from webmlc.core.machine import PAGE_BYTES, Device
 from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Bind, Buffer, Manifest, Program
+from webmlc.package.placement import Interval, Placing, align, place
 from webmlc.package.transfers import Stage, stages
 
 SLOT_TABLE = 1024
@@ -60,42 +52,6 @@ hand: less than that stays in the L2 cache.
 """
 LARGEST_BUFFER = (1 << 32) - PAGE
 """Bytes: a 32-bit memory without its first page."""
-ROUNDS, PAIRS = 16, 2_000_000
-"""Orders that are tried for a smaller arena, and the pairs of buffers that all orders together may
-compare: with more than 350 buffers, fewer orders are tried. Chosen by hand: Python compares so many
-in a second, and the order of loading a language model of 30 layers has 700,000 pairs.
-"""
-RED_ZONE = 64
-"""Bytes that stay free before and behind each buffer where `place_apart` places them."""
-BLOCK, LONG = 16, -1
-"""Steps of a block of `first_fit`; the block of what is alive in more than two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A buffer of `bytes` that is alive during the steps `first..last`, both included.
-
-    Its offset is a multiple of `alignment`. Buffers of a lower `group` are placed earlier,
-    regardless of all other properties.
-    """
-
-    bytes: int
-    first: int
-    last: int
-    alignment: int
-    group: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The offsets, in the order of the intervals, and the size of the arena."""
-
-    offsets: tuple[int, ...]
-    total: int
-
-
-Placing = Callable[[Sequence[Interval]], Placement]
-"""How buffers are placed: `place`, or `place_apart` to find writes outside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,107 +78,6 @@ class Layout:
     states: Mapping[str, int] = field(default_factory=dict)
     state_bytes: int = 0
     replaced_states: frozenset[str] = frozenset()
-
-
-def align(value: int, alignment: int) -> int:
-    """Round `value` up to a multiple of `alignment`."""
-    return -(-value // alignment) * alignment
-
-
-def place(intervals: Sequence[Interval]) -> Placement:
-    """Offsets for buffers such that no two that are alive together overlap."""
-    sizes = [align(max(interval.bytes, 1), interval.alignment) for interval in intervals]
-    offsets: dict[int, int] = {}
-    total = 0
-    for group in sorted({interval.group for interval in intervals}):
-        members = [i for i, interval in enumerate(intervals) if interval.group == group]
-        order = sorted(members, key=lambda i: (-intervals[i].bytes, i))
-        floor = max(total, largest_live_set(intervals, sizes, [*offsets, *members]))
-        best, least = offsets, -1
-        for _ in range(max(2, min(ROUNDS, PAIRS // len(order) ** 2))):
-            trial = first_fit(intervals, sizes, order, offsets)
-            highest = max(order, key=lambda i: trial[i] + sizes[i])
-            end = max(total, trial[highest] + sizes[highest])
-            if least < 0 or end < least:
-                best, least = trial, end
-            if least <= floor:
-                break
-            order.remove(highest)
-            order.insert(0, highest)
-        offsets, total = best, least
-    return Placement(tuple(offsets[i] for i in range(len(intervals))), total)
-
-
-def place_apart(intervals: Sequence[Interval]) -> Placement:
-    """Offsets for buffers that share no bytes, with a red zone before and behind each.
-
-    What a kernel writes outside its buffers changes a red zone, and never another buffer's value
-    unless it leaps over the zone (`host.red_zones` checks them).
-
-        >>> place_apart([Interval(100, 0, 1, 64), Interval(100, 1, 2, 64)])
-        Placement(offsets=(64, 256), total=420)
-    """
-    offsets = [0] * len(intervals)
-    end = 0
-    for i in sorted(range(len(intervals)), key=lambda i: intervals[i].group):
-        offsets[i] = align(end + RED_ZONE, intervals[i].alignment)
-        end = offsets[i] + max(intervals[i].bytes, 1)
-    return Placement(tuple(offsets), end + RED_ZONE)
-
-
-def largest_live_set(
-    intervals: Sequence[Interval], sizes: Sequence[int], members: Sequence[int]
-) -> int:
-    """The bytes of `members` that are alive at one step: a lower bound of every placement."""
-    changes: dict[int, int] = {}
-    for i in members:
-        first, last = intervals[i].first, intervals[i].last
-        changes[first] = changes.get(first, 0) + sizes[i]
-        changes[last + 1] = changes.get(last + 1, 0) - sizes[i]
-    return max(accumulate(changes[step] for step in sorted(changes)))
-
-
-def first_fit(
-    intervals: Sequence[Interval],
-    sizes: Sequence[int],
-    order: Sequence[int],
-    fixed: Mapping[int, int],
-) -> dict[int, int]:
-    """Place the buffers in `order`, each at the lowest free offset, around those in `fixed`.
-
-    A buffer that is alive in one or two blocks of steps is compared only with the buffers of these
-    blocks, and with those that are alive in many blocks. A chain of n steps therefore takes time in
-    proportion to n.
-    """
-    offsets = dict(fixed)
-    placed = sorted(offsets, key=lambda i: (offsets[i], i))
-    blocks: defaultdict[int, list[int]] = defaultdict(list)  # the placed buffers by block of steps
-
-    def touched(i: int) -> Sequence[int]:
-        """The blocks of steps during which a buffer is alive."""
-        steps = range(intervals[i].first // BLOCK, intervals[i].last // BLOCK + 1)
-        return steps if len(steps) <= 2 else (LONG,)
-
-    for i in placed:
-        for block in touched(i):
-            blocks[block].append(i)
-    for i in order:
-        interval = intervals[i]
-        offset = 0
-        near = {j for block in (*touched(i), LONG) for j in blocks[block]}
-        is_short = LONG not in touched(i) and 2 * len(near) < len(placed)
-        for j in sorted(near, key=offsets.__getitem__) if is_short else placed:
-            other = intervals[j]
-            if other.last < interval.first or interval.last < other.first:
-                continue
-            if offsets[j] >= offset + sizes[i]:
-                break
-            offset = max(offset, align(offsets[j] + sizes[j], interval.alignment))
-        offsets[i] = offset
-        insort(placed, i, key=lambda j: offsets[j])
-        for block in touched(i):
-            blocks[block].append(i)
-    return offsets
 
 
 def used_on(program: Program, device: Device, program_device: Device) -> frozenset[str]:

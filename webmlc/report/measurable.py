@@ -22,7 +22,8 @@ import wasmtime
 
 from webmlc.core.dtypes import DType
 from webmlc.package.manifest import Bind, Buffer, Manifest, Program
-from webmlc.package.memory_plan import Layout, align, layout, scratch_stride
+from webmlc.package.memory_plan import Layout, layout, scratch_stride
+from webmlc.package.placement import align
 
 REAL_BYTES = 1 << 12
 """Tensors of at most this many bytes are real. Chosen by hand: scales, axes and biases are small,

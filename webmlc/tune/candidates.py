@@ -30,9 +30,9 @@ from webmlc.package.memory_plan import (
     PAGE,
     SCRATCH_BASE,
     SLOT_TABLE,
-    align,
     scratch_stride,
 )
+from webmlc.package.placement import align
 from webmlc.schedule.rules.space import Value, Values, from_values
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module, print_function

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import PAGE_BYTES
-from webmlc.package.memory_plan import PAGE, SCRATCH_BASE, SLOT_TABLE, align, scratch_stride
+from webmlc.package.memory_plan import PAGE, SCRATCH_BASE, SLOT_TABLE, scratch_stride
+from webmlc.package.placement import align
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module
 from webmlc.tune.candidates import Candidate, buffers_of, wasm_texts

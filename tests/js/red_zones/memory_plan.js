@@ -1,7 +1,8 @@
-// A memory plan whose buffers share no bytes: the twin of `place_apart` in webmlc/package/memory_plan.py. The plan of the runtime
+// A memory plan whose buffers share no bytes: the twin of `place_apart` in webmlc/package/placement.py. The plan of the runtime
 // is beside this file, as plain_memory_plan.js.
 
-import { align, layout as plainLayout } from "./plain_memory_plan.js";
+import { align } from "./placement.js";
+import { layout as plainLayout } from "./plain_memory_plan.js";
 
 export * from "./plain_memory_plan.js";
 
