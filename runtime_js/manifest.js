@@ -108,7 +108,7 @@ function spans({ start, tensors }) {
 }
 
 /**
- * Add the fields that the JSON of a program leaves out, because they can be derived. See webmlc/package/manifest_json.py.
+ * Add the fields that the JSON of a program leaves out, because they can be derived. See webmlc/package/manifest_to_json.py.
  * @param {string} device
  * @param {{ sizes?: Record<string, any>, buffers: any[], steps: any[] }} program
  * @param {Set<string>} tensors

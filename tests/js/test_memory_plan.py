@@ -23,7 +23,8 @@ from webmlc.package.manifest import (
     Symbol,
     WeightFile,
 )
-from webmlc.package.manifest_json import from_json, to_json
+from webmlc.package.manifest_from_json import from_json
+from webmlc.package.manifest_to_json import to_json
 from webmlc.package.memory_plan import LARGE, layout, place_constants, place_derived
 from webmlc.package.transfers import segments_of, stages
 

@@ -11,7 +11,8 @@ from tests.packages import mixed
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Expr, Var, call, const, maximum, minimum
 from webmlc.core.rewrite import evaluate
-from webmlc.package.manifest_json import from_json, to_json
+from webmlc.package.manifest_from_json import from_json
+from webmlc.package.manifest_to_json import to_json
 from webmlc.package.size_json import from_size, to_size
 
 N = Var("n")

@@ -15,7 +15,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Var, const
 from webmlc.package.manifest import Buffer, Port
-from webmlc.package.manifest_json import from_json
+from webmlc.package.manifest_from_json import from_json
 from webmlc.package.write import write_package
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from typing import Any
 from webmlc.core.disk_cache import LARGEST, DiskCache
 from webmlc.core.errors import ModelWarning
 from webmlc.package.manifest import MANIFEST, Manifest
-from webmlc.package.manifest_json import from_json
+from webmlc.package.manifest_from_json import from_json
 from webmlc.package.replace_package import replaced_package
 
 

@@ -47,7 +47,8 @@ from webmlc.package.manifest import (
     TunedKernel,
     is_static,
 )
-from webmlc.package.manifest_json import from_json, to_json
+from webmlc.package.manifest_from_json import from_json
+from webmlc.package.manifest_to_json import to_json
 from webmlc.package.memory_plan import layout, used_on
 from webmlc.package.model_types import MODEL_TYPES, model_types
 from webmlc.package.replace_package import replaced_package

@@ -1,0 +1,308 @@
+"""Read the records of a `manifest.json`.
+
+In: the text. Out: a `Manifest`, with the fields that `manifest_to_json` omits. Reading checks every
+field and names the culprit:
+
+    PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import fields
+from typing import Any, Literal, cast, get_args
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import PackageError
+from webmlc.core.expr import Expr
+from webmlc.core.machine import Device
+from webmlc.core.machine_class import MachineClass
+from webmlc.graph.ir import Check, Requirement, Rule
+from webmlc.package.check_manifest import check_manifest
+from webmlc.package.json_object import JsonObject
+from webmlc.package.manifest import (
+    FORMAT,
+    VERSION,
+    Bind,
+    Buffer,
+    BufferKind,
+    Control,
+    File,
+    Launch,
+    Manifest,
+    Port,
+    Program,
+    Resources,
+    RowWork,
+    Run,
+    Segment,
+    StatePort,
+    Step,
+    Symbol,
+    TunedKernel,
+    WeightFile,
+)
+from webmlc.package.placement import align
+from webmlc.package.repeats import unfold
+from webmlc.package.size_json import from_size
+from webmlc.package.weights import ALIGNMENT
+from webmlc.schedule.tuning import Tuning
+
+
+def from_json(text: str) -> Manifest:
+    """Parse the records of a `manifest.json`.
+
+    Raises `PackageError` if it is malformed or of another version.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise PackageError(f"manifest.json is not JSON: {error}") from error
+    root = JsonObject(data, "")
+    if root.data.get("format") != FORMAT:
+        raise PackageError("manifest.json: not a webmlc package")
+    if root.get("version", int) != VERSION:
+        raise PackageError(
+            f"manifest.json: package version {root.data['version']}, this webmlc reads {VERSION}: "
+            "rebuild it"
+        )
+    weights = JsonObject(root.get("weights", dict), "weights")
+    files = root.mapping("files", lambda o: File(o.get("bytes", int), o.get("sha256", str)))
+    weight_files = weights.objects("files", lambda o: _read_weight_file(o, files))
+    manifest = Manifest(
+        name=root.get("name", str),
+        compiler=root.get("compiler", str),
+        symbols=root.objects("symbols", _read_symbol),
+        inputs=root.objects("inputs", _read_port),
+        outputs=root.objects("outputs", _read_port),
+        weights=weight_files,
+        files=files,
+        programs=_read_programs(root, {name for file in weight_files for name in file.tensors}),
+        sequences=_read_sequences(root),
+        requirements=_read_requirements(root),
+        checks=_read_checks(root),
+        tuned=root.objects("tuned", _read_tuned) if "tuned" in root.data else (),
+        machines=root.objects("machines", _read_machine) if "machines" in root.data else (),
+        state_ports=root.objects("states", _read_state_port) if "states" in root.data else (),
+        typed=root.mapping("typed", _read_typed) if "typed" in root.data else {},
+    )
+    check_manifest(manifest)
+    return manifest
+
+
+def _read_symbol(o: JsonObject) -> Symbol:
+    return Symbol(o.get("name", str), o.get("input", str), o.get("axis", int))
+
+
+def _read_tuned(o: JsonObject) -> TunedKernel:
+    tuning = Tuning(o.get("changes", dict), o.get("platform", str), o.get("ratio", float))
+    machine = o.get("machine", int) if "machine" in o.data else 0
+    return TunedKernel(o.get("kernel", str), o.get("variant", str), tuning, machine)
+
+
+def _read_machine(o: JsonObject) -> MachineClass:
+    adapter = o.get("adapter", str) if "adapter" in o.data else ""
+    is_parallel = o.data.get("parallel") is True
+    return MachineClass(_read_device(o), o.get("engine", str), adapter, is_parallel)
+
+
+def _read_typed(o: JsonObject) -> dict[str, Any]:
+    o.get("kind", str)
+    return o.data
+
+
+def _read_sequences(root: JsonObject) -> dict[str, tuple[str, ...] | None]:
+    if "sequences" not in root.data:
+        return {}
+    o = JsonObject(root.data["sequences"], "sequences")
+    return {name: None if o.data[name] is None else o.strings(name) for name in o.data}
+
+
+def _read_requirements(root: JsonObject) -> tuple[Requirement, ...]:
+    requirements: list[Requirement] = []
+    for item in root.get("requirements", list):
+        match item:
+            case [str(rule), left, right, str(node)] if rule in get_args(Rule):
+                requirements.append(
+                    Requirement(cast(Rule, rule), from_size(left), from_size(right), node)
+                )
+            case _:
+                raise PackageError(f"manifest.json: {item!r} is not a requirement")
+    return tuple(requirements)
+
+
+def _read_checks(root: JsonObject) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    for item in root.get("checks", list):
+        match item:
+            case [str(value), [*nodes]] if all(isinstance(node, str) for node in nodes):
+                checks.append(Check(value, tuple(nodes)))
+            case _:
+                raise PackageError(f"manifest.json: {item!r} is not a check")
+    return tuple(checks)
+
+
+def _read_dtype(o: JsonObject) -> DType:
+    return DType(o.one_of("dtype", tuple(str(d) for d in DType)))
+
+
+def _read_port(o: JsonObject) -> Port:
+    return Port(o.get("name", str), _read_dtype(o), o.shape("shape"), o.get("buffer", str))
+
+
+def _read_state_port(o: JsonObject) -> StatePort:
+    past = JsonObject(o.get("past", dict), o.path("past"))
+    rows, size = (from_size(o.data[key]) if key in o.data else None for key in ("rows", "size"))
+    return StatePort(_read_port(past), o.get("present", str), rows, size)
+
+
+def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
+    tensors: dict[str, tuple[int, int]] = {}
+    end = o.get("start", int)
+    for index, item in enumerate(unfold(o.get("tensors", list))):
+        match item:
+            case [str(name), int(length)]:
+                begin = align(end, ALIGNMENT)
+                tensors[name] = begin, (end := begin + length)
+            case _:
+                path = f"{o.path('tensors')}[{index}]"
+                raise PackageError(f"manifest.json: {path} is not a pair [name, length]")
+    path = o.get("path", str)
+    if path not in files:
+        raise PackageError(f"manifest.json: {path} has no hash")
+    return WeightFile(
+        path,
+        o.get("bytes", int),
+        files[path].sha256,
+        o.get("chunk_bytes", int),
+        o.strings("chunks"),
+        tensors,
+    )
+
+
+def _read_programs(root: JsonObject, tensors: AbstractSet[str]) -> Mapping[Device, Program]:
+    devices: tuple[Device, ...] = ("wasm", "webgpu")
+    programs = root.get("programs", dict)
+    for name in programs.keys() - set(devices):
+        raise PackageError(f"manifest.json: programs.{name} is for an unknown device")
+    return {
+        device: _read_program(JsonObject(programs[device], f"programs.{device}"), device, tensors)
+        for device in devices
+        if device in programs
+    }
+
+
+def _read_row_work(resources: JsonObject) -> RowWork | None:
+    if "row" not in resources.data:
+        return None
+    row = JsonObject(resources.get("row", dict), resources.path("row"))
+    return RowWork(*(row.get(field.name, int) for field in fields(RowWork)))
+
+
+def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> Program:
+    resources = JsonObject(o.get("resources", dict), o.path("resources"))
+    o = JsonObject({**o.data, **{k: unfold(o.get(k, list)) for k in ("buffers", "steps")}}, o.where)
+    sizes = o.get("sizes", dict) if "sizes" in o.data else {}
+    buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
+    return Program(
+        buffers=buffers,
+        steps=o.objects("steps", lambda s: _read_step(s, device, buffers, sizes)),
+        segments=o.objects("segments", _read_segment),
+        resources=Resources(
+            weights=resources.get("weights", int),
+            arena=cast("Mapping[str, int | None]", resources.get("arena", dict)),
+            memory=resources.size("memory"),
+            largest_binding=resources.size("largest_binding"),
+            scratch_per_thread=resources.get("scratch_per_thread", int),
+            features=resources.strings("features"),
+            row=_read_row_work(resources),
+        ),
+        modules=cast("Mapping[str, str]", o.get("modules", dict)) if "modules" in o.data else {},
+        shaders=o.get("shaders", str) if "shaders" in o.data else None,
+    )
+
+
+def _read_buffer(o: JsonObject, sizes: Mapping[str, Any], tensors: AbstractSet[str]) -> Buffer:
+    name = o.get("name", str)
+    kind: BufferKind = "constant" if name in tensors else "scratch"
+    if "kind" in o.data:
+        kind = cast(
+            "BufferKind", o.one_of("kind", ("input", "constant", "derived", "state", "scratch"))
+        )
+    tensor = name if "tensor" not in o.data else o.get("tensor", str)
+    dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
+    return Buffer(
+        name, dtype, o.shape("shape", sizes), kind, tensor if kind == "constant" else None
+    )
+
+
+def _read_device(o: JsonObject) -> Device:
+    return cast("Device", o.one_of("device", ("wasm", "webgpu")))
+
+
+def _read_step(
+    o: JsonObject, program_device: Device, buffers: Sequence[Buffer], sizes: Mapping[str, Any]
+) -> Step:
+    positions = o.integers("arguments")
+    if not all(0 <= position < len(buffers) for position in positions):
+        raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
+    workgroups = _read_workgroups(o, sizes) if "workgroups" in o.data else None
+    return Step(
+        device=_read_device(o) if "device" in o.data else program_device,
+        kernel=o.get("kernel", str),
+        arguments=tuple(buffers[position].name for position in positions),
+        outputs=o.get("outputs", int) if "outputs" in o.data else 1,
+        symbols=o.strings("symbols") if "symbols" in o.data else (),
+        workgroups=workgroups,
+        alternatives=_read_alternatives(o, sizes) if "alternatives" in o.data else {},
+        origin=o.strings("origin") if "origin" in o.data else (),
+        reason=o.get("reason", str) if "reason" in o.data else "",
+        control=_read_control(o) if "control" in o.data else None,
+    )
+
+
+def _read_workgroups(o: JsonObject, sizes: Mapping[str, Any]) -> tuple[Expr, Expr, Expr]:
+    workgroups = o.shape("workgroups", sizes)
+    if len(workgroups) != 3:
+        raise PackageError(f"manifest.json: {o.path('workgroups')} does not have three sizes")
+    x, y, z = workgroups
+    return x, y, z
+
+
+def _read_alternatives(step: JsonObject, sizes: Mapping[str, Any]) -> dict[int, Launch]:
+    launches = step.mapping(
+        "alternatives", lambda o: Launch(o.get("kernel", str), _read_workgroups(o, sizes))
+    )
+    if not all(number.isdecimal() for number in launches):
+        raise PackageError(f"manifest.json: {step.path('alternatives')} are not of numbers")
+    return {int(number): launch for number, launch in launches.items()}
+
+
+def _read_control(step: JsonObject) -> Control:
+    o = JsonObject(step.data["control"], step.path("control"))
+    return Control(
+        cast("Literal['if']", o.one_of("kind", ("if", "else", "loop", "next"))),
+        o.get("target", int),
+        o.get("symbol", str) if "symbol" in o.data else "",
+        from_size(o.data["trips"]) if "trips" in o.data else None,
+    )
+
+
+def _read_segment(o: JsonObject) -> Segment:
+    if "bind" in o.data:
+        buffer, symbols = o.get("bind", str), o.strings("symbols")
+        elements = o.integers("elements")
+        if len(elements) != len(symbols):
+            raise PackageError(f"manifest.json: {o.where} does not have one element per symbol")
+        return Bind(buffer, symbols, elements, o.strings("origin"))
+    wasm = "module_first" in o.data
+    return Run(
+        _read_device(o),
+        o.get("first", int),
+        o.get("last", int),
+        o.get("module_first", int) if wasm else 0,
+        o.get("module_last", int) if wasm else 0,
+        o.data.get("once") is True,
+    )

@@ -1,0 +1,243 @@
+"""Convert a manifest to the text of `manifest.json`.
+
+In: a `Manifest`. Out: JSON, with one buffer, step or file per line. The keys have a fixed order, so
+that equal manifests are equal bytes. Fields that can be derived are omitted; `manifest_from_json`
+and `runtime_js/manifest.js` restore them:
+
+- where a tensor begins: the first one at the `start` of its weights file, each other one at the
+  next multiple of 256 bytes;
+- the kind of a buffer: `constant` if the weights hold its name, else `scratch`;
+- the tensor of a buffer, if it equals the buffer's name; its dtype, if it is float32;
+- the device of a step, if it is that of the program; its outputs, if there is one; its origin, if
+  it has none.
+
+The arguments of a step are the positions of its buffers. Equal layers are said once (`repeats.py`):
+buffers, steps and tensors. The `sizes` of a program name the symbolic sizes of several dimensions
+and numbers of workgroups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict
+from typing import Any
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr
+from webmlc.core.machine import Device
+from webmlc.core.machine_class import MachineClass
+from webmlc.package.manifest import (
+    FORMAT,
+    VERSION,
+    Bind,
+    Buffer,
+    Control,
+    Manifest,
+    Port,
+    Program,
+    Run,
+    Segment,
+    StatePort,
+    Step,
+    TunedKernel,
+    WeightFile,
+)
+from webmlc.package.repeats import fold
+from webmlc.package.size_json import to_size
+
+LINE = 160
+"""Keep a container on one line if its text has at most this many characters. Chosen by hand."""
+
+
+def to_json(manifest: Manifest) -> str:
+    """Convert a manifest to the text of `manifest.json`."""
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": manifest.name,
+        "compiler": manifest.compiler,
+        "symbols": [{"name": s.name, "input": s.input, "axis": s.axis} for s in manifest.symbols],
+        "inputs": [_port(p) for p in manifest.inputs],
+        "outputs": [_port(p) for p in manifest.outputs],
+        **({"sequences": dict(manifest.sequences)} if manifest.sequences else {}),
+        **({"typed": dict(manifest.typed)} if manifest.typed else {}),
+        "requirements": [
+            [r.rule, to_size(r.left), to_size(r.right), r.node] for r in manifest.requirements
+        ],
+        "checks": [[check.value, list(check.nodes)] for check in manifest.checks],
+        **(
+            {"states": list(map(_state_port, manifest.state_ports))} if manifest.state_ports else {}
+        ),
+        **({"tuned": list(map(_tuned, manifest.tuned))} if manifest.tuned else {}),
+        **({"machines": list(map(_machine, manifest.machines))} if manifest.machines else {}),
+        "weights": {
+            "bytes": sum(w.bytes for w in manifest.weights),
+            "files": [_weight_file(w) for w in manifest.weights],
+        },
+        "files": {
+            path: {"bytes": f.bytes, "sha256": f.sha256}
+            for path, f in sorted(manifest.files.items())
+        },
+        "programs": {
+            name: _program(name, p, _tensors(manifest.weights))
+            for name, p in manifest.programs.items()
+        },
+    }
+    return _text(data) + "\n"
+
+
+def _text(value: Any) -> str:
+    """Print compact JSON, and break long containers into lines."""
+    compact = json.dumps(value, separators=(",", ":"))
+    if len(compact) <= LINE:
+        return compact
+    match value:
+        case dict():
+            return (
+                "{\n" + ",\n".join(f"{json.dumps(k)}:{_text(v)}" for k, v in value.items()) + "\n}"
+            )
+        case list() if all(isinstance(item, dict) for item in value):
+            return "[\n" + ",\n".join(json.dumps(v, separators=(",", ":")) for v in value) + "\n]"
+    return compact
+
+
+def _shape(shape: tuple[Expr, ...], names: Mapping[Expr, str] | None = None) -> list[Any]:
+    """Sizes as JSON. A size that has a name is written as its name."""
+    return [(names or {}).get(size) or to_size(size) for size in shape]
+
+
+def _port(port: Port) -> dict[str, Any]:
+    return {
+        "name": port.name,
+        "dtype": str(port.dtype),
+        "shape": _shape(port.shape),
+        "buffer": port.buffer,
+    }
+
+
+def _state_port(port: StatePort) -> dict[str, Any]:
+    data: dict[str, Any] = {"past": _port(port.past), "present": port.present}
+    if port.rows is not None and port.size is not None:
+        data |= {"rows": to_size(port.rows), "size": to_size(port.size)}
+    return data
+
+
+def _tuned(kernel: TunedKernel) -> dict[str, Any]:
+    machine = {"machine": kernel.machine} if kernel.machine else {}
+    return {"kernel": kernel.kernel, "variant": kernel.variant, **machine, **asdict(kernel.tuning)}
+
+
+def _machine(machine: MachineClass) -> dict[str, Any]:
+    data: dict[str, Any] = {"device": machine.device, "engine": machine.engine}
+    if machine.adapter:
+        data["adapter"] = machine.adapter
+    return {**data, "parallel": True} if machine.is_parallel else data
+
+
+def _weight_file(file: WeightFile) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "bytes": file.bytes,
+        "chunk_bytes": file.chunk_bytes,
+        "chunks": list(file.chunks),
+        "start": next((begin for begin, _ in file.tensors.values()), 0),
+        "tensors": fold([[name, end - begin] for name, (begin, end) in file.tensors.items()]),
+    }
+
+
+def _tensors(weights: Sequence[WeightFile]) -> frozenset[str]:
+    return frozenset(name for file in weights for name in file.tensors)
+
+
+def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dict[str, Any]:
+    resources = program.resources
+    positions = {buffer.name: position for position, buffer in enumerate(program.buffers)}
+    names = _name_sizes(program)
+    data: dict[str, Any] = {
+        **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
+        "buffers": fold([_buffer(b, names, tensors) for b in program.buffers]),
+        "steps": fold([_step(device, s, positions, names) for s in program.steps]),
+        "segments": [_segment(s) for s in program.segments],
+        "resources": {
+            "weights": resources.weights,
+            "arena": dict(resources.arena),
+            "memory": resources.memory,
+            "largest_binding": resources.largest_binding,
+            "scratch_per_thread": resources.scratch_per_thread,
+            "features": list(resources.features),
+            **({"row": asdict(resources.row)} if resources.row is not None else {}),
+        },
+    }
+    if program.modules:
+        data["modules"] = dict(program.modules)
+    if program.shaders is not None:
+        data["shaders"] = program.shaders
+    return data
+
+
+def _name_sizes(program: Program) -> dict[Expr, str]:
+    """Name the symbolic sizes that several dimensions or numbers of workgroups share. No symbol has
+    such a name.
+    """
+    shapes = [b.shape for b in program.buffers] + [s.workgroups or () for s in program.steps]
+    counts = Counter(size for shape in shapes for size in shape if not isinstance(size, Const))
+    return {size: f"#{i}" for i, size in enumerate(d for d, count in counts.items() if count > 1)}
+
+
+def _buffer(buffer: Buffer, sizes: Mapping[Expr, str], tensors: AbstractSet[str]) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": buffer.name, "shape": _shape(buffer.shape, sizes)}
+    if buffer.dtype is not DType.float32:
+        data["dtype"] = str(buffer.dtype)
+    if buffer.kind != ("constant" if buffer.name in tensors else "scratch"):
+        data["kind"] = buffer.kind
+    if buffer.tensor not in (None, buffer.name):
+        data["tensor"] = buffer.tensor
+    return data
+
+
+def _step(
+    program_device: Device, step: Step, positions: Mapping[str, int], sizes: Mapping[Expr, str]
+) -> dict[str, Any]:
+    data: dict[str, Any] = {} if step.device == program_device else {"device": step.device}
+    data |= {"kernel": step.kernel, "arguments": [positions[a] for a in step.arguments]}
+    if step.outputs != 1:
+        data["outputs"] = step.outputs
+    if step.symbols:
+        data["symbols"] = list(step.symbols)
+    if step.control is not None:
+        data["control"] = _control(step.control)
+    if step.workgroups is not None:
+        data["workgroups"] = _shape(step.workgroups, sizes)
+    if step.alternatives:
+        data["alternatives"] = {
+            str(number): {"kernel": launch.kernel, "workgroups": _shape(launch.workgroups)}
+            for number, launch in step.alternatives.items()
+        }
+    if step.reason:
+        data["reason"] = step.reason
+    return {**data, "origin": list(step.origin)} if step.origin else data
+
+
+def _control(control: Control) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": control.kind, "target": control.target}
+    if control.symbol:
+        data["symbol"] = control.symbol
+    return data if control.trips is None else {**data, "trips": to_size(control.trips)}
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    match segment:
+        case Run(device, first, last, module_first, module_last, once):
+            module = {"module_first": module_first, "module_last": module_last}
+            run = {"device": device, "first": first, "last": last}
+            return {
+                **run,
+                **(module if device == "wasm" else {}),
+                **({"once": True} if once else {}),
+            }
+        case Bind(buffer, symbols, elements, origin):
+            data: dict[str, Any] = {"bind": buffer, "symbols": list(symbols)}
+            return {**data, "elements": list(elements), "origin": list(origin)}
