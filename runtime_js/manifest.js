@@ -10,6 +10,7 @@ import { InputError, PackageError } from "./errors.js";
 import { CONSTANT_ALIGNMENT } from "./memory_plan.js";
 import { align } from "./placement.js";
 import { RUNTIME_VERSION } from "./platform.js";
+import { unfold } from "./repetitions.js";
 import { evaluate, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";
 
@@ -23,7 +24,7 @@ import { request } from "./weights.js";
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 /** An input after its check, and the bytes of its data. @typedef {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }} Input */
 
-const VERSION = 6;
+const VERSION = 7;
 const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices
 
 /**
@@ -63,33 +64,6 @@ export function complete(manifest, url) {
   const tensors = new Set(manifest.weights.files.flatMap((/** @type {any} */ file) => Object.keys(file.tensors)));
   for (const [device, program] of Object.entries(manifest.programs)) addDefaults(device, program, tensors);
   return manifest;
-}
-
-/**
- * Replace each repetition of a list by its items: the twin of `unfold` in webmlc/package/repeats.py.
- * @param {any[]} items
- * @returns {any[]}
- */
-export function unfold(items) {
-  return items.flatMap((item) => {
-    if (item.repeat === undefined) return [item];
-    return Array.from({ length: item.repeat }, (_, i) => item.items.map((/** @type {any} */ template) => filled(template, i))).flat();
-  });
-}
-
-/** The value that a template stands for in repetition `index`. @param {any} template @param {number} index @returns {any} */
-function filled(template, index) {
-  if (Array.isArray(template)) return template.map((value) => filled(value, index));
-  if (template && typeof template === "object") {
-    return Object.fromEntries(Object.entries(template).map(([key, value]) => [key, filled(value, index)]));
-  }
-  if (typeof template !== "string") return template;
-  const number = (/** @type {string} */ series) => {
-    const [first, step] = series.split("+").map(Number);
-    return step === undefined ? Number(series.split(",")[index]) : first + index * step;
-  };
-  const mark = /^\{#([\d+,-]+)\}$/.exec(template);
-  return mark ? number(mark[1]) : template.replace(/\{([\d+,-]+)\}/g, (_, series) => String(number(series)));
 }
 
 /**

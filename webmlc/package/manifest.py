@@ -21,7 +21,7 @@ from webmlc.schedule.tuning import Tuning
 
 FORMAT = "webmlc"
 """The value of the manifest's key `format`, which marks a folder as a package of webmlc."""
-VERSION = 6
+VERSION = 7
 """The version of the package format. It increases with every incompatible change."""
 MANIFEST = "manifest.json"
 """The name of the manifest file in a package."""

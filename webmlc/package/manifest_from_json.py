@@ -45,7 +45,7 @@ from webmlc.package.manifest import (
     WeightFile,
 )
 from webmlc.package.placement import align
-from webmlc.package.repeats import unfold
+from webmlc.package.repetitions import unfold
 from webmlc.package.size_json import from_size
 from webmlc.package.weights import ALIGNMENT
 from webmlc.schedule.tuning import Tuning

@@ -11,9 +11,9 @@ and `runtime_js/manifest.js` restore them:
 - the device of a step, if it is that of the program; its outputs, if there is one; its origin, if
   it has none.
 
-The arguments of a step are the positions of its buffers. Equal layers are said once (`repeats.py`):
-buffers, steps and tensors. The `sizes` of a program name the symbolic sizes of several dimensions
-and numbers of workgroups.
+The arguments of a step are the positions of its buffers. Equal layers are said once
+(`repetitions.py`): buffers, steps and tensors. The `sizes` of a program name the symbolic sizes of
+several dimensions and numbers of workgroups.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from webmlc.package.manifest import (
     TunedKernel,
     WeightFile,
 )
-from webmlc.package.repeats import fold
+from webmlc.package.repetitions import fold
 from webmlc.package.size_json import to_size
 
 LINE = 160

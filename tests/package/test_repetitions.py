@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from webmlc.core.errors import PackageError
-from webmlc.package.repeats import fold, unfold
+from webmlc.package.repetitions import fold, unfold
 
-MANIFEST_JS = Path(__file__).parents[2] / "runtime_js" / "manifest.js"
+REPETITIONS_JS = Path(__file__).parents[2] / "runtime_js" / "repetitions.js"
 
 
 def layer(i: int) -> list[dict[str, Any]]:
@@ -29,7 +31,7 @@ def test_layers_are_said_once() -> None:
     assert folded == [
         {"name": "x1"},
         {
-            "repeat": 5,
+            "count": 10,
             "items": [
                 {
                     "name": "layer.{0+1}.weight_{0,7,28,63,112}",
@@ -47,6 +49,33 @@ def test_layers_are_said_once() -> None:
         {"name": "y"},
     ]
     assert unfold(folded) == items
+
+
+def test_the_last_layer_may_be_incomplete() -> None:
+    items = [*(item for i in range(5) for item in layer(i)), layer(5)[0], {"name": "y"}]
+    folded = fold(items)
+    assert folded[0]["count"] == 11
+    assert folded[0]["items"][0]["name"] == "layer.{0+1}.weight_{0,7,28,63,112,175}"
+    assert folded[1:] == [{"name": "y"}]
+    assert unfold(folded) == items
+
+
+def test_blocks_of_a_stage_are_folded_rather_than_two_stages() -> None:
+    """Each stage of a network has blocks that repeat, and the stages repeat, too."""
+    block = [{"kernel": "conv", "arguments": [-1, 0]}, {"kernel": "relu", "arguments": [-1, 0]}]
+    stage = [{"kernel": "pool", "arguments": [-3, 0]}, *block * 6]
+    assert fold(stage + stage) == [
+        stage[0],
+        {"count": 12, "items": block},
+        stage[0],
+        {"count": 12, "items": block},
+    ]
+
+
+@given(st.lists(st.sampled_from([["a", 1], ["b1", 2], ["b2", 5], {"c": [1, "d"]}]), max_size=40))
+def test_folding_loses_nothing_and_never_lengthens(items: list[Any]) -> None:
+    assert unfold(fold(items)) == items
+    assert len(json.dumps(fold(items))) <= len(json.dumps(items))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +101,7 @@ def test_the_runtime_unfolds_the_same_items() -> None:
         items = [item for i in range(choose.randint(1, 6)) for item in (*layer(i), *period)]
         assert unfold(fold(items)) == items
         cases.append((items, fold(items)))
-    script = MANIFEST_JS.as_uri()
+    script = REPETITIONS_JS.as_uri()
     code = f"""import {{ unfold }} from "{script}";
       let text = ""; for await (const chunk of process.stdin) text += chunk;
       process.stdout.write(JSON.stringify(JSON.parse(text).map(unfold)));"""
@@ -89,4 +118,4 @@ def test_the_runtime_unfolds_the_same_items() -> None:
 @pytest.mark.parametrize("mark", ["{1+}", "{,}", "{1,2}"])
 def test_a_malformed_repetition_is_refused(mark: str) -> None:
     with pytest.raises(PackageError, match="malformed"):
-        unfold([{"repeat": 3, "items": [{"name": mark}]}])
+        unfold([{"count": 3, "items": [{"name": mark}]}])
