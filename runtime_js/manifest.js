@@ -56,21 +56,27 @@ export function complete(manifest, url) {
         "Build the package again, or use the runtime of the version that wrote it",
     );
   }
-  for (const file of manifest.weights.files) file.tensors = spans({ ...file, tensors: unfold(file.tensors) });
-  for (const program of Object.values(manifest.programs)) {
+  /** @type {string[]} */
+  const tensors = [];
+  for (const file of manifest.weights.files) {
+    const entries = unfold(file.tensors);
+    tensors.push(...entries.map(([name]) => name));
+    file.tensors = spans(file.start, entries);
+  }
+  for (const [device, program] of Object.entries(manifest.programs)) {
     program.buffers = unfold(program.buffers);
     program.steps = unfold(program.steps);
+    addDefaults(device, program, tensors);
   }
-  const tensors = new Set(manifest.weights.files.flatMap((/** @type {any} */ file) => Object.keys(file.tensors)));
-  for (const [device, program] of Object.entries(manifest.programs)) addDefaults(device, program, tensors);
   return manifest;
 }
 
 /**
  * The place of each tensor in a weights file. Tensors follow each other, aligned.
- * @param {{ start: number, tensors: [string, number][] }} file
+ * @param {number} start
+ * @param {[string, number][]} tensors
  */
-function spans({ start, tensors }) {
+function spans(start, tensors) {
   let end = start;
   return Object.fromEntries(
     tensors.map(([name, length]) => {
@@ -85,18 +91,28 @@ function spans({ start, tensors }) {
  * Add the fields that the JSON of a program leaves out, because they can be derived. See webmlc/package/manifest_to_json.py.
  * @param {string} device
  * @param {{ sizes?: Record<string, any>, buffers: any[], steps: any[] }} program
- * @param {Set<string>} tensors
+ * @param {string[]} tensors
  */
 function addDefaults(device, program, tensors) {
-  const sized = (/** @type {any} */ size) => program.sizes?.[size] ?? size;
+  /** @type {Map<any, import("./types.d.ts").Size>} */
+  const sizes = new Map();
+  /** @param {any} size @returns {any} */
+  const sized = (size) => (Array.isArray(size) ? [size[0], ...size.slice(1).map(sized)] : (sizes.get(size) ?? size));
+  for (const [name, size] of Object.entries(program.sizes ?? {})) sizes.set(name, sized(size));
   for (const buffer of program.buffers) {
-    buffer.kind ??= tensors.has(buffer.name) ? "constant" : "scratch";
+    if (buffer.tensor !== undefined) buffer.tensor = tensors[buffer.tensor];
+    buffer.name ??= buffer.tensor;
+    buffer.kind ??= buffer.tensor === undefined ? "scratch" : "constant";
     buffer.dtype ??= "float32";
-    if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
     buffer.shape = buffer.shape.map(sized);
   }
+  let unused = 0; // the first buffer that no argument uses so far
   for (const step of program.steps) {
-    step.arguments = step.arguments.map((/** @type {number} */ index) => program.buffers[index].name);
+    step.arguments = step.arguments.map((/** @type {number} */ distance) => {
+      const position = unused + distance;
+      unused = Math.max(unused, position + 1);
+      return program.buffers[position].name;
+    });
     if (step.workgroups) step.workgroups = step.workgroups.map(sized);
     step.device ??= device;
     step.outputs ??= 1;

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from tests.packages import mixed
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Expr, Var, call, const, maximum, minimum
 from webmlc.core.rewrite import evaluate
+from webmlc.package.manifest import Buffer
 from webmlc.package.manifest_from_json import from_json
 from webmlc.package.manifest_to_json import to_json
-from webmlc.package.size_json import from_size, to_size
+from webmlc.package.size_json import from_size, from_sizes, name_sizes, to_size
 
 N = Var("n")
 
@@ -35,9 +37,37 @@ def test_sizes_that_buffers_share_are_said_once(tmp_path: Path) -> None:
     )
     shared = replace(manifest, programs={"wasm": replace(program, buffers=buffers)})
     text = to_json(shared)
-    assert text.count(json.dumps(to_size(half), separators=(",", ":"))) == 1
-    assert json.loads(text)["programs"]["wasm"]["sizes"] == {"#0": "n", "#1": to_size(half)}
+    sizes = {"#0": "n", "#1": ["floordiv", ["add", "#0", 1], 2]}
+    assert json.loads(text)["programs"]["wasm"]["sizes"] == sizes
+    assert text.count('["floordiv"') == 1
     assert from_json(text) == shared
+
+
+def test_parts_that_sizes_share_are_said_once() -> None:
+    blocks = (N + 63) // 64
+    names = name_sizes([blocks % 7, blocks + 1, N])
+    sizes = {name: to_size(size, names) for size, name in names.items()}
+    assert sizes == {"#0": "n", "#1": ["floordiv", ["add", "#0", 63], 64]}
+    again = from_size(to_size(blocks % 7, names), from_sizes(sizes))
+    assert str(again) == str(blocks % 7)
+
+
+def test_arguments_of_equal_layers_are_equal(tmp_path: Path) -> None:
+    """Each layer reads the result of the one before, and a weight."""
+    manifest = mixed(tmp_path)
+    program = manifest.programs["wasm"]
+    layers = [(f"y{i}", f"w{i}", f"y{i + 1}") for i in range(5)]
+    names = dict.fromkeys(name for layer in layers for name in layer)
+    buffers = tuple(Buffer(name, DType.float32, (N, const(4))) for name in names)
+    steps = tuple(replace(program.steps[0], arguments=layer) for layer in layers)
+    run = replace(program.runs[0], first=0, last=5)
+    chain = replace(program, buffers=buffers, steps=steps, segments=(run,))
+    text = to_json(replace(manifest, programs={"wasm": chain}, inputs=(), outputs=(), symbols=()))
+    (layer,) = json.loads(text)["programs"]["wasm"]["steps"]
+    arguments = ["{#0,-1,-1,-1,-1}", 0, 0]
+    step = {"kernel": "scale", "arguments": arguments, "origin": ["/scale"]}
+    assert layer == {"count": 5, "items": [step]}
+    assert from_json(text).programs["wasm"] == chain
 
 
 @pytest.mark.parametrize(
@@ -109,7 +139,11 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
             [["weight"]],
             r"weights.files\[0\].tensors\[0\] is not a pair \[name, length\]",
         ),
-        (("weights", "files"), [], "no weights file holds tensor 'weight'"),
+        (
+            ("weights", "files"),
+            [],
+            r"wasm.buffers\[1\].tensor is 0, but the weights files hold 0 tensors",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(

@@ -71,7 +71,7 @@ class JsonObject:
             )
         return value
 
-    def shape(self, key: str, named: Mapping[str, Any] | None = None) -> tuple[Expr, ...]:
+    def shape(self, key: str, named: Mapping[str, Expr] | None = None) -> tuple[Expr, ...]:
         """The field, which must be a list of sizes or of names of sizes."""
         return tuple(from_size(d, named) for d in self.get(key, list))
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, cast, get_args
 
 from webmlc.core.dtypes import DType
@@ -46,7 +45,7 @@ from webmlc.package.manifest import (
 )
 from webmlc.package.placement import align
 from webmlc.package.repetitions import unfold
-from webmlc.package.size_json import from_size
+from webmlc.package.size_json import from_size, from_sizes
 from webmlc.package.weights import ALIGNMENT
 from webmlc.schedule.tuning import Tuning
 
@@ -79,7 +78,7 @@ def from_json(text: str) -> Manifest:
         outputs=root.objects("outputs", _read_port),
         weights=weight_files,
         files=files,
-        programs=_read_programs(root, {name for file in weight_files for name in file.tensors}),
+        programs=_read_programs(root, [name for file in weight_files for name in file.tensors]),
         sequences=_read_sequences(root),
         requirements=_read_requirements(root),
         checks=_read_checks(root),
@@ -182,7 +181,7 @@ def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
     )
 
 
-def _read_programs(root: JsonObject, tensors: AbstractSet[str]) -> Mapping[Device, Program]:
+def _read_programs(root: JsonObject, tensors: Sequence[str]) -> Mapping[Device, Program]:
     devices: tuple[Device, ...] = ("wasm", "webgpu")
     programs = root.get("programs", dict)
     for name in programs.keys() - set(devices):
@@ -201,14 +200,15 @@ def _read_row_work(resources: JsonObject) -> RowWork | None:
     return RowWork(*(row.get(field.name, int) for field in fields(RowWork)))
 
 
-def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> Program:
+def _read_program(o: JsonObject, device: Device, tensors: Sequence[str]) -> Program:
     resources = JsonObject(o.get("resources", dict), o.path("resources"))
     o = JsonObject({**o.data, **{k: unfold(o.get(k, list)) for k in ("buffers", "steps")}}, o.where)
-    sizes = o.get("sizes", dict) if "sizes" in o.data else {}
+    sizes = from_sizes(o.get("sizes", dict)) if "sizes" in o.data else {}
     buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
+    arguments = _Arguments(buffers)
     return Program(
         buffers=buffers,
-        steps=o.objects("steps", lambda s: _read_step(s, device, buffers, sizes)),
+        steps=o.objects("steps", lambda s: _read_step(s, device, arguments, sizes)),
         segments=o.objects("segments", _read_segment),
         resources=Resources(
             weights=resources.get("weights", int),
@@ -224,35 +224,55 @@ def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> P
     )
 
 
-def _read_buffer(o: JsonObject, sizes: Mapping[str, Any], tensors: AbstractSet[str]) -> Buffer:
-    name = o.get("name", str)
-    kind: BufferKind = "constant" if name in tensors else "scratch"
-    if "kind" in o.data:
-        kind = cast(
-            "BufferKind", o.one_of("kind", ("input", "constant", "derived", "state", "scratch"))
-        )
-    tensor = name if "tensor" not in o.data else o.get("tensor", str)
+def _read_buffer(o: JsonObject, sizes: Mapping[str, Expr], tensors: Sequence[str]) -> Buffer:
+    tensor: str | None = None
+    kind: BufferKind = "scratch"
+    if "tensor" in o.data:
+        number = o.get("tensor", int)
+        if not 0 <= number < len(tensors):
+            raise PackageError(
+                f"manifest.json: {o.path('tensor')} is {number}, but the weights files hold "
+                f"{len(tensors)} tensors"
+            )
+        tensor, kind = tensors[number], "constant"
+    elif "kind" in o.data:
+        kind = cast("BufferKind", o.one_of("kind", ("input", "derived", "state")))
+    name = tensor if tensor is not None and "name" not in o.data else o.get("name", str)
     dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
-    return Buffer(
-        name, dtype, o.shape("shape", sizes), kind, tensor if kind == "constant" else None
-    )
+    return Buffer(name, dtype, o.shape("shape", sizes), kind, tensor)
 
 
 def _read_device(o: JsonObject) -> Device:
     return cast("Device", o.one_of("device", ("wasm", "webgpu")))
 
 
+@dataclass(slots=True)
+class _Arguments:
+    """Reads the arguments of steps, in order. `unused` is the first buffer that none uses yet."""
+
+    buffers: Sequence[Buffer]
+    unused: int = 0
+
+    def read(self, step: JsonObject) -> tuple[str, ...]:
+        """The names of the buffers."""
+        names: list[str] = []
+        for distance in step.integers("arguments"):
+            position = self.unused + distance
+            if not 0 <= position < len(self.buffers):
+                raise PackageError(f"manifest.json: {step.path('arguments')} are not all buffers")
+            self.unused = max(self.unused, position + 1)
+            names.append(self.buffers[position].name)
+        return tuple(names)
+
+
 def _read_step(
-    o: JsonObject, program_device: Device, buffers: Sequence[Buffer], sizes: Mapping[str, Any]
+    o: JsonObject, program_device: Device, arguments: _Arguments, sizes: Mapping[str, Expr]
 ) -> Step:
-    positions = o.integers("arguments")
-    if not all(0 <= position < len(buffers) for position in positions):
-        raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
     workgroups = _read_workgroups(o, sizes) if "workgroups" in o.data else None
     return Step(
         device=_read_device(o) if "device" in o.data else program_device,
         kernel=o.get("kernel", str),
-        arguments=tuple(buffers[position].name for position in positions),
+        arguments=arguments.read(o),
         outputs=o.get("outputs", int) if "outputs" in o.data else 1,
         symbols=o.strings("symbols") if "symbols" in o.data else (),
         workgroups=workgroups,
@@ -263,7 +283,7 @@ def _read_step(
     )
 
 
-def _read_workgroups(o: JsonObject, sizes: Mapping[str, Any]) -> tuple[Expr, Expr, Expr]:
+def _read_workgroups(o: JsonObject, sizes: Mapping[str, Expr]) -> tuple[Expr, Expr, Expr]:
     workgroups = o.shape("workgroups", sizes)
     if len(workgroups) != 3:
         raise PackageError(f"manifest.json: {o.path('workgroups')} does not have three sizes")
@@ -271,7 +291,7 @@ def _read_workgroups(o: JsonObject, sizes: Mapping[str, Any]) -> tuple[Expr, Exp
     return x, y, z
 
 
-def _read_alternatives(step: JsonObject, sizes: Mapping[str, Any]) -> dict[int, Launch]:
+def _read_alternatives(step: JsonObject, sizes: Mapping[str, Expr]) -> dict[int, Launch]:
     launches = step.mapping(
         "alternatives", lambda o: Launch(o.get("kernel", str), _read_workgroups(o, sizes))
     )

@@ -6,27 +6,27 @@ and `runtime_js/manifest.js` restore them:
 
 - where a tensor begins: the first one at the `start` of its weights file, each other one at the
   next multiple of 256 bytes;
-- the kind of a buffer: `constant` if the weights hold its name, else `scratch`;
-- the tensor of a buffer, if it equals the buffer's name; its dtype, if it is float32;
+- the kind of a buffer: `constant` if it has a tensor, else `scratch`; its dtype, if it is float32;
+- the name of a buffer, if its tensor has that name;
 - the device of a step, if it is that of the program; its outputs, if there is one; its origin, if
   it has none.
 
-The arguments of a step are the positions of its buffers. Equal layers are said once
-(`repetitions.py`): buffers, steps and tensors. The `sizes` of a program name the symbolic sizes of
-several dimensions and numbers of workgroups.
+The `tensor` of a buffer is a number: tensors are numbered through all weights files. An argument of
+a step is the distance to its buffer from the first buffer that no argument uses so far: 0 for
+that buffer, -1 for the one before it. The steps of equal layers are therefore equal, and equal
+layers are said once (`repetitions.py`): buffers, steps and tensors. The `sizes` of a program name
+the symbolic sizes that occur more than once, and later ones refer to earlier ones.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from typing import Any
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr
+from webmlc.core.expr import Expr
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
 from webmlc.package.manifest import (
@@ -46,7 +46,7 @@ from webmlc.package.manifest import (
     WeightFile,
 )
 from webmlc.package.repetitions import fold
-from webmlc.package.size_json import to_size
+from webmlc.package.size_json import name_sizes, to_size
 
 LINE = 160
 """Keep a container on one line if its text has at most this many characters. Chosen by hand."""
@@ -82,7 +82,7 @@ def to_json(manifest: Manifest) -> str:
             for path, f in sorted(manifest.files.items())
         },
         "programs": {
-            name: _program(name, p, _tensors(manifest.weights))
+            name: _program(name, p, _tensor_numbers(manifest.weights))
             for name, p in manifest.programs.items()
         },
     }
@@ -105,8 +105,9 @@ def _text(value: Any) -> str:
 
 
 def _shape(shape: tuple[Expr, ...], names: Mapping[Expr, str] | None = None) -> list[Any]:
-    """Sizes as JSON. A size that has a name is written as its name."""
-    return [(names or {}).get(size) or to_size(size) for size in shape]
+    """Sizes as JSON. Sizes that have a name, and parts of sizes, are written as their names."""
+    names = names or {}
+    return [names.get(size) or to_size(size, names) for size in shape]
 
 
 def _port(port: Port) -> dict[str, Any]:
@@ -148,18 +149,21 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
     }
 
 
-def _tensors(weights: Sequence[WeightFile]) -> frozenset[str]:
-    return frozenset(name for file in weights for name in file.tensors)
+def _tensor_numbers(weights: Sequence[WeightFile]) -> dict[str, int]:
+    names = (name for file in weights for name in file.tensors)
+    return {name: number for number, name in enumerate(names)}
 
 
-def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dict[str, Any]:
+def _program(device: Device, program: Program, tensors: Mapping[str, int]) -> dict[str, Any]:
     resources = program.resources
-    positions = {buffer.name: position for position, buffer in enumerate(program.buffers)}
-    names = _name_sizes(program)
+    shapes = [b.shape for b in program.buffers] + [s.workgroups or () for s in program.steps]
+    names = name_sizes(size for shape in shapes for size in shape)
+    sizes = {name: to_size(size, names) for size, name in names.items()}
+    steps = zip(program.steps, _arguments(program), strict=True)
     data: dict[str, Any] = {
-        **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
+        **({"sizes": sizes} if sizes else {}),
         "buffers": fold([_buffer(b, names, tensors) for b in program.buffers]),
-        "steps": fold([_step(device, s, positions, names) for s in program.steps]),
+        "steps": fold([_step(device, step, arguments, names) for step, arguments in steps]),
         "segments": [_segment(s) for s in program.segments],
         "resources": {
             "weights": resources.weights,
@@ -178,31 +182,38 @@ def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dic
     return data
 
 
-def _name_sizes(program: Program) -> dict[Expr, str]:
-    """Name the symbolic sizes that several dimensions or numbers of workgroups share. No symbol has
-    such a name.
-    """
-    shapes = [b.shape for b in program.buffers] + [s.workgroups or () for s in program.steps]
-    counts = Counter(size for shape in shapes for size in shape if not isinstance(size, Const))
-    return {size: f"#{i}" for i, size in enumerate(d for d, count in counts.items() if count > 1)}
+def _arguments(program: Program) -> list[list[int]]:
+    """The arguments of each step, as distances from the first buffer that none uses so far."""
+    positions = {buffer.name: position for position, buffer in enumerate(program.buffers)}
+    unused = 0
+    arguments: list[list[int]] = []
+    for step in program.steps:
+        arguments.append([])
+        for name in step.arguments:
+            arguments[-1].append(positions[name] - unused)
+            unused = max(unused, positions[name] + 1)
+    return arguments
 
 
-def _buffer(buffer: Buffer, sizes: Mapping[Expr, str], tensors: AbstractSet[str]) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": buffer.name, "shape": _shape(buffer.shape, sizes)}
+def _buffer(
+    buffer: Buffer, sizes: Mapping[Expr, str], tensors: Mapping[str, int]
+) -> dict[str, Any]:
+    data: dict[str, Any] = {} if buffer.name == buffer.tensor else {"name": buffer.name}
+    if buffer.tensor is not None:
+        data["tensor"] = tensors[buffer.tensor]
+    data["shape"] = _shape(buffer.shape, sizes)
     if buffer.dtype is not DType.float32:
         data["dtype"] = str(buffer.dtype)
-    if buffer.kind != ("constant" if buffer.name in tensors else "scratch"):
+    if buffer.kind not in ("constant", "scratch"):
         data["kind"] = buffer.kind
-    if buffer.tensor not in (None, buffer.name):
-        data["tensor"] = buffer.tensor
     return data
 
 
 def _step(
-    program_device: Device, step: Step, positions: Mapping[str, int], sizes: Mapping[Expr, str]
+    program_device: Device, step: Step, arguments: list[int], sizes: Mapping[Expr, str]
 ) -> dict[str, Any]:
     data: dict[str, Any] = {} if step.device == program_device else {"device": step.device}
-    data |= {"kernel": step.kernel, "arguments": [positions[a] for a in step.arguments]}
+    data |= {"kernel": step.kernel, "arguments": arguments}
     if step.outputs != 1:
         data["outputs"] = step.outputs
     if step.symbols:
