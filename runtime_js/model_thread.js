@@ -29,8 +29,8 @@ export class ModelThread {
   words = null; // the shared words through which the page asks for repeats
   /** @type {Execute[]} The requests that the page may repeat, by slot, without uploads: the page writes inputs into shared memory. */
   requests = [];
-  /** Settles when all chunks of weights received so far are taken. @type {Promise<void>} */
-  lastTake = Promise.resolve();
+  /** Settles when all chunks of weights received so far are taken, with the hash of the last. @type {Promise<Uint8Array | null>} */
+  lastTake = Promise.resolve(null);
   /** Counts the chunks that were taken, for the page. @type {Int32Array | null} */
   counter = null;
 
@@ -95,11 +95,11 @@ const HANDLERS = {
   start({ leader }, { module }) {
     leader.start(module);
   },
-  async take(thread, { file, chunk, begin, verified }) {
-    thread.lastTake = thread.lastTake.then(() => thread.leader.take(file, chunk, begin, verified));
-    await thread.lastTake;
+  async take(thread, { file, chunk, begin, isHashed }) {
+    thread.lastTake = thread.lastTake.then(() => thread.leader.take(file, chunk, begin, isHashed));
+    const hash = await thread.lastTake;
     if (thread.counter) Atomics.add(thread.counter, 0, 1);
-    return { result: chunk.buffer, transfer: [chunk.buffer] };
+    return { result: { buffer: chunk.buffer, hash }, transfer: [chunk.buffer] };
   },
   profile({ leader }, request) {
     return { result: leader.profile(request) };

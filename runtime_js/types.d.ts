@@ -97,7 +97,8 @@ export interface WeightFile {
   path: string;
   bytes: number;
   chunk_bytes: number;
-  chunks: string[];
+  /** The hash of the hashes of all chunks. */
+  chunks_sha256: string;
   tensors: Record<string, [number, number]>;
 }
 

@@ -159,9 +159,9 @@ export class WasmDevice {
     // The module is requested before the weights, so that derived buffers are computed while weights arrive.
     const compilation = path ? compile(base, manifest, path, onBytes) : null;
     const downloads = files.map((file, i) => {
-      const take = (/** @type {Uint8Array<ArrayBuffer>} */ chunk, /** @type {number} */ begin, /** @type {boolean} */ verified) => {
+      const take = (/** @type {Uint8Array<ArrayBuffer>} */ chunk, /** @type {number} */ begin, /** @type {boolean} */ isHashed) => {
         chunks++;
-        return this.#call({ type: "take", file: i, chunk, begin, verified }, [chunk.buffer]);
+        return this.#call({ type: "take", file: i, chunk, begin, isHashed }, [chunk.buffer]);
       };
       return streamWeights(base, file, take, onBytes, compilation, backlog);
     });

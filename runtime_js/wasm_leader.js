@@ -31,7 +31,7 @@ import { NOWHERE } from "./placement.js";
 import { canShareMemory } from "./platform.js";
 import { lengthOf, loops, tripCount } from "./sizes.js";
 import { announceMemory, instantiate, withHelpers } from "./threads.js";
-import { scatter, verify } from "./weights.js";
+import { hashOf, scatter } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
 /** @typedef {import("./types.d.ts").Layout} Layout */
@@ -340,18 +340,19 @@ export class Leader {
   }
 
   /**
-   * Copy a chunk of a weights file to its place, and compute the derived buffers that need it.
+   * Copy a chunk of a weights file to its place, and compute the derived buffers that need it. Returns the hash of the chunk if
+   * the page has not computed it.
    * @param {number} file
    * @param {Uint8Array<ArrayBuffer>} chunk
    * @param {number} begin
-   * @param {boolean} verified
+   * @param {boolean} isHashed
    */
-  async take(file, chunk, begin, verified) {
-    const { path, chunks, chunk_bytes: size } = this.files[file];
-    if (!verified) await verify(path, chunk, chunks[begin / size]);
+  async take(file, chunk, begin, isHashed) {
+    const hash = isHashed ? null : await hashOf(chunk);
     scatter(chunk, begin, this.destinations[file]);
     this.receivedBytes[file] = begin + chunk.length;
     if (this.module) this.#derive();
+    return hash;
   }
 }
 

@@ -1,7 +1,7 @@
 // Download the files of a package. Weights are streamed in chunks to the place where they are used.
 //
 //   in:  a weights file of the manifest, and a function that takes its chunks
-//   out: nothing; every chunk is verified before it is used, either here or by the thread that takes it
+//   out: nothing; every chunk is hashed, here or by the thread that takes it, and the hashes are verified after the last one
 
 import { PackageError } from "./errors.js";
 import { inflate } from "./platform.js";
@@ -12,11 +12,13 @@ import { inflate } from "./platform.js";
 /** @typedef {{ begin: number, end: number, view: Uint8Array }} Destination */
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 /** @typedef {{ done: boolean, value: Bytes }} Part */
+/** The buffer of a chunk that was taken, and its hash if it was asked for. @typedef {{ buffer: ArrayBuffer, hash: Bytes | null }} Taken */
 
 const COMPRESSED = /\.deflate$/;
 const MISSING = "a file of the package is missing";
 const MAX_BUFFERS = 6; // buffers with chunks that are not taken yet; more would not fit the cache
-const BACKLOG = 4; // if another thread has fewer chunks to take than this, it also verifies the next one
+const BACKLOG = 4; // if another thread has fewer chunks to take than this, it also hashes the next one
+const HASH_BYTES = 32; // of SHA-256
 
 /**
  * Download a whole file of the package, verify it, and decompress it if its name says so.
@@ -46,14 +48,14 @@ export async function fetchFile(base, manifest, path, onBytes) {
  * Download one weights file. The request is sent before the first `await`. The response is read after `begin` has resolved.
  * @param {Base} base
  * @param {WeightFile} file
- * @param {(chunk: Bytes, start: number, verified: boolean) => Promise<ArrayBuffer> | void} onChunk
- *   takes the chunks in order; the buffer of a chunk is used again when this returns, or when the promise that it returns gives
- *   the buffer back
+ * @param {(chunk: Bytes, start: number, isHashed: boolean) => Promise<Taken> | void} onChunk
+ *   takes the chunks in order, and hashes those that are not; the buffer of a chunk is used again when this returns, or when the
+ *   promise that it returns gives the buffer back
  * @param {(bytes: number) => void} onBytes
  * @param {Promise<unknown> | null} [begin]
  * @param {() => number} [backlog]  if another thread takes the chunks: how many it has not taken yet
  */
-export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes, begin, backlog) {
+export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks_sha256 }, onChunk, onBytes, begin, backlog) {
   const response = await request(base, path, MISSING);
   await begin;
   if (!response.body) throw new PackageError(`${path}: the response has no body`);
@@ -75,18 +77,22 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
   const free = [];
   /** @type {Promise<ArrayBuffer>[]} */
   const inUse = [];
-  /** @type {Promise<{ back: Promise<ArrayBuffer> | void }> | null} Resolves after `onChunk` was called for the last chunk. */
+  const hashes = new Uint8Array(HASH_BYTES * Math.ceil(bytes / size));
+  /** @type {Promise<{ hash: Bytes | null, taken: Promise<Taken> | void }> | null} Resolves after `onChunk` was called for the last chunk. */
   let last = null;
   const pass = async (/** @type {Bytes} */ data, /** @type {number} */ start, /** @type {typeof last} */ previous) => {
-    const verified = !backlog || backlog() >= BACKLOG;
-    if (verified) await verify(path, data, chunks[start / size]);
+    const isHashed = !backlog || backlog() >= BACKLOG;
+    const hash = isHashed ? await hashOf(data) : null;
     await previous;
-    return { back: onChunk(data, start, verified) };
+    return { hash, taken: onChunk(data, start, isHashed) };
   };
   const finish = async (/** @type {Bytes} */ data, /** @type {number} */ start) => {
     const { length } = data;
     last = pass(data, start, last);
-    const buffer = (await (await last).back) ?? data.buffer;
+    const passed = await last;
+    const taken = await passed.taken;
+    const buffer = taken?.buffer ?? data.buffer;
+    hashes.set(passed.hash ?? taken?.hash ?? [], HASH_BYTES * (start / size));
     onBytes(length);
     free.push(buffer);
     return buffer;
@@ -97,13 +103,14 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
       const length = Math.min(size, bytes - start);
       const data = await fill(free.pop() ?? new ArrayBuffer(Math.min(size, bytes)), length);
       if (data.length < length) throw incomplete(path, received, bytes);
-      const use = finish(data, start); // not awaited: one chunk is verified while the next one is received
+      const use = finish(data, start); // not awaited: one chunk is hashed while the next one is received
       inUse.push(use);
       use.then(() => inUse.splice(inUse.indexOf(use), 1), () => {}); // `Promise.all` below reports errors
     }
     await fill(free.pop() ?? new ArrayBuffer(1), 1);
     if (received > bytes) throw incomplete(path, received, bytes);
     await Promise.all(inUse);
+    await verify(path, hashes, chunks_sha256);
   } catch (error) {
     cancel().catch(() => {});
     throw error;
@@ -167,15 +174,20 @@ function incomplete(path, actual, expected) {
   return new PackageError(`${path}: has ${actual} bytes, expected ${expected}: incomplete or altered`);
 }
 
+/** The SHA-256 hash of a chunk. Null in an insecure context, which cannot compute it. @param {BufferSource} data */
+export async function hashOf(data) {
+  return globalThis.crypto?.subtle ? new Uint8Array(await crypto.subtle.digest("SHA-256", data)) : null;
+}
+
 /**
- * Check the hash of a file or chunk.
+ * Check the hash of a file, or of the hashes of its chunks. An insecure context checks sizes only.
  * @param {string} path
  * @param {BufferSource} data
  * @param {string} sha256
  */
-export async function verify(path, data, sha256) {
-  if (!globalThis.crypto?.subtle) return; // an insecure context cannot compute it; sizes are checked anyway
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
-  const hex = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+async function verify(path, data, sha256) {
+  const hash = await hashOf(data);
+  if (!hash) return;
+  const hex = Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
   if (hex !== sha256) throw new PackageError(`${path}: its SHA-256 differs from the manifest's: corrupted or altered`);
 }

@@ -1,12 +1,12 @@
 // Download weights in pieces of odd sizes, with byte streams and without.
 //
-//   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, slow, backlog, bytes, chunk_bytes, chunks }
-//   out (stdout):  { chunks: [[start, data, verified]...], mostBuffers, progress, error }
+//   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, slow, backlog, bytes, chunk_bytes, chunks_sha256 }
+//   out (stdout):  { chunks: [[start, data, isHashed]...], mostBuffers, progress, error }
 //
 // If `slow` is true, each buffer is given back a millisecond later. `mostBuffers` is the largest number that is away at once.
 // `backlog` is that of a thread which takes the chunks, or null. `progress` is the bytes that were reported.
 
-import { streamWeights } from "../../runtime_js/weights.js";
+import { hashOf, streamWeights } from "../../runtime_js/weights.js";
 
 const { byteStreams, pieces, breaks, slow, backlog, ...file } = JSON.parse(process.argv[2]);
 
@@ -33,10 +33,14 @@ async function returnLater(buffer) {
   away--;
   return copy;
 }
-const take = (data, start, verified) => {
-  chunks.push([start, [...data], verified]);
-  return slow ? returnLater(data.buffer) : undefined;
+const take = (data, start, isHashed) => {
+  chunks.push([start, [...data], isHashed]);
+  return slow || !isHashed ? answer(data, isHashed) : undefined;
 };
+async function answer(data, isHashed) {
+  const hash = isHashed ? null : await hashOf(data);
+  return { buffer: slow ? await returnLater(data.buffer) : data.buffer, hash };
+}
 const count = (bytes) => (progress += bytes);
 const readBacklog = backlog === null ? undefined : () => backlog;
 const error = await streamWeights({ open }, { path: "w", ...file }, take, count, null, readBacklog).then(

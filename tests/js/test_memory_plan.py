@@ -105,7 +105,7 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
         segments_of(body, once=once),
         Resources(0, {}, None, None, scratch),
     )
-    file = WeightFile("weights.safetensors", place, "", 1 << 22, (), tensors)
+    file = WeightFile("weights.safetensors", place, "", 1 << 22, "", tensors)
     manifest = Manifest(
         name="random",
         compiler="test",

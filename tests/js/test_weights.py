@@ -24,6 +24,7 @@ def download(
     backlog: int | None = None,
 ) -> dict[str, Any]:
     """Download `sent` in pieces, where `DATA` is expected."""
+    hashes = [sha256(DATA[i : i + SIZE]).digest() for i in range(0, len(DATA), SIZE)]
     job = {
         "byteStreams": byte_streams,
         "pieces": [list(sent[i : i + piece]) for i in range(0, len(sent), piece)],
@@ -32,7 +33,7 @@ def download(
         "backlog": backlog,
         "bytes": len(DATA),
         "chunk_bytes": SIZE,
-        "chunks": [sha256(DATA[i : i + SIZE]).hexdigest() for i in range(0, len(DATA), SIZE)],
+        "chunks_sha256": sha256(b"".join(hashes)).hexdigest(),
     }
     process = subprocess.run(
         ["node", str(SCRIPT), json.dumps(job)], capture_output=True, text=True, check=True
@@ -71,18 +72,16 @@ def test_errors_say_what_is_wrong(
 ) -> None:
     result = download(byte_streams, sent, 50, breaks, slow)
     assert result["error"].startswith(f"PackageError: {message}")
-    for start, chunk, verified in result["chunks"]:
-        assert verified
-        assert bytes(chunk) == DATA[start : start + SIZE]
+    for start, chunk, is_hashed in result["chunks"]:
+        assert is_hashed
+        assert bytes(chunk) == sent[start : start + SIZE]
 
 
-def test_a_thread_without_backlog_verifies_chunks_itself() -> None:
-    """It is told that nobody verified them. A thread with a backlog gets verified chunks only."""
-    altered = DATA[:70] + b"x" + DATA[71:]
-    unverified = download(True, altered, 50, backlog=BACKLOG - 1)
-    assert unverified["error"] is None
-    assert b"".join(bytes(chunk) for _, chunk, _ in unverified["chunks"]) == altered
-    assert not any(verified for _, _, verified in unverified["chunks"])
-    verified = download(True, altered, 50, backlog=BACKLOG)
-    assert verified["error"].startswith("PackageError: w: its SHA-256 differs from the manifest's")
-    assert verified["chunks"] == [[0, list(DATA[:SIZE]), True]]
+@pytest.mark.parametrize("backlog", [BACKLOG - 1, BACKLOG])
+def test_a_thread_without_backlog_hashes_chunks_itself(backlog: int) -> None:
+    """It is told that nobody hashed them. A thread with a backlog gets hashed chunks only."""
+    whole = download(True, DATA, 50, backlog=backlog)
+    assert whole["error"] is None
+    assert {is_hashed for _, _, is_hashed in whole["chunks"]} == {backlog == BACKLOG}
+    altered = download(True, DATA[:70] + b"x" + DATA[71:], 50, backlog=backlog)
+    assert altered["error"].startswith("PackageError: w: its SHA-256 differs from the manifest's")

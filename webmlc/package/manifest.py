@@ -301,15 +301,16 @@ class File:
 class WeightFile:
     """One safetensors file.
 
-    `tensors` gives the bytes `[begin, end)` of each tensor, from the start of the file. `chunks`
-    are the hashes of consecutive chunks, with which a host verifies a stream while it arrives.
+    `tensors` gives the bytes `[begin, end)` of each tensor, from the start of the file.
+    `chunks_sha256` is the hash of a list of hashes, those of consecutive chunks. A host that
+    streams the file hashes each chunk as it arrives, and verifies the list at the end.
     """
 
     path: str
     bytes: int
     sha256: str
     chunk_bytes: int
-    chunks: tuple[str, ...]
+    chunks_sha256: str
     tensors: Mapping[str, tuple[int, int]]
 
 

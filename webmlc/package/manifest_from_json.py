@@ -176,7 +176,7 @@ def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
         o.get("bytes", int),
         files[path].sha256,
         o.get("chunk_bytes", int),
-        o.strings("chunks"),
+        o.get("chunks_sha256", str),
         tensors,
     )
 

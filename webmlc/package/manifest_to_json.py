@@ -143,7 +143,7 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
         "path": file.path,
         "bytes": file.bytes,
         "chunk_bytes": file.chunk_bytes,
-        "chunks": list(file.chunks),
+        "chunks_sha256": file.chunks_sha256,
         "start": next((begin for begin, _ in file.tensors.values()), 0),
         "tensors": fold([[name, end - begin] for name, (begin, end) in file.tensors.items()]),
     }

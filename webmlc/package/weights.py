@@ -136,7 +136,7 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
         for name in tensors
     }
     return WeightFile(
-        path, start + position, file_hash.hexdigest(), CHUNK_BYTES, chunk_hashes.digests(), spans
+        path, start + position, file_hash.hexdigest(), CHUNK_BYTES, chunk_hashes.hexdigest(), spans
     )
 
 
@@ -153,10 +153,10 @@ def _pieces(header: bytes, tensors: Mapping[str, Array], entries: Any) -> Iterat
 
 
 class _Chunks:
-    """The SHA-256 hashes of consecutive chunks of `CHUNK_BYTES` of a stream."""
+    """The SHA-256 hash of the hashes of consecutive chunks of `CHUNK_BYTES` of a stream."""
 
     def __init__(self) -> None:
-        self.hashes: list[str] = []
+        self.hashes = hashlib.sha256()
         self.current = hashlib.sha256()
         self.room = CHUNK_BYTES
 
@@ -167,12 +167,14 @@ class _Chunks:
             length = min(self.room, len(view))
             view, self.room = view[length:], self.room - length
             if self.room == 0:
-                self.hashes.append(self.current.hexdigest())
+                self.hashes.update(self.current.digest())
                 self.current, self.room = hashlib.sha256(), CHUNK_BYTES
 
-    def digests(self) -> tuple[str, ...]:
-        partial_chunk = () if self.room == CHUNK_BYTES else (self.current.hexdigest(),)
-        return (*self.hashes, *partial_chunk)
+    def hexdigest(self) -> str:
+        """The hash, after the last update."""
+        if self.room < CHUNK_BYTES:
+            self.hashes.update(self.current.digest())
+        return self.hashes.hexdigest()
 
 
 def read_weights(folder: Path, files: tuple[WeightFile, ...]) -> dict[str, memoryview]:
