@@ -15,15 +15,23 @@ export function unfold(items) {
 
 /** The value that a template stands for in repetition `index`. @param {any} template @param {number} index @returns {any} */
 function filled(template, index) {
+  if (typeof template === "string") return template.includes("{") ? filledText(template, index) : template;
+  if (typeof template !== "object" || !template) return template;
   if (Array.isArray(template)) return template.map((value) => filled(value, index));
-  if (template && typeof template === "object") {
-    return Object.fromEntries(Object.entries(template).map(([key, value]) => [key, filled(value, index)]));
-  }
-  if (typeof template !== "string") return template;
-  const number = (/** @type {string} */ series) => {
-    const [first, step] = series.split("+").map(Number);
-    return step === undefined ? Number(series.split(",")[index]) : first + index * step;
-  };
-  const mark = /^\{#([\d+,-]+)\}$/.exec(template);
-  return mark ? number(mark[1]) : template.replace(/\{([\d+,-]+)\}/g, (_, series) => String(number(series)));
+  /** @type {Record<string, any>} */
+  const value = {};
+  for (const key in template) value[key] = filled(template[key], index);
+  return value;
+}
+
+/** A string, or the number that it stands for, in repetition `index`. @param {string} text @param {number} index */
+function filledText(text, index) {
+  if (text.startsWith("{#")) return numberOf(text.slice(2, -1), index);
+  return text.replace(/\{([\d+,-]+)\}/g, (_, series) => String(numberOf(series, index)));
+}
+
+/** The number at `index` of a series: `first+step`, or a list. @param {string} series @param {number} index */
+function numberOf(series, index) {
+  const step = series.indexOf("+");
+  return step < 0 ? Number(series.split(",")[index]) : Number(series.slice(0, step)) + index * Number(series.slice(step + 1));
 }
