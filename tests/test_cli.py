@@ -103,6 +103,18 @@ def test_check_takes_inputs(webmlc, package: Path, tmp_path: Path) -> None:  # t
     assert found["verdict"] == "passed" and found["outputs"][0]["shape"] == [2, 10]
 
 
+def test_inputs_that_a_file_lacks_have_its_sizes(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> m (float[n,3] a, float[n,3] b) => (float[n,3] c)'
+        "{ c = Add (a, b) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", a=np.ones((5, 3), np.float32))
+    arguments = ("check", tmp_path / "m.onnx", "--inputs", tmp_path / "in.npz", "--json")
+    report = json.loads(webmlc(*arguments).out)
+    assert report["verdict"] == "passed" and report["outputs"][0]["shape"] == [5, 3]
+
+
 def test_check_names_the_first_node_that_differs(webmlc, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     from webmlc.core.scalar_operators import SCALAR_OPERATORS
     from webmlc.graph.table import OPS

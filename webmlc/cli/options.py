@@ -123,7 +123,10 @@ Tokenizer = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
 Inputs = Annotated[
     Path | None,
-    typer.Option(help="A .npz file of inputs. Inputs that it does not contain are random."),
+    typer.Option(
+        help="A .npz file of inputs. Inputs that it does not contain are random, with the sizes of "
+        "those that it contains."
+    ),
 ]
 
 Tuned = Annotated[

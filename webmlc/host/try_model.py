@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError
+from webmlc.core.expr import Var
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.frontend.bind_constants import Constants
@@ -115,7 +116,9 @@ def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Gen
 def read_inputs(
     model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
-    """Read the arrays of a `.npz` file; inputs that it does not hold are random."""
+    """Read the arrays of a `.npz` file. Inputs that it does not hold are random, and have the sizes
+    of symbolic dimensions that the arrays have.
+    """
     arrays: dict[str, Array] = {}
     if path is not None:
         try:
@@ -123,7 +126,19 @@ def read_inputs(
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: not a readable .npz file of named arrays") from error
+    sizes = {**_symbol_sizes(model.all_inputs, arrays), **sizes}
     return random_inputs(model.all_inputs, sizes, seed) | arrays
+
+
+def _symbol_sizes(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes of the symbolic dimensions of some inputs."""
+    return {
+        dimension.name: size
+        for port in ports
+        if port.name in arrays
+        for dimension, size in zip(port.shape, arrays[port.name].shape, strict=False)
+        if isinstance(dimension, Var)
+    }
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
