@@ -50,14 +50,17 @@ def fold(items: list[Json]) -> list[Json]:
     while position < len(items):
         period, count = periods[position]
         end = position + count
-        columns = [items[start:end:period] for start in range(position, position + period)]
-        repetition = {"count": count, "items": [_template(column) for column in columns]}
-        if period < count and len(_compact(repetition)) < ends[end] - ends[position]:
-            folded.append(repetition)
-        else:
-            folded += items[position:end]
+        repeated = items[position:end]
+        repetition = _repetition(repeated, period)
+        is_shorter = len(_compact(repetition)) < ends[end] - ends[position]
+        folded += [repetition] if is_shorter else repeated
         position = end
     return folded
+
+
+def _repetition(items: Sequence[Json], period: int) -> Json:
+    templates = [_template(items[start::period]) for start in range(period)]
+    return {"count": len(items), "items": templates}
 
 
 def _periods(items: Sequence[Json], ends: Sequence[int]) -> list[tuple[int, int]]:
