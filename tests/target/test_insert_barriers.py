@@ -131,4 +131,4 @@ def test_threads_along_two_axes_are_told_apart() -> None:
     """Each thread writes elements of its own, and reads those of others."""
     text = body_text(insert_barriers(parse_function(TILE)))
     assert text.count("T.barrier()") == 1
-    assert text.index("+ 20] =") < text.index("T.barrier()") < text.index("R[u, t]")
+    assert text.index("+ 20] =") < text.index("T.barrier()") < text.index("R[u_1, t_1]")
