@@ -250,8 +250,7 @@ class WebGpuExecutor:
     @_typed_errors()
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`. Each step is one pass between two timestamps."""
-        if "timestamp-query" not in self.device.features:
-            raise UserError("this GPU adapter offers no timestamp-query, which profiling needs")
+        self._check_timestamps()
         self._write(uploads)
         count = 2 * (run.last - run.first)
         if count == 0:
@@ -274,6 +273,37 @@ class WebGpuExecutor:
         ticks = np.frombuffer(self.device.queue.read_buffer(times), np.uint64).astype(np.int64)
         times.destroy()
         return [float(t) * 1e-9 for t in ticks[1::2] - ticks[0::2]]
+
+    @_typed_errors()
+    def time_runs(self, runs: Sequence[Run], count: int) -> float:
+        """Measure the seconds of the steps of `runs` on the GPU, `count` times in one pass, on what
+        the last run left in the arena. The time between dispatches is part of it.
+
+        Raises `UserError` where the adapter offers no timestamps.
+        """
+        self._check_timestamps()
+        queries = self.device.create_query_set(type="timestamp", count=2)
+        writes = {
+            "query_set": queries,
+            "beginning_of_pass_write_index": 0,
+            "end_of_pass_write_index": 1,
+        }
+        times = self._buffer(16, wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
+        encoder = self.device.create_command_encoder()
+        compute = encoder.begin_compute_pass(timestamp_writes=writes)
+        for _ in range(count):
+            for index in (i for run in runs for i in range(run.first, run.last)):
+                self._encode(compute, index)
+        compute.end()
+        encoder.resolve_query_set(queries, 0, 2, times, 0)
+        self.device.queue.submit([encoder.finish()])
+        first, last = np.frombuffer(self.device.queue.read_buffer(times), np.uint64)
+        times.destroy()
+        return float(last - first) * 1e-9
+
+    def _check_timestamps(self) -> None:
+        if "timestamp-query" not in self.device.features:
+            raise UserError("this GPU adapter offers no timestamp-query, which profiling needs")
 
     def dispose(self) -> None:
         """Destroy every buffer."""
