@@ -14,7 +14,7 @@ import webmlc
 from webmlc.core.errors import UserError
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
-from webmlc.graph.fuse.fuse import FusionLimits
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.package.manifest import Manifest
 from webmlc.target.targets import TARGETS

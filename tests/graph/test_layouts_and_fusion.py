@@ -8,7 +8,8 @@ import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.machine import WASM_MACHINES, WEBGPU
-from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.layout.pack_weights import pack_convolution, pack_matrix
@@ -233,7 +234,7 @@ def test_a_feature_map_is_written_into_its_padding(
     height: str, last: str, expected: list[str]
 ) -> None:
     text = PADDED.replace("HEIGHT", height).replace("LAST", last)
-    names = groups(module(text), FusionLimits(pads=True))
+    names = groups(module(text), FusionLimits(pads="chosen"))
     assert [name for name in names if name != "transpose"] == expected
     assert "pad" in groups(module(text))
 

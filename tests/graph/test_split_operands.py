@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.graph.graphs import module
-from webmlc.graph.fuse.fuse import FusionLimits
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.infer.evaluate_module import evaluate_module
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.graph.graphs import module
 from webmlc.graph.algorithms.attention.use_attention import Operands, use_attention
-from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Function, Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 

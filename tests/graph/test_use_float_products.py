@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.graph.test_join_products import DEPTH, products, records
-from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.infer.evaluate_module import evaluate_module
 from webmlc.graph.ir import Module
 from webmlc.graph.ops.block_quantised import BlockQuantised

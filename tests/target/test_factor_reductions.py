@@ -12,7 +12,8 @@ from tests.schedule.checks import body_text
 from tests.schedule.rules import kernels as k
 from webmlc.core.expr import Expr
 from webmlc.core.machine import WEBGPU
-from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction

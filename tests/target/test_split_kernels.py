@@ -8,7 +8,8 @@ import numpy as np
 
 from tests.graph.graphs import module
 from webmlc.core.machine import WEBGPU
-from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.interp import run

@@ -35,13 +35,13 @@ from webmlc.graph.compute import (
     compute,
     placeholder,
 )
+from webmlc.graph.fuse.choose_padding import is_constant
 from webmlc.graph.ir import Function, Node, Region, TensorType
 from webmlc.graph.ops.operator import Scope
 from webmlc.graph.rewrite.meaning import MAPS, compute_node, kind_of, parts_of_node
 from webmlc.graph.rewrite.parts import Part, part_of
 from webmlc.loops.ir import (
     Axis,
-    AxisKind,
     Block,
     Buffer,
     For,
@@ -50,7 +50,6 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     expressions,
-    grid,
     loads,
     seq,
     stores,
@@ -58,6 +57,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.loops.kernel_form import CPU_FORM, KernelForm
 from webmlc.loops.places import Place, place_of
+from webmlc.loops.stage_nest import StageNest
 
 _HALVES = (DType.float16, DType.bfloat16)
 _MAX_PARTS = 8
@@ -91,7 +91,8 @@ def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowere
     elementwise consumers of their results. Expensive values that several stages read are stored. A
     GPU dispatch cannot wait for all its threads between blocks, so there each value is computed
     where it is read. If an input or output is a region of a larger value, the parameter is a buffer
-    that holds all of the larger value (`webmlc/loops/places.py`).
+    that holds all of the larger value (`webmlc/loops/places.py`). Two parts of one value are one
+    parameter, because a GPU binds a buffer once.
     """
     return _Lowering(body, name, form).run()
 
@@ -112,10 +113,12 @@ class _Lowering:
         values = (*self.body.inputs, *self.body.outputs)
         places = {v: place_of(v, self.body, self.form) for v in values}
         placeholders: dict[str, Tensor] = {}
+        memories: dict[tuple[str, int], Tensor] = {}
         for value in self.body.inputs:
-            buffer_type = places[value].buffer
-            placeholders[value] = placeholder(value, buffer_type.shape, buffer_type.dtype)
-            self.tensors[value] = places[value].part(placeholders[value], self.body.type(value))
+            place = places[value]
+            memory = placeholder(value, place.buffer.shape, place.buffer.dtype)
+            placeholders[value] = memories.setdefault(self.start(value, place), memory)
+            self.tensors[value] = place.part(placeholders[value], self.body.type(value))
         for value, array in self.body.constants.items():
             if array.size == 1:
                 self.tensors[value] = placeholders[value] = _scalar_constant(value, array)
@@ -129,7 +132,10 @@ class _Lowering:
                 parts[value] = places[value].parts(self.tensors.get(value), parts.get(value, ()))
         roots = [self.tensors[v] for v in self.body.outputs if v not in parts]
         order = _stages((*roots, *(part.tensor for group in parts.values() for part in group)))
-        read_inputs = [v for v in self.body.inputs if placeholders[v] in order]
+        distinct = {placeholders[v]: v for v in reversed(self.body.inputs)}
+        read_inputs = [
+            v for v in self.body.inputs if v in distinct.values() and placeholders[v] in order
+        ]
         inputs = _parameters("in", [places[v] for v in read_inputs])
         self.buffers.update(zip((placeholders[v] for v in read_inputs), inputs, strict=True))
         outputs = _parameters("out", [places[v] for v in self.body.outputs])
@@ -148,6 +154,13 @@ class _Lowering:
         function = replace(function, symbols=_symbols(function))
         return Lowered(function, tuple(read_inputs), displacements)
 
+    def start(self, value: str, place: Place) -> tuple[str, int]:
+        """Where the parameter of an input begins: the value that has the memory, and bytes. Inputs
+        that begin at one place are one parameter.
+        """
+        region = self.body.regions.get(value)
+        return (value if region is None else region.whole), place.displacement
+
     def compute_nodes(self) -> dict[str, tuple[Part, ...]]:
         """Compute the tensors of every node's outputs.
 
@@ -157,7 +170,8 @@ class _Lowering:
         scope = Scope.of(self.body)
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
-            output, in_parts = node.outputs[0], self.form.runs_blocks_in_order
+            output = node.outputs[0]
+            in_parts = self.form.runs_blocks_in_order or self.pads_results(node, inputs)
             node_parts = parts_of_node(node, scope, inputs) if in_parts else None
             if node_parts is not None:
                 parts[output] = node_parts
@@ -175,6 +189,15 @@ class _Lowering:
                     for p in parts[source]
                 )
         return {value: group for value, group in parts.items() if value in self.body.outputs}
+
+    def pads_results(self, node: Node, inputs: Sequence[Tensor | None]) -> bool:
+        """True if the node pads what a reduction of this kernel computes with a constant: then the
+        slabs around it need no other thread's results.
+        """
+        is_last = node.outputs[0] in self.body.outputs
+        if not is_last or not is_constant(node) or inputs[0] is None:
+            return False
+        return any(isinstance(stage.body, Reduction) for stage in _stages((inputs[0],)))
 
     def is_map_of(self, node: Node, value: str, parts: Mapping[str, tuple[Part, ...]]) -> bool:
         """True if the node maps `value` element by element, and it has at most `_MAX_PARTS`."""
@@ -250,9 +273,9 @@ class _Lowering:
                     nests = [*self.emit_tensor(initial, buffer), *nests]
                 return nests
             case Reduction() as reduction:
-                nest = _Nest(name, spatial, reduction.axes)
+                nest = StageNest(name, spatial, reduction.axes)
             case _:
-                nest = _Nest(name, spatial, ())
+                nest = StageNest(name, spatial, ())
         target: tuple[Expr, ...] = tuple(nest.axis_vars[var] for var in tensor.axes)
         ranges: dict[Var, Interval] = {}
         if region is not None:
@@ -278,7 +301,7 @@ class _Lowering:
         """
         in_order = self.form.runs_blocks_in_order or updates.is_ordered
         slices = updates.slices if in_order else (*updates.slices, *updates.axes)
-        nest = _Nest(name, slices, updates.axes if in_order else ())
+        nest = StageNest(name, slices, updates.axes if in_order else ())
         self.buffers[updates.state] = buffer
         target = tuple(self.lower(index, nest.axis_vars) for index in updates.target)
         value = self.lower(updates.value, nest.axis_vars)
@@ -319,41 +342,6 @@ class _Lowering:
             return None
 
         return simplify(unfold(value, rule, definition, simplify))
-
-
-class _Nest:
-    """The loops and the block of a stage.
-
-    `slices` are its spatial axes. `axis_vars` maps the variables of the stage to those of the
-    block.
-    """
-
-    def __init__(
-        self, name: str, slices: Sequence[ReduceAxis], reduce_axes: Sequence[ReduceAxis]
-    ) -> None:
-        self.name = name
-        self.loops: list[tuple[Var, Expr]] = []
-        self.axes: list[Axis] = []
-        self.axis_vars: dict[Var, Expr] = {}
-        kinds: tuple[tuple[AxisKind, str, Sequence[ReduceAxis]], ...] = (
-            ("spatial", name, slices),
-            ("reduce", f"{name}_r", reduce_axes),
-        )
-        for kind, prefix, axes in kinds:
-            for number, axis in enumerate(axes):
-                label = f"{prefix}_{number}" if kind == "spatial" else f"{prefix}{number}"
-                self.loops.append((Var(label), axis.extent))
-                self.axes.append(Axis(Var(f"v_{label}"), axis.extent, kind))
-                self.axis_vars[axis.var] = self.axes[-1].var
-
-    def around(self, body: Stmt, init: Stmt | None = None, predicate: Expr | None = None) -> Stmt:
-        """Build the serial loops around a block of this body. `predicate` uses the block's axes."""
-        bindings = tuple(var for var, _ in self.loops)
-        if predicate is not None:
-            values = zip((axis.var for axis in self.axes), bindings, strict=True)
-            predicate = substitute(predicate, dict(values))
-        block = Block(self.name, tuple(self.axes), bindings, body, init, predicate)
-        return grid(tuple(self.loops), block)
 
 
 def _remove_unread(

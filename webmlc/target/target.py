@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from webmlc.core.machine import Device, Machine
-from webmlc.graph.fuse.fuse import FusionLimits
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Module
 from webmlc.target.lower import Lowering
 

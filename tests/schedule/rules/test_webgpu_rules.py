@@ -62,6 +62,23 @@ CASES: dict[str, Case] = {
     "conv 1x1": ("contraction", k.convolution(14, 3, 4, 40, 1), {}),
     "conv 1x1, symbolic batch": ("contraction", k.convolution(3, 3, 4, 8, 1, batch=S), {"s": 2}),
     "conv 3x3, symbolic size": ("contraction", k.convolution(S, S, 3, 8, 3), {"s": 9}),
+    "conv 3x3 in a border": ("slabs", k.bordered(k.convolution(7, 7, 3, 16, 3), 7, 7, 16), {}),
+    "conv 3x3 in a border, symbolic size": (
+        "slabs",
+        k.bordered(k.convolution(S, S, 3, 8, 3), S, S, 8),
+        {"s": 8},
+    ),
+    "conv 3x3, divided, in a border": (
+        "slabs",
+        k.bordered(k.convolution(7, 7, 24, 16, 3), 7, 7, 16),
+        {},
+    ),
+    "depthwise in a border": ("slabs", k.bordered(k.depthwise(7, 7, 20, 3), 7, 7, 20), {}),
+    "odd channels in a border": (
+        "slabs",
+        k.bordered(k.convolution(7, 14, 3, 13, 3), 7, 14, 13),
+        {},
+    ),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 8, 8, 3, 2), {}),
     "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),

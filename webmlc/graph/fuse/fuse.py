@@ -3,7 +3,7 @@
 In: a function after layouts. Out: a function whose nodes are `fused` (attribute `body`: the group
 as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). There
 are three steps. First, every contraction and reduction takes the elementwise nodes after it as its
-epilogue. On the CPU it also takes the Pad of its result, and writes directly into the padded
+epilogue. It also takes the Pad of its result if the limits say so, and writes into the padded
 feature map. Second, every reduction takes the elementwise nodes that only it reads as its prologue.
 Third, the other nodes form groups among themselves, forward and backward.
 
@@ -27,9 +27,10 @@ from webmlc.graph.algorithms.attention.nodes import (
 from webmlc.graph.compute import placeholder
 from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
 from webmlc.graph.fuse.compare_shapes import is_same, may_be_same
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.kernel_name import kernel_name
 from webmlc.graph.fuse.product_operands import is_block_product, is_operand
-from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
+from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
@@ -40,35 +41,12 @@ from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
 POINTWISE = MAPS | {"injective"}
 ROW_NORMS = frozenset({("", "RMSNormalization"), ("", "LayerNormalization")})
 """The operators that normalise rows, and that the kernel of a `QuantiseBlocks` may compute."""
-MAX_NODES = 64
-"""The most nodes of one kernel. Build time and code grow at least in proportion to it. The largest
-kernel of the tested models has 58 nodes (a quantised LSTM).
-"""
+POOLS = frozenset({("webmlc", "MaxPool"), ("webmlc", "AveragePool")})
+"""The operators that fold the elements of windows, each of which they read at little cost."""
 _MAX_LOOK_AHEAD = 24
 """The most nodes after an anchor that are tried for its epilogue (chosen by hand, to bound the time
 of a build).
 """
-
-
-@dataclass(frozen=True, slots=True)
-class FusionLimits:
-    """The limits of one kernel.
-
-    `nodes` bounds its code, `buffers` its parameters (8 storage buffers on a default WebGPU
-    device), `binding_bytes` the bytes of each. `pads` lets a contraction or reduction write into
-    the padded feature map that its consumer reads. `quantises_rows` lets the kernel that quantises
-    blocks of rows compute these rows, norms of rows included, if nothing else reads them.
-    `joins_operands` lets products of block-quantised weights compute what `is_operand` accepts.
-    `joins_transposes` lets attention transpose its operands and its result.
-    """
-
-    nodes: int = MAX_NODES
-    buffers: int = 64
-    binding_bytes: int = 1 << 32
-    pads: bool = False
-    quantises_rows: bool = False
-    joins_operands: bool = False
-    joins_transposes: bool = False
 
 
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
@@ -89,7 +67,7 @@ def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
 @dataclass(slots=True)
 class _Fusion:
     """The state: which group (a list of nodes, in order) each node is in. `algorithms` are those
-    of the module.
+    of the module. `regions` are the places of values in padded feature maps.
     """
 
     function: Function
@@ -101,6 +79,7 @@ class _Fusion:
     position: dict[Node, int] = field(default_factory=dict)
     symbolic: dict[str, Node] = field(default_factory=dict)
     returned: frozenset[str] = frozenset()
+    regions: dict[str, Region] = field(default_factory=dict)
     bound: BoundSymbols = field(init=False)
     scope: Scope = field(init=False)
 
@@ -130,6 +109,9 @@ class _Fusion:
             has_product = any(map(is_block_product, self.groups.get(node, ())))
             if kind_of(node) == "reduction" and node.domain == "" and not has_product:
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
+        for node in self.function.nodes if self.limits.pads == "always" else ():
+            if (node.domain, node.op) in POOLS:
+                self.take_prologue(self.groups[node], self.is_padding_of_pool)
         for node in self.function.nodes if self.limits.quantises_rows else ():
             if (node.domain, node.op) == QUANTISE_BLOCKS:
                 self.groups[node] = [node]
@@ -192,19 +174,57 @@ class _Fusion:
         self.take_dequantised(best)
 
     def take_padding(self, group: list[Node]) -> None:
-        """Let the group write its result into the padded feature map, if only a `Pad` reads it."""
-        pad = self.only_reader(group) if self.limits.pads else None
-        if pad is None or not is_constant(pad) or pad.inputs[0] not in self.live_out(group):
+        """Let the group write its result into the padded feature map that a `Pad` makes of it.
+
+        If the limits allow it, other nodes may read the result, too: they read it in its place.
+        """
+        pad = self.padding_of(group)
+        type_ = None if pad is None else self.scope.type_of(pad.inputs[0])
+        if pad is None or type_ is None or not self.fits_limits([*group, pad]):
             return
-        type_ = self.scope.type_of(pad.inputs[0])
-        if type_ is None:
+        (value, *_), (padded,) = pad.inputs, pad.outputs
+        padded_type, is_chosen = self.function.type(padded), self.limits.pads == "chosen"
+        if is_chosen and not writes_padded(type_, padded_type, self.algorithms):
             return
-        if not writes_padded(type_, self.function.type(pad.outputs[0]), self.algorithms):
+        if not self.limits.can_bind(padded_type):
             return
-        data = placeholder(pad.inputs[0], type_.shape, type_.dtype)
-        if parts_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):
+        data = placeholder(value, type_.shape, type_.dtype)
+        if parts := parts_of_node(pad, self.scope, (data,)):
+            if len(self.users[value]) > 1:
+                self.regions[value] = parts[-1].region
             group.append(pad)
             self.groups[pad] = group
+
+    def padding_of(self, group: list[Node]) -> Node | None:
+        """The `Pad` of the only value that leaves a group, if its other consumers can read this
+        value in its place.
+        """
+        live = self.live_out(group)
+        if self.limits.pads == "never" or len(live) != 1 or live[0] in self.returned:
+            return None
+        (value,) = live
+        readers = self.users[value]
+        pads = [
+            n for n in readers if n not in self.groups and is_constant(n) and n.inputs[0] == value
+        ]
+        if len(readers) > 1:
+            if self.limits.pads != "always" or not all(map(self.reads_parts, readers)):
+                return None
+            pads = [pad for pad in pads if not self.is_padding_of_pool(pad)]
+        return pads[0] if pads else None
+
+    def reads_parts(self, node: Node) -> bool:
+        """True for a node whose kernel can read a part of a feature map in its place: it computes
+        the position of each element in memory from its indices.
+        """
+        has_indices = kind_of(node) in POINTWISE or "windows" in node.attributes
+        return has_indices and not _is_no_kernel(node)
+
+    def is_padding_of_pool(self, node: Node) -> bool:
+        """True for a constant `Pad` that only a pool reads, which can pad while it reads."""
+        readers = self.users.get(node.outputs[0], [])
+        is_read_by_pool = len(readers) == 1 and (readers[0].domain, readers[0].op) in POOLS
+        return is_constant(node) and is_read_by_pool and node.outputs[0] not in self.returned
 
     def take_dequantised(self, group: list[Node]) -> None:
         """Take the DequantizeLinears that the epilogue reads, so that it reads small integers."""
@@ -249,7 +269,8 @@ class _Fusion:
         return [
             v
             for v in outputs
-            if v in self.returned or any(u not in members for u in self.users.get(v, ()))
+            if v not in self.regions
+            and (v in self.returned or any(u not in members for u in self.users.get(v, ())))
         ]
 
     def fits_limits(self, group: list[Node]) -> bool:
@@ -359,7 +380,9 @@ class _Fusion:
         for node in self.function.nodes:
             if node.outputs[0] not in virtual:
                 emit(self.groups[node])
-        return replace(self.function, nodes=in_order_of_binds(nodes, self.bound))
+        regions = {**self.function.regions, **self.regions}
+        nodes_in_order = in_order_of_binds(nodes, self.bound)
+        return replace(self.function, nodes=nodes_in_order, regions=regions)
 
     def fused_node(self, group: list[Node]) -> Node:
         members = sorted(group, key=self.position.__getitem__)

@@ -19,7 +19,8 @@ from math import prod
 
 from webmlc.core.expr import as_int
 from webmlc.graph.fuse.concat_in_place import constant_values
-from webmlc.graph.fuse.fuse import POINTWISE, FusionLimits
+from webmlc.graph.fuse.fuse import POINTWISE
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.kernel_name import kernel_name
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.control import CONTROL

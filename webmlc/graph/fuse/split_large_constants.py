@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from webmlc.graph.fuse.fuse import FusionLimits
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Array, Function, Module, Node
 from webmlc.graph.ops.operator import array_type
 

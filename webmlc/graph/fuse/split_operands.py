@@ -20,7 +20,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.builder import Builder
-from webmlc.graph.fuse.fuse import FusionLimits
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Attribute, Function, Module, Node, TensorType
 from webmlc.graph.ops.operator import object_array, symbolic_constant
 from webmlc.graph.ops.view import START

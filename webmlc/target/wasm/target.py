@@ -13,7 +13,8 @@ from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
 from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.choose_padding import padding_alternatives
 from webmlc.graph.fuse.concat_in_place import concat_in_place
-from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
@@ -25,7 +26,7 @@ from webmlc.target.target import Target
 from webmlc.target.wasm.fits_scratch import fits_scratch
 from webmlc.target.wasm.lowering import lowering
 
-LIMITS = FusionLimits(pads=True, quantises_rows=True)
+LIMITS = FusionLimits(pads="chosen", quantises_rows=True)
 """The limits of fusion: a kernel may pad its input itself, and quantise the rows that it makes."""
 
 

@@ -8,7 +8,8 @@ from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.fuse.append_in_place import append_in_place
-from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_large_constants import split_large_constants
 from webmlc.graph.fuse.split_operands import split_operands
@@ -61,6 +62,7 @@ WEBGPU = webgpu_target(
     FusionLimits(
         buffers=MAX_BINDINGS,
         binding_bytes=MAX_BINDING_BYTES,
+        pads="always",
         joins_operands=True,
         joins_transposes=True,
     )

@@ -9,14 +9,14 @@ compute, as if they were alone, then that of the slabs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from webmlc.core.expr import Const
 from webmlc.core.machine import Machine
-from webmlc.loops.ir import LoopFunction, Seq, Stmt, seq, stores
+from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules.rule import AnyRule, Match, Rule, match_rules
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.slabs import results_and_fills
 from webmlc.schedule.schedule import Schedule
 
 
@@ -41,15 +41,10 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
     """The rule for such kernels, whose two halves other `rules` schedule."""
 
     def match(function: LoopFunction, machine: Machine) -> Facts | None:
-        nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
-        fills = [nest for nest in nests if _fills(nest)]
-        results = [nest for nest in nests if not _fills(nest)]
-        if not fills or not results:
+        halves = results_and_fills(function)
+        if halves is None:
             return None
-        result, filled = (
-            match_rules(rules, replace(function, body=seq(*half)), machine)
-            for half in (results, fills)
-        )
+        result, filled = (match_rules(rules, half, machine) for half in halves)
         return None if result is None or filled is None else Facts(function, result, filled)
 
     return Rule("slabs", match, space, default, build)
@@ -71,7 +66,3 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     schedule.follow(facts.result.build(parameters.result).trace)
     schedule.follow(facts.fills.build(parameters.fills).trace)
     return schedule
-
-
-def _fills(nest: Stmt) -> bool:
-    return all(isinstance(store.value, Const) for store in stores(nest))

@@ -16,11 +16,12 @@ from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
 from webmlc.schedule.rules.webgpu.reduction import REDUCTION
 from webmlc.schedule.rules.webgpu.rows import ROWS
+from webmlc.schedule.rules.webgpu.slabs import slabs
 from webmlc.schedule.rules.webgpu.transpose import TRANSPOSE
 from webmlc.schedule.rules.webgpu.updates import UPDATES
 from webmlc.schedule.rules.webgpu.window import WINDOW
 
-RULES: tuple[AnyRule, ...] = (
+KERNELS: tuple[AnyRule, ...] = (
     UPDATES,
     TRANSPOSE,
     POINTWISE,
@@ -31,4 +32,5 @@ RULES: tuple[AnyRule, ...] = (
     WINDOW,
     ROWS,
 )
+RULES: tuple[AnyRule, ...] = (slabs(KERNELS), *KERNELS)
 """In order of preference: the first that matches a kernel answers for it."""
