@@ -20,21 +20,46 @@ from itertools import accumulate
 
 from webmlc.core.expr import as_int, const
 from webmlc.graph.fuse.fuse import POINTWISE
+from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.kernel_name import kernel_name
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.meaning import kind_of
 
 
-def concat_in_place(module: Module) -> Module:
-    """Join in place in every function.
+def concat_in_place(module: Module, limits: FusionLimits | None = None) -> Module:
+    """Join in place in every function, within the limits of a kernel.
 
-    needs: a fused module, for the CPU. guarantees: every node is `fused`, `View`, `Bind` or of
+    needs: a fused module. guarantees: every node is `fused`, `View`, `Append`, `Bind` or of
     `CONTROL`. The nodes that read a value come after those that write its parts. Only pointwise
     kernels read a part. The start of each part in its whole is known at build time.
     """
-    functions = {name: _InPlace(f).run() for name, f in module.functions.items()}
+    chosen_limits = limits or FusionLimits()
+    functions = {name: _in_place(f, chosen_limits) for name, f in module.functions.items()}
     return replace(module, functions=functions)
+
+
+def _in_place(function: Function, limits: FusionLimits) -> Function:
+    """Join in place. If the limits forbid that a kernel reads one part of what it writes, that part
+    stays apart.
+    """
+    apart: set[str] = set()
+    while True:
+        result = _InPlace(function, limits, frozenset(apart)).run()
+        conflicts = _read_and_written(result) if limits.binds_once else set()
+        if not conflicts:
+            return result
+        apart |= conflicts
+
+
+def _read_and_written(function: Function) -> set[str]:
+    """The parts that a kernel reads while it writes another part of the same value."""
+    wholes = {part: region.whole for part, region in function.regions.items()}
+    conflicts: set[str] = set()
+    for node in function.nodes:
+        written = {wholes[output] for output in node.outputs if output in wholes}
+        conflicts.update(value for value in node.inputs if wholes.get(value) in written)
+    return conflicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +73,13 @@ class _Concat:
 
 @dataclass(slots=True)
 class _InPlace:
-    """The state of one function: the kernels that only join; those of them that are removed, with
-    the names of their parts; and the regions of parts.
+    """The state of one function: the values that stay apart; the kernels that only join; those of
+    them that are removed, with the names of their parts; and the regions of parts.
     """
 
     function: Function
+    limits: FusionLimits
+    apart: frozenset[str]
     concats: dict[Node, _Concat] = field(init=False)
     users: dict[str, list[Node]] = field(init=False)
     makers: dict[str, Node] = field(init=False)
@@ -63,6 +90,7 @@ class _InPlace:
 
     def run(self) -> Function:
         function = self.function
+        self.regions = dict(function.regions)
         bound = BoundSymbols(function)
         unbound = (node for node in function.nodes if not bound.needed_by(node))
         self.concats = {node: concat for node in unbound if (concat := _concat(node)) is not None}
@@ -89,6 +117,8 @@ class _InPlace:
         inner = [as_int(size) for size in whole.shape[concat.axis + 1 :]]
         if None in inner or 2 * length < sum(concat.lengths):
             return
+        if fitting.count(False) > self.limits.copied_parts or not self.limits.can_bind(whole):
+            return
         names = []
         for number, start in enumerate(accumulate(concat.lengths[:-1], initial=0)):
             name = concat.values[number] if fitting[number] else f"{value}.part{number}"
@@ -105,6 +135,8 @@ class _InPlace:
         in its place.
         """
         if value in self.constant_values or value in self.regions or value in self.function.outputs:
+            return False
+        if value in self.apart:
             return False
         is_movable = can_move(self.makers.get(value), self.users.get(value, ()), node)
         return self.concats[node].values.count(value) == 1 and is_movable

@@ -31,7 +31,9 @@ class FusionLimits:
     there; and pools pad what they read. `quantises_rows` lets the kernel that quantises blocks of
     rows compute these rows, norms of rows included, if nothing else reads them. `joins_operands`
     lets products of block-quantised weights compute what `is_operand` accepts. `joins_transposes`
-    lets attention transpose its operands and its result.
+    lets attention transpose its operands and its result. `binds_once`: a kernel cannot bind a
+    buffer twice, to read one part of it and to write another. `copied_parts` bounds the parts of a
+    Concat that kernels of their own copy to their places.
     """
 
     nodes: int = MAX_NODES
@@ -41,6 +43,8 @@ class FusionLimits:
     quantises_rows: bool = False
     joins_operands: bool = False
     joins_transposes: bool = False
+    binds_once: bool = False
+    copied_parts: int = 64
 
     def can_bind(self, type_: TensorType) -> bool:
         """True if a kernel can bind a buffer of this type. Sizes known only at run time count as

@@ -8,6 +8,7 @@ from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.fuse.append_in_place import append_in_place
+from webmlc.graph.fuse.concat_in_place import concat_in_place
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.merge_siblings import merge_siblings
@@ -31,6 +32,7 @@ def webgpu_target(limits: FusionLimits) -> Target:
         ("use attention", partial(use_attention, operands="plain")),
         ("split operands", partial(split_operands, limits=limits)),
         ("fuse", partial(fuse, limits=limits)),
+        ("concat in place", partial(concat_in_place, limits=limits)),
         ("append in place", append_in_place),
         ("merge siblings", partial(merge_siblings, limits=limits)),
         ("split large constants", partial(split_large_constants, limits=limits)),
@@ -65,6 +67,8 @@ WEBGPU = webgpu_target(
         pads="always",
         joins_operands=True,
         joins_transposes=True,
+        binds_once=True,
+        copied_parts=1,
     )
 )
 """The target for any device, with the default limits of WebGPU."""
