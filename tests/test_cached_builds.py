@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,20 @@ from onnx import helper, numpy_helper
 import webmlc.compile
 from tests.command_line import run
 from webmlc import build
+from webmlc.compile import compile_model
 from webmlc.core import disk_cache
 from webmlc.core.disk_cache import DiskCache, user_cache
 from webmlc.core.errors import ModelWarning
+from webmlc.core.machine import RELAXED, SIMD128
+from webmlc.core.stages import Listing, ignore
+from webmlc.loops.content import content, kernel_key
+from webmlc.loops.ir import LoopFunction
+from webmlc.loops.text import parse_function
+from webmlc.package.compile_kernels import KernelCompiler
+from webmlc.package.kernel_code import Task
 from webmlc.package.manifest import MANIFEST
-from webmlc.package.write import Parts
+from webmlc.package.write import Parts, write_package
+from webmlc.schedule.rules import default_schedule
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -30,6 +40,44 @@ small (float[1, 3, 6, 6] x) => (float[1, 8, 6, 6] y) {
   z = LAST (sums)
   y = Softmax <axis = 3> (z)
 }
+"""
+SUMS = """
+<ir_version: 8, opset_import: ["" : 17]>
+sums (float[n, m] x) => (float[n, m] y) {
+  total = ReduceSum <keepdims = 1> (x)
+  shares = Div (x, total)
+  y = Softmax <axis = 1> (shares)
+}
+"""
+"""A kernel that is cut, because its intermediates have a symbolic size."""
+BYTES = """
+<ir_version: 8, opset_import: ["" : 17]>
+bytes (uint8[4, 16] x, int8[16, 8] w) => (int32[4, 8] y) {
+  y = MatMulInteger (x, w)
+}
+"""
+"""A kernel that differs in the variants `dot` and `pairs`."""
+CHOICE = """
+<ir_version: 8, opset_import: ["" : 17]>
+choice (float[4, 8] x, int64[3] i) => (float[3, 8] y, int64[4] z) {
+  y = Gather <axis = 0> (x, i)
+  z = ArgMax <axis = 1, keepdims = 0> (x)
+}
+"""
+"""Kernels with checks of indices, and with 64-bit integers."""
+MODELS = {
+    "small": TEXT.replace("LAST", "Relu").replace("x) =>", "x, float[8, 3, 3, 3] filters) =>"),
+    "sums": SUMS,
+    "bytes": BYTES,
+    "choice": CHOICE,
+}
+RELU = """
+@T.kernel
+def relu(A: T.Buffer((n, 8), "float32"), B: T.Output((n, 8), "float32"), n: T.symbol):
+    for i, j in T.grid(n, 8):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = T.max(A[vi, vj], T.float32(0.0))
 """
 
 
@@ -84,6 +132,87 @@ def test_a_package_is_the_same_bytes_however_it_was_built(
     assert not compiled
     assert files(tmp_path / "restored") == plain
     assert manifest.programs["wasm"].steps
+
+
+@pytest.fixture
+def lowered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are lowered from now on, for each form of their code."""
+    names: list[str] = []
+    lower = KernelCompiler._lowered
+
+    def note(self: KernelCompiler, task: Task, *arguments: Any) -> LoopFunction:
+        names.append(task.kernel.name)
+        return lower(self, task, *arguments)
+
+    monkeypatch.setattr(KernelCompiler, "_lowered", note)
+    return names
+
+
+@pytest.mark.parametrize("text", MODELS.values(), ids=MODELS)
+def test_a_package_of_kernels_from_the_cache_is_the_same_bytes(
+    text: str, tmp_path: Path, cache: DiskCache, lowered: list[str]
+) -> None:
+    model = onnx.parser.parse_model(text)
+    plain = compile_model(model, emit_text=True)
+    assert lowered
+    for folder in ("cold", "warm"):
+        lowered.clear()
+        parts = compile_model(model, emit_text=True, cache=cache)
+        assert (folder == "cold") == bool(lowered)
+        assert parts.texts == plain.texts
+        write_package(tmp_path / folder, parts)
+    write_package(tmp_path / "plain", plain)
+    assert files(tmp_path / "plain") == files(tmp_path / "cold") == files(tmp_path / "warm")
+
+
+def test_a_changed_model_compiles_only_what_changed(
+    tmp_path: Path, cache: DiskCache, lowered: list[str]
+) -> None:
+    build(write_model(tmp_path / "small.onnx"), tmp_path / "one")
+    before = set(lowered)
+    lowered.clear()
+    build(write_model(tmp_path / "small.onnx", scale=2.0), tmp_path / "two")
+    assert not lowered  # other weights, the same kernels
+    assert files(tmp_path / "one") != files(tmp_path / "two")
+    build(write_model(tmp_path / "small.onnx", last="Sigmoid"), tmp_path / "three")
+    assert lowered and len(set(lowered)) < len(before)
+    build(tmp_path / "small.onnx", tmp_path / "plain", cache=False)
+    assert files(tmp_path / "three") == files(tmp_path / "plain")
+
+
+def test_equal_kernels_of_other_names_are_compiled_once(lowered: list[str]) -> None:
+    function = parse_function(RELU)
+    kernels = {name: replace(function, name=name, origin=(name,)) for name in ("relu", "relu_1")}
+    compiler = KernelCompiler(default_schedule, ignore)
+    compiled = compiler.compile(kernels, RELAXED, "relaxed")
+    assert lowered == ["relu"]
+    assert compiled.codes["relu_1"].origin == ("relu_1",)
+    assert compiled.lowered["relu_1"]().name == "relu_1"
+
+
+def test_the_content_of_a_kernel_is_what_its_code_depends_on() -> None:
+    function = parse_function(RELU)
+    assert content(replace(function, name="other", origin=("node",))) == content(function)
+    for old, new in (("0.0", "-0.0"), ("8", "16"), ("T.max", "T.min"), ("(n, 8)", "(8, n)")):
+        assert content(parse_function(RELU.replace(old, new))) != content(function)
+    key = kernel_key("code", function, RELAXED)
+    assert key == kernel_key("code", replace(function, name="other"), RELAXED)
+    assert key != kernel_key("code", function, SIMD128)
+    assert key != kernel_key("other", function, RELAXED)
+
+
+def test_a_watcher_receives_all_stages_without_a_cache_and_the_code_with_one(
+    cache: DiskCache,
+) -> None:
+    titles = {}
+    for name, disk in (("plain", None), ("cached", cache)):
+        stages = Listing()
+        compile_model(onnx.parser.parse_model(SUMS), "wasm", on_stage=stages, cache=disk)
+        titles[name] = {stage.title for stage in stages.stages if stage.kernel}
+    forms = ("relaxed", "simd128")
+    parts = ("loops", "schedule", "lowered")
+    assert titles["plain"] == {f"{form}: {part}" for form in forms for part in parts}
+    assert titles["cached"] == {f"{form}: code" for form in forms}
 
 
 def test_damaged_entries_are_compiled_again(

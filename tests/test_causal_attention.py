@@ -103,7 +103,7 @@ def test_a_token_reads_a_key_once_for_all_heads_of_a_group(machine: Machine) -> 
     rule, schedule = choose_rule(name_dimensions(kernel).function, machine)
     assert rule == "attention to sections"
     features = "relaxed" if machine is RELAXED else "simd128"
-    text = print_function(lower(schedule.function, machine), "kernel", features).text
+    text = print_function(lower(schedule.function, machine), features).text
     loops = re.findall(r"\(loop (?:(?!\(loop ).)*?\(br_if[^\n]*", text, re.DOTALL)
     multiply = "f32x4.relaxed_madd" if machine is RELAXED else "f32x4.mul"
     for stage, sums, loads in (("scores", 2 * 9, 2 * (3 + 3)), ("product", 2 * 6, 2 * 2 + 6)):

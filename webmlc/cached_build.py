@@ -7,7 +7,7 @@ model, of its other arguments and of the compiler, so these are the key of its p
 `restore` is for the command line: it imports little, for to import the compiler takes as long as to
 write a package again.
 
-The cache is not used for models in memory or of other frameworks, with typed inputs and outputs,
+Packages are not kept of models in memory or of other frameworks, with typed inputs and outputs,
 which read files of their own, or with schedules that somebody chooses.
 """
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webmlc.cached_build import CachedBuild, usable_cache
+from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.machine import ADAPTERS, RELAXED, SIMD128, Device, Machine
@@ -58,9 +59,11 @@ from webmlc.target.kernel_work import Kernel
 from webmlc.target.target import Target
 from webmlc.target.targets import TARGETS
 from webmlc.target.wasm.assemble import assemble
-from webmlc.target.wasm.emit_module import Alternatives, Step, emit_module
+from webmlc.target.wasm.emit_module import Alternatives, Step, join_functions
 from webmlc.target.wasm.emit_module import Module as WasmModule
-from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
+from webmlc.target.wasm.printer import Printed
+from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
+from webmlc.target.webgpu.printer import Shader
 from webmlc.target.webgpu.target import WEBGPU
 from webmlc.version import VERSION
 
@@ -113,7 +116,8 @@ def build(
     and arguments give the same bytes.
 
     With `cache`, the package of an unchanged model in a file is the one that an earlier build wrote
-    (`cached_build`); a watcher then receives no stages.
+    (`cached_build`); a watcher then receives no stages. Of any other model, the kernels that an
+    earlier build compiled are not compiled again, and a watcher receives their code only.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -153,6 +157,7 @@ def build(
         choose=choose,
         algorithms=algorithms,
         on_stage=on_stage,
+        cache=disk,
     )
     path = Path(source) if isinstance(source, str | Path) else None
     if disk is None or inputs or outputs or path is None or not path.is_file():
@@ -184,8 +189,13 @@ def compile_model(
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
+    cache: DiskCache | None = None,
 ) -> Parts:
-    """Run the whole pipeline in memory (see `build`)."""
+    """Run the whole pipeline in memory (see `build`).
+
+    With a `cache` of kernels (`package.compile_kernels`), the stages of each kernel are one stage,
+    its code.
+    """
     if target not in ("wasm", "webgpu", "both"):
         raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
     watch = watcher(on_stage)
@@ -200,11 +210,12 @@ def compile_model(
     module = replace(module, algorithms=algorithms or {})
     if tokenizer is not None:
         module = with_tokenizer(module, Path(tokenizer))
-    lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
+    with use_cache(cache):
+        lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
 
-    compiler = KernelCompiler(choose, watch)
+    compiler = KernelCompiler(choose, watch, cache)
     modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, compiler)
     shaders, alternatives, gpu_kernels = _shaders(lowered_modules, compiler, ADAPTERS[adapter])
     return Parts(
@@ -334,13 +345,14 @@ def _wasm_modules(
         if not is_always_there and all(machine_of(k, machine) != machine for k in kernels.values()):
             continue
         compiled = compiler.compile(kernels, machine, variant)
-        emitted = emit_module(compiled.functions, steps, variant, compiled.alternatives)
+        functions = {n: code for n, code in compiled.codes.items() if isinstance(code, Printed)}
+        emitted = join_functions(functions, steps, compiled.alternatives)
         modules[variant] = emitted
         compiler.watch(Stage(f"{variant}: wat", partial(str, emitted.text), result=emitted))
         if machine is RELAXED:
             for call in calls:
                 if call.control is None:
-                    kernel = Kernel(kernels[call.kernel], compiled.functions[call.kernel])
+                    kernel = Kernel(kernels[call.kernel], compiled.lowered[call.kernel])
                     by_program[call.program][call.source] = kernel
     return modules, by_program
 
@@ -361,12 +373,10 @@ def _shaders(
             name = node.attributes["kernel"]
             kernels[name] = lowered_modules[WEBGPU.device].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
-    compiled = compiler.compile(kernels, machine, WEBGPU.device)
-    for name, others in compiled.alternatives.items():
-        constants |= dict.fromkeys(others.values(), constants[name])
-    shaders = emit_shaders(compiled.functions, constants)
+    compiled = compiler.compile(kernels, machine, WEBGPU.device, constants)
+    shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
     compiler.watch(Stage("webgpu: wgsl", partial(str, shaders.text), result=shaders))
-    by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled.functions[n]) for n in kernels}
+    by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled.lowered[n]) for n in kernels}
     return shaders, compiled.alternatives, by_entry
 
 

@@ -207,7 +207,7 @@ def test_pairs_of_the_largest_products_do_not_overflow(
 
 def test_pairs_are_widened_once_a_block() -> None:
     scheduled = schedule_kernel(kernels.block_product(4, 16, 18), PAIRS).function
-    text = print_function(lower(scheduled, PAIRS), "kernel", "pairs").text
+    text = print_function(lower(scheduled, PAIRS), "pairs").text
     end = text.index("(br_if")
     loop = text[text.rindex("(loop", 0, end) : end]
     assert loop.count("i16x8.relaxed_dot_i8x16_i7x16_s") == 16 * 4
@@ -218,7 +218,7 @@ def test_pairs_are_widened_once_a_block() -> None:
 def test_products_of_a_block_stay_in_registers(rows: int, height: int) -> None:
     """A panel of 4 bits has 8 vectors of weights in a block, and each is loaded once."""
     scheduled = schedule_kernel(kernels.block_product(rows, 16, 18), RELAXED).function
-    text = print_function(lower(scheduled, RELAXED), "kernel", "relaxed").text
+    text = print_function(lower(scheduled, RELAXED), "relaxed").text
     end = text.index("(br_if")
     loop = text[text.rindex("(loop", 0, end) : end]
     assert loop.count("i32x4.relaxed_dot_i8x16_i7x16_add_s") == 16 * height

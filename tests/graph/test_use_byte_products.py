@@ -124,7 +124,7 @@ def inner_loop(machine: Machine, features: Features) -> str:
     kernels = lower_module(fuse(graph, FusionLimits()), CPU_FORM).kernels
     (kernel,) = [k for k in kernels.values() if multiplies_bytes(k)]
     scheduled = schedule_kernel(name_dimensions(kernel).function, machine).function
-    text = print_function(lower(scheduled, machine), "kernel", features).text
+    text = print_function(lower(scheduled, machine), features).text
     end = text.index("(br_if")
     return text[text.rindex("(loop", 0, end) : end]
 

@@ -137,7 +137,7 @@ def test_dividing_the_argument_by_a_literal_needs_no_division(run_wasm, op, kind
         function.body, lambda e: rewrite(e, lambda n: _divide_argument(n, op, divisor))
     )
     lowered = lower(replace(function, body=divided), RELAXED)
-    text = print_function(lowered, "kernel", "relaxed").text
+    text = print_function(lowered, "relaxed").text
     assert len(re.findall(r"\.div ", text)) == (1 if divisor else 2) * text.count("store")
     run_wasm(lowered, {"X0": x, "Y": y})
     with np.errstate(all="ignore"):
@@ -179,7 +179,7 @@ def test_a_sigmoid_needs_one_exponential_and_one_division(run_wasm, name, featur
     x = np.concatenate([x, [np.inf, -np.inf, np.nan, -0.0]]).astype(np.float32)
     y = np.zeros_like(x)
     lowered = lower(elementwise(body, DType.float32, kind=kind), RELAXED)
-    text = print_function(lowered, "kernel", features).text
+    text = print_function(lowered, features).text
     stores = text.count(".store")
     assert text.count(".div ") == stores
     assert not re.search(r"\((\S+\.)?(neg|andnot|\w*select) ", text)
@@ -240,7 +240,7 @@ def _divide_argument(node: Expr, op: str, divisor: float) -> Expr | None:
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 def test_selects_use_the_relaxed_instruction_if_there_is_one(features) -> None:
     lowered = lower(elementwise("log", DType.float32, kind="vectorized"), RELAXED)
-    text = print_function(lowered, "kernel", features).text
+    text = print_function(lowered, features).text
     assert ("i32x4.relaxed_laneselect" in text) == (features == "relaxed")
     assert ("v128.bitselect" in text) == (features == "simd128")
 

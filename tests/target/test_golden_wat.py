@@ -28,7 +28,7 @@ def innermost_loops(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_text_is_golden(name) -> None:
-    text = print_function(lower(PROGRAMS[name], RELAXED), name, "relaxed").text
+    text = print_function(lower(PROGRAMS[name], RELAXED), "relaxed").named(name)
     path = GOLDEN / f"{name}.wat"
     if os.environ.get("WEBMLC_UPDATE_GOLDEN"):
         path.write_text(text + "\n")
@@ -36,7 +36,7 @@ def test_text_is_golden(name) -> None:
 
 
 def test_the_loop_of_a_tile_has_no_superfluous_instruction() -> None:
-    printed = print_function(TILE, "gemm", "relaxed")
+    printed = print_function(TILE, "relaxed")
     text = printed.text
     (loop,) = [part for part in innermost_loops(text) if "relaxed_madd" in part]
     counts = {
@@ -55,7 +55,7 @@ def test_the_loop_of_a_tile_has_no_superfluous_instruction() -> None:
 
 
 def test_baseline_module_has_no_relaxed_opcode() -> None:
-    text = print_function(TILE, "gemm", "simd128").text
+    text = print_function(TILE, "simd128").text
     assert "relaxed" not in text
     assert text.count("f32x4.mul") == 12
 
@@ -75,6 +75,6 @@ def test_modules_are_reproducible() -> None:
 
 
 def test_exponentials_round_by_addition() -> None:
-    text = print_function(lower(PROGRAMS["softmax"], RELAXED), "softmax", "relaxed").text
+    text = print_function(lower(PROGRAMS["softmax"], RELAXED), "relaxed").text
     assert "trunc_sat" not in text
     assert "nearest" not in text

@@ -185,5 +185,5 @@ def test_quantisation_rounds_ties_to_even_and_saturates(
     function = elementwise(x.size, DType.float32, dtype, meaning=meaning)
     expected = np.clip(np.rint(x) + zero, low, high).astype(dtype.numpy)
     np.testing.assert_array_equal(run(run_wasm, function, "relaxed", x), expected)
-    text = print_function(lower(function, RELAXED), "f", "relaxed").text
+    text = print_function(lower(function, RELAXED), "relaxed").text
     assert "trunc_sat" not in text and "nearest" not in text

@@ -37,9 +37,9 @@ def long(A: T.Buffer((4096, 256), "float32"), B: T.Output((4096,), "float32")):
 
 
 def test_a_loop_function_reads_the_outer_values_that_the_kernel_stores() -> None:
-    printed = print_function(lower(gemm(480, 480, 480), RELAXED), "gemm", "relaxed", table=7)
-    loop, kernel = printed.text.split("(func $gemm ")
-    assert printed.loops == ("gemm.0",)
+    printed = print_function(lower(gemm(480, 480, 480), RELAXED), "relaxed")
+    loop, kernel = printed.named("gemm", table=7).split("(func $gemm ")
+    assert printed.loops == 1
     assert "relaxed_madd" in loop
     assert "relaxed_madd" not in kernel
     for name in ("A", "B", "C"):
@@ -49,11 +49,10 @@ def test_a_loop_function_reads_the_outer_values_that_the_kernel_stores() -> None
 
 
 def test_a_kernel_has_one_function_per_parallel_loop() -> None:
-    printed = print_function(lower(PROGRAMS["two_phases"], RELAXED), "two", "relaxed")
-    assert printed.loops == ("two.0", "two.1")
-    assert printed.text.index("(call $parallel (i32.const 0)") < printed.text.index(
-        "(call $parallel (i32.const 1)"
-    )
+    printed = print_function(lower(PROGRAMS["two_phases"], RELAXED), "relaxed")
+    assert printed.loops == 2
+    text = printed.named("two")
+    assert text.index("(call $parallel (i32.const 0)") < text.index("(call $parallel (i32.const 1)")
 
 
 def test_a_line_reads_its_operands_before_it_sets_its_result() -> None:

@@ -40,7 +40,7 @@ def body(text: str) -> str:
 
 
 def test_the_rows_are_golden(softmax: LoopFunction) -> None:
-    text = body(print_function(softmax, "softmax", "relaxed").text)
+    text = body(print_function(softmax, "relaxed").text)
     path = GOLDEN / "softmax_rows.wat"
     if os.environ.get("WEBMLC_UPDATE_GOLDEN"):
         path.write_text(text.strip() + "\n")
@@ -51,7 +51,7 @@ def test_a_maximum_is_one_instruction(softmax: LoopFunction) -> None:
     """A NaN shows in the result anyway, and a maximum that propagates NaN takes nine
     instructions on x86.
     """
-    text = print_function(softmax, "softmax", "relaxed").text
+    text = print_function(softmax, "relaxed").text
     assert "f32x4.max" not in text
     # Four vectors in the loop, their lanes' maximum, and the lower limits of two exponentials.
     assert text.count("f32x4.pmax") == 4 + 4 + 2
@@ -61,7 +61,7 @@ def test_vectors_are_added_before_their_lanes(softmax: LoopFunction) -> None:
     """The four vectors of sums of a row become one in registers. Only its lanes are added
     one by one.
     """
-    text = print_function(softmax, "softmax", "relaxed").text
+    text = print_function(softmax, "relaxed").text
     assert len(re.findall(r"\(f32\.add ", text)) == 4
     assert len(re.findall(r"\(f32\.load ", text)) == 4 + 4  # lanes of the maximum and of the sum
 

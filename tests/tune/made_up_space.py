@@ -68,7 +68,7 @@ class MadeUp(CandidateBuilder):
             if text is None:
                 yield None
             else:
-                code = Printed(text, (), 0)
+                code = Printed(text, 0, 2, 0)
                 yield Candidate(values, task.match.function, code, np.array(row, np.float32))
 
     def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:

@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -98,6 +99,24 @@ class DiskCache:
             with suppress(OSError):
                 status = path.stat()
                 yield status.st_mtime, status.st_size, path
+
+
+_ACTIVE: ContextVar[DiskCache | None] = ContextVar("active cache", default=None)
+
+
+def active_cache() -> DiskCache | None:
+    """The cache that the build of this thread uses for its kernels; `None` outside `use_cache`."""
+    return _ACTIVE.get()
+
+
+@contextmanager
+def use_cache(cache: DiskCache | None) -> Iterator[None]:
+    """Use a cache for the kernels that are compiled inside, or none."""
+    token = _ACTIVE.set(cache)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
 
 
 def user_cache() -> DiskCache | None:

@@ -1,9 +1,14 @@
-"""Schedule and lower the kernels of a variant, and note which schedules are not the default ones.
+"""Compile the kernels of a variant, and note which schedules are not the default ones.
 
-    compiler = KernelCompiler(choose, watch)
+In: naive kernels. Out: their code, which `join_functions` or `join_shaders` joins to a module.
+
+    compiler = KernelCompiler(choose, watch, cache=user_cache())
     compiled = compiler.compile(kernels, machine, "relaxed")
-    emit_module(compiled.functions, steps, "relaxed", compiled.alternatives)
+    join_functions(compiled.codes, steps, compiled.alternatives)
     compiler.tuned, compiler.machines              # for the manifest
+
+Equal kernels are compiled once, whatever their names. With a cache, this holds for all builds: see
+`kernel_code`. Where somebody chooses the schedules, the cache takes no part.
 
 Where two classes of machines want different schedules of a kernel, both are compiled. The one for
 a class is a kernel of its own, `matmul_on_machine_1`.
@@ -11,21 +16,30 @@ a class is a kernel of its own, `matmul_on_machine_1`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from webmlc.core.disk_cache import DiskCache
 from webmlc.core.flags import verify_level
 from webmlc.core.machine import Machine
 from webmlc.core.machine_class import MachineClass
 from webmlc.core.rewrite import walk
-from webmlc.core.stages import Stage, Watcher
+from webmlc.core.stages import Stage, Watcher, ignore
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.loops.name_dimensions import NamedDimensions, name_dimensions
 from webmlc.loops.verify import verify
+from webmlc.package.kernel_code import Code, Task, form_of, from_bytes, print_code, to_bytes
 from webmlc.package.manifest import TunedKernel
-from webmlc.schedule.rules import Alternative, Chooser, Selection, find_match, machine_of
+from webmlc.schedule.rules import (
+    Alternative,
+    Chooser,
+    Selection,
+    default_schedule,
+    find_match,
+    machine_of,
+)
 from webmlc.schedule.schedule import Schedule
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.targets import lower
@@ -41,12 +55,16 @@ ALTERNATIVE_ROOM = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernels:
-    """The lowered kernels of a variant. `alternatives` names, for some of them, the kernel that
-    replaces it on the machines of a class, by the number of the class.
+    """The code of the kernels of a variant.
+
+    `alternatives` names, for some of them, the kernel that replaces it on the machines of a class,
+    by the number of the class. `lowered` returns the lowered form of each kernel, for which it may
+    have to compile the kernel once more.
     """
 
-    functions: Mapping[str, LoopFunction]
+    codes: Mapping[str, Code]
     alternatives: Mapping[str, Mapping[int, str]]
+    lowered: Mapping[str, Callable[[], LoopFunction]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,70 +81,120 @@ class _Other:
 class KernelCompiler:
     """Compiles kernels. `tuned` are those whose schedules are not the default ones, and `machines`
     the classes that have schedules of their own, in the order of their numbers.
+
+    The watcher receives the stages of each kernel. With a cache, it receives the code of a kernel
+    only.
     """
 
     choose: Chooser
     watch: Watcher
+    cache: DiskCache | None = None
     tuned: list[TunedKernel] = field(default_factory=list)
     machines: list[MachineClass] = field(default_factory=list)
+    codes: dict[str, Code] = field(default_factory=dict)
 
     def compile(
-        self, kernels: Mapping[str, LoopFunction], variant: Machine, title: str
+        self,
+        kernels: Mapping[str, LoopFunction],
+        variant: Machine,
+        title: str,
+        constants: Mapping[str, frozenset[str]] | None = None,
     ) -> CompiledKernels:
-        """Schedule and lower every kernel for a variant's machine. `title` names the variant."""
+        """Compile every kernel for a variant's machine. `title` names the variant. `constants` are
+        the parameters of each kernel that hold constants, which concern shaders only.
+        """
+        read_only = constants or {}
+        form = form_of(title)
+        tasks = {
+            name: Task(kernel, machine_of(kernel, variant), form, read_only.get(name, frozenset()))
+            for name, kernel in kernels.items()
+        }
+        if self.choose is not default_schedule:
+            return self._compile_chosen(tasks, title)
+        codes = {name: self._code(task, title) for name, task in tasks.items()}
+        lowered = {name: partial(self._lowered, task, title) for name, task in tasks.items()}
+        return CompiledKernels(codes, {}, lowered)
+
+    def _code(self, task: Task, title: str) -> Code:
+        """The code of a kernel with its default schedule."""
+        key = task.key
+        if self.cache is None and self.watch is not ignore:
+            self.codes[key] = print_code(self._lowered(task, title, self.watch), task)
+        elif key not in self.codes:
+            self.codes[key] = self._cached_code(key, task, title)
+        code = replace(self.codes[key], origin=task.kernel.origin)
+        if self.cache is not None:
+            self.watch(Stage(f"{title}: code", partial(str, code.text), task.kernel.name))
+        return code
+
+    def _cached_code(self, key: str, task: Task, title: str) -> Code:
+        """The code of a kernel from the cache, or compiled now."""
+        data = None if self.cache is None else self.cache.get(key)
+        if data is not None:
+            return from_bytes(data)
+        code = print_code(self._lowered(task, title), task)
+        if self.cache is not None:
+            self.cache.put(key, to_bytes(code))
+        return code
+
+    def _lowered(self, task: Task, title: str, watch: Watcher = ignore) -> LoopFunction:
+        """Lower a kernel with its default schedule."""
+        named = name_dimensions(task.kernel)
+        selection = self._select(named, task, title, watch)
+        return _lower(task, named, selection.schedule, title, watch)
+
+    def _compile_chosen(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
+        """Compile kernels with the schedules that somebody chooses."""
         functions: dict[str, LoopFunction] = {}
         candidates: list[_Other] = []
-        for name, kernel in kernels.items():
-            machine = machine_of(kernel, variant)
-            named = name_dimensions(kernel)
-            selection = self._select(named, machine, title, name)
-            functions[name] = self._lower(kernel, named, selection.schedule, machine, title, name)
+        for name, task in tasks.items():
+            named = name_dimensions(task.kernel)
+            selection = self._select(named, task, title, self.watch)
+            functions[name] = _lower(task, named, selection.schedule, title, self.watch)
             if selection.tuning is not None:
                 self.tuned.append(TunedKernel(named.function.name, title, selection.tuning))
             for alternative in selection.alternatives:
-                schedule = alternative.schedule
-                function = self._lower(kernel, named, schedule, machine, title, name)
+                function = _lower(task, named, alternative.schedule, title, self.watch)
                 candidates.append(_Other(name, named.function.name, alternative, function))
         alternatives: dict[str, dict[int, str]] = {}
+        sources = {name: name for name in tasks}
         for other in _with_room(candidates, functions):
             number = self._number(other.alternative.machine)
             name = f"{other.kernel}_on_machine_{number}"
             functions[name] = replace(other.function, name=name)
+            sources[name] = other.kernel
             alternatives.setdefault(other.kernel, {})[number] = name
             tuning = other.alternative.tuning
             self.tuned.append(TunedKernel(other.source, title, tuning, number))
-        return CompiledKernels(functions, alternatives)
+        codes = {name: print_code(f, tasks[sources[name]]) for name, f in functions.items()}
+        lowered = {name: partial(functions.__getitem__, name) for name in tasks}
+        return CompiledKernels(codes, alternatives, lowered)
 
-    def _select(self, named: NamedDimensions, machine: Machine, title: str, name: str) -> Selection:
+    def _select(self, named: NamedDimensions, task: Task, title: str, watch: Watcher) -> Selection:
         """Choose the schedules of a kernel with named dimensions."""
         show = partial(loop_text.print_function, named.function)
-        self.watch(Stage(f"{title}: loops", show, name))
+        watch(Stage(f"{title}: loops", show, task.kernel.name))
         if verify_level():
             verify(named.function)
-        return self.choose(find_match(named.function, machine))
-
-    def _lower(
-        self,
-        kernel: LoopFunction,
-        named: NamedDimensions,
-        schedule: Schedule,
-        machine: Machine,
-        title: str,
-        name: str,
-    ) -> LoopFunction:
-        """Lower a scheduled kernel."""
-        scheduled = schedule.function
-        self.watch(Stage(f"{title}: schedule", partial(loop_text.print_function, scheduled), name))
-        lowered = bind_dimensions(lower(scheduled, machine), named.values)
-        lowered = replace(lowered, origin=kernel.origin)
-        self.watch(Stage(f"{title}: lowered", partial(loop_text.print_function, lowered), name))
-        return lowered
+        return self.choose(find_match(named.function, task.machine))
 
     def _number(self, machine: MachineClass) -> int:
         """The number of a class of machines, from 1 on."""
         if machine not in self.machines:
             self.machines.append(machine)
         return 1 + self.machines.index(machine)
+
+
+def _lower(
+    task: Task, named: NamedDimensions, schedule: Schedule, title: str, watch: Watcher
+) -> LoopFunction:
+    """Lower a scheduled kernel."""
+    name, scheduled = task.kernel.name, schedule.function
+    watch(Stage(f"{title}: schedule", partial(loop_text.print_function, scheduled), name))
+    lowered = bind_dimensions(lower(scheduled, task.machine), named.values)
+    lowered = replace(lowered, origin=task.kernel.origin)
+    watch(Stage(f"{title}: lowered", partial(loop_text.print_function, lowered), name))
+    return lowered
 
 
 def _with_room(candidates: list[_Other], functions: Mapping[str, LoopFunction]) -> Iterator[_Other]:

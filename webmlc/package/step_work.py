@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from webmlc.core.adapters import ADAPTERS
 from webmlc.core.machine import Device
 from webmlc.package.manifest import Manifest, RowWork
-from webmlc.target.kernel_work import KernelWork, kernel_work
+from webmlc.target.kernel_work import KernelWork, kernel_work, least_bytes
 from webmlc.target.webgpu.dispatch_work import (
     DispatchWork,
     Estimate,
@@ -58,7 +58,7 @@ def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[S
     steps = parts.programs[device].steps
     works = {name: kernel_work(kernel, sizes) for name, kernel in kernels.items()}
     on_gpu = {step.kernel for step in steps if step.device == "webgpu"} & kernels.keys()
-    dispatches = {name: dispatch_work(kernels[name].code, sizes) for name in on_gpu}
+    dispatches = {name: dispatch_work(kernels[name].lowered(), sizes) for name in on_gpu}
     return tuple(
         StepWork(
             step.kernel,
@@ -79,10 +79,14 @@ def row_work(parts: Parts, manifest: Manifest, device: Device) -> RowWork | None
     is_run: list[bool] = []
     for run in manifest.programs[device].runs:
         is_run += [not run.once] * (run.last - run.first)
+    kernels = parts.kernels[device]
+    steps = zip(parts.programs[device].steps, is_run, strict=True)
+    names = [step.kernel for step, runs in steps if runs and step.kernel in kernels]
     totals = []
     for length in LENGTHS:
-        works = step_work(parts, device, {manifest.length: length})
-        totals.append(sum(w.work.least for w, runs in zip(works, is_run, strict=True) if runs))
+        sizes = {manifest.length: length}
+        least = {name: least_bytes(kernels[name].meaning, sizes) for name in {*names}}
+        totals.append(sum(least[name] for name in names))
     each = (totals[1] - totals[0]) // (LENGTHS[1] - LENGTHS[0])
     return RowWork(sum(is_run), totals[0] - each * LENGTHS[0], each)
 

@@ -8,7 +8,7 @@ In: a kernel as its meaning (the naive function) and as its code (the lowered fu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from webmlc.loops.count_work import Work, buffer_bytes, count_work
@@ -18,10 +18,12 @@ from webmlc.target.registers import register_lanes
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel before it is scheduled, and after it is lowered."""
+    """A kernel before it is scheduled. `lowered` returns it after it is lowered, for which it may
+    have to be compiled once more.
+    """
 
     meaning: LoopFunction
-    code: LoopFunction
+    lowered: Callable[[], LoopFunction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,9 @@ class KernelWork:
 def kernel_work(kernel: Kernel, sizes: Mapping[str, int]) -> KernelWork:
     """The work of one run with these values of the symbols. A symbol without a value is 1."""
     meaning = count_work(kernel.meaning, sizes)
-    code = count_work(kernel.code, sizes)
-    registers = register_lanes(kernel.code)
+    lowered = kernel.lowered()
+    code = count_work(lowered, sizes)
+    registers = register_lanes(lowered)
     levels = {"registers": 0, "workgroup": 0, "storage": 0}
     for buffer in code.read.keys() | code.written.keys():
         is_shared = buffer.scope == "shared"
@@ -61,6 +64,11 @@ def kernel_work(kernel: Kernel, sizes: Mapping[str, int]) -> KernelWork:
         levels[level] += code.moved(buffer)
     least = _least(kernel.meaning, meaning, sizes)
     return KernelWork(meaning.flops, least, code.flops, **levels)
+
+
+def least_bytes(function: LoopFunction, sizes: Mapping[str, int]) -> int:
+    """The least bytes of one run of a naive function (see `KernelWork.least`)."""
+    return _least(function, count_work(function, sizes), sizes)
 
 
 def _least(function: LoopFunction, work: Work, sizes: Mapping[str, int]) -> int:

@@ -35,8 +35,8 @@ from webmlc.package.memory_plan import (
 from webmlc.package.placement import align
 from webmlc.schedule.rules.space import Value, Values, from_values
 from webmlc.target.wasm.assemble import assemble
-from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module, print_function
-from webmlc.target.wasm.printer import PLACEHOLDER, Printed
+from webmlc.target.wasm.emit_module import ModuleControl, Step, join_functions, print_function
+from webmlc.target.wasm.printer import Printed
 from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
 from webmlc.tune.features import features
 from webmlc.tune.tasks import Task
@@ -89,7 +89,7 @@ def code_of(task: Task, kernel: LoopFunction) -> Code:
     """The code of a lowered kernel of a task."""
     if task.device == "webgpu":
         return emit_shaders({KERNEL: kernel}, {KERNEL: task.constants})
-    return print_function(kernel, PLACEHOLDER, task.variant)
+    return print_function(kernel, task.variant)
 
 
 def try_candidate(task: Task, values: Values) -> Candidate | None:
@@ -169,15 +169,14 @@ def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> T
     symbol_slots = range(len(trial.buffers), len(trial.buffers) + len(symbols))
     counter = symbol_slots.stop
     length = 2 + len(trial.calls)
-    kernels = {f"c{number}": item.kernel for number, item in enumerate(candidates)}
+    kernels = wasm_codes({f"c{number}": item.code for number, item in enumerate(candidates)})
     steps: list[Step] = []
     for number, name in enumerate(kernels):
         first = number * length
         steps.append(Step("", (), control=ModuleControl("loop", first + length, counter)))
         steps += [Step(name, (*call, *symbol_slots)) for call in trial.calls]
         steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
-    texts = {name: item.code for name, item in zip(kernels, candidates, strict=True)}
-    module = emit_module(kernels, steps, task.variant, texts=wasm_texts(texts))
+    module = join_functions(kernels, steps)
 
     scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
@@ -196,7 +195,7 @@ def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> T
     )
 
 
-def wasm_texts(codes: Mapping[str, Code]) -> dict[str, Printed]:
+def wasm_codes(codes: Mapping[str, Code]) -> dict[str, Printed]:
     """The code of WebAssembly candidates by name."""
     return {name: code for name, code in codes.items() if isinstance(code, Printed)}
 

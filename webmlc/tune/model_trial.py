@@ -22,8 +22,8 @@ from webmlc.core.machine import PAGE_BYTES
 from webmlc.package.memory_plan import PAGE, SCRATCH_BASE, SLOT_TABLE, scratch_stride
 from webmlc.package.placement import align
 from webmlc.target.wasm.assemble import assemble
-from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module
-from webmlc.tune.candidates import Candidate, buffers_of, wasm_texts
+from webmlc.target.wasm.emit_module import ModuleControl, Step, join_functions
+from webmlc.tune.candidates import Candidate, buffers_of, wasm_codes
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
 
@@ -81,9 +81,8 @@ def model_trial(
     calls = [_calls(scheduled, kernels, arguments) for scheduled in sets]
     length = max(map(len, calls)) + 2
     steps = [step for n, c in enumerate(calls) for step in _loop(c, n * length, length, counter)]
-    functions = {name: candidate.kernel for name, candidate in kernels.items()}
-    texts = wasm_texts({name: candidate.code for name, candidate in kernels.items()})
-    module = emit_module(functions, steps, sets[0][0][0].variant, texts=texts)
+    codes = wasm_codes({name: candidate.code for name, candidate in kernels.items()})
+    module = join_functions(codes, steps)
     scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
     starts, end = _regions(memory, align(scratch + stride * threads, PAGE_BYTES))

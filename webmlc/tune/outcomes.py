@@ -107,7 +107,7 @@ def limit_of(
 def work_of(search: TaskSearch) -> KernelWork:
     """The operations of one call of a kernel, and the bytes that it cannot avoid to move."""
     task = search.task
-    return kernel_work(Kernel(task.match.function, search.control.kernel), task.all_sizes)
+    return kernel_work(Kernel(task.match.function, lambda: search.control.kernel), task.all_sizes)
 
 
 def changed_pairs(default: Values, values: Values) -> dict[str, tuple[Value, Value]]:

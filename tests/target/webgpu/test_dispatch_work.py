@@ -31,7 +31,8 @@ HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 
 def compiled(function: LoopFunction, machine: Machine = WEBGPU) -> Kernel:
     """A kernel with its code."""
-    return Kernel(function, lower(schedule_kernel(function, machine).function, machine))
+    lowered = lower(schedule_kernel(function, machine).function, machine)
+    return Kernel(function, lambda: lowered)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,8 @@ def compiled(function: LoopFunction, machine: Machine = WEBGPU) -> Kernel:
 )
 def test_invocations_are_those_that_the_shader_launches(function: LoopFunction) -> None:
     kernel = compiled(function)
-    dispatch = dispatch_work(kernel.code, {})
-    shaders = emit_shaders({"kernel": kernel.code})
+    dispatch = dispatch_work(kernel.lowered(), {})
+    shaders = emit_shaders({"kernel": kernel.lowered()})
     size = [int(n) for n in re.findall(r"@workgroup_size\(([^)]*)\)", shaders.text)[0].split(",")]
     counts = [int(str(count)) for count in shaders.entries["kernel"].workgroups]
     assert dispatch.workgroups == np.prod(counts)

@@ -41,7 +41,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
 from webmlc.target.wasm import remainder
 from webmlc.target.wasm.legalise_division import legalise_division
-from webmlc.target.wasm.printer import Printed, print_kernel, renamed
+from webmlc.target.wasm.printer import Printed, print_kernel
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
 from webmlc.target.wasm.share_constants import share_constants
 from webmlc.target.wasm.share_values import share_values
@@ -97,27 +97,27 @@ class Module:
 
 
 def emit_module(
-    kernels: Mapping[str, LoopFunction],
-    steps: Sequence[Step],
-    features: str,
-    alternatives: Alternatives | None = None,
-    texts: Mapping[str, Printed] | None = None,
+    kernels: Mapping[str, LoopFunction], steps: Sequence[Step], features: str
 ) -> Module:
-    """Emit the module of `kernels`, without relaxed instructions where `features` is "simd128".
-    A step of a kernel that has `alternatives` calls the one for the machine's class. `texts` are
-    those of kernels that were printed before, as `PLACEHOLDER`.
+    """Emit the module of `kernels`, without relaxed instructions where `features` is "simd128"."""
+    printed = {name: print_function(kernel, features) for name, kernel in kernels.items()}
+    return join_functions(printed, steps)
+
+
+def join_functions(
+    kernels: Mapping[str, Printed],
+    steps: Sequence[Step],
+    alternatives: Alternatives | None = None,
+) -> Module:
+    """Join printed kernels to a module. A step of a kernel that has `alternatives` calls the one
+    for the machine's class.
     """
     functions: list[str] = []
     loops: list[str] = []
-    scratch = 0
     for name, kernel in kernels.items():
-        if texts is not None and name in texts:
-            printed = renamed(texts[name], name, len(loops))
-        else:
-            printed = print_function(kernel, name, features, len(loops))
-        functions.append(printed.text)
-        loops.extend(printed.loops)
-        scratch = max(scratch, printed.scratch_bytes)
+        functions.append(kernel.named(name, len(loops)))
+        loops += [f"{name}.{i}" for i in range(kernel.loops)]
+    scratch = max((kernel.scratch_bytes for kernel in kernels.values()), default=0)
     constants, functions = share_constants(functions)
     head = [
         "(module",
@@ -133,11 +133,10 @@ def emit_module(
     return Module("\n".join(parts) + ")\n", scratch, lines)
 
 
-def print_function(kernel: LoopFunction, name: str, features: str, table: int = 0) -> Printed:
-    """The WAT of one kernel, with its origin as a comment (see `print_kernel`)."""
-    printed = print_kernel(_printable(kernel), name, features != "simd128", table)
-    comment = "".join(f";; {origin}\n" for origin in kernel.origin)
-    return replace(printed, text=comment + printed.text)
+def print_function(kernel: LoopFunction, features: str) -> Printed:
+    """The WAT of one kernel (see `print_kernel`)."""
+    printed = print_kernel(_printable(kernel), features != "simd128")
+    return replace(printed, origin=kernel.origin)  # equal kernels of other nodes share the form
 
 
 @lru_cache(maxsize=1024)
@@ -148,7 +147,7 @@ def _printable(kernel: LoopFunction) -> StrengthReduced:
 
 
 def _program(
-    kernels: Mapping[str, LoopFunction], steps: Sequence[Step], alternatives: Alternatives
+    kernels: Mapping[str, Printed], steps: Sequence[Step], alternatives: Alternatives
 ) -> str:
     """The program: a jump to the first step, after which each step continues with the next
     until `last`.
@@ -175,11 +174,10 @@ def _program(
 
 
 def _call(
-    kernels: Mapping[str, LoopFunction], index: int, step: Step, alternatives: Mapping[int, str]
+    kernels: Mapping[str, Printed], index: int, step: Step, alternatives: Mapping[int, str]
 ) -> str:
     """The line of a step that calls a kernel, or the one for the machine's class instead."""
-    kernel = kernels[step.kernel]
-    parameter_count = len(kernel.params) + len(kernel.symbols)
+    parameter_count = kernels[step.kernel].parameters
     if len(step.arguments) != parameter_count:
         raise InternalError(
             f"wasm: step {index} gives {len(step.arguments)} arguments to {step.kernel}, "

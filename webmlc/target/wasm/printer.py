@@ -66,43 +66,53 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """The text of a kernel's functions, the names of the functions of its parallel loops, and the
-    bytes of scratch memory that each thread needs.
+    """The code of a kernel, before a module gives it a name and places.
+
+    - `text`: the kernel's functions, with `MARK` in place of its name.
+    - `loops`: the number of parallel loops. Each is a function of its own, and `MARK:i` stands for
+      the place of loop i in the table of the module.
+    - `parameters`: the number of buffers and symbols that the kernel takes.
+    - `scratch_bytes`: the bytes of scratch memory that each thread needs.
+    - `origin`: the ONNX nodes that the kernel computes.
     """
 
     text: str
-    loops: tuple[str, ...]
+    loops: int
+    parameters: int
     scratch_bytes: int
+    origin: tuple[str, ...] = ()
+
+    def named(self, name: str, table: int = 0) -> str:
+        """The text of the kernel `name`, after a comment with its origin. Its parallel loops have
+        the places from `table` on in the table of the module.
+        """
+        text = _PLACE.sub(lambda place: str(table + int(place[1])), self.text)
+        comment = "".join(f";; {origin}\n" for origin in self.origin)
+        return comment + text.replace(f"${MARK}", f"${name}")
 
 
-PLACEHOLDER = "kernel#"
-"""The name of a kernel that is printed before its module is known. No variable has such a name."""
-_NAME = re.compile(rf"\${PLACEHOLDER}(?=[ .)\n])")
-_TABLE_ENTRY = re.compile(r"(?<=\(call \$parallel \(i32\.const )\d+")
+MARK = "kernel#"
+"""Stands for the name of a kernel in its text, so that equal kernels of all models have the same
+text. No variable has such a name.
+"""
+_PLACE = re.compile(rf"\${MARK}:(\d+)")
 
 
-def renamed(printed: Printed, name: str, table: int) -> Printed:
-    """A kernel that was printed as `PLACEHOLDER`, under another name, with the entries of the
-    module's table from `table` on: what `print_kernel` prints for these.
-    """
-    text = _NAME.sub(f"${name}", printed.text)
-    text = _TABLE_ENTRY.sub(lambda entry: str(int(entry.group()) + table), text)
-    loops = tuple(name + loop.removeprefix(PLACEHOLDER) for loop in printed.loops)
-    return Printed(text, loops, printed.scratch_bytes)
-
-
-def print_kernel(reduced: StrengthReduced, name: str, relaxed: bool, table: int = 0) -> Printed:
-    """Print function `name`. Its parallel loops take the entries of the module's table from
-    `table` on.
-    """
-    function = replace(reduced.function, name=name)
+def print_kernel(reduced: StrengthReduced, relaxed: bool) -> Printed:
+    """Print the functions of a kernel, with or without relaxed instructions."""
+    function = reduced.function
     registers = register_lanes(function)
     expressions_ = ExprPrinter(function.name, registers, reduced.pointers, relaxed)
     scratch = plan_scratch(function, registers)
-    printer = _KernelPrinter(function, expressions_, set(registers), scratch, table)
+    printer = _KernelPrinter(function, expressions_, set(registers), scratch)
     printer.statement(function.body, 1)
-    loops = tuple(f"{name}.{i}" for i in range(len(printer.loops)))
-    return Printed(printer.text(), loops, scratch.bytes)
+    return Printed(
+        printer.text(),
+        len(printer.loops),
+        len(printer.parameters()),
+        scratch.bytes,
+        function.origin,
+    )
 
 
 def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratch:
@@ -139,7 +149,6 @@ class _KernelPrinter:
     expr: ExprPrinter
     registers: set[Buffer]
     scratch: Scratch
-    table: int
     in_parallel_loop: bool = False
     loops: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -151,7 +160,7 @@ class _KernelPrinter:
         self.declare_unset(function.body)
         scratch = self.scratch_addresses()
         params = " ".join(f"(param ${name} i32)" for name in self.parameters())
-        head = [*self.loops, f"(func ${function.name} {params}"]
+        head = [*self.loops, f"(func ${MARK} {params}"]
         head.extend(f"  (local ${name} {kind})" for name, kind in self.locals.items())
         return "\n".join((*head, *scratch, *self.lines)) + ")"
 
@@ -191,7 +200,7 @@ class _KernelPrinter:
         """Print a parallel loop as a function of a range of iterations, and a call that
         shares it among threads.
         """
-        name = f"{self.function.name}.{len(self.loops)}"
+        name = f"{MARK}.{len(self.loops)}"
         inner = replace(self, in_parallel_loop=True, lines=[], locals={})
         inner.statement(loop.body, 2)
         inner.declare_unset(loop.body)
@@ -224,7 +233,7 @@ class _KernelPrinter:
         text.append(f"    {next_} (br $L_{first})))))")
         self.line(
             depth,
-            f"(call $parallel (i32.const {self.table + len(self.loops)}) "
+            f"(call $parallel (i32.const ${MARK}:{len(self.loops)}) "
             f"{self.expr.value(loop.extent)})",
         )
         self.loops.append("\n".join(text))

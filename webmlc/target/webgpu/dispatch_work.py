@@ -4,7 +4,7 @@ In: a lowered function for the GPU, the values of its symbols, and its work. Out
 and an estimate of its time. The estimate is a roofline (Williams, Waterman and Patterson,
 "Roofline", 2009) with two levels of memory, for dispatches that may be too small for the adapter.
 
-    dispatch = dispatch_work(kernel.code, {"batch": 1})
+    dispatch = dispatch_work(kernel.lowered(), {"batch": 1})
     estimate_time(kernel_work(kernel, {"batch": 1}), dispatch, H100).bound       # "memory"
 """
 

@@ -63,33 +63,28 @@ def emit_shaders(
     Raises InternalError, naming the kernel, where WGSL has no spelling for an expression.
     """
     read_only = constants or {}
-    shaders = {
-        name: emit_shader(f, read_only.get(name, frozenset()), number)
-        for number, (name, f) in enumerate(kernels.items())
-    }
+    return join_shaders(
+        {name: emit_shader(f, read_only.get(name, frozenset())) for name, f in kernels.items()}
+    )
+
+
+def join_shaders(shaders: Mapping[str, Shader]) -> Shaders:
+    """Join printed kernels to a module."""
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     preamble = [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
-    texts = [shader.text for shader in shaders.values()]
+    texts = [s.named(name, number) for number, (name, s) in enumerate(shaders.items())]
     text = "\n".join([*preamble, *helpers, *texts])
     first = sum(part.count("\n") + 1 for part in (*preamble, *helpers))
     lines = dict(zip(shaders, line_ranges(texts, first), strict=True))
     entries = {
-        name: Entry(
-            wgsl_name(kernels[name].name),
-            grid_of(
-                kernels[name]
-            ).workgroups,  # divisions are still divisions here, as hosts evaluate them
-            tuple(symbol.name for symbol in kernels[name].symbols),
-        )
+        name: Entry(wgsl_name(name), shader.workgroups, shader.symbols)
         for name, shader in shaders.items()
     }
     return Shaders(text, entries, lines)
 
 
-def emit_shader(function: LoopFunction, constants: frozenset[str], number: int = 0) -> Shader:
-    """Widen, legalise, hoist, rename and print one kernel. `number` is part of the names of
-    its buffers.
-    """
+def emit_shader(function: LoopFunction, constants: frozenset[str]) -> Shader:
+    """Widen, legalise, hoist, rename and print one kernel."""
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
     widened, vector_registers = widen_loads(function)
@@ -103,4 +98,5 @@ def emit_shader(function: LoopFunction, constants: frozenset[str], number: int =
         [new.name for old, new in renamed.items() if old.name in views]
         + [b.name for b in function.params if b.name in views]
     )
-    return print_shader(shortened, constants, short_views, short_registers, number)
+    workgroups = grid_of(function).workgroups  # with divisions, as hosts evaluate them
+    return print_shader(shortened, constants, short_views, short_registers, workgroups)

@@ -52,12 +52,36 @@ INDENT = " "
 
 @dataclass(frozen=True, slots=True)
 class Shader:
-    """The text of one kernel, its grid, and what it needs from the module that contains it."""
+    """The code of a kernel, before a module gives it a name and a number.
+
+    - `text`: the bindings and the entry point, with `NAME` in place of the kernel's name and
+      `NUMBER` in the names of its bindings.
+    - `workgroups`: the size of the dispatch, over the `symbols` of the uniform buffer.
+    - `helpers`, `needs_infinity`: what the module must declare.
+    - `origin`: the ONNX nodes that the kernel computes.
+    """
 
     text: str
-    grid: Grid
+    workgroups: tuple[Expr, Expr, Expr]
+    symbols: tuple[str, ...]
     helpers: tuple[str, ...]
     needs_infinity: bool
+    origin: tuple[str, ...] = ()
+
+    def named(self, name: str, number: int) -> str:
+        """The text of the kernel `name`, after a comment with its origin. `number` tells its
+        bindings from those of other kernels.
+        """
+        origin = ", ".join(self.origin)
+        comment = f"// {name}{': ' if origin else ''}{origin}".replace("\n", " ")
+        text = self.text.replace(NAME, wgsl_name(name)).replace(NUMBER, str(number))
+        return f"{comment}\n{text}"
+
+
+NAME, NUMBER = "kernel#", "number#"
+"""Stand for the name of a kernel and for its number in its text, so that equal kernels of all
+models have the same text. No identifier has such a name.
+"""
 
 
 def print_shader(
@@ -65,33 +89,33 @@ def print_shader(
     constants: frozenset[str],
     views: frozenset[str],
     registers: frozenset[str],
-    number: int,
+    workgroups: tuple[Expr, Expr, Expr],
 ) -> Shader:
     """Print a kernel. Raises InternalError, with the kernel's name, where WGSL has no spelling."""
     grid = grid_of(function)
-    names = _global_names(function, registers, number)
+    names = _global_names(function, registers)
     words = frozenset(b.name for b in function.params if b.dtype in PARTS)
     atomics = (words & {store.buffer.name for store in stores(function.body)}) - views
     expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics)
-    printer = _Printer(function, grid, expressions, _declared_in_place(function, registers), number)
+    printer = _Printer(function, grid, expressions, _declared_in_place(function, registers))
     body = printer.entry()
-    head = _declarations(function, constants, expressions, number)
-    text = "\n".join([*_comment(function), *head, *body, ""])
-    return Shader(text, grid, tuple(expressions.helpers), expressions.needs_infinity)
+    head = _declarations(function, constants, expressions)
+    return Shader(
+        "\n".join([*head, *body, ""]),
+        workgroups,
+        tuple(symbol.name for symbol in function.symbols),
+        tuple(expressions.helpers),
+        expressions.needs_infinity,
+        function.origin,
+    )
 
 
-def _comment(function: LoopFunction) -> list[str]:
-    """The comment above a kernel: its name and its origin."""
-    origin = ", ".join(function.origin)
-    return [f"// {function.name}{': ' if origin else ''}{origin}".replace("\n", " ")]
-
-
-def _global_names(function: LoopFunction, registers: frozenset[str], number: int) -> dict[str, str]:
+def _global_names(function: LoopFunction, registers: frozenset[str]) -> dict[str, str]:
     """The WGSL names of memory buffers. Names at module scope contain the kernel's number."""
-    names = {b.name: wgsl_name(f"{b.name}_{number}") for b in function.params}
+    names = {b.name: f"{wgsl_name(f'{b.name}_')}{NUMBER}" for b in function.params}
     for buffer in function.allocations:
         if buffer.scope == "shared":
-            names[buffer.name] = wgsl_name(f"{buffer.name}_{number}")
+            names[buffer.name] = f"{wgsl_name(f'{buffer.name}_')}{NUMBER}"
         elif buffer.name not in registers:
             names[buffer.name] = wgsl_name(buffer.name)
     return names
@@ -121,7 +145,7 @@ def _element(buffer: Buffer, expressions: ExpressionPrinter) -> str:
 
 
 def _declarations(
-    function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter, number: int
+    function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter
 ) -> list[str]:
     """The declarations of the bindings and of workgroup memory."""
     lines: list[str] = []
@@ -137,7 +161,7 @@ def _declarations(
         vectors = -(-len(function.symbols) // VECTOR_LANES)
         lines.append(
             f"@group(0) @binding({len(function.params)}) "
-            f"var<uniform> symbols_{number}: array<vec4<i32>, {vectors}>;"
+            f"var<uniform> symbols_{NUMBER}: array<vec4<i32>, {vectors}>;"
         )
     for buffer in function.allocations:
         match buffer.scope:
@@ -204,7 +228,6 @@ class _Printer:
     grid: Grid
     expressions: ExpressionPrinter
     declared: dict[int, str]  # `let` or `var`, by the identity of the declaring store
-    number: int
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     block: str = ""  # the workgroup's number within the section, where the grid is linear
@@ -226,7 +249,7 @@ class _Printer:
             sizes.pop()
         for position, symbol in enumerate(function.symbols):
             vector, component = divmod(position, VECTOR_LANES)
-            value = f"symbols_{self.number}[{vector}].{'xyzw'[component]}"
+            value = f"symbols_{NUMBER}[{vector}].{'xyzw'[component]}"
             self.write(f"let {wgsl_name(symbol.name)} = {value};")
         declared_in_place = {s.buffer.name for s in stores(function.body) if id(s) in self.declared}
         for buffer in function.allocations:
@@ -245,7 +268,7 @@ class _Printer:
         )
         return [
             f"@compute @workgroup_size({', '.join(map(str, sizes))})",
-            f"fn {wgsl_name(function.name)}({builtins}) {{",
+            f"fn {NAME}({builtins}) {{",
             *self.lines,
             "}",
         ]
