@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,12 +25,13 @@ from webmlc import build
 from webmlc.compile import compile_model
 from webmlc.core import disk_cache
 from webmlc.core.disk_cache import DiskCache, user_cache
-from webmlc.core.errors import ModelWarning
-from webmlc.core.machine import RELAXED, SIMD128
+from webmlc.core.errors import InternalError, ModelWarning
+from webmlc.core.machine import RELAXED, SIMD128, WEBGPU
 from webmlc.core.stages import Listing, ignore
 from webmlc.loops.content import content, kernel_key
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
+from webmlc.package import compile_kernels, kernel_pool
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.kernel_code import Task
 from webmlc.package.manifest import MANIFEST
@@ -165,6 +170,96 @@ def test_a_package_of_kernels_from_the_cache_is_the_same_bytes(
     assert files(tmp_path / "plain") == files(tmp_path / "cold") == files(tmp_path / "warm")
 
 
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also few kernels are compiled by forked processes: those of the tests may have threads."""
+    monkeypatch.setattr(kernel_pool, "FEWEST", {"fork": 1, "spawn": 1})
+    monkeypatch.setattr(kernel_pool, "start_method", lambda: "fork")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.usefixtures("forks")
+@pytest.mark.parametrize("name", ["small", "bytes"])
+def test_other_processes_compile_the_same_bytes(
+    name: str, tmp_path: Path, cache: DiskCache, lowered: list[str]
+) -> None:
+    model = onnx.parser.parse_model(MODELS[name])
+    write_package(tmp_path / "plain", compile_model(model))
+    lowered.clear()
+    write_package(tmp_path / "forked", compile_model(model, jobs=2, cache=cache))
+    assert not lowered and cache.size()[0]
+    assert files(tmp_path / "forked") == files(tmp_path / "plain")
+    assert not multiprocessing.active_children()
+
+
+# Three seconds: a spawned process imports webmlc and onnx.
+def test_a_spawned_process_compiles_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_pool, "FEWEST", {"fork": 1, "spawn": 1})
+    monkeypatch.setattr(kernel_pool, "start_method", lambda: "spawn")
+    kernels = {"relu": parse_function(RELU)}
+    with KernelCompiler(default_schedule, ignore, jobs=2) as compiler:
+        compiler.start(kernels, "webgpu")
+        (key,) = compiler.pool.pending
+        assert compiler.pool.pending[key].exception() is None
+        codes = compiler.compile(kernels, WEBGPU, "webgpu").codes
+    assert (
+        codes == KernelCompiler(default_schedule, ignore).compile(kernels, WEBGPU, "webgpu").codes
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.usefixtures("forks")
+def test_an_error_of_another_process_is_the_same_error(
+    tmp_path: Path, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise InternalError("wasm: kernel conv: cannot print this")
+
+    monkeypatch.setattr(compile_kernels, "print_code", fail)
+    with pytest.raises(InternalError, match=r"^wasm: kernel conv: cannot print this$"):
+        build(write_model(tmp_path / "small.onnx"), tmp_path / "one", jobs=2)
+    assert not multiprocessing.active_children()
+    assert not (tmp_path / "one").exists()
+
+
+WAITING = """
+import os, sys, time
+from webmlc.package.kernel_pool import KernelPool
+from webmlc.package import kernel_pool
+from webmlc.package.kernel_code import Task
+from webmlc.core.machine import RELAXED
+from webmlc.loops.text import parse_function
+
+def wait(task):
+    print(os.getpid(), flush=True)
+    time.sleep(0 if sys.argv[1] == "SIGINT" else 60)
+    return b""
+
+kernel_pool.FEWEST = {"fork": 1, "spawn": 1}
+function = parse_function(sys.argv[2])
+with KernelPool(2, wait) as pool:
+    pool.start({"key": Task(function, RELAXED, "relaxed")})
+    while True:
+        time.sleep(1)
+"""
+
+
+# Two seconds: the processes import the compiler.
+@pytest.mark.skipif(sys.platform != "linux", reason="only there, processes of builds are forks")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_no_process_outlives_its_build(name: str) -> None:
+    command = [sys.executable, "-c", WAITING, name, RELU]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as parent:
+        assert parent.stdout
+        assert int(parent.stdout.readline()) != parent.pid
+        parent.send_signal(getattr(signal, name))
+        # It returns once no process is left that could write.
+        _, errors = parent.communicate(timeout=30)
+    assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
+    assert parent.returncode == -getattr(signal, name)
+
+
 def test_a_changed_model_compiles_only_what_changed(
     tmp_path: Path, cache: DiskCache, lowered: list[str]
 ) -> None:
@@ -213,6 +308,15 @@ def test_a_watcher_receives_all_stages_without_a_cache_and_the_code_with_one(
     parts = ("loops", "schedule", "lowered")
     assert titles["plain"] == {f"{form}: {part}" for form in forms for part in parts}
     assert titles["cached"] == {f"{form}: code" for form in forms}
+
+
+def test_a_dump_shows_all_stages_with_a_cache_and_several_jobs(
+    tmp_path: Path, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEBMLC_DUMP", str(tmp_path / "dump"))
+    compile_model(onnx.parser.parse_model(SUMS), "wasm", jobs=2, cache=cache)
+    assert any("lowered" in path.name for path in (tmp_path / "dump").iterdir())
+    assert cache.size() == (0, 0)
 
 
 def test_damaged_entries_are_compiled_again(

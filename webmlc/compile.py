@@ -19,6 +19,7 @@ from typing import Any, Literal
 from webmlc.cached_build import CachedBuild, usable_cache
 from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
+from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.machine import ADAPTERS, RELAXED, SIMD128, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
@@ -92,6 +93,7 @@ def build(
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     on_stage: Watcher | None = None,
+    jobs: int = 1,
     cache: bool = True,
 ) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
@@ -114,6 +116,10 @@ def build(
     "int4"; `host.quantisation_loss` measures what that changes. With `exact`, products of
     block-quantised weights compute with float32 activations, not with int8 ones. The same model
     and arguments give the same bytes.
+
+    At most `jobs` processes compile kernels. Where a process does not start as a fork of this one,
+    it imports the script of this process first, which therefore must guard its own work with
+    `if __name__ == "__main__"`.
 
     With `cache`, the package of an unchanged model in a file is the one that an earlier build wrote
     (`cached_build`); a watcher then receives no stages. Of any other model, the kernels that an
@@ -157,6 +163,7 @@ def build(
         choose=choose,
         algorithms=algorithms,
         on_stage=on_stage,
+        jobs=jobs,
         cache=disk,
     )
     path = Path(source) if isinstance(source, str | Path) else None
@@ -189,12 +196,14 @@ def compile_model(
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
+    jobs: int = 1,
     cache: DiskCache | None = None,
 ) -> Parts:
     """Run the whole pipeline in memory (see `build`).
 
-    With a `cache` of kernels (`package.compile_kernels`), the stages of each kernel are one stage,
-    its code.
+    With a `cache` of kernels or several `jobs` (`package.compile_kernels`), the stages of each
+    kernel are one stage, its code. The environment variables that show or check all stages turn
+    both off.
     """
     if target not in ("wasm", "webgpu", "both"):
         raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
@@ -210,14 +219,21 @@ def compile_model(
     module = replace(module, algorithms=algorithms or {})
     if tokenizer is not None:
         module = with_tokenizer(module, Path(tokenizer))
-    with use_cache(cache):
-        lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
-    model_signature = signature(module)
-    programs = {d: program_parts(m) for d, m in lowered_modules.items()}
-
-    compiler = KernelCompiler(choose, watch, cache)
-    modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, compiler)
-    shaders, alternatives, gpu_kernels = _shaders(lowered_modules, compiler, ADAPTERS[adapter])
+    if dump_folder() or verify_level() > 1:
+        jobs, cache = 1, None
+    with use_cache(cache), KernelCompiler(choose, watch, cache, jobs) as compiler:
+        lowered_modules: dict[Device, Module] = {}
+        gpu_variants: Mapping[str, Machine] = {WEBGPU.device: ADAPTERS[adapter]}
+        for device in devices:
+            lowered_modules[device] = kernel_module(module, TARGETS[device], watch)
+            for runner, target_of in TARGETS.items():
+                kernels, read_only = _called_kernels(lowered_modules[device], runner)
+                variants = target_of.variants if runner != WEBGPU.device else gpu_variants
+                compiler.start(kernels, variants, read_only)
+        model_signature = signature(module)
+        programs = {d: program_parts(m) for d, m in lowered_modules.items()}
+        modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, compiler)
+        shaders, alternatives, gpu_kernels = _shaders(lowered_modules, compiler, ADAPTERS[adapter])
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
@@ -361,23 +377,33 @@ def _shaders(
     lowered_modules: Mapping[Device, Module], compiler: KernelCompiler, machine: Machine
 ) -> tuple[Shaders, Alternatives, dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
-    kernels: dict[str, LoopFunction] = {}
-    constants: dict[str, frozenset[str]] = {}
-    functions = (
-        lowered_modules[WEBGPU.device].functions.values()
-        if WEBGPU.device in lowered_modules
-        else ()
-    )
-    for node in (node for function in functions for node in function.nodes):
-        if node.op == "call_kernel" and node.attributes["device"] == WEBGPU.device:
-            name = node.attributes["kernel"]
-            kernels[name] = lowered_modules[WEBGPU.device].kernels[name]
-            constants[name] = frozenset(node.attributes["constants"])
+    kernels: Mapping[str, LoopFunction] = {}
+    constants: Mapping[str, frozenset[str]] = {}
+    if WEBGPU.device in lowered_modules:
+        module = lowered_modules[WEBGPU.device]
+        kernels, constants = _called_kernels(module, WEBGPU.device)
     compiled = compiler.compile(kernels, machine, WEBGPU.device, constants)
     shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
     compiler.watch(Stage("webgpu: wgsl", partial(str, shaders.text), result=shaders))
     by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled.lowered[n]) for n in kernels}
     return shaders, compiled.alternatives, by_entry
+
+
+def _called_kernels(
+    module: Module, device: Device
+) -> tuple[dict[str, LoopFunction], dict[str, frozenset[str]]]:
+    """The kernels that a module calls on a device, by name, and the parameters of each that hold
+    constants, as shaders declare them.
+    """
+    kernels: dict[str, LoopFunction] = {}
+    constants: dict[str, frozenset[str]] = {}
+    for node in (node for function in module.functions.values() for node in function.nodes):
+        if node.op == "call_kernel" and node.attributes["device"] == device:
+            name = node.attributes["kernel"]
+            kernels[name] = module.kernels[name]
+            if device == WEBGPU.device:
+                constants[name] = frozenset(node.attributes["constants"])
+    return kernels, constants
 
 
 def _show(watch: Watcher, title: str, module: Module) -> Module:

@@ -35,6 +35,7 @@ from webmlc.cli.options import (
     ConstantInputs,
     Context,
     Dimensions,
+    Jobs,
     Model,
     NoCache,
     PageInputs,
@@ -47,6 +48,7 @@ from webmlc.cli.options import (
     Tuned,
     constants_of,
     dimensions,
+    processors,
 )
 from webmlc.cli.quantise import measured_loss
 from webmlc.cli.report import report
@@ -148,6 +150,7 @@ def build(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that no build of webmlc wrote.")
     ] = False,
+    jobs: Jobs = 0,
     no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> None:
@@ -194,6 +197,7 @@ def build(
                 force=force,
                 choose=choose,
                 on_stage=advance,
+                jobs=jobs or processors(),
                 cache=not no_cache,
                 **options,  # type: ignore[arg-type]
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from webmlc.cli.console import StageProgress, console, errors, escape
-from webmlc.cli.options import Device, DeviceChoice, Threads
+from webmlc.cli.options import Device, DeviceChoice, Threads, processors
 from webmlc.core.errors import InputError, UserError
 from webmlc.package.manifest import MANIFEST
 from webmlc.version import VERSION
@@ -202,5 +202,6 @@ def _package_of(model: Path, device: str) -> Path:
     if not (folder / MANIFEST).is_file():
         cache.mkdir(parents=True, exist_ok=True)
         with StageProgress(f"Building {model.name}", quiet=False) as advance:
-            build(model, folder, device, on_stage=advance)  # type: ignore[arg-type]
+            jobs = processors()
+            build(model, folder, device, on_stage=advance, jobs=jobs)  # type: ignore[arg-type]
     return folder

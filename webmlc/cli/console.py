@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,8 @@ from webmlc.core.stages import Stage
 
 console = Console()
 errors = Console(stderr=True)
+REFRESH = 0.1
+"""The least time between two states of a progress line, in seconds: the default of `rich`."""
 
 
 class StageProgress:
@@ -27,9 +30,11 @@ class StageProgress:
             TimeElapsedColumn(),
             console=errors,
             transient=True,
+            auto_refresh=False,  # needs a thread, and a process with threads cannot fork
             disable=quiet or not errors.is_terminal,
         )
         self.task = self.progress.add_task(title, total=None, stage="")
+        self.next_refresh = 0.0
 
     def __enter__(self) -> StageProgress:
         self.progress.start()
@@ -40,6 +45,9 @@ class StageProgress:
 
     def __call__(self, stage: Stage) -> None:
         self.progress.update(self.task, stage=f"{stage.title} {stage.kernel or ''}")
+        if time.monotonic() > self.next_refresh:
+            self.next_refresh = time.monotonic() + REFRESH
+            self.progress.refresh()
 
 
 def escape(text: str) -> str:

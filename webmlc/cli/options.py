@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,6 +86,14 @@ NoCache = Annotated[
         help="Compile everything again, and keep nothing for later builds (webmlc cache).",
     ),
 ]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Processes that compile kernels. 0 means as many as there are processors. A small "
+        "model needs one only.",
+    ),
+]
 Dimensions = Annotated[
     list[str],
     typer.Option(
@@ -145,6 +154,13 @@ BuildPlatform = Annotated[
         show_default="this machine",
     ),
 ]
+
+
+def processors() -> int:
+    """The number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def dimensions(texts: list[str]) -> dict[str, int]:

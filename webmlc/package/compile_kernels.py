@@ -2,13 +2,15 @@
 
 In: naive kernels. Out: their code, which `join_functions` or `join_shaders` joins to a module.
 
-    compiler = KernelCompiler(choose, watch, cache=user_cache())
-    compiled = compiler.compile(kernels, machine, "relaxed")
+    with KernelCompiler(choose, watch, cache=user_cache(), jobs=2) as compiler:
+        compiler.start(kernels, "wasm")            # other processes compile from here on
+        compiled = compiler.compile(kernels, machine, "relaxed")
     join_functions(compiled.codes, steps, compiled.alternatives)
     compiler.tuned, compiler.machines              # for the manifest
 
 Equal kernels are compiled once, whatever their names. With a cache, this holds for all builds: see
-`kernel_code`. Where somebody chooses the schedules, the cache takes no part.
+`kernel_code`. Where somebody chooses the schedules, all kernels are compiled in this process, and
+the cache takes no part.
 
 Where two classes of machines want different schedules of a kernel, both are compiled. The one for
 a class is a kernel of its own, `matmul_on_machine_1`.
@@ -31,6 +33,7 @@ from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.loops.name_dimensions import NamedDimensions, name_dimensions
 from webmlc.loops.verify import verify
 from webmlc.package.kernel_code import Code, Task, form_of, from_bytes, print_code, to_bytes
+from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import TunedKernel
 from webmlc.schedule.rules import (
     Alternative,
@@ -82,16 +85,48 @@ class KernelCompiler:
     """Compiles kernels. `tuned` are those whose schedules are not the default ones, and `machines`
     the classes that have schedules of their own, in the order of their numbers.
 
-    The watcher receives the stages of each kernel. With a cache, it receives the code of a kernel
-    only.
+    The watcher receives the stages of each kernel. With a cache or several `jobs`, it receives the
+    code of a kernel only.
     """
 
     choose: Chooser
     watch: Watcher
     cache: DiskCache | None = None
+    jobs: int = 1
     tuned: list[TunedKernel] = field(default_factory=list)
     machines: list[MachineClass] = field(default_factory=list)
     codes: dict[str, Code] = field(default_factory=dict)
+    pool: KernelPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = KernelPool(self.jobs, _code_bytes)
+
+    def __enter__(self) -> KernelCompiler:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.__exit__(*error)
+
+    @property
+    def shows_stages(self) -> bool:
+        """True where the watcher receives the stages of each kernel."""
+        return self.cache is None and self.jobs == 1 and self.watch is not ignore
+
+    def start(
+        self,
+        kernels: Mapping[str, LoopFunction],
+        variants: Mapping[str, Machine],
+        constants: Mapping[str, frozenset[str]] | None = None,
+    ) -> None:
+        """Let other processes compile kernels for the machines of some variants."""
+        if self.choose is not default_schedule or self.jobs == 1:
+            return
+        tasks: dict[str, Task] = {}
+        for variant, machine in variants.items():
+            for task in _tasks(kernels, machine, variant, constants).values():
+                if task.key not in tasks and not self._is_cached(task.key):
+                    tasks[task.key] = task
+        self.pool.start(tasks)
 
     def compile(
         self,
@@ -103,12 +138,7 @@ class KernelCompiler:
         """Compile every kernel for a variant's machine. `title` names the variant. `constants` are
         the parameters of each kernel that hold constants, which concern shaders only.
         """
-        read_only = constants or {}
-        form = form_of(title)
-        tasks = {
-            name: Task(kernel, machine_of(kernel, variant), form, read_only.get(name, frozenset()))
-            for name, kernel in kernels.items()
-        }
+        tasks = _tasks(kernels, variant, title, constants)
         if self.choose is not default_schedule:
             return self._compile_chosen(tasks, title)
         codes = {name: self._code(task, title) for name, task in tasks.items()}
@@ -118,24 +148,25 @@ class KernelCompiler:
     def _code(self, task: Task, title: str) -> Code:
         """The code of a kernel with its default schedule."""
         key = task.key
-        if self.cache is None and self.watch is not ignore:
+        if self.shows_stages:
             self.codes[key] = print_code(self._lowered(task, title, self.watch), task)
-        elif key not in self.codes:
-            self.codes[key] = self._cached_code(key, task, title)
+        elif not self._is_cached(key):
+            data = self.pool.take(key) or to_bytes(print_code(self._lowered(task, title), task))
+            self.codes[key] = from_bytes(data)
+            if self.cache is not None:
+                self.cache.put(key, data)
         code = replace(self.codes[key], origin=task.kernel.origin)
-        if self.cache is not None:
+        if not self.shows_stages:
             self.watch(Stage(f"{title}: code", partial(str, code.text), task.kernel.name))
         return code
 
-    def _cached_code(self, key: str, task: Task, title: str) -> Code:
-        """The code of a kernel from the cache, or compiled now."""
-        data = None if self.cache is None else self.cache.get(key)
-        if data is not None:
-            return from_bytes(data)
-        code = print_code(self._lowered(task, title), task)
-        if self.cache is not None:
-            self.cache.put(key, to_bytes(code))
-        return code
+    def _is_cached(self, key: str) -> bool:
+        """True if the code of a kernel is here, or in the cache."""
+        if key not in self.codes and self.cache is not None:
+            data = self.cache.get(key)
+            if data is not None:
+                self.codes[key] = from_bytes(data)
+        return key in self.codes
 
     def _lowered(self, task: Task, title: str, watch: Watcher = ignore) -> LoopFunction:
         """Lower a kernel with its default schedule."""
@@ -183,6 +214,27 @@ class KernelCompiler:
         if machine not in self.machines:
             self.machines.append(machine)
         return 1 + self.machines.index(machine)
+
+
+def _tasks(
+    kernels: Mapping[str, LoopFunction],
+    machine: Machine,
+    variant: str,
+    constants: Mapping[str, frozenset[str]] | None,
+) -> dict[str, Task]:
+    """What to compile of each kernel for a variant."""
+    read_only = constants or {}
+    form = form_of(variant)
+    return {
+        name: Task(kernel, machine_of(kernel, machine), form, read_only.get(name, frozenset()))
+        for name, kernel in kernels.items()
+    }
+
+
+def _code_bytes(task: Task) -> bytes:
+    """Compile a kernel with its default schedule, in another process."""
+    compiler = KernelCompiler(default_schedule, ignore)
+    return to_bytes(print_code(compiler._lowered(task, task.form), task))
 
 
 def _lower(

@@ -1,0 +1,98 @@
+"""Compile kernels in other processes.
+
+In: tasks (`kernel_code.Task`), and a function that compiles one. Out: the code of each, as bytes.
+
+    with KernelPool(jobs=2, compile_task=code_bytes) as pool:
+        pool.start({"a key": task})            # returns at once
+        pool.take("a key")                     # None: compile it here
+
+On Linux, processes are forked where this process has no other thread, as a fork copies the locks
+that other threads hold. Elsewhere each starts anew and imports webmlc, which takes longer.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+from webmlc.core.garbage import THRESHOLDS
+from webmlc.loops.content import content
+from webmlc.package.kernel_code import Task
+
+FEWEST: Mapping[str, int] = {"fork": 12, "spawn": 100}
+"""The fewest kernels that other processes compile, by how these start.
+
+Derived: a kernel takes about 0.1 s, a forked process starts in 0.02 s, and a spawned one imports
+webmlc first, which takes 1 s.
+"""
+
+
+@dataclass(slots=True)
+class KernelPool:
+    """At most `jobs` processes, which end with the pool. With one job, there are none."""
+
+    jobs: int
+    compile_task: Callable[[Task], bytes]
+    pending: dict[str, Future[bytes]] = field(default_factory=dict)
+    executor: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> KernelPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.executor is not None:
+            self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def start(self, tasks: Mapping[str, Task]) -> None:
+        """Begin to compile kernels, those that take long first. Few kernels are left to this
+        process.
+        """
+        if self.executor is None:
+            method = start_method()
+            if self.jobs < 2 or len(tasks) < FEWEST[method]:
+                return
+            context = multiprocessing.get_context(method)
+            self.executor = ProcessPoolExecutor(self.jobs, context, _begin)
+        sizes = {key: len(content(task.kernel)) for key, task in tasks.items()}
+        for key in sorted(tasks, key=lambda key: (-sizes[key], key)):
+            if key not in self.pending:
+                self.pending[key] = self.executor.submit(self.compile_task, tasks[key])
+
+    def take(self, key: str) -> bytes | None:
+        """Wait for the code of a kernel. It is `None` if no process compiles the kernel, or if it
+        failed: whoever compiles the kernel in this process sees the same error.
+        """
+        future = self.pending.pop(key, None)
+        if future is None or future.exception() is not None:
+            return None
+        return future.result()
+
+
+def start_method() -> Literal["fork", "spawn"]:
+    """How other processes start."""
+    is_alone = threading.active_count() == 1
+    return "fork" if sys.platform == "linux" and is_alone else "spawn"
+
+
+def _begin() -> None:
+    """Prepare a process: it leaves Ctrl-C to that of the build, and ends with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # what the build made before the fork stays
+    gc.set_threshold(*THRESHOLDS)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when that of the build has ended, however it did."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
