@@ -4,8 +4,8 @@ In: the arguments of `compile.build`. Out: the package. A build is a function of
 model, of its other arguments and of the compiler, so these are the key of its package in the cache
 (`core.disk_cache`).
 
-`restore` is for the command line: it imports little, for to import the compiler takes as long as to
-write a package again.
+`restore` is for the command line: it imports neither the compiler nor numpy, because that takes
+longer than to write a package again.
 
 Packages are not kept of models in memory or of other frameworks, with typed inputs and outputs,
 which read files of their own, or with schedules that somebody chooses.
@@ -19,15 +19,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from webmlc.core.disk_cache import DiskCache, compiler_key, user_cache
 from webmlc.core.errors import ModelWarning
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.package.kept_package import KeptPackages, file_hash
-from webmlc.package.manifest import Manifest
+
+if TYPE_CHECKING:
+    from webmlc.package.manifest import Manifest
 
 
 def usable_cache() -> DiskCache | None:
@@ -35,14 +35,17 @@ def usable_cache() -> DiskCache | None:
     return None if dump_folder() or verify_level() > 1 else user_cache()
 
 
-def restore(model: Path, out: Path, options: Mapping[str, Any], *, force: bool = False) -> bool:
+def restore(
+    model: Path, out: Path, options: Mapping[str, Any], *, force: bool = False
+) -> dict[str, Any] | None:
     """Write the package of an earlier build of the model in a file with the same options, which are
-    arguments of `compile.build`. Returns False if there is none.
+    arguments of `compile.build`. Returns its report (`host.report`), or `None` if there is no such
+    package.
     """
     cache = usable_cache()
     if cache is None or not model.is_file():
-        return False
-    return CachedBuild(cache, model, options).restore(out, force) is not None
+        return None
+    return CachedBuild(cache, model, options).restore(out, force)
 
 
 @dataclass(slots=True)
@@ -62,9 +65,11 @@ class CachedBuild:
             digest.update(f"\n{name} ".encode() + _bytes(value))
         self.key = digest.hexdigest()
 
-    def restore(self, out: Path, force: bool) -> Manifest | None:
-        """Write the package of an earlier build; `None` if there is none."""
-        return KeptPackages(self.cache).restore(self.key, out, self.model.parent, force=force)
+    def restore(self, out: Path, force: bool) -> dict[str, Any] | None:
+        """Write the package of an earlier build, and return its report; `None` if there is none."""
+        packages = KeptPackages(self.cache)
+        report = packages.restore(self.key, out, self.model.parent, force=force)
+        return None if report is None else report | {"folder": str(out)}
 
     @contextmanager
     def warnings_noted(self) -> Iterator[None]:
@@ -81,11 +86,13 @@ class CachedBuild:
     def keep(self, out: Path, manifest: Manifest) -> None:
         """Keep the package in `out`, and remove what was not used for long."""
         from webmlc.frontend.external_data import external_files
+        from webmlc.host.report import package_report
 
         data = self.model.read_bytes()
         read = [] if data.startswith(b"GGUF") else external_files(data)
         folder = self.model.parent
-        KeptPackages(self.cache).keep(self.key, out, manifest, folder, read, self.texts)
+        report = package_report(out)
+        KeptPackages(self.cache).keep(self.key, out, manifest, folder, read, self.texts, report)
         self.cache.evict()
 
 
@@ -99,5 +106,7 @@ def _bytes(value: Any) -> bytes:
             return file_hash(value).encode()
         case str() | int() | None:
             return repr(value).encode()
+    import numpy as np
+
     array = np.asarray(value)
     return f"{array.dtype} {array.shape} ".encode() + array.tobytes()

@@ -54,6 +54,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.manifest import Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
+from webmlc.package.read_manifest import read_manifest
 from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.rules import Chooser, default_schedule, machine_of
 from webmlc.target.kernel_work import Kernel
@@ -170,11 +171,11 @@ def build(
     if disk is None or inputs or outputs or path is None or not path.is_file():
         return write_package(Path(out), compile_source(), force=force)
     cached_build = CachedBuild(disk, path, options)
-    manifest = cached_build.restore(Path(out), force)
-    if manifest is None:
-        with cached_build.warnings_noted():
-            manifest = write_package(Path(out), compile_source(), force=force)
-        cached_build.keep(Path(out), manifest)
+    if cached_build.restore(Path(out), force) is not None:
+        return read_manifest(Path(out))
+    with cached_build.warnings_noted():
+        manifest = write_package(Path(out), compile_source(), force=force)
+    cached_build.keep(Path(out), manifest)
     return manifest
 
 

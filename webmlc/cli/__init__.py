@@ -156,7 +156,6 @@ def build(
 ) -> None:
     """Compile a model into a package that any browser runs."""
     from webmlc.cached_build import restore
-    from webmlc.host.report import package_report
 
     sizes = dimensions(dim)
     if quantise is None and (inputs or sizes):
@@ -182,9 +181,11 @@ def build(
         "algorithms": {},
     }
     always_compiles = no_cache or tuned or platform or page_input or page_output
-    if always_compiles or not restore(model, folder, options, force=force):
+    report = None if always_compiles else restore(model, folder, options, force=force)
+    if report is None:
         from webmlc.compile import build as build_package
         from webmlc.graph.typed.options import read_texts
+        from webmlc.host.report import package_report
 
         with ExitStack() as stack:
             choose, options["algorithms"] = chooser(stack, tuned, platform)
@@ -201,7 +202,7 @@ def build(
                 cache=not no_cache,
                 **options,  # type: ignore[arg-type]
             )
-    report = package_report(folder)
+        report = package_report(folder)
     if single_file:
         report |= write_script(folder, out, force=force)
     if quantise is not None:

@@ -16,7 +16,7 @@ import typer
 from webmlc.cli.console import StageProgress, console, errors, escape
 from webmlc.cli.options import Device, DeviceChoice, Threads, processors
 from webmlc.core.errors import InputError, UserError
-from webmlc.package.manifest import MANIFEST
+from webmlc.package.file_names import MANIFEST
 from webmlc.version import VERSION
 
 if TYPE_CHECKING:

@@ -1,17 +1,19 @@
 """Keep packages in the cache of builds, and write them again for an unchanged model.
 
 In: the key of a build, which is a hash of the model, of all options and of the compiler. Out: the
-package in its folder, as the build wrote it.
+package in its folder, as the build wrote it, and what a report says of it.
 
     packages = KeptPackages(user_cache())
-    manifest = packages.restore(key, Path("build/model"), model.parent)
-    if manifest is None:
+    report = packages.restore(key, Path("build/model"), model.parent)
+    if report is None:
         manifest = write_package(...)
-        packages.keep(key, Path("build/model"), external_files)
+        packages.keep(key, Path("build/model"), manifest, ...)
 
 An entry lists the files of the package by their hashes; each file is an entry, too. Packages with
 equal files, such as the weights of two builds for different targets, share them. Beside it stand
 the files that the model refers to, whose bytes the key does not cover: they must be the same still.
+
+To write a package again imports neither the manifest nor numpy, which would take longer.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webmlc.core.disk_cache import LARGEST, DiskCache
 from webmlc.core.errors import ModelWarning
-from webmlc.package.manifest import MANIFEST, Manifest
-from webmlc.package.manifest_from_json import from_json
+from webmlc.package.file_names import MANIFEST
 from webmlc.package.replace_package import replaced_package
+
+if TYPE_CHECKING:
+    from webmlc.package.manifest import Manifest
 
 
 class _MissingError(Exception):
@@ -41,9 +45,11 @@ class KeptPackages:
 
     cache: DiskCache
 
-    def restore(self, key: str, out: Path, folder: Path, *, force: bool = False) -> Manifest | None:
-        """Write the package of a build to `out`, and repeat its warnings. `folder` is that of the
-        model. Returns `None` if there is no such package.
+    def restore(
+        self, key: str, out: Path, folder: Path, *, force: bool = False
+    ) -> dict[str, Any] | None:
+        """Write the package of a build to `out`, repeat its warnings, and return its report.
+        `folder` is that of the model. Returns `None` if there is no such package.
 
         Raises `PackageError` as `write_package` does.
         """
@@ -59,12 +65,12 @@ class KeptPackages:
                     if data is None:
                         raise _MissingError
                     (staging / path).write_bytes(data)
-                manifest = from_json((staging / MANIFEST).read_text("utf-8"))
         except _MissingError:
             return None
         for text in record["warnings"]:
             warnings.warn(text, ModelWarning, stacklevel=3)
-        return manifest
+        report: dict[str, Any] = record["report"]
+        return report
 
     def keep(
         self,
@@ -74,9 +80,10 @@ class KeptPackages:
         folder: Path,
         read: Iterable[str],
         texts: Sequence[str],
+        report: Mapping[str, Any],
     ) -> None:
-        """Keep the package in `out`, the files that its model in `folder` refers to, and its
-        warnings.
+        """Keep the package in `out`, the files that its model in `folder` refers to, its warnings,
+        and its report.
         """
         if sum(file.bytes for file in manifest.files.values()) > LARGEST:
             return
@@ -87,7 +94,7 @@ class KeptPackages:
         for path, digest in files.items():
             self.cache.put(digest, contents[path])
         hashes = {path: file_hash(folder / path) for path in read}
-        record = {"files": files, "read": hashes, "warnings": list(texts)}
+        record = {"files": files, "read": hashes, "warnings": list(texts), "report": report}
         self.cache.put(key, json.dumps(record).encode())
 
     def _record(self, key: str) -> dict[str, Any] | None:

@@ -17,14 +17,12 @@ from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Check, Requirement
+from webmlc.package.file_names import FORMAT as FORMAT
+from webmlc.package.file_names import MANIFEST as MANIFEST
 from webmlc.schedule.tuning import Tuning
 
-FORMAT = "webmlc"
-"""The value of the manifest's key `format`, which marks a folder as a package of webmlc."""
 VERSION = 7
 """The version of the package format. It increases with every incompatible change."""
-MANIFEST = "manifest.json"
-"""The name of the manifest file in a package."""
 TOKENIZER = "tokenizer.deflate"
 """The tokeniser of a language model, in the form of `tokenizer_file.py`."""
 GENERATION_CONFIG = "generation_config.json"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from webmlc.core.errors import PackageError
-from webmlc.package.manifest import FORMAT, MANIFEST
+from webmlc.package.file_names import FORMAT, MANIFEST
 
 STAGING = ".webmlc-build"
 """The folder, inside that of the package, into which a running build writes."""
