@@ -223,7 +223,7 @@ def test_an_error_of_another_process_is_the_same_error(
 
 
 WAITING = """
-import os, sys, time
+import os, signal, sys, time
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package import kernel_pool
 from webmlc.package.kernel_code import Task
@@ -235,6 +235,7 @@ def wait(task):
     time.sleep(0 if sys.argv[1] == "SIGINT" else 60)
     return b""
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 kernel_pool.FEWEST = {"fork": 1, "spawn": 1}
 function = parse_function(sys.argv[2])
 with KernelPool(2, wait) as pool:
@@ -254,8 +255,11 @@ def test_no_process_outlives_its_build(name: str) -> None:
         assert parent.stdout
         assert int(parent.stdout.readline()) != parent.pid
         parent.send_signal(getattr(signal, name))
-        # It returns once no process is left that could write.
-        _, errors = parent.communicate(timeout=30)
+        try:
+            # It returns once no process is left that could write.
+            _, errors = parent.communicate(timeout=60)
+        finally:
+            parent.kill()
     assert ("KeyboardInterrupt" in errors) == (name == "SIGINT")
     assert parent.returncode == -getattr(signal, name)
 

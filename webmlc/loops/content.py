@@ -12,7 +12,7 @@ that share nodes in different ways give the same bytes.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -94,17 +94,29 @@ def _names_of_class(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.init)
 
 
-@lru_cache(maxsize=1024)
 def kernel_key(purpose: str, function: LoopFunction, machine: Machine, *others: str) -> str:
     """The key of a result for a kernel on a machine in the cache of builds (`core.disk_cache`).
 
-    `purpose` names the result, and `others` is all else that decides it. Cached: each variant of a
-    package asks for the same kernels.
+    `purpose` names the result, and `others` is all else that decides it.
     """
-    fields_ = [(name, _ordered(getattr(machine, name))) for name in _field_names(machine)]
-    digest = hashlib.sha256(repr((purpose, compiler_key(), fields_, others)).encode())
-    digest.update(content(function))
-    return digest.hexdigest()
+    numbers = [(name, _ordered(getattr(machine, name))) for name in _field_names(machine)]
+    parts = purpose, compiler_key(), numbers, others, content_digest(function).sha256
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDigest:
+    """The number of bytes of a function's content, and their hash."""
+
+    size: int
+    sha256: str
+
+
+@lru_cache(maxsize=1024)
+def content_digest(function: LoopFunction) -> ContentDigest:
+    """Cached: each variant of a package asks for the same kernels."""
+    data = content(function)
+    return ContentDigest(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _ordered(value: Any) -> Any:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from webmlc.core.garbage import THRESHOLDS
-from webmlc.loops.content import content
+from webmlc.loops.content import content_digest
 from webmlc.package.kernel_code import Task
 
 FEWEST: Mapping[str, int] = {"fork": 12, "spawn": 100}
@@ -61,7 +61,7 @@ class KernelPool:
                 return
             context = multiprocessing.get_context(method)
             self.executor = ProcessPoolExecutor(self.jobs, context, _begin)
-        sizes = {key: len(content(task.kernel)) for key, task in tasks.items()}
+        sizes = {key: content_digest(task.kernel).size for key, task in tasks.items()}
         for key in sorted(tasks, key=lambda key: (-sizes[key], key)):
             if key not in self.pending:
                 self.pending[key] = self.executor.submit(self.compile_task, tasks[key])
