@@ -15,6 +15,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
+# The tests start many processes. Without bytecode, each compiles all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-chat demos test test-onnx test-browsers test-doors lint types npm docs bench gpu clean
 
