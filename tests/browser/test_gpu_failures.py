@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.browser.pages import Page, open_pages
+from tests.browser.pages import Page, PageReport, open_pages
 from tests.packages import WGSL, W, mixed, parts, scaled
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
@@ -27,7 +27,7 @@ from webmlc.package.write import write_package
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 
-LOAD = """async ({ url, device, fault }) => {
+LOAD = """async ({ url, devices: names, fault }) => {
   const answer = (name, value) =>
     Object.defineProperty(GPUAdapter.prototype, name, { get: () => value });
   answer("info", { architecture: "", description: "" });
@@ -62,9 +62,9 @@ LOAD = """async ({ url, device, fault }) => {
   };
   faults[fault]();
   const { load, WebmlcError } = await import(`${url}/webmlc.js`);
-  let last;
-  const onProgress = (progress) => (last = progress);
-  try {
+  const run = async (device) => {
+    let last;
+    const onProgress = (progress) => (last = progress);
     const model = await load(url, { device, threads: 2, onProgress });
     const data = new Float32Array([1, 2, 3, 4]);
     const { y } = await model.run({ x: { dtype: "float32", shape: [1, 4], data } });
@@ -72,9 +72,14 @@ LOAD = """async ({ url, device, fault }) => {
     model.dispose();
     const { download } = resources;
     return { chosen, deviceReason, variant, y: Array.from(y.data), last, download };
-  } catch (error) {
-    return { name: error.name, typed: error instanceof WebmlcError, message: error.message };
+  };
+  const results = {};
+  for (const name of names) {
+    results[name] = await run(name).catch((error) => {
+      return { name: error.name, typed: error instanceof WebmlcError, message: error.message };
+    });
   }
+  return results;
 }"""
 
 
@@ -195,32 +200,38 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def load_page(name: str, device: str, fault: str) -> Page:
-    return Page("/", LOAD, arg={"url": f"/{name}", "device": device, "fault": fault})
+def load_page(name: str, *devices: str, fault: str) -> Page:
+    return Page("/", LOAD, arg={"url": f"/{name}", "devices": devices, "fault": fault})
 
 
-def test_auto_uses_the_cpu_if_the_gpu_fails(site: Path) -> None:
-    pages = [load_page(name, "auto", case.fault) for name, case in CASES.items()]
-    for (name, case), report in zip(CASES.items(), open_pages({"/": site}, *pages), strict=True):
-        value = report.value
-        assert value.get("chosen") == "wasm", (name, value)
-        for part in case.parts:
-            assert part in value["deviceReason"], (name, value)
-        np.testing.assert_allclose(value["y"], np.maximum(np.array([1, 2, 3, 4]) * W, 0))
-        assert value["last"] == {"loaded": value["download"], "total": value["download"]}, name
-        assert value["variant"] == "relaxed"
-        assert report.errors == [], name
+@pytest.fixture(scope="module")
+def reports(site: Path) -> dict[str, PageReport]:
+    """A page for each case, which loads its package for any device and then for the GPU."""
+    pages = [load_page(name, "auto", "webgpu", fault=case.fault) for name, case in CASES.items()]
+    return dict(zip(CASES, open_pages({"/": site}, *pages), strict=True))
 
 
-def test_webgpu_throws_an_error_that_names_the_cause(site: Path) -> None:
-    pages = [load_page(name, "webgpu", case.fault) for name, case in CASES.items()]
-    for (name, case), report in zip(CASES.items(), open_pages({"/": site}, *pages), strict=True):
-        value = report.value
-        assert value.get("name") == case.error, (name, value)
-        assert value["typed"], name
-        for part in case.parts:
-            assert part in value["message"], (name, value)
-        assert report.errors == [], name
+@pytest.mark.parametrize("name", CASES)
+def test_auto_uses_the_cpu_if_the_gpu_fails(reports: dict[str, PageReport], name: str) -> None:
+    value = reports[name].value["auto"]
+    assert value.get("chosen") == "wasm", value
+    for part in CASES[name].parts:
+        assert part in value["deviceReason"]
+    np.testing.assert_allclose(value["y"], np.maximum(np.array([1, 2, 3, 4]) * W, 0))
+    assert value["last"] == {"loaded": value["download"], "total": value["download"]}
+    assert value["variant"] == "relaxed"
+    assert reports[name].errors == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_webgpu_throws_an_error_that_names_the_cause(
+    reports: dict[str, PageReport], name: str
+) -> None:
+    value = reports[name].value["webgpu"]
+    assert value.get("name") == CASES[name].error, value
+    assert value["typed"]
+    for part in CASES[name].parts:
+        assert part in value["message"]
 
 
 SLOW = """async (slice) => {
@@ -278,9 +289,9 @@ def test_a_failure_of_the_gpu_stops_its_download(tmp_path: Path) -> None:
 
 
 def test_auto_uses_a_gpu_that_works(site: Path) -> None:
-    (report,) = open_pages({"/": site}, load_page("scaled", "auto", "none"))
-    assert report.value["chosen"] == "webgpu"
-    assert report.value["deviceReason"] == "the GPU adapter is hardware"
+    (report,) = open_pages({"/": site}, load_page("scaled", "auto", fault="none"))
+    assert report.value["auto"]["chosen"] == "webgpu"
+    assert report.value["auto"]["deviceReason"] == "the GPU adapter is hardware"
 
 
 MEASURED = """async () => {
