@@ -150,6 +150,7 @@ class Expr:
 
 _SET_LANES = vars(Expr)["lanes"].__set__
 """Sets the slot of a frozen node. Faster than `object.__setattr__`, which looks the slot up."""
+_SET_TWIN = vars(Expr)["_twin"].__set__
 _HASH = attrgetter("_hash")
 
 
@@ -172,30 +173,37 @@ def _same(a: Expr, b: Expr) -> bool:
     compared: dict[tuple[int, int], tuple[Expr, Expr]] = {}
     while pending:
         x, y = pending.pop()
-        if x is y:
-            continue
         if isinstance(x, Expr):
             if type(x) is not type(y) or x._hash != y._hash:
                 return False
-            if (id(x), id(y)) not in compared and _twin(x) is not _twin(y):
-                compared[id(x), id(y)] = x, y
-                pending.append((x._key(), y._key()))
+            if (id(x), id(y)) in compared or _twin(x) is _twin(y):
+                continue
+            compared[id(x), id(y)] = x, y
+            parts, others = x._key(), y._key()
         elif isinstance(x, tuple) and isinstance(y, tuple):
-            if len(x) != len(y):
+            parts, others = x, y
+            if len(parts) != len(others):
                 return False
-            pending.extend(zip(x, y, strict=True))
         elif x != y:
             return False
+        else:
+            continue
+        pending += [pair for pair in zip(parts, others, strict=True) if pair[0] is not pair[1]]
     for x, y in compared.values():
-        object.__setattr__(_twin(y), "_twin", _twin(x))
+        twin, other = _twin(x), _twin(y)
+        if twin is not other:
+            _SET_TWIN(other, twin)
     return True
 
 
 def _twin(expr: Expr) -> Expr:
     """Find the representative of the expressions known to equal `expr`, and halve the path."""
-    twin = getattr(expr, "_twin", expr)
-    while (following := getattr(twin, "_twin", twin)) is not twin:
-        object.__setattr__(expr, "_twin", following)
+    twin: Expr | None = getattr(expr, "_twin", None)
+    if twin is None:
+        return expr
+    following: Expr | None
+    while (following := getattr(twin, "_twin", None)) is not None:
+        _SET_TWIN(expr, following)
         expr, twin = twin, following
     return twin
 
@@ -221,7 +229,9 @@ class Const(Expr):
         self._seal()
 
     def _key(self) -> tuple[object, ...]:
-        return (repr(self.value), self.dtype)  # repr distinguishes 0.0 from -0.0, and equates NaNs
+        if isinstance(self.value, float):  # its text distinguishes 0.0 from -0.0, and equates NaNs
+            return (repr(self.value), self.dtype)
+        return (self.value, self.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

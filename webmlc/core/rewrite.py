@@ -52,11 +52,13 @@ def bottom_up(
 
         @wraps(function)
         def lookup(root: Expr) -> T:
-            if root not in results:
-                if len(results) > CACHED:
-                    results.clear()
-                for node in postorder(root, operands, results):
-                    results[node] = function(node)
+            result = results.get(root)
+            if result is not None:
+                return result
+            if len(results) > CACHED:
+                results.clear()
+            for node in postorder(root, operands, results):
+                results[node] = function(node)
             return results[root]
 
         return lookup
@@ -71,15 +73,15 @@ def postorder(
     stack = [root]
     while stack:
         node = stack[-1]
-        waiting = (
-            [] if node in results else [child for child in operands(node) if child not in results]
-        )
+        if node in results:
+            stack.pop()
+            continue
+        waiting = [child for child in operands(node) if child not in results]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
-        if node not in results:
-            yield node
+        yield node
 
 
 @bottom_up()
