@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import zip_longest
+from operator import is_
 from typing import Literal
 
 from webmlc.core.combination import Combination
@@ -318,29 +320,39 @@ def _with_children(stmt: Stmt, children: Sequence[Stmt]) -> Stmt:
 def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
     """Apply `transform` to every whole expression of `root`.
 
-    These are the indices, values, extents, bindings and conditions.
+    These are the indices, values, extents, bindings and conditions. A statement whose expressions
+    `transform` returns as they are stays the same object.
     """
 
     def rule(stmt: Stmt) -> Stmt | None:
+        old = expressions(stmt)
+        new = tuple([transform(expr) for expr in old])
+        if all(map(is_, new, old)):
+            return None
         match stmt:
-            case Store(buffer=buffer, indices=indices, value=value):
-                return Store(buffer, tuple(transform(i) for i in indices), transform(value))
-            case For(extent=extent):
-                return replace(stmt, extent=transform(extent))
-            case If(condition=condition):
-                return replace(stmt, condition=transform(condition))
-            case Let(value=value):
-                return replace(stmt, value=transform(value))
-            case Block(axes=axes, bindings=bindings, predicate=predicate):
+            case Store(buffer=buffer):
+                return Store(buffer, new[:-1], new[-1])
+            case For():
+                return replace(stmt, extent=new[0])
+            case If():
+                return replace(stmt, condition=new[0])
+            case Let():
+                return replace(stmt, value=new[0])
+            case Block(axes=axes):
+                count = len(axes)
                 return replace(
                     stmt,
-                    axes=tuple(replace(a, extent=transform(a.extent)) for a in axes),
-                    bindings=tuple(transform(b) for b in bindings),
-                    predicate=None if predicate is None else transform(predicate),
+                    axes=tuple(map(_with_extent, axes, new)),
+                    bindings=new[count : 2 * count],
+                    predicate=None if stmt.predicate is None else new[-1],
                 )
         return None
 
     return map_statements(root, rule)
+
+
+def _with_extent(axis: Axis, extent: Expr) -> Axis:
+    return axis if extent is axis.extent else replace(axis, extent=extent)
 
 
 def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
@@ -370,7 +382,14 @@ def loads(root: Stmt) -> Iterator[Load]:
     """Yield every load in `root` in any order; equal loads of one expression come once."""
     for stmt in walk_statements(root):
         for expr in expressions(stmt):
-            yield from (node for node in walk(expr) if isinstance(node, Load))
+            if not isinstance(expr, Const | Var):
+                yield from _loads(expr)
+
+
+@lru_cache(maxsize=1 << 16)
+def _loads(root: Expr) -> tuple[Load, ...]:
+    """The loads in one expression. Cached: many passes and rules ask for them."""
+    return tuple(node for node in walk(root) if isinstance(node, Load))
 
 
 def combinations(root: Stmt) -> list[Combination]:
