@@ -10,14 +10,17 @@ A model goes through `webmlc.build` and `webmlc.load` as it is, if they take it.
 specialised when it runs: inputs whose values have to be known at build time (the `scales` of a
 Resize) become constants, and a sequence or an optional becomes one input for each of its tensors.
 `rep.built_in` names these inputs. `prepare(model, device, as_is=True)` never specialises.
+`prepare(model, device, target="both")` builds for both devices: if the next model is the same one
+on the other device, it runs from the same package.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -32,6 +35,9 @@ from webmlc.graph.ir import Array, Module, producers
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
+if TYPE_CHECKING:
+    from webmlc.compile import TargetName
+
 Engine = Literal["numpy", "wasm", "webgpu"]
 ENGINES: dict[str, Engine] = {"CPU": "wasm", "CUDA": "webgpu", "NUMPY": "numpy"}
 
@@ -45,11 +51,17 @@ class WebmlcBackend(Backend):
 
     @classmethod
     def prepare(
-        cls, model: ModelProto, device: str = "CPU", *, as_is: bool = False, **kwargs: Any
+        cls,
+        model: ModelProto,
+        device: str = "CPU",
+        *,
+        as_is: bool = False,
+        target: TargetName | None = None,
+        **kwargs: Any,
     ) -> WebmlcRep:
         """Check the model. Its first run builds it, because that may need values of inputs."""
         super().prepare(model, device, **kwargs)
-        return WebmlcRep(model, ENGINES[device.partition(":")[0]], as_is)
+        return WebmlcRep(model, ENGINES[device.partition(":")[0]], as_is, target)
 
     @classmethod
     def run_model(
@@ -65,8 +77,10 @@ class WebmlcRep(BackendRep):
     that ran on the CPU.
     """
 
-    def __init__(self, model: ModelProto, engine: Engine, as_is: bool) -> None:
-        self.model, self.engine, self.as_is = model, engine, as_is
+    def __init__(
+        self, model: ModelProto, engine: Engine, as_is: bool, target: TargetName | None
+    ) -> None:
+        self.model, self.engine, self.as_is, self.target = model, engine, as_is, target
         self.built_in: tuple[str, ...] = ()
         self.on_cpu: tuple[str, ...] = ()
 
@@ -98,20 +112,28 @@ class WebmlcRep(BackendRep):
         if self.engine == "numpy":
             module = optimised(model)
             return collect(names, evaluate_module(module, feeds), module.main.sequences)
-        from webmlc.compile import build
         from webmlc.host.load import load
 
-        with tempfile.TemporaryDirectory() as folder:
-            build(model, Path(folder), target=self.engine)
-            loaded = load(folder, device=self.engine)
-            try:
-                results = collect(names, loaded.run(dict(feeds)), loaded.sequences)
-            finally:
-                loaded.dispose()
+        folder = package(model.SerializeToString(), self.target or self.engine)
+        loaded = load(folder.name, device=self.engine)
+        try:
+            results = collect(names, loaded.run(dict(feeds)), loaded.sequences)
+        finally:
+            loaded.dispose()
         if self.engine == "webgpu":
             steps = loaded.program.steps
             self.on_cpu = tuple(dict.fromkeys(s.kernel for s in steps if s.device == "wasm"))
         return results
+
+
+@lru_cache(maxsize=1)
+def package(model: bytes, target: TargetName) -> tempfile.TemporaryDirectory[str]:
+    """The package of a serialised model, in a folder that lasts until another model is built."""
+    from webmlc.compile import build
+
+    folder = tempfile.TemporaryDirectory()
+    build(ModelProto.FromString(model), Path(folder.name), target=target)
+    return folder
 
 
 def to_array(value: Any) -> Any:

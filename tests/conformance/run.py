@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx.backend.test.case.node import collect_testcases
@@ -31,6 +31,9 @@ from rich.progress import track
 from tests.conformance.backend import WebmlcBackend, WebmlcRep, to_array
 from tests.conformance.model_cases import GROUPS, load_group
 from webmlc.core.errors import ModelError, UnsupportedError
+
+if TYPE_CHECKING:
+    from webmlc.compile import TargetName
 
 DEVICES = {"wasm": "CPU", "webgpu": "CUDA", "numpy": "NUMPY"}
 FOLDER = Path(__file__).parent
@@ -82,13 +85,22 @@ def all_cases(group: str = "node") -> dict[str, tuple[str, TestCase]]:
     return cases
 
 
-def run_case(name: str, device: str, group: str = "node", *, as_is: bool = False) -> Outcome:
-    """Run one test on a device (`wasm`, `webgpu`, `numpy`); `as_is`: never specialise its model."""
+def run_case(
+    name: str,
+    device: str,
+    group: str = "node",
+    *,
+    as_is: bool = False,
+    target: TargetName | None = None,
+) -> Outcome:
+    """Run one test on a device (`wasm`, `webgpu`, `numpy`). With `as_is`, its model is never
+    specialised. With the target "both", the next run may use the package on the other device.
+    """
     operator, case = all_cases(group)[name]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rep = check(case, device, as_is)
+            rep = check(case, device, as_is, target)
     except (UnsupportedError, ModelError) as error:
         lines = str(error).splitlines()
         return Outcome(name, operator, "unsupported", lines[min(1, len(lines) - 1)].strip())
@@ -98,11 +110,11 @@ def run_case(name: str, device: str, group: str = "node", *, as_is: bool = False
     return Outcome(name, operator, "passed", built_in=rep.built_in, on_cpu=rep.on_cpu)
 
 
-def check(case: TestCase, device: str, as_is: bool) -> WebmlcRep:
+def check(case: TestCase, device: str, as_is: bool, target: TargetName | None = None) -> WebmlcRep:
     """The model after its runs. Raises `AssertionError` if an output differs from the expected
     one.
     """
-    rep = WebmlcBackend.prepare(case.model, DEVICES[device], as_is=as_is)
+    rep = WebmlcBackend.prepare(case.model, DEVICES[device], as_is=as_is, target=target)
     for inputs, expected in case.data_sets:
         actual = rep.run(list(inputs))
         assert len(actual) == len(expected), "the number of outputs"

@@ -8,6 +8,8 @@ A line is a test; in brackets the inputs that its model was specialised on (none
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -30,11 +32,16 @@ WITH_DATA = [(g, n) for g in GROUPS if g != "light" for n in all_cases(g)]
 TEXT = "test_strnorm_model_"
 
 
+def together(*case: str) -> Any:
+    """A parameter whose tests one worker runs: they share a package for both devices."""
+    return pytest.param(*case, marks=pytest.mark.xdist_group(case[-1]))
+
+
 @pytest.mark.parametrize("device", PINNED)
-@pytest.mark.parametrize("name", all_cases())
+@pytest.mark.parametrize("name", [together(name) for name in all_cases()])
 def test_operators(name: str, device: str) -> None:
     """Passes as it is pinned; what is not pinned does not pass."""
-    outcome = run_case(name, device)
+    outcome = run_case(name, device, target="both")
     if name in PINNED[device]:
         assert outcome.state == "passed", outcome.reason
         assert outcome.pin == PINNED[device][name]
@@ -56,11 +63,11 @@ def test_the_lists_are_long_enough_and_true(device: str) -> None:
     assert sum("[" not in pin for pin in pins) >= AS_IS_AT_LEAST
 
 
-@pytest.mark.parametrize("device", ["wasm", "webgpu"])
-@pytest.mark.parametrize(("group", "name"), WITH_DATA)
+@pytest.mark.parametrize("device", PINNED)
+@pytest.mark.parametrize(("group", "name"), [together(*case) for case in WITH_DATA])
 def test_models_with_data(group: str, name: str, device: str) -> None:
     """All 140 of three groups: computed right or, where the input is text, refused."""
-    outcome = run_case(name, device, group)
+    outcome = run_case(name, device, group, target="both")
     if name.startswith(TEXT):
         assert outcome.state == "unsupported" and "it is text" in outcome.reason
     else:
