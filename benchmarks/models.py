@@ -239,8 +239,9 @@ def prepare(model: str, out: Path, target: TargetName, dims: Mapping[str, int]) 
         data["constants"] = write_arrays(folder, "constants", constants)
     (folder / "data.json").write_text(json.dumps(data))
     begin = time.process_time()
-    # Peers take and return the pasts of a decoder, so our package does, too.
-    parts = compile_model(folder / "model.onnx", target, state="off")
+    # Peers take and return the pasts of a decoder, so our package does, too. The browser's GPU is
+    # SwiftShader.
+    parts = compile_model(folder / "model.onnx", target, state="off", adapter="software")
     write_package(folder / "package", parts)
     seconds = time.process_time() - begin
     symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.symbols}

@@ -89,7 +89,7 @@ def walkthrough_model() -> onnx.ModelProto:
 def compile_walkthrough(folder: Path) -> Compilation:
     """Build the model's package into `folder`, and keep every stage."""
     stages = Listing()
-    manifest = build(walkthrough_model(), folder, on_stage=stages)
+    manifest = build(walkthrough_model(), folder, on_stage=stages, cache=False)
     texts = {(stage.title, stage.kernel): stage.text() for stage in stages.stages}
     return Compilation(texts, manifest, (folder / MANIFEST).read_text("utf-8"))
 

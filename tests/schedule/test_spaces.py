@@ -110,6 +110,7 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 8, 12), {}),
     "transpose in tiles": ("transpose", k.transpose((1, 0), 20, 33), {}),
+    "conv in a border": ("slabs", k.bordered(k.convolution(3, 3, 3, 8, 3), 3, 3, 8), {}),
 }
 SOFTWARE_ADAPTERS: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul": ("contraction", k.matmul(13, 20, 6), {}),

@@ -13,11 +13,12 @@ for a GPU, several threads of a workgroup divide the reduction of a tile (`share
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
@@ -65,6 +66,9 @@ from webmlc.schedule.rules.webgpu.share_reduction import Sharing, share_reductio
 from webmlc.schedule.rules.webgpu.stage_panels import is_even, stage_panels
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
+
+IMAGE_ROWS = 32
+"""Rows of an image, at least, for tiles not to reach into the next image (derived: four tiles)."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -149,22 +153,27 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     schedule = Schedule(facts.function)
     nest = _prepare(schedule, facts.fold)
     if parameters.parts > 1:
-        share_reduction(schedule, nest, _sharing(facts, parameters), facts.lanes)
+        sections = split_rows(schedule, nest, parameters.rows)
+        for section in sections:
+            sharing = _sharing(facts, parameters)
+            if len(sections) > 1:
+                sharing = replace(sharing, down=1, rows=_tile_rows(schedule, section, parameters))
+            share_reduction(schedule, section, sharing, facts.lanes)
         return schedule
-    sections = []
+    tiled = []
     for part in split_columns(schedule, nest, parameters.columns):
         for rows in split_rows(schedule, part, parameters.rows):
             left = _unstaged(schedule, rows, facts, parameters)
-            sections += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
-    if not sections:
+            tiled += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
+    if not tiled:
         return schedule
     # The sections share their workgroups: what fits beside the widest fits beside all.
-    across = [_across(schedule, threads, parameters) for _, threads in sections]
+    across = [_across(schedule, threads, parameters) for _, threads in tiled]
     widest = max(across)
     if parameters.stage:
         widest = max(widest, staging_of(facts, parameters).across)
     down = max(1, parameters.workgroup // widest)
-    for (section, threads), width in zip(sections, across, strict=True):
+    for (section, threads), width in zip(tiled, across, strict=True):
         _bind(schedule, section, threads, width, down)
     return schedule
 
@@ -188,9 +197,18 @@ def _unstaged(
 
 
 def _row_length(roles: Contraction) -> int | None:
-    """The rows along the last of several axes of rows; `None` if there is only one."""
+    """The rows along the last of several axes of rows; `None` if one axis alone has the rows."""
     live = [axis.extent for axis in roles.rows if as_int(axis.extent) != 1]
-    return (as_int(live[-1]) or 1) if len(live) > 1 else None
+    live = live[_images(live) :]
+    return as_int(live[-1]) if len(live) > 1 else None
+
+
+def _images(extents: Sequence[Expr]) -> int:
+    """The first axes of rows that count as images of the others: those whose size only a run knows,
+    if the others have rows enough for some tiles.
+    """
+    count = next((n for n, e in enumerate(extents) if as_int(e) is not None), 0)
+    return count if prod(as_int(e) or 1 for e in extents[count:]) >= IMAGE_ROWS else 0
 
 
 def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
@@ -202,6 +220,17 @@ def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
     length = row_count if facts.row_length is None else facts.row_length
     down = divisors(row_count // rows, max(1, min(tiles // across, length // rows)))[-1]
     return Sharing(parts, down, across, rows, columns, parameters.steps, parameters.body)
+
+
+def _tile_rows(schedule: Schedule, section: Section, parameters: Parameters) -> int:
+    """The rows of a tile of a section: all of the few that are left over, or one of them where only
+    a run knows how many there are.
+    """
+    assert section.rows is not None
+    extent = simplify(schedule.extent(section.rows))
+    if as_int(simplify(extent % parameters.rows)) == 0:
+        return parameters.rows
+    return as_int(extent) or 1
 
 
 def _prepare(schedule: Schedule, name: str) -> Section:
@@ -218,6 +247,8 @@ def _prepare(schedule: Schedule, name: str) -> Section:
     batch = loops_along(block, (*roles.batch, *roles.columns[:-1]))
     batch += [loop for loop in rows if as_int(simplify(schedule.extent(loop))) == 1]
     rows = [loop for loop in rows if loop not in batch]
+    images = _images([simplify(schedule.extent(loop)) for loop in rows])
+    batch, rows = [*batch, *rows[:images]], rows[images:]
     if any(as_int(simplify(schedule.extent(loop))) is None for loop in rows[1:]):
         batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide what is disjoint
     schedule.reorder(column, *batch, *rows)

@@ -89,7 +89,8 @@ def multiple_of(extent: Expr) -> int:
 
 def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
     """True if the threads of a workgroup can divide the reduction in these parts: tiles cover the
-    rows and the columns, and the sums of all threads fit into workgroup memory.
+    columns, and the rows where these are several axes, and the sums of all threads fit into
+    workgroup memory.
     """
     if parts == 1:
         return True
@@ -102,8 +103,8 @@ def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int
     if facts.row_length is not None and rows > facts.row_length:
         return False
     sum_bytes = workgroup * rows * columns * SUM_BYTES
-    are_whole = row_count % rows == 0 and column_count % columns == 0
-    return are_whole and sum_bytes <= MAX_WORKGROUP_BYTES
+    has_rows = facts.row_length is None or row_count % rows == 0
+    return has_rows and column_count % columns == 0 and sum_bytes <= MAX_WORKGROUP_BYTES
 
 
 def stages(facts: Facts) -> tuple[int, ...]:

@@ -92,7 +92,8 @@ def share_reduction(schedule: Schedule, nest: Section, sharing: Sharing, lanes: 
     schedule.reorder(*groups, *tile.loops)
     part, _ = schedule.split(nest.reduced[-1], [sharing.parts, None])
     partial = schedule.rfactor(part, 0)
-    together = [name for name in schedule.blocks() if name != partial]
+    inner = tile.loops[-1]
+    together = [n for n in schedule.blocks() if n != partial and inner in schedule.loops(n)]
     for loop in reversed(tile.loops):
         schedule.fission(loop, together)
     _sum_parts(
