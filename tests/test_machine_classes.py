@@ -20,7 +20,7 @@ from tests.browser.pages import Page, open_pages
 from tests.node import as_tensors, in_node
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass, adapter_name
-from webmlc.host.webgpu import find_adapter
+from webmlc.host.webgpu_adapter import find_adapter
 from webmlc.loops.text import parse_function, print_function
 from webmlc.package import compile_kernels
 from webmlc.package.read_manifest import read_manifest

@@ -16,7 +16,8 @@ from tests.packages import TRAP_ROWS, WGSL, expected, parts, scaled, trapping
 from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
 from webmlc.host import load as host
 from webmlc.host.load import Model, load
-from webmlc.host.webgpu import DEFAULT_LIMITS, WebGpuExecutor, find_adapter, larger_limits
+from webmlc.host.webgpu import WebGpuExecutor
+from webmlc.host.webgpu_adapter import DEFAULT_LIMITS, find_adapter, larger_limits
 from webmlc.package.manifest import Resources
 from webmlc.package.write import write_package
 
@@ -69,7 +70,7 @@ def test_a_lost_device_is_restored(tmp_path: Path) -> None:
         with pytest.raises(DeviceLostError, match=r"call model.restore\(\)"):
             check(model, rows)
     with (
-        patch("webmlc.host.webgpu.find_adapter", side_effect=AdapterError("no GPU")),
+        patch("webmlc.host.webgpu_adapter.find_adapter", side_effect=AdapterError("no GPU")),
         pytest.raises(AdapterError, match="no GPU"),
     ):
         model.restore()

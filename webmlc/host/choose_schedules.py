@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass, adapter_name, machine_number
-from webmlc.host.webgpu import find_adapter
+from webmlc.host.webgpu_adapter import find_adapter
 from webmlc.package.manifest import Manifest, Step
 
 

@@ -42,7 +42,8 @@ from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.wasm import WasmExecutor
-from webmlc.host.webgpu import WebGpuExecutor, find_adapter
+from webmlc.host.webgpu import WebGpuExecutor
+from webmlc.host.webgpu_adapter import find_adapter
 from webmlc.package.compression import inflate
 from webmlc.package.manifest import (
     CHAT_TEMPLATE,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
-from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
+from webmlc.core.errors import AdapterError, DeviceLostError, InternalError
 from webmlc.core.expr import Expr
 from webmlc.core.sizes import evaluate_size
 from webmlc.host.executor import (
@@ -33,17 +33,15 @@ from webmlc.host.executor import (
     trip_count,
 )
 from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
-from webmlc.package.manifest import Control, Resources, Run, Step
+from webmlc.host.webgpu_adapter import (
+    BINDING_MULTIPLE,
+    Timestamps,
+    bind_group_layout,
+    request_device,
+)
+from webmlc.package.manifest import Control, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, layout, place_constants, place_derived
 from webmlc.package.placement import align
-
-BINDING_MULTIPLE = 16
-"""Round the size of a binding up to a multiple of this many bytes.
-
-Kernels may read a whole `vec4<f32>`. Buffers are 256-byte aligned, so there is room for it.
-"""
-DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
-"""The limits of every adapter, in bytes, from the specification of WebGPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,29 +248,16 @@ class WebGpuExecutor:
     @_typed_errors()
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`. Each step is one pass between two timestamps."""
-        self._check_timestamps()
         self._write(uploads)
-        count = 2 * (run.last - run.first)
-        if count == 0:
+        if run.first == run.last:
             return []
-        queries = self.device.create_query_set(type="timestamp", count=count)
-        times = self._buffer(8 * count, wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
+        times = Timestamps(self.device, run.last - run.first)
         encoder = self.device.create_command_encoder()
         for number, index in enumerate(range(run.first, run.last)):
-            compute = encoder.begin_compute_pass(
-                timestamp_writes={
-                    "query_set": queries,
-                    "beginning_of_pass_write_index": 2 * number,
-                    "end_of_pass_write_index": 2 * number + 1,
-                }
-            )
+            compute = times.begin_pass(encoder, number)
             self._encode(compute, index)
             compute.end()
-        encoder.resolve_query_set(queries, 0, count, times, 0)
-        self.device.queue.submit([encoder.finish()])
-        ticks = np.frombuffer(self.device.queue.read_buffer(times), np.uint64).astype(np.int64)
-        times.destroy()
-        return [float(t) * 1e-9 for t in ticks[1::2] - ticks[0::2]]
+        return times.submit(encoder)
 
     @_typed_errors()
     def time_runs(self, runs: Sequence[Run], count: int) -> float:
@@ -281,29 +266,14 @@ class WebGpuExecutor:
 
         Raises `UserError` where the adapter offers no timestamps.
         """
-        self._check_timestamps()
-        queries = self.device.create_query_set(type="timestamp", count=2)
-        writes = {
-            "query_set": queries,
-            "beginning_of_pass_write_index": 0,
-            "end_of_pass_write_index": 1,
-        }
-        times = self._buffer(16, wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
+        times = Timestamps(self.device, 1)
         encoder = self.device.create_command_encoder()
-        compute = encoder.begin_compute_pass(timestamp_writes=writes)
+        compute = times.begin_pass(encoder)
         for _ in range(count):
             for index in (i for run in runs for i in range(run.first, run.last)):
                 self._encode(compute, index)
         compute.end()
-        encoder.resolve_query_set(queries, 0, 2, times, 0)
-        self.device.queue.submit([encoder.finish()])
-        first, last = np.frombuffer(self.device.queue.read_buffer(times), np.uint64)
-        times.destroy()
-        return float(last - first) * 1e-9
-
-    def _check_timestamps(self) -> None:
-        if "timestamp-query" not in self.device.features:
-            raise UserError("this GPU adapter offers no timestamp-query, which profiling needs")
+        return times.submit(encoder)[0]
 
     def dispose(self) -> None:
         """Destroy every buffer."""
@@ -533,63 +503,3 @@ def _words(names: Sequence[str], symbols: Mapping[str, int]) -> bytes:
     words = np.zeros(align(len(names), 4), np.int32)
     words[: len(names)] = [symbols.get(n, 0) for n in names]
     return words.tobytes()
-
-
-def bind_group_layout(device: Any, are_read_only: Sequence[bool], has_uniform: bool) -> Any:
-    """The layout of a kernel's bindings: storage buffers, and the uniform of the symbols."""
-    types = ["read-only-storage" if is_read else "storage" for is_read in are_read_only]
-    types += ["uniform"] if has_uniform else []
-    return device.create_bind_group_layout(
-        entries=[
-            {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": t}}
-            for i, t in enumerate(types)
-        ]
-    )
-
-
-def find_adapter() -> Any:
-    """The adapter of this machine. Raises `AdapterError` if there is none."""
-    advice = "no GPU adapter is usable here; run with device='wasm', or install a Vulkan driver"
-    try:
-        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-    except Exception as error:  # without a driver, the class of the error differs by platform
-        raise AdapterError(f"{advice} ({error})") from error
-    if adapter is None:
-        raise AdapterError(advice)
-    return adapter
-
-
-def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
-    """The limits that a program needs beyond the default ones.
-
-    If its sizes depend on symbols, it gets all that the adapter offers. Raises `AdapterError` if
-    the adapter offers less than the program needs.
-    """
-    largest = resources.largest_binding
-    arena = resources.arena.get("webgpu") or 0
-    needs = (largest, None if largest is None else max(largest, arena))
-    limits = {}
-    for (name, default), need in zip(DEFAULT_LIMITS.items(), needs, strict=True):
-        size = offered[name] if need is None else align(need, BINDING_MULTIPLE)
-        if size > offered[name]:
-            raise AdapterError(
-                f"the model needs a {name} of {size} bytes; this GPU adapter offers {offered[name]}"
-            )
-        if size > default:
-            limits[name] = size
-    return limits
-
-
-def request_device(loaded: Loaded) -> Any:
-    """Request a device with the limits and the features that the program needs."""
-    adapter = find_adapter()
-    resources = loaded.program.resources
-    required = [f for f in resources.features if f in wgpu.FeatureName]
-    if lacking := [f for f in required if f not in adapter.features]:
-        raise AdapterError(f"this GPU adapter lacks {', '.join(lacking)}, which the package needs")
-    if "timestamp-query" in adapter.features:
-        required.append("timestamp-query")
-    return adapter.request_device_sync(
-        required_features=required,
-        required_limits=larger_limits(resources, adapter.limits),
-    )

@@ -149,7 +149,7 @@ def local_platform(engine: str, threads: int) -> Platform:
     """This machine as a platform of `wasmtime` or `wgpu`. Raises `UserError` without a GPU."""
     if engine == "wasmtime":
         return cpu_platform(engine, version("wasmtime"), threads)
-    from webmlc.host.webgpu import find_adapter
+    from webmlc.host.webgpu_adapter import find_adapter
 
     info: dict[str, Any] = dict(find_adapter().info)
     return gpu_platform(engine, version("wgpu"), info)

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
-from webmlc.host.webgpu import BINDING_MULTIPLE, DEFAULT_LIMITS, bind_group_layout, find_adapter
+from webmlc.host.webgpu_adapter import (
+    BINDING_MULTIPLE,
+    DEFAULT_LIMITS,
+    bind_group_layout,
+    find_adapter,
+)
 from webmlc.package.placement import align
 from webmlc.tune.engines.rounds import EngineError, Runner, measure
 from webmlc.tune.trial import POISON, Measurement, Trial, fill
