@@ -53,11 +53,11 @@ export class Binder {
   /** The object for symbols of these values. @param {Symbols} symbols @returns {Symbols} */
   unique(symbols) {
     const key = JSON.stringify(symbols);
-    const object = this.#objects.get(key);
-    if (object) return object;
-    if (this.#objects.size === MAX_SYMBOLS) this.#objects.delete([...this.#objects.keys()][0]);
-    this.#objects.set(key, symbols);
-    return symbols;
+    const object = this.#objects.get(key) ?? symbols;
+    this.#objects.delete(key); // what was used last comes last
+    this.#objects.set(key, object);
+    if (this.#objects.size > MAX_SYMBOLS) this.#objects.delete([...this.#objects.keys()][0]);
+    return object;
   }
 
   /** Bind and check the symbols, unless the run before had the same sizes. @param {Input[]} tensors @param {number} [length] @param {number} [capacity] */

@@ -163,7 +163,7 @@ export class Model {
     const outputs = {};
     for (const port of ports) {
       const result = /** @type {Record<string, any> | undefined} */ (results)?.[port.name];
-      outputs[port.name] = tensors?.[port.name] ?? output(port, /** @type {Uint8Array} */ (values.get(port.buffer)), signature, symbols, result);
+      outputs[port.name] = tensors?.[port.name] ?? signature.output(port, /** @type {Uint8Array} */ (values.get(port.buffer)), symbols, result);
     }
     return outputs;
   }
@@ -376,24 +376,6 @@ export class Model {
       releaseProcess();
     }
   }
-}
-
-/**
- * An output that has bytes of its own.
- * @param {Port} port
- * @param {Uint8Array} bytes
- * @param {Signature} signature
- * @param {Symbols} symbols
- * @param {TypedArray} [result]  the array that receives it
- * @returns {Tensor}
- */
-function output(port, bytes, { shared }, symbols, result) {
-  const type = arrayOf(port.dtype);
-  const shape = shapeOf(port, symbols);
-  const all = new type(/** @type {ArrayBuffer} */ ((shared.has(port.buffer) ? bytes.slice() : bytes).buffer));
-  const count = elementCount(shape);
-  const data = count < all.length ? all.slice(0, count) : all; // in a session it is planned for the capacity
-  return { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data };
 }
 
 /**

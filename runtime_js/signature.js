@@ -4,7 +4,9 @@
 //   out: the symbols of a run; the outputs that it returns; its stages
 
 import { Binder } from "./binder.js";
-import { chosenOutputs } from "./run_options.js";
+import { arrayOf } from "./dtypes.js";
+import { elementCount, shapeOf } from "./manifest.js";
+import { chosenOutputs, received } from "./run_options.js";
 import { selectStages } from "./transfers.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -15,6 +17,8 @@ import { selectStages } from "./transfers.js";
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./webmlc.js").RunOptions} RunOptions */
+/** @typedef {import("./webmlc.js").Tensor} Tensor */
+/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
 export class Signature {
   /** @type {Map<string, Stage[]>} By device and outputs. */
@@ -34,6 +38,23 @@ export class Signature {
   /** The outputs that a run returns, in the order of the model. @param {RunOptions} [options] */
   outputs(options) {
     return options ? chosenOutputs(this.manifest.outputs, options) : this.manifest.outputs;
+  }
+
+  /**
+   * An output that has bytes of its own.
+   * @param {Port} port
+   * @param {Uint8Array} bytes
+   * @param {Symbols} symbols
+   * @param {TypedArray} [result]  the array that receives it
+   * @returns {Tensor}
+   */
+  output(port, bytes, symbols, result) {
+    const type = arrayOf(port.dtype);
+    const shape = shapeOf(port, symbols);
+    const all = new type(/** @type {ArrayBuffer} */ ((this.shared.has(port.buffer) ? bytes.slice() : bytes).buffer));
+    const count = elementCount(shape);
+    const data = count < all.length ? all.slice(0, count) : all; // in a session it is planned for the capacity
+    return { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data };
   }
 
   /** The stages of a run that returns the outputs of `ports`. @param {Device} device @param {Port[]} ports @returns {Stage[]} */

@@ -198,7 +198,7 @@ def test_a_spawned_process_compiles_the_same_code(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kernel_pool, "start_method", lambda: "spawn")
     kernels = {"relu": parse_function(RELU)}
     with KernelCompiler(default_schedule, ignore, jobs=2) as compiler:
-        compiler.start(kernels, "webgpu")
+        compiler.start(kernels, {"webgpu": WEBGPU})
         (key,) = compiler.pool.pending
         assert compiler.pool.pending[key].exception() is None
         codes = compiler.compile(kernels, WEBGPU, "webgpu").codes

@@ -222,7 +222,8 @@ def test_mm_relu() -> None:
     inputs = random_inputs(program)
     check_engines(program, wasm, webgpu, {"C": np.maximum(inputs["A"] @ inputs["B"], 0)})
     lowered = lower(webgpu.function, WEBGPU)
-    assert [str(b.shape[0]) for b in lowered.allocations if b.scope == "shared"] == ["256", "256"]
+    sizes = [str(b.shape[0]) for b in lowered.allocations if b.scope == "shared"]
+    assert sizes == ["256", "320"]  # rows of 32 elements would all start in one bank
     assert print_function(lowered).count("T.barrier()") == 2
 
 

@@ -23,10 +23,9 @@ from itertools import zip_longest
 from operator import is_
 from typing import Literal
 
-from webmlc.core.combination import Combination
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, widest
-from webmlc.core.rewrite import rewriter, substitution, walk
+from webmlc.core.rewrite import substitution, walk
 
 Scope = Literal["global", "shared", "local"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
@@ -360,24 +359,6 @@ def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     return map_expressions(root, substitution(mapping)) if mapping else root
 
 
-def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
-    """Replace buffers by others of the same rank in every load and store."""
-
-    def load(node: Expr) -> Expr | None:
-        match node:
-            case Load(buffer=buffer, indices=indices) if buffer in mapping:
-                return Load(mapping[buffer], indices)
-        return None
-
-    def store(stmt: Stmt) -> Stmt | None:
-        match stmt:
-            case Store(buffer=buffer) if buffer in mapping:
-                return replace(stmt, buffer=mapping[buffer])
-        return None
-
-    return map_statements(map_expressions(root, rewriter(load)), store)
-
-
 def loads(root: Stmt) -> Iterator[Load]:
     """Yield every load in `root` in any order; equal loads of one expression come once."""
     for stmt in walk_statements(root):
@@ -390,12 +371,6 @@ def loads(root: Stmt) -> Iterator[Load]:
 def _loads(root: Expr) -> tuple[Load, ...]:
     """The loads in one expression. Cached: many passes and rules ask for them."""
     return tuple(node for node in walk(root) if isinstance(node, Load))
-
-
-def combinations(root: Stmt) -> list[Combination]:
-    """The linear combinations in `root`, in any order; equal ones of one expression come once."""
-    roots = (expr for stmt in walk_statements(root) for expr in expressions(stmt))
-    return [node for expr in roots for node in walk(expr) if isinstance(node, Combination)]
 
 
 def stores(root: Stmt) -> Iterator[Store]:

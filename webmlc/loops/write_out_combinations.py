@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.combination import write_out
+from webmlc.core.combination import Combination, write_out
 from webmlc.core.expr import Expr
+from webmlc.core.rewrite import walk
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import LoopFunction, combinations, map_expressions
+from webmlc.loops.ir import LoopFunction, Stmt, expressions, map_expressions, walk_statements
 
 
 def write_out_combinations(function: LoopFunction) -> LoopFunction:
@@ -29,3 +30,9 @@ def write_out_combinations(function: LoopFunction) -> LoopFunction:
 def _write_out(root: Expr) -> Expr:
     result = write_out(root)
     return root if result is root else simplify(result)
+
+
+def combinations(root: Stmt) -> list[Combination]:
+    """The linear combinations in `root`, in any order; equal ones of one expression come once."""
+    roots = (expr for stmt in walk_statements(root) for expr in expressions(stmt))
+    return [node for expr in roots for node in walk(expr) if isinstance(node, Combination)]

@@ -7,8 +7,7 @@ epilogue. It also takes the Pad of its result if the limits say so, and writes i
 feature map. Second, every reduction takes the elementwise nodes that only it reads as its prologue.
 Third, the other nodes form groups among themselves, forward and backward.
 
-    %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
-    relu, add}
+    %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %k)  ->  %s = fused(%x, %w, %k) {conv, relu, add}
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
 from webmlc.graph.fuse.compare_shapes import is_same, may_be_same
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.kernel_name import kernel_name
+from webmlc.graph.fuse.kernel_nodes import is_no_kernel, symbolic_constant_of
 from webmlc.graph.fuse.product_operands import is_block_product, is_operand
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
-from webmlc.graph.ops.control import CONTROL
-from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
-from webmlc.graph.ops.state import APPEND
+from webmlc.graph.ops.operator import Scope, is_symbolic
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols, in_order_of_binds
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
 
@@ -44,9 +42,7 @@ ROW_NORMS = frozenset({("", "RMSNormalization"), ("", "LayerNormalization")})
 POOLS = frozenset({("webmlc", "MaxPool"), ("webmlc", "AveragePool")})
 """The operators that fold the elements of windows, each of which they read at little cost."""
 _MAX_LOOK_AHEAD = 24
-"""The most nodes after an anchor that are tried for its epilogue (chosen by hand, to bound the time
-of a build).
-"""
+"""The most nodes after an anchor that are tried for its epilogue (chosen by hand: build time)."""
 
 
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
@@ -90,7 +86,7 @@ class _Fusion:
         self.makers = producers(self.function)
         self.position = {node: p for p, node in enumerate(self.function.nodes)}
         self.symbolic = {
-            node.outputs[0]: _symbolic_constant_of(node)
+            node.outputs[0]: symbolic_constant_of(node)
             for node in self.function.nodes
             if is_symbolic(node)
         }
@@ -117,7 +113,7 @@ class _Fusion:
                 self.groups[node] = [node]
                 self.take_rows(self.groups[node])
         for node in sorted(self.function.nodes, key=lambda node: node.op != "Concat"):
-            if node not in self.groups and not _is_no_kernel(node):
+            if node not in self.groups and not is_no_kernel(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
                 self.take_epilogue([node], kinds)
                 if kinds:
@@ -218,7 +214,7 @@ class _Fusion:
         the position of each element in memory from its indices.
         """
         has_indices = kind_of(node) in POINTWISE or "windows" in node.attributes
-        return has_indices and not _is_no_kernel(node)
+        return has_indices and not is_no_kernel(node)
 
     def is_padding_of_pool(self, node: Node) -> bool:
         """True for a constant `Pad` that only a pool reads, which can pad while it reads."""
@@ -361,7 +357,7 @@ class _Fusion:
                     continue
                 if expanded:
                     done.add(id(current))
-                    whole = len(current) == 1 and _is_no_kernel(current[0])
+                    whole = len(current) == 1 and is_no_kernel(current[0])
                     nodes.append(current[0] if whole else self.fused_node(current))
                     continue
                 stack.append((current, True))
@@ -372,7 +368,7 @@ class _Fusion:
 
         read_from_memory = set(self.function.outputs)
         for node in self.function.nodes:
-            if _is_no_kernel(node):
+            if is_no_kernel(node):
                 self.groups[node] = [node]
                 read_from_memory.update(node.inputs)
         checked = self.bound.checked_by(self.function.requirements)
@@ -401,16 +397,3 @@ class _Fusion:
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
-
-
-def _is_no_kernel(node: Node) -> bool:
-    """True for nodes that become no kernel: views, appended rows, sizes that a run reads, and
-    control flow.
-    """
-    return node.op == "View" or is_bind(node) or (node.domain, node.op) in {*CONTROL, APPEND}
-
-
-def _symbolic_constant_of(node: Node) -> Node:
-    """A symbolic node as a node inside a kernel, whose parameters are the symbols."""
-    value, dtype = symbolic_value(node), node.attributes["dtype"]
-    return symbolic_constant(value, dtype, node.outputs[0], node.origin)

@@ -23,10 +23,10 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     loads,
-    replace_buffers,
     seq,
     stores,
 )
+from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output
 from webmlc.schedule.nest import Copies, axis_variables, copy_spatial_loops

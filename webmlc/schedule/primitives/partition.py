@@ -30,12 +30,12 @@ from webmlc.loops.ir import (
     Stmt,
     loads,
     map_statements,
-    replace_buffers,
     seq,
     stores,
     substitute_statement,
     walk_statements,
 )
+from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import require_serial
 from webmlc.schedule.tree import (

@@ -25,9 +25,9 @@ from webmlc.loops.ir import (
     blocks,
     loads,
     map_statements,
-    replace_buffers,
     stores,
 )
+from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.analysis import axis_ranges
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output, require_serial

@@ -26,7 +26,8 @@ from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import divides, simplify
-from webmlc.loops.ir import Block, LoopFunction, Store, combinations, loads
+from webmlc.loops.ir import Block, LoopFunction, Store, loads
+from webmlc.loops.write_out_combinations import combinations
 from webmlc.schedule.analysis import fold_of, is_vectorizable
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.rule import Rule

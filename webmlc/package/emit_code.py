@@ -1,0 +1,99 @@
+"""Emit the code of a package: one WebAssembly module for all programs, in variants, and one text of
+shaders.
+
+In: lowered graphs, and a compiler of their kernels. Out: code, and the kernels of it for reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from webmlc.core.machine import RELAXED, SIMD128, Device, Machine
+from webmlc.core.stages import Stage
+from webmlc.graph.ir import Module
+from webmlc.loops.ir import LoopFunction
+from webmlc.package.compile_kernels import KernelCompiler
+from webmlc.package.program import Signature, module_calls
+from webmlc.package.write import ProgramParts
+from webmlc.schedule.rules import machine_of
+from webmlc.target.kernel_work import Kernel
+from webmlc.target.targets import TARGETS
+from webmlc.target.wasm.emit_module import Alternatives, Step, join_functions
+from webmlc.target.wasm.emit_module import Module as WasmModule
+from webmlc.target.wasm.printer import Printed
+from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
+from webmlc.target.webgpu.printer import Shader
+from webmlc.target.webgpu.target import WEBGPU
+
+
+def emit_modules(
+    lowered_modules: Mapping[Device, Module],
+    programs: Mapping[Device, ProgramParts],
+    model_signature: Signature,
+    compiler: KernelCompiler,
+) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
+    """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
+
+    Returns the variants, and the kernels of the relaxed variant by program. The variants
+    `relaxed` and `simd128` always exist, another one only if some kernel is compiled for it.
+    """
+    by_program: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
+    calls = module_calls(programs, model_signature)
+    steps = [Step(c.kernel, c.slots, c.displacements, c.control) for c in calls]
+    kernels = {
+        call.kernel: lowered_modules[call.program].kernels[call.source]
+        for call in calls
+        if call.control is None
+    }
+    if not steps:
+        return {}, by_program
+    modules: dict[str, WasmModule] = {}
+    for variant, machine in TARGETS["wasm"].variants.items():
+        is_always_there = machine in (RELAXED, SIMD128)
+        if not is_always_there and all(machine_of(k, machine) != machine for k in kernels.values()):
+            continue
+        compiled = compiler.compile(kernels, machine, variant)
+        functions = {n: code for n, code in compiled.codes.items() if isinstance(code, Printed)}
+        emitted = join_functions(functions, steps, compiled.alternatives)
+        modules[variant] = emitted
+        compiler.watch(Stage(f"{variant}: wat", partial(str, emitted.text), result=emitted))
+        if machine is RELAXED:
+            for call in calls:
+                if call.control is None:
+                    kernel = Kernel(kernels[call.kernel], compiled.lowered[call.kernel])
+                    by_program[call.program][call.source] = kernel
+    return modules, by_program
+
+
+def emit_shaders(
+    lowered_modules: Mapping[Device, Module], compiler: KernelCompiler, machine: Machine
+) -> tuple[Shaders, Alternatives, dict[str, Kernel]]:
+    """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
+    kernels: Mapping[str, LoopFunction] = {}
+    constants: Mapping[str, frozenset[str]] = {}
+    if WEBGPU.device in lowered_modules:
+        module = lowered_modules[WEBGPU.device]
+        kernels, constants = called_kernels(module, WEBGPU.device)
+    compiled = compiler.compile(kernels, machine, WEBGPU.device, constants)
+    shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
+    compiler.watch(Stage("webgpu: wgsl", partial(str, shaders.text), result=shaders))
+    by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled.lowered[n]) for n in kernels}
+    return shaders, compiled.alternatives, by_entry
+
+
+def called_kernels(
+    module: Module, device: Device
+) -> tuple[dict[str, LoopFunction], dict[str, frozenset[str]]]:
+    """The kernels that a module calls on a device, by name, and the parameters of each that hold
+    constants, as shaders declare them.
+    """
+    kernels: dict[str, LoopFunction] = {}
+    constants: dict[str, frozenset[str]] = {}
+    for node in (node for function in module.functions.values() for node in function.nodes):
+        if node.op == "call_kernel" and node.attributes["device"] == device:
+            name = node.attributes["kernel"]
+            kernels[name] = module.kernels[name]
+            if device == WEBGPU.device:
+                constants[name] = frozenset(node.attributes["constants"])
+    return kernels, constants
