@@ -110,8 +110,7 @@ def _fill(
         outer, vector = schedule.split(last, [None, lanes])
         schedule.vectorize(vector)
         loops = [*loops[:-count], outer]
-    fused = fuse_all(schedule, loops)
-    assert fused is not None, name
+    fused = fuse_all(schedule, loops) or schedule.add_unit_loop(name)  # a single element
     axes = [axis for axis in _AXES if axis in threads]
     group, *inner = schedule.split(fused, [None, *(threads[axis] for axis in axes)])
     schedule.bind(group, "blockIdx.x")
