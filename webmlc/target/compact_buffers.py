@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from webmlc.core.affine import from_terms, terms
 from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.machine import MAX_WORKGROUP_BYTES
 from webmlc.core.rewrite import rewriter, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
@@ -59,7 +60,26 @@ panel of weights has columns (derived: four rows of so many words fill all banks
 
 
 def compact_buffers(function: LoopFunction) -> LoopFunction:
-    """Shrink every allocation of `function` that can be shrunk."""
+    """Shrink every allocation of `function` that can be shrunk. There are no gaps in workgroup
+    memory that has no room for them.
+    """
+    compact = _compacted(function, has_gaps=True)
+    if _shared_bytes(compact) > MAX_WORKGROUP_BYTES:
+        return _compacted(function, has_gaps=False)
+    return compact
+
+
+def _shared_bytes(function: LoopFunction) -> int:
+    """The bytes of workgroup memory of a function, as far as sizes are literals."""
+    return sum(
+        buffer.dtype.bytes * math.prod(as_int(size) or 1 for size in buffer.shape)
+        for buffer in function.allocations
+        if buffer.scope == "shared"
+    )
+
+
+def _compacted(function: LoopFunction, has_gaps: bool) -> LoopFunction:
+    """Shrink every allocation of a function."""
     accesses_of = collect_accesses(function)
     for buffer in function.allocations:
         accesses = accesses_of.get(buffer, [])
@@ -69,6 +89,8 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
         symbols = frozenset(function.symbols)
         region = _region(buffer, accesses, symbols) or _joint_region(buffer, accesses, symbols)
         if region is not None:
+            if has_gaps and buffer.scope == "shared":
+                region = _spread(region, accesses)
             function = _rewrite(function, buffer, accesses, region)
     return function
 
@@ -160,7 +182,7 @@ def _region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> 
                 if region is not None:
                     carried = carrying_variables(accesses, common_loops, depth, outer, region)
                     if not carried:
-                        return _spread(region, accesses) if buffer.scope == "shared" else region
+                        return region
                     clash = carried if clash is outer else clash
         if not outer & clash:
             return None

@@ -251,9 +251,24 @@ def test_what_is_aligned_moves_as_vectors() -> None:
     assert "array<f32>" not in text
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_workgroups_fit_the_default_limits(case: Case) -> None:
-    lowered = lower(choose_rule(case[1], WEBGPU)[1].function, WEBGPU)
+LARGE: dict[str, LoopFunction] = {
+    "attention of 64 columns": k.attention_of_heads(1, 12, 1500, 1500, 64),
+    "attention of 64 columns, symbolic": k.attention_of_heads(S, 4, S, S, 64),
+    "attention of 32 columns, symbolic": k.attention_of_heads(S, 4, S, S, 32),
+    "matmul": k.matmul(2048, 2048, 64),
+    "softmax": k.softmax(1024, 1024),
+    "transpose": k.transpose((1, 0), 512, 512),
+}
+"""Kernels whose workgroups have much memory; too large for the interpreter."""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [*(function for _, function, _ in CASES.values()), *LARGE.values()],
+    ids=[*CASES, *(f"large {name}" for name in LARGE)],
+)
+def test_workgroups_fit_the_default_limits(function: LoopFunction) -> None:
+    lowered = lower(choose_rule(function, WEBGPU)[1].function, WEBGPU)
     shader = emit_shaders({"kernel": lowered})
     size = shader.text.split("@workgroup_size(")[1].split(")")[0]
     assert np.prod([int(s) for s in size.split(",")]) <= 256

@@ -69,7 +69,10 @@ def space(facts: Facts, machine: Machine) -> Space:
     """Threads: enough for two parts of a step. Tiles: those that fit a workgroup."""
     sizes = (size for size in workgroup_sizes(machine) if size >= 2 * facts.vectors)
     heights = (height for height in _heights(facts) if height <= facts.tallest)
-    choices = Space.of(workgroup=tuple(sizes), rows=(1, *heights))
+    choices = Space.of(workgroup=tuple(sizes), rows=(1, *heights)).where(
+        "tiles, and the rows left over, fit the memory of a workgroup",
+        lambda workgroup, rows: rows == 1 or workgroup <= max(MOST_THREADS, 2 * facts.vectors),
+    )
     return proven(choices, build, facts, default(facts, machine))
 
 
@@ -77,9 +80,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     """The machine's workgroup, or the next one that has enough threads; the tallest tiles of which
     there are enough. A tile loads keys less often, but there are fewer of them than of rows.
     """
-    is_long = facts.keys is None or facts.keys > machine.row_threads
-    threads = machine.row_threads if is_long else machine.workgroup_size
-    needed = max(threads, 2 * facts.vectors)
+    needed = max(machine.workgroup_size, 2 * facts.vectors)
     workgroup = min(size for size in workgroup_sizes(machine) if size >= needed)
     if not machine.reads_lines or facts.rows is None:
         return Parameters(workgroup, facts.tallest)
@@ -88,7 +89,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     for height in reversed(_heights(facts)):
         if height <= facts.tallest and rows // height * MOST_THREADS >= machine.divided_threads:
             return Parameters(workgroup, height)
-    return Parameters(workgroup, 1)
+    is_long = facts.keys is None or facts.keys > machine.row_threads
+    return Parameters(max(workgroup, machine.row_threads) if is_long else workgroup, 1)
 
 
 def _heights(facts: Facts) -> tuple[int, ...]:
