@@ -67,8 +67,8 @@ export class Signature {
 
   /** True if only the first of these stages reads the inputs. @param {Stage[]} stages */
   readsInputsFirst(stages) {
-    const known = this.#readsFirst.get(stages);
-    if (known !== undefined) return known;
+    const answer = this.#readsFirst.get(stages);
+    if (answer !== undefined) return answer;
     const { inputs, outputs } = this.manifest;
     const buffers = new Set(inputs.map(({ buffer }) => buffer));
     const downloads = new Set(stages.flatMap((stage) => stage.downloads));

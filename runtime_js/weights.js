@@ -89,10 +89,10 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
   const finish = async (/** @type {Bytes} */ data, /** @type {number} */ start) => {
     const { length } = data;
     last = pass(data, start, last);
-    const passed = await last;
-    const taken = await passed.taken;
-    const buffer = taken?.buffer ?? data.buffer;
-    hashes.set(passed.hash ?? taken?.hash ?? [], HASH_BYTES * (start / size));
+    const { hash, taken } = await last;
+    const answer = await taken;
+    const buffer = answer?.buffer ?? data.buffer;
+    hashes.set(hash ?? answer?.hash ?? [], HASH_BYTES * (start / size));
     onBytes(length);
     free.push(buffer);
     return buffer;

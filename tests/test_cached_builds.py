@@ -183,14 +183,14 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_processes_compile_the_same_bytes(
     name: str, tmp_path: Path, cache: DiskCache, lowered: list[str]
 ) -> None:
-    others = set(multiprocessing.active_children())  # of other tests
+    processes = set(multiprocessing.active_children())  # of other tests
     model = onnx.parser.parse_model(MODELS[name])
     write_package(tmp_path / "plain", compile_model(model))
     lowered.clear()
     write_package(tmp_path / "forked", compile_model(model, jobs=2, cache=cache))
     assert not lowered and cache.size()[0]
     assert files(tmp_path / "forked") == files(tmp_path / "plain")
-    assert set(multiprocessing.active_children()) <= others
+    assert set(multiprocessing.active_children()) <= processes
 
 
 # Three seconds: a spawned process imports webmlc and onnx.
@@ -213,7 +213,7 @@ def test_a_spawned_process_compiles_the_same_code(monkeypatch: pytest.MonkeyPatc
 def test_an_error_of_another_process_is_the_same_error(
     tmp_path: Path, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = set(multiprocessing.active_children())  # of other tests
+    processes = set(multiprocessing.active_children())  # of other tests
 
     def fail(*_: object) -> None:
         raise InternalError("wasm: kernel conv: cannot print this")
@@ -221,7 +221,7 @@ def test_an_error_of_another_process_is_the_same_error(
     monkeypatch.setattr(compile_kernels, "print_code", fail)
     with pytest.raises(InternalError, match=r"^wasm: kernel conv: cannot print this$"):
         build(write_model(tmp_path / "small.onnx"), tmp_path / "one", jobs=2)
-    assert set(multiprocessing.active_children()) <= others
+    assert set(multiprocessing.active_children()) <= processes
     assert not (tmp_path / "one").exists()
 
 

@@ -110,8 +110,8 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     assert row is not None and column is not None
     row_tiles, row = schedule.split(row, [None, parameters.tile])
     column_tiles, column = schedule.split(column, [None, parameters.tile])
-    others = [n for n in schedule.loops(name) if n not in (row_tiles, row, column_tiles, column)]
-    outer = [*others, row_tiles, column_tiles]
+    batch = [n for n in schedule.loops(name) if n not in (row_tiles, row, column_tiles, column)]
+    outer = [*batch, row_tiles, column_tiles]
     schedule.reorder(*outer, row, column)
     group = fuse_all(schedule, outer)
     assert group is not None
