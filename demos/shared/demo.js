@@ -21,6 +21,25 @@ const WORKER_MILLISECONDS = 10_000; // the page does not wait longer for the wor
 const COMPARISON = { rounds: 7, milliseconds: 6000 }; // the comparison ends after the rounds, or after the time
 const PACKAGE_DATA = /\.(deflate|safetensors)$/; // fetched by workers, and therefore counted by the models
 
+/**
+ * Fetch again what the page loaded before the service worker had control: the worker keeps what passes through it. Files that
+ * are still on their way are fetched again when they have come, and are not waited for.
+ */
+async function fetchThroughWorker() {
+  const urls = new Set();
+  const fetchOnce = async (/** @type {string} */ url) => {
+    if (urls.has(url) || new URL(url).origin !== location.origin) return;
+    urls.add(url);
+    await (await fetch(url)).arrayBuffer();
+  };
+  const fetchFiles = (/** @type {PerformanceEntryList} */ entries) => {
+    const files = /** @type {PerformanceResourceTiming[]} */ (entries).filter(({ workerStart }) => !workerStart);
+    return Promise.all(files.map(({ name }) => fetchOnce(name)));
+  };
+  new PerformanceObserver((list) => void fetchFiles(list.getEntries()).catch(() => {})).observe({ type: "resource" });
+  await Promise.all([fetchOnce(location.href), fetchFiles(performance.getEntriesByType("resource"))]);
+}
+
 /** Let the service worker of the site keep the files, so that the page works offline. A page can do without it. */
 export async function workOffline() {
   const container = navigator.serviceWorker;
@@ -32,10 +51,7 @@ export async function workOffline() {
     const comes = !container.controller && registration.active?.state !== "activated";
     if (comes) await Promise.race([hasControl, new Promise((resolve) => setTimeout(resolve, WORKER_MILLISECONDS))]);
     if (!container.controller) return "after the next visit";
-    // The worker keeps what passes through it. What the page loaded before the worker had control is therefore fetched again.
-    const loaded = performance.getEntriesByType("resource").map(({ name }) => name);
-    const files = [location.href, ...loaded].filter((url) => new URL(url).origin === location.origin);
-    await Promise.all([...new Set(files)].map((url) => fetch(url)));
+    await fetchThroughWorker();
     return "yes";
   } catch (error) {
     return `no: ${/** @type {Error} */ (error).message}`;

@@ -25,8 +25,8 @@ async function clean(cache) {
   }
 }
 
-/** @param {Request} request */
-async function answer(request) {
+/** @param {Request} request @param {(work: Promise<unknown>) => void} waitUntil  the browser may end the worker before */
+async function answer(request, waitUntil) {
   const cache = await caches.open(CACHE);
   const url = new URL(request.url);
   url.search = "";
@@ -42,7 +42,7 @@ async function answer(request) {
     if (response.status !== 200) return response;
     const storage = cache.put(url, response.clone());
     if (url.href === MANIFEST) await storage.then(() => clean(cache));
-    else storage.catch(() => {}); // no room: the page works all the same
+    else waitUntil(storage.catch(() => {})); // no room: the page works all the same
     return response;
   } catch (error) {
     const copy = await cache.match(url);
@@ -58,5 +58,5 @@ addEventListener("install", (/** @type {any} */ event) => {
 addEventListener("activate", (/** @type {any} */ event) => event.waitUntil(/** @type {any} */ (globalThis).clients.claim()));
 addEventListener("fetch", (/** @type {any} */ event) => {
   const { request } = event;
-  if (request.method === "GET" && request.url.startsWith(scope)) event.respondWith(answer(request));
+  if (request.method === "GET" && request.url.startsWith(scope)) event.respondWith(answer(request, (work) => event.waitUntil(work)));
 });

@@ -83,12 +83,20 @@ async function readFacts(page) {
   return { webmlc: rows[0], onnxruntime: rows[1], status: await page.locator("#facts .status").textContent() };
 }
 
+/** Whether the service worker has all files that the page has loaded. This function runs in the page. */
+async function isStored() {
+  const urls = performance.getEntriesByType("resource").map(({ name }) => name);
+  const copies = await Promise.all([location.href, ...urls].map((url) => caches.match(url, { ignoreSearch: true })));
+  return copies.every(Boolean);
+}
+
 export default async ({ page, arg }) => {
   const isReady = () => page.locator("#facts .reasons").getByText("Works offline").waitFor();
   await isReady();
   const offline = await page.locator("#facts .reasons").textContent();
   if (arg.reload) {
     await page.locator("#files:enabled").waitFor({ state: "attached" }); // the example of a page has been used then
+    while (!(await page.evaluate(isStored))) await page.waitForTimeout(100);
     await page.context().setOffline(true);
     await page.reload();
     await isReady();

@@ -60,13 +60,15 @@ def open_pages(
     *pages: Page,
     isolated: bool = True,
     headers: Mapping[str, str] | None = None,
+    delays: Mapping[str, float] | None = None,
     other: Mapping[str, Path] | None = None,
     other_headers: Mapping[str, str] = CORS,
 ) -> list[PageReport]:
     """Open the pages one after the other in one Chromium, which all tests of a process share. Each
     page has a profile of its own.
 
-    `mounts` maps URL prefixes to folders; `isolated` sends COOP and COEP. `other` holds the mounts
+    `mounts` maps URL prefixes to folders; `isolated` sends COOP and COEP; `delays` holds the
+    milliseconds before the answer for a path. `other` holds the mounts
     of a second origin, whose address is the second argument of the pages' functions. Raises
     AssertionError with what the page said when its function throws or its time is over.
     """
@@ -76,6 +78,7 @@ def open_pages(
         "mounts": {prefix: str(folder) for prefix, folder in mounts.items()},
         "isolated": isolated,
         "headers": dict(headers or {}),
+        "delays": dict(delays or {}),
         "other": {prefix: str(folder) for prefix, folder in (other or {}).items()},
         "otherHeaders": dict(other_headers),
         "pages": [asdict(page) for page in pages],

@@ -1,6 +1,6 @@
 // Open pages in one Chromium, and print the value that each returns. A line of JSON is a job.
 //
-//   in (stdin):   { mounts, isolated?, headers?, other, otherHeaders, pages: [{ path, context?, arg?, timeout?, evaluate | script }] }
+//   in (stdin):   { mounts, isolated?, headers?, delays?, other, otherHeaders, pages: [{ path, context?, arg?, timeout?, evaluate | script }] }
 //   out (stdout): [{ value, console, errors, requests } | { error, console, errors, requests }, ...]
 //
 // `evaluate` is the source of a function of `arg`, which runs inside the page. `script` is a module file. Its default export runs

@@ -8,6 +8,7 @@
 import { open, stat } from "node:fs/promises";
 import { createServer } from "node:http";
 import path from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 
 /** The bytes of one read. The server shares the cores with the pages that are measured, and large reads need half the time. */
 const PIECE_BYTES = 1 << 20;
@@ -46,11 +47,12 @@ async function send(file, response) {
  * Serve folders on a free loopback port.
  *
  * @param {Record<string, string>} mounts  folders by URL prefix ("/models/"); the longest prefix that matches counts
- * @param {{ isolated?: boolean, headers?: Record<string, string> }} [options]
+ * @param {{ isolated?: boolean, headers?: Record<string, string>, delays?: Record<string, number> }} [options]
  *   isolated: send COOP and COEP, so that pages may share memory with workers; true by default
+ *   delays: milliseconds before an answer begins, by path
  * @returns {Promise<{ origin: string, requests: { path: string, status: number, bytes: number }[], close: () => Promise<void> }>}
  */
-export async function startServer(mounts, { isolated = true, headers = {} } = {}) {
+export async function startServer(mounts, { isolated = true, headers = {}, delays = {} } = {}) {
   const prefixes = Object.keys(mounts).sort((a, b) => b.length - a.length);
   const requests = [];
   const allHeaders = {
@@ -68,6 +70,7 @@ export async function startServer(mounts, { isolated = true, headers = {} } = {}
     const prefix = prefixes.find((p) => url.startsWith(p));
     const entry = { path: url, status: 404, bytes: 0 };
     requests.push(entry);
+    if (delays[url]) await sleep(delays[url]);
     const folder = prefix && path.resolve(mounts[prefix]);
     const file = folder && path.join(folder, url.slice(prefix.length), url.endsWith("/") ? "index.html" : "");
     const isInside = file?.startsWith(folder + path.sep);

@@ -66,11 +66,17 @@ def voice_activity(site: Path) -> Path:
 
 
 def use(
-    site: Path, demo: str, context: dict[str, Any] = DESKTOP, query: str = "", **arg: Any
+    site: Path,
+    demo: str,
+    context: dict[str, Any] = DESKTOP,
+    query: str = "",
+    delays: dict[str, float] | None = None,
+    **arg: Any,
 ) -> PageReport:
-    """Use a demo's page. Nothing may be wrong on the console."""
+    """Use a demo's page. No error may be on the console."""
     page = Page(f"/{demo}/{query}", script=DRIVER, arg={"demo": demo, **arg}, context=context)
-    [report] = open_pages({"/": site}, page, isolated=context is not DARK_PHONE)
+    isolated = context is not DARK_PHONE
+    [report] = open_pages({"/": site}, page, isolated=isolated, delays=delays)
     assert report.errors == []
     return report
 
@@ -214,6 +220,7 @@ def test_an_own_text_is_searched_on_a_phone_without_network(semantic_search: Pat
         semantic_search,
         "semantic_search",
         DARK_PHONE,
+        delays={"/semantic_search/tokenizer.json": 3000},  # the service worker has control earlier
         reload=True,
         file=file("news.txt", text),
         queries=["weather", "football", "stock market"],
