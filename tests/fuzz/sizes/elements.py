@@ -52,9 +52,13 @@ def _are_both_infinite(node: onnx.NodeProto, inputs: list[Array]) -> Array:
     return a & b
 
 
-def _have_no_place(_: onnx.NodeProto, inputs: list[Array]) -> Array:
-    """The samples at positions that are far outside or NaN, of every channel."""
-    return ~(np.abs(inputs[1].astype(np.float64)) <= FAR).all(axis=-1)[:, None]
+def _have_no_place_or_sample_infinity(_: onnx.NodeProto, inputs: list[Array]) -> Array:
+    """The samples at positions that are far outside or NaN, and those of infinite channels."""
+    x, grid = (array.astype(np.float64) for array in inputs)
+    have_no_place = ~(np.abs(grid) <= FAR).all(axis=-1)[:, None]
+    channels = x.reshape(*x.shape[:2], -1)
+    is_infinite = ~np.isfinite(channels).all(axis=-1)
+    return have_no_place | is_infinite.reshape(*x.shape[:2], *[1] * (grid.ndim - 2))
 
 
 def _samples_outside(_: onnx.NodeProto, inputs: list[Array]) -> Array:
@@ -79,7 +83,7 @@ ELEMENTS: dict[str, Elements] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "Hardmax"), _has_nan_along_axis),
     **dict.fromkeys(("Cos", "Sin", "Tan"), _is_huge),
     **dict.fromkeys(("Add", "Sub"), _are_both_infinite),
-    "GridSample": _have_no_place,
+    "GridSample": _have_no_place_or_sample_infinity,
     "QLinearMatMul": _has_no_steps,
     "RoiAlign": _samples_outside,
 }

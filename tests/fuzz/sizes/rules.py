@@ -322,13 +322,15 @@ SUMS = {
         ("Attention", "AveragePool", "CDist", "Conv", "ConvTranspose", "DeformConv",
          "FusedConv", "GRU", "Gemm", "GlobalAveragePool", "GroupNormalization",
          "GroupQueryAttention", "LSTM", "MatMul", "MatMulNBits", "MultiHeadAttention", "RNN",
-         "ReduceMean", "ReduceSum", "Resize"),
+         "ReduceMean", "ReduceSum", "Resize", "STFT"),
         _ORDER,
     ),
     **dict.fromkeys(
         ("ReduceLogSumExp", "ReduceMax", "ReduceMin"),
         "ONNX does not say whether a maximum passes over a NaN",
     ),
+    "GridSample": "0 · infinity is a NaN: whether a weight is 0 depends on the rounding of its "
+    "position",
     "RotaryEmbedding": "a product beyond the largest number is infinite, but not where a fused "
     "multiply-add rounds only the sum",
     "LRN": "a square beyond the largest number is infinite, and stays in onnxruntime's sliding sum",

@@ -118,7 +118,8 @@ def judge_run(
         return Verdict("equal")
     opinion = reference(tuple(disputed))
     second = {} if isinstance(opinion, Failure) else opinion
-    right = second.keys() - differences(ours, second, None, terms).keys()
+    either = {name: _either(ours[name], judged[name], array) for name, array in second.items()}
+    right = either.keys() - differences(ours, either, None, terms).keys()
     if right >= disputed.keys():
         name, message = next(iter(disputed.items()))
         return Verdict("by reference", message, _makers(model, name)[0])
@@ -333,6 +334,16 @@ def differences(
             first = f"first at {list(at)}: {got[at]}, not {want[at]}"
             result[name] = f"{count} of {name} differ, {first}"
     return result
+
+
+def _either(got: Array, judged: Array, second: Array) -> Array:
+    """The second opinion on a result, but where onnxruntime agrees with us."""
+    if (
+        not got.dtype == judged.dtype == second.dtype
+        or not got.shape == judged.shape == second.shape
+    ):
+        return second
+    return np.where(_wrong(got, judged, None), second, judged)
 
 
 def _is_equal(got: Array, want: Array) -> bool:
