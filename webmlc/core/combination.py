@@ -17,12 +17,12 @@ out, so a matrix with a single 1 in each row chooses one of the values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, select, widest
+from webmlc.core.expr import Expr, select, set_lanes, widest
 from webmlc.core.rewrite import rewrite, walk
 
 Row = tuple[float, ...]
@@ -40,13 +40,9 @@ class Combination(Expr):
     matrix: Matrix
     row: Expr
     values: Values
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal(widest(self.children()))
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.matrix, self.row, self.values)
+        set_lanes(self, widest(self.children()))
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]

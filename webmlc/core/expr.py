@@ -3,7 +3,8 @@
 Every dimension is an expression (`3`, `n`, `2*n + 1`); a static shape consists of constants. The
 nodes are `Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast`, and for vectors
 `Ramp` and `Broadcast`. Later stages add leaves that read memory (`graph.compute.Read`,
-`loops.ir.Load`). Nodes are immutable, compare by structure, and compute their hash once.
+`loops.ir.Load`). Nodes are immutable. Equal nodes are one object (`core.interning`), so `is`, `==`
+and the tables of passes compare structure at once.
 
     >>> n = Var("n")
     >>> str((n * 2 + 1) // 4)
@@ -12,25 +13,29 @@ nodes are `Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from operator import attrgetter, is_
+from dataclasses import dataclass, fields
+from typing import Any
 
 from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.interning import Interned
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 Number = int | float | bool
 
 
-class Expr:
+class Expr(metaclass=Interned):
     """The base of all expressions. `dtype` is the element type, and `lanes` the number of elements
     in the value: 1 for a scalar.
     """
 
-    __slots__ = ("_twin", "lanes")
+    __slots__ = ("__weakref__", "lanes")
     dtype: DType
     lanes: int
-    _hash: int
-    _twin: Expr
+
+    @staticmethod
+    def identity(*arguments: Any) -> tuple[object, ...]:
+        """What distinguishes a node from others of its class (`core.interning`): its fields."""
+        return arguments
 
     def children(self) -> tuple[Expr, ...]:
         """The sub-expressions, in order."""
@@ -41,36 +46,9 @@ class Expr:
         assert not children
         return self
 
-    def _key(self) -> tuple[object, ...]:
-        """The fields that decide whether this node equals another of its class."""
-        return tuple(getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
-
-    def _seal(self, lanes: int = 1) -> None:
-        """Keep the number of lanes, and the hash, which the hashes of the children make."""
-        _SET_LANES(self, lanes)
-        object.__setattr__(self, "_hash", hash((type(self).__name__, *self._key())))
-
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle without the hash: another process hashes strings in another way."""
-        return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)  # type: ignore[arg-type]
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(self) is not type(other) or self._hash != other._hash:
-            return False
-        mine, theirs = self.children(), other.children()
-        if not mine:
-            return self._key() == other._key()
-        if all(map(is_, mine, theirs)) and self._key() == other._key():
-            return True  # most equal nodes share their children
-        return _twin(self) is _twin(other) or _same(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+        """Pickle the fields: the process that reads them builds or finds the node."""
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
 
     def __add__(self, other: Operand) -> Expr:
         return call("add", self, other)
@@ -148,10 +126,8 @@ class Expr:
         return print_expr(self)
 
 
-_SET_LANES = vars(Expr)["lanes"].__set__
+set_lanes = vars(Expr)["lanes"].__set__
 """Sets the slot of a frozen node. Faster than `object.__setattr__`, which looks the slot up."""
-_SET_TWIN = vars(Expr)["_twin"].__set__
-_HASH = attrgetter("_hash")
 
 
 def widest(children: tuple[Expr, ...]) -> int:
@@ -163,51 +139,6 @@ def widest(children: tuple[Expr, ...]) -> int:
     return lanes
 
 
-def _same(a: Expr, b: Expr) -> bool:
-    """Compare two expressions by structure.
-
-    Each pair of nodes is compared once, because many sub-expressions are shared. Nodes that prove
-    equal get a common twin, so that their next comparison is one of identity.
-    """
-    pending: list[tuple[object, object]] = [(a, b)]
-    compared: dict[tuple[int, int], tuple[Expr, Expr]] = {}
-    while pending:
-        x, y = pending.pop()
-        if isinstance(x, Expr):
-            if type(x) is not type(y) or x._hash != y._hash:
-                return False
-            if (id(x), id(y)) in compared or _twin(x) is _twin(y):
-                continue
-            compared[id(x), id(y)] = x, y
-            parts, others = x._key(), y._key()
-        elif isinstance(x, tuple) and isinstance(y, tuple):
-            parts, others = x, y
-            if len(parts) != len(others):
-                return False
-        elif x != y:
-            return False
-        else:
-            continue
-        pending += [pair for pair in zip(parts, others, strict=True) if pair[0] is not pair[1]]
-    for x, y in compared.values():
-        twin, other = _twin(x), _twin(y)
-        if twin is not other:
-            _SET_TWIN(other, twin)
-    return True
-
-
-def _twin(expr: Expr) -> Expr:
-    """Find the representative of the expressions known to equal `expr`, and halve the path."""
-    twin: Expr | None = getattr(expr, "_twin", None)
-    if twin is None:
-        return expr
-    following: Expr | None
-    while (following := getattr(twin, "_twin", None)) is not None:
-        _SET_TWIN(expr, following)
-        expr, twin = twin, following
-    return twin
-
-
 Operand = Expr | int | float | bool
 
 
@@ -217,7 +148,12 @@ class Const(Expr):
 
     value: Number
     dtype: DType = INDEX
-    _hash: int = field(init=False, repr=False, compare=False)
+
+    @staticmethod
+    def identity(value: Number, dtype: DType = INDEX) -> tuple[object, ...]:
+        if dtype.is_float:  # its text distinguishes 0.0 from -0.0, and equates NaNs
+            return (repr(float(value)), dtype)
+        return (bool(value) if dtype is DType.bool else int(value), dtype)
 
     def __post_init__(self) -> None:
         if self.dtype.is_float:
@@ -226,12 +162,7 @@ class Const(Expr):
             object.__setattr__(self, "value", bool(self.value))
         else:
             object.__setattr__(self, "value", int(self.value))
-        self._seal()
-
-    def _key(self) -> tuple[object, ...]:
-        if isinstance(self.value, float):  # its text distinguishes 0.0 from -0.0, and equates NaNs
-            return (repr(self.value), self.dtype)
-        return (self.value, self.dtype)
+        set_lanes(self, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,13 +174,13 @@ class Var(Expr):
 
     name: str
     dtype: DType = INDEX
-    _hash: int = field(init=False, repr=False, compare=False)
+
+    @staticmethod
+    def identity(name: str, dtype: DType = INDEX) -> tuple[object, ...]:
+        return (name, dtype)
 
     def __post_init__(self) -> None:
-        self._seal()
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.name, self.dtype)
+        set_lanes(self, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,15 +190,9 @@ class Call(Expr):
     op: str
     args: tuple[Expr, ...]
     dtype: DType
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        args = self.args
-        _SET_LANES(self, widest(args))
-        _SET_HASH(self, hash((self.op, self.dtype, *map(_HASH, args))))  # most nodes are calls
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.op, self.args, self.dtype)
+        set_lanes(self, widest(self.args))
 
     def children(self) -> tuple[Expr, ...]:
         return self.args
@@ -276,22 +201,15 @@ class Call(Expr):
         return Call(self.op, children, self.dtype)
 
 
-_SET_HASH = vars(Call)["_hash"].__set__
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(Expr):
     """A numeric conversion, as numpy's `astype`."""
 
     value: Expr
     dtype: DType
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal(self.value.lanes)
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.value, self.dtype)
+        set_lanes(self, self.value.lanes)
 
     def children(self) -> tuple[Expr, ...]:
         return (self.value,)
@@ -306,13 +224,9 @@ class Bitcast(Expr):
 
     value: Expr
     dtype: DType
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal(self.value.lanes)
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.value, self.dtype)
+        set_lanes(self, self.value.lanes)
 
     def children(self) -> tuple[Expr, ...]:
         return (self.value,)
@@ -328,13 +242,9 @@ class Ramp(Expr):
     base: Expr
     stride: Expr
     width: int
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal(self.width)
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.base, self.stride, self.width)
+        set_lanes(self, self.width)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -353,13 +263,9 @@ class Broadcast(Expr):
 
     value: Expr
     width: int
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal(self.width)
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.value, self.width)
+        set_lanes(self, self.width)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from webmlc.core.bounds import Interval, Ranges, bounds
+from webmlc.core.bounds import Bound, Interval, Ranges, bounds
 from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call
@@ -43,13 +43,21 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
     if isinstance(expr, Const):
         return expr
     intervals = ranges or _NO_RANGES
-    relevant = tuple((var, intervals[var]) for var in variables(expr) if var in intervals)
+    relevant = tuple(
+        [
+            (var, interval.low, interval.high, interval.below)
+            for var in variables(expr)
+            if (interval := intervals.get(var)) is not None
+        ]
+    )
     return _simplify(expr, relevant)
 
 
 @lru_cache(maxsize=1 << 16)
-def _simplify(expr: Expr, ranges: tuple[tuple[Var, Interval], ...]) -> Expr:
-    return _Simplifier(dict(ranges)).simplify(expr)
+def _simplify(expr: Expr, ends: tuple[tuple[Var, Bound, Bound, Expr | None], ...]) -> Expr:
+    """Simplify for variables between these ends. Not intervals, which would take long to hash."""
+    ranges = {var: Interval(low, high, below) for var, low, high, below in ends}
+    return _Simplifier(ranges).simplify(expr)
 
 
 def prove_equal(a: Expr, b: Expr, ranges: Ranges | None = None) -> bool:

@@ -16,10 +16,10 @@ folds its `value` over `reduce` axes. A scatter updates elements one after the o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int, widest
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int, set_lanes, widest
 from webmlc.core.rewrite import walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
@@ -125,17 +125,13 @@ class Read(Expr):
 
     tensor: Tensor
     indices: tuple[Expr, ...]
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal(widest(self.indices))
+        set_lanes(self, widest(self.indices))
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return self.tensor.dtype
-
-    def _key(self) -> tuple[object, ...]:
-        return (id(self.tensor), self.indices)
 
     def children(self) -> tuple[Expr, ...]:
         return self.indices

@@ -17,14 +17,15 @@ and parses as Python (`loops.text`), and `loops.interp` defines its meaning:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 from operator import is_
 from typing import Literal
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, widest
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, set_lanes, widest
+from webmlc.core.interning import Interned
 from webmlc.core.rewrite import substitution, walk
 
 Scope = Literal["global", "shared", "local"]
@@ -42,18 +43,28 @@ THREAD_AXES = (
 """The axes that a `thread_binding` loop may be bound to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A dense row-major array.
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Buffer(metaclass=Interned):
+    """A dense row-major array. Equal buffers are one object (`core.interning`).
 
     A `global` buffer is in memory, a `shared` one belongs to one workgroup, and a `local` one
     belongs to one thread, in its registers.
     """
 
     name: str
-    shape: tuple[Expr, ...] = field(hash=False)  # few buffers share a name: to hash it is enough
-    dtype: DType = field(hash=False)
-    scope: Scope = field(default="global", hash=False)
+    shape: tuple[Expr, ...]
+    dtype: DType
+    scope: Scope = "global"
+
+    @staticmethod
+    def identity(
+        name: str, shape: tuple[Expr, ...], dtype: DType, scope: Scope = "global"
+    ) -> tuple[object, ...]:
+        return (name, shape, dtype, scope)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the fields, as those of expressions."""
+        return Buffer, (self.name, self.shape, self.dtype, self.scope)
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Load:
         index = indices if isinstance(indices, tuple) else (indices,)
@@ -66,13 +77,9 @@ class Load(Expr):
 
     buffer: Buffer
     indices: tuple[Expr, ...]
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seal(widest(self.indices))
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.buffer, self.indices)
+        set_lanes(self, widest(self.indices))
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]

@@ -1,0 +1,85 @@
+"""Build equal objects once, so that comparing them is a comparison of addresses.
+
+In: a class of immutable objects. Out: the same class, whose constructor returns the object of the
+same fields that is in use, if there is one. Comparing and hashing then cost the same for a large
+expression as for a small one, and tables of results by object find those of equal objects.
+
+    a = Call("add", (i, j), INDEX)
+    b = Call("add", (i, j), INDEX)      ->      a is b
+
+Source: hash-consing, as in A. P. Ershov, "On programming of arithmetic operations", 1958.
+"""
+
+from __future__ import annotations
+
+import os
+from threading import Lock
+from typing import Any
+from weakref import ReferenceType, ref
+
+Key = tuple[object, ...]
+
+LEAST_ENTRIES = 1 << 15
+"""The number of entries up to which those of unused objects stay in the table.
+
+Chosen by hand: a small kernel has fewer, and the entries take a few megabytes.
+"""
+
+
+class Interned(type):
+    """The class of a class whose equal objects are one object.
+
+    `identity(*arguments)` of the class says what distinguishes an object from the others: hashable
+    values that are equal if and only if the objects are. An object must have a slot `__weakref__`.
+    """
+
+    def __call__(cls, *arguments: Any, **named: Any) -> Any:
+        """Return the object of these fields, which is built unless it exists."""
+        key = (cls, *cls.identity(*arguments, **named))  # type: ignore[attr-defined]
+        reference = _ENTRIES.get(key)
+        if reference is not None and (existing := reference()) is not None:
+            return existing
+        return _OBJECTS.add(key, super().__call__(*arguments, **named))
+
+
+class _Objects:
+    """All interned objects in use, by their classes and identities.
+
+    The entry of an object that nothing uses is removed later, with others, because that costs less
+    than a callback for each object. The key of an entry holds the parts of its object; its entry
+    therefore follows those of its parts.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Key, ReferenceType[object]] = {}
+        self.capacity = LEAST_ENTRIES
+        self.lock = Lock()
+        os.register_at_fork(
+            before=self.lock.acquire,
+            after_in_parent=self.lock.release,
+            after_in_child=self.lock.release,
+        )
+
+    def add(self, key: Key, new: object) -> object:
+        """Return the object of a key: `new`, unless another thread has added one since."""
+        with self.lock:
+            reference = self.entries.get(key)
+            if reference is not None and (existing := reference()) is not None:
+                return existing
+            if len(self.entries) >= self.capacity:
+                self.remove_unused()
+                self.capacity = max(LEAST_ENTRIES, 2 * len(self.entries))
+            self.entries[key] = ref(new)
+            return new
+
+    def remove_unused(self) -> None:
+        """Remove the entries of unused objects, last first: each may free the parts of its own."""
+        keys = list(self.entries)
+        while keys:
+            key = keys.pop()
+            if self.entries[key]() is None:
+                del self.entries[key]
+
+
+_OBJECTS = _Objects()
+_ENTRIES = _OBJECTS.entries
