@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
+from tests.node import as_tensors, in_node
 from webmlc.core.expr import as_int
 from webmlc.core.machine import RELAXED
 from webmlc.graph.algorithms.winograd.cost_model import Layer
@@ -24,7 +23,6 @@ from webmlc.package.manifest_from_json import from_json
 from webmlc.package.memory_plan import layout
 
 CHANNELS, SIZE = 32, 9  # no tile divides the map
-SCRIPT = Path(__file__).parent / "js" / "run_sines.mjs"
 
 
 @dataclass(frozen=True)
@@ -245,12 +243,12 @@ def test_error_is_small_for_a_map_of_any_size(case: Case, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_javascript_runtime_derives_the_weights_too(package: Path, case: Case, threads) -> None:
-    command = ["node", str(SCRIPT), str(package), str(threads), "1", "3", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    for batch, output in zip((1, 3, 2), json.loads(done.stdout), strict=True):
-        wanted = case.expected(case.sines(batch))
-        assert relative_error(np.reshape(output, wanted.shape), wanted) < case.bound
+    inputs = [case.sines(batch) for batch in (1, 3, 2)]
+    results = in_node(package, [as_tensors({"x": x}) for x in inputs], threads)
+    for x, result in zip(inputs, results, strict=True):
+        wanted = case.expected(x)
+        output = np.array(result["y"]["data"], np.float32).reshape(result["y"]["shape"])
+        assert relative_error(output, wanted) < case.bound
 
 
 def test_the_package_ships_small_weights(package: Path, case: Case) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import subprocess
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +13,7 @@ import wasmtime
 
 import webmlc
 from tests import packages
-from tests.node import copy_with_red_zones
+from tests.node import Script, copy_with_red_zones
 from webmlc.core.errors import InternalError
 from webmlc.host.red_zones import PATTERN, check_zones, zones
 from webmlc.package.memory_plan import layout
@@ -40,12 +38,10 @@ def package(folder: Path, shift: int) -> Path:
 
 def run_in_node(folder: Path, runtime: Path) -> Any:
     x = {"dtype": "float32", "shape": list(X.shape), "data": base64.b64encode(X).decode()}
-    request = json.dumps({"folder": str(folder), "threads": 1, "runs": [{"x": x}] * 3})
-    command = ["node", str(SERVE), str(copy_with_red_zones(runtime))]
-    done = subprocess.run(
-        command, input=request, capture_output=True, text=True, timeout=60, check=True
-    )
-    return json.loads(done.stdout)
+    serve = Script(SERVE, str(copy_with_red_zones(runtime)))
+    results = serve.ask({"folder": str(folder), "threads": 1, "runs": [{"x": x}] * 3})
+    serve.close()
+    return results
 
 
 def test_a_write_behind_a_buffer_is_named(tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
-// Choose who executes runs of given durations.
+// Choose who executes runs of given durations, as requested line by line.
 //
-//   in (argv[2]):  { threads, limit, times: [{ there, alone, together: milliseconds }, ...] }
-//   out (stdout):  [the way of each run]
+//   in (stdin), one per line:   { threads, limit, times: [{ there, alone, together: milliseconds }, ...] }
+//   out (stdout), one per line: [the way of each run]
 
 import { Pace } from "../../runtime_js/short_runs.js";
+import { answerLines } from "./answer_lines.mjs";
 
-const { threads, limit, times } = JSON.parse(process.argv[2]);
-const pace = new Pace(threads, limit);
-const choices = times.map((milliseconds) => {
-  const { way } = pace;
-  pace.took(way, milliseconds[way]);
-  return way;
+await answerLines(({ threads, limit, times }) => {
+  const pace = new Pace(threads, limit);
+  return times.map((milliseconds) => {
+    const { way } = pace;
+    pace.took(way, milliseconds[way]);
+    return way;
+  });
 });
-process.stdout.write(JSON.stringify(choices));

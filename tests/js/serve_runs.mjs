@@ -3,8 +3,9 @@
 //   in (stdin), one per line:   { folder, threads, runs: [{ name: { dtype, shape, data: base64 } }] }
 //   out (stdout), one per line: [{ name: { dtype, shape, data: base64 } }], or { error, code } for a run that fails
 
-import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
+
+import { answerLines } from "./answer_lines.mjs";
 
 const base = pathToFileURL(`${process.argv[2]}/`);
 const { load } = await import(new URL("webmlc.js", base).href);
@@ -21,8 +22,7 @@ function text({ dtype, shape, data }) {
 
 const mapValues = (tensors, convert) => Object.fromEntries(Object.entries(tensors).map(([name, value]) => [name, convert(value)]));
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const { folder, threads, runs } = JSON.parse(line);
+await answerLines(async ({ folder, threads, runs }) => {
   const results = [];
   let model = null;
   for (const inputs of runs) {
@@ -38,5 +38,5 @@ for await (const line of createInterface({ input: process.stdin })) {
     }
   }
   model?.dispose();
-  process.stdout.write(`${JSON.stringify(results)}\n`);
-}
+  return results;
+});

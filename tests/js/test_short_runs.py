@@ -1,9 +1,9 @@
 """The page executes the runs that are faster there, and measures which ones are."""
 
-import json
-import subprocess
 from collections import Counter
 from pathlib import Path
+
+from tests.node import script
 
 SCRIPT = Path(__file__).parent / "pace.mjs"
 Times = dict[str, float]
@@ -18,9 +18,7 @@ def run(there: float, alone: float, together: float = 0) -> Times:
 
 def choices(threads: int, times: list[Times], limit: float = 5) -> list[str]:
     """The way of each run, if a run may block the page for `limit` milliseconds."""
-    job = json.dumps({"threads": threads, "limit": limit, "times": times})
-    process = subprocess.run(["node", str(SCRIPT), job], capture_output=True, text=True, check=True)
-    ways: list[str] = json.loads(process.stdout)
+    ways: list[str] = script(SCRIPT).ask({"threads": threads, "limit": limit, "times": times})
     return ways
 
 

@@ -1,12 +1,12 @@
 """Weights arrive whole and in order, however the response is divided. Errors say what is wrong."""
 
-import json
-import subprocess
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.node import script
 
 SCRIPT = Path(__file__).parent / "stream_weights.mjs"
 SIZE = 64
@@ -35,10 +35,7 @@ def download(
         "chunk_bytes": SIZE,
         "chunks_sha256": sha256(b"".join(hashes)).hexdigest(),
     }
-    process = subprocess.run(
-        ["node", str(SCRIPT), json.dumps(job)], capture_output=True, text=True, check=True
-    )
-    result: dict[str, Any] = json.loads(process.stdout)
+    result: dict[str, Any] = script(SCRIPT).ask(job)
     return result
 
 

@@ -7,16 +7,12 @@ run with two threads, whose loops are shared out however small they are.
 from __future__ import annotations
 
 import base64
-import json
-import select
-import subprocess
 import tempfile
 import traceback
 from dataclasses import replace
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -25,8 +21,7 @@ import onnx
 from tests.fuzz.graph import Array
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.processes import Failure, answer_requests
-from tests.fuzz.waiting import answers_in_time
-from tests.node import copy_with_red_zones
+from tests.node import Script, ScriptError, copy_with_red_zones
 
 Way = Literal["wasm", "webgpu", "node"]
 WAYS: tuple[Way, ...] = ("wasm", "webgpu", "node")
@@ -97,51 +92,22 @@ class Node:
     """The JavaScript runtime under Node, with red zones; started anew when it dies or hangs."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
         self.folder = tempfile.TemporaryDirectory(prefix="webmlc-runtime-")
         copy_with_red_zones(Path(self.folder.name))
-        self.process: subprocess.Popen[str] | None = None
+        self.script = Script(SERVE, self.folder.name, seconds=seconds)
 
     def run(self, folder: str, threads: int, runs: list[Feeds]) -> Results | Failure:
         """The result of each run of a package; a `Failure` if the process dies or hangs."""
-        if self.process is None:
-            self.process = subprocess.Popen(
-                ["node", str(SERVE), self.folder.name],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
         encoded = [{name: _encoded(array) for name, array in feeds.items()} for feeds in runs]
-        request = {"folder": folder, "threads": threads, "runs": encoded}
-        answer = self._ask(self.process, json.dumps(request))
-        if isinstance(answer, Failure):
-            self.close()
-            return answer
-        return [_decoded(result) for result in answer]
-
-    def _ask(self, process: subprocess.Popen[str], request: str) -> Any:
-        assert process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(f"{request}\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return Failure("crash", "Node ended")
-        if not answers_in_time(partial(_is_ready, process.stdout), process.pid, self.seconds):
-            return Failure("hang", f"no result after {self.seconds:.0f} s")
-        line = process.stdout.readline()
-        return json.loads(line) if line else Failure("crash", f"Node ended: {process.wait()}")
+            answer = self.script.ask({"folder": folder, "threads": threads, "runs": encoded})
+        except ScriptError as error:
+            return Failure(error.kind, str(error))
+        return [_decoded(result) for result in answer]
 
     def close(self) -> None:
         """End the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
-
-
-def _is_ready(stream: IO[str], seconds: float) -> bool:
-    """Whether there is something to read within this time: an answer is one line."""
-    return bool(select.select([stream], [], [], seconds)[0])
+        self.script.close()
 
 
 def _encoded(array: Array) -> dict[str, Any]:
