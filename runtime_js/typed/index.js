@@ -47,6 +47,7 @@ async function run(model, fields) {
   element("outputs").replaceChildren();
   for (const [name, value] of Object.entries(outputs)) {
     if (value.dtype) item("outputs", `${name}: ${value.dtype}[${value.shape.join(", ")}]`);
+    else if (model.typed[name].kind === "text") for (const { text } of [value].flat()) item("outputs", text);
     else for (const { label, score } of value.flat()) item("outputs", `${label}: ${(100 * score).toFixed(1)} %`);
   }
   element("status").textContent = `Ran in ${milliseconds.toFixed(2)} ms.`;

@@ -1,15 +1,19 @@
 // Turn the tensors of a typed output into what pages show.
 //
-//   in:  the tensors of an output of classes or boxes
-//   out: a list:  [{ label: "cat", score: 0.9 }, ...]
-//        Boxes also have their sides in pixels of the picture.
+//   in:  the tensors of an output of classes, boxes or a text
+//   out: a list:  [{ label: "cat", score: 0.9 }, ...]. Boxes also have their sides in pixels of the picture.
+//        A text:  { text: "cat", score: 0.9, tokens: [...] }
 
 /** @typedef {import("./typed.d.ts").LabelledBox} LabelledBox */
 /** @typedef {import("./typed.d.ts").LabelledScore} LabelledScore */
+/** @typedef {import("./typed.d.ts").Transcript} Transcript */
 /** @typedef {import("../webmlc.js").Tensor} Tensor */
 
-/** The functions that read outputs, by kind. @type {Record<string, (tensors: Tensor[], labels: string[] | undefined) => object[]>} */
-export const RESULTS = { classes: readClasses, boxes: readBoxes };
+/** The functions that read outputs, by kind. @type {Record<string, (tensors: Tensor[], labels: string[] | undefined) => object>} */
+export const RESULTS = { classes: readClasses, boxes: readBoxes, text: readTexts };
+
+/** The label of a class. @param {string[] | undefined} labels @param {number} index */
+const labelOf = (labels, index) => labels?.[index] ?? `LABEL_${index}`;
 
 /**
  * The objects of an output of boxes, the likeliest first.
@@ -21,7 +25,7 @@ function readBoxes([boxes, scores, classes], labels) {
   const objects = Array.from(/** @type {Float32Array} */ (scores.data), (score, i) => {
     const [xmin, ymin, xmax, ymax] = Array.from(boxes.data.subarray(4 * i, 4 * i + 4), Number);
     const index = Number(classes.data[i]);
-    return { score, label: labels?.[index] ?? `LABEL_${index}`, box: { xmin, ymin, xmax, ymax } };
+    return { score, label: labelOf(labels, index), box: { xmin, ymin, xmax, ymax } };
   });
   return objects.sort((a, b) => b.score - a.score);
 }
@@ -39,9 +43,30 @@ function readClasses([scores, classes], labels) {
   for (let begin = 0; begin < scores.data.length; begin += count) {
     const items = Array.from({ length: count }, (_, i) => {
       const index = classes ? Number(classes.data[begin + i]) : i;
-      return { label: labels?.[index] ?? `LABEL_${index}`, score: Number(scores.data[begin + i]) };
+      return { label: labelOf(labels, index), score: Number(scores.data[begin + i]) };
     });
     lists.push(items);
   }
   return lists.length === 1 ? lists[0] : lists;
+}
+
+/**
+ * The text of an output of tokens: one, or one for each element of a batch. Its score is the mean of its tokens' scores.
+ * @param {Tensor[]} tensors  the tokens, which end with -1; the first and the last time step of each; and the scores
+ * @param {string[] | undefined} labels
+ * @returns {Transcript | Transcript[]}
+ */
+function readTexts([{ shape, data }, frames, scores], labels) {
+  const [rows, time] = shape;
+  const texts = Array.from({ length: rows }, (_, row) => {
+    /** @type {Transcript["tokens"]} */
+    const tokens = [];
+    for (let i = row * time; i < (row + 1) * time && Number(data[i]) >= 0; i++) {
+      const [start, end] = [Number(frames.data[2 * i]), Number(frames.data[2 * i + 1])];
+      tokens.push({ label: labelOf(labels, Number(data[i])), score: Number(scores.data[i]), frames: [start, end] });
+    }
+    const total = tokens.reduce((sum, { score }) => sum + score, 0);
+    return { text: tokens.map(({ label }) => label).join(""), score: total / Math.max(tokens.length, 1), tokens };
+  });
+  return rows === 1 ? texts[0] : texts;
 }

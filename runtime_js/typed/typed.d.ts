@@ -4,7 +4,7 @@ import type { Model, Tensor, TypedArray } from "../webmlc.js";
 
 /** How an input or output of the model looks to the page, from the manifest. */
 export interface Kind {
-  /** "pixels" or "samples" of inputs, "classes" or "boxes" of outputs. */
+  /** "pixels" or "samples" of inputs, "classes", "boxes" or "text" of outputs. */
   kind: string;
   /** Samples per second, of a sound. */
   rate?: number;
@@ -34,9 +34,20 @@ export interface LabelledBox extends LabelledScore {
   box: { xmin: number; ymin: number; xmax: number; ymax: number };
 }
 
+/** A text that a model reads, such as that of a sound or of a line in a picture. */
+export interface Transcript {
+  text: string;
+  /** The mean of the tokens' scores. */
+  score: number;
+  /** What each token adds to the text. `frames` are its first time step, and the one after its last. */
+  tokens: { label: string; score: number; frames: [number, number] }[];
+}
+
+/** What a run returns for an output. */
+export type TypedOutput = Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[] | Transcript | Transcript[];
+
 /**
  * A model whose runs take and return values of the page: `load<TypedModel>(url)`. A run whose option `outputs` names the tensors of
  * `outputs`, such as "logits_scores", returns these.
  */
-export type TypedModel<I = Record<string, PixelSource | SoundSource | TypedArray>, O = Record<string, Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[]>> =
-  Model<I, O>;
+export type TypedModel<I = Record<string, PixelSource | SoundSource | TypedArray>, O = Record<string, TypedOutput>> = Model<I, O>;

@@ -1,7 +1,7 @@
 // Let a model take what pages have, and return what pages show.
 //
 //   in:  a loaded model, whose `typed` says which inputs and outputs are values of the page (webmlc/graph/typed)
-//   out: the same model; `run` takes pictures and sounds, and returns labels with scores for outputs of classes
+//   out: the same model; `run` takes pictures and sounds, and returns what pages show for outputs, such as labels with scores
 //
 // Only models with typed values import this module.
 
@@ -86,7 +86,7 @@ function withTensors(typed, options) {
 }
 
 /**
- * Throw InputError if a typed output is to stay on the GPU: its values are read to make labels of them.
+ * Throw InputError if a typed output is to stay on the GPU: its values are read to make labels or texts of them.
  * @param {[string, Kind][]} kinds
  * @param {RunOptions} options
  */

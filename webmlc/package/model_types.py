@@ -11,7 +11,7 @@ In: a manifest. Out: the text of `model.d.ts`, for `load<Model>(url)`:
 
 An input of static shape may be a typed array alone. A size that a run chooses is a number. An input
 of pixels is a picture, one of samples a sound, and an output of classes is a list of labels with
-scores.
+scores. An output of tokens is a text.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ _ARRAYS = {
 """The typed arrays of element types (`runtime_js/dtypes.js`); smaller ones are a Uint8Array."""
 _SOURCES = {"pixels": "PixelSource", "samples": "SoundSource"}
 """The types of inputs that are values of the page, by kind."""
+_RESULTS = {"classes": "LabelledScore[]", "text": "Transcript"}
+"""The types of the results for one element of a batch, by the kind of the output."""
+_TYPED_IMPORTS = (
+    "LabelledBox, LabelledScore, PixelSource, SoundSource, Transcript, TypedModel as AnyModel"
+)
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
@@ -51,8 +56,7 @@ def model_types(manifest: Manifest, *, is_language_model: bool) -> str:
     base = "LanguageModel" if is_language_model else "Model"
     imports = f'import type {{ {base} as AnyModel }} from "./webmlc.js";'
     if manifest.typed:
-        names = "LabelledBox, LabelledScore, PixelSource, SoundSource, TypedModel as AnyModel"
-        imports = f'import type {{ {names} }} from "./webmlc.js";'
+        imports = f'import type {{ {_TYPED_IMPORTS} }} from "./webmlc.js";'
     name = " ".join(manifest.name.split())
     return f"""\
 // The types of {name}, for `load<Model>(url)`. Written by webmlc.
@@ -77,17 +81,18 @@ def _input(manifest: Manifest, port: Port) -> str:
 
 
 def _outputs(manifest: Manifest) -> Iterator[str]:
-    """The outputs; in place of the tensors of a typed one, the list that a run returns."""
+    """The outputs; in place of the tensors of a typed one, what a run returns."""
     ports = {port.name: port for port in manifest.outputs}
     for name, kind in manifest.typed.items():
         parts = [ports.pop(part) for part in kind.get("values", ())]
         if kind["kind"] == "boxes":
             yield f"  {_key(name)}: LabelledBox[];\n"
         elif parts:
+            result = _RESULTS[kind["kind"]]
             rows = {as_int(size) for size in parts[0].shape[:-1]}
             nested = rows - {1}
-            lists = ["LabelledScore[]"] * (nested <= {None}) + ["LabelledScore[][]"] * bool(nested)
-            yield f"  {_key(name)}: {' | '.join(lists)};\n"
+            results = [result] * (nested <= {None}) + [f"{result}[]"] * bool(nested)
+            yield f"  {_key(name)}: {' | '.join(results)};\n"
     yield from (_property(port, is_input=False) for port in ports.values())
 
 

@@ -32,7 +32,7 @@ _LARGEST_INPUT = 4096
 
 def find_boxes(
     build: Builder, value: str, options: Boxes, pixels: str, geometry: Mapping[str, Any]
-) -> tuple[str, ...]:
+) -> dict[str, str]:
     """Write the nodes. Returns the boxes, the scores and the classes.
 
     Raises `InputError` if the options need a size of the model's input that only a run knows.
@@ -49,11 +49,13 @@ def find_boxes(
     boxes = build("Gather", corners, chosen, axis=0)
     placed = build("Mul", build("Add", boxes, start), ratio)
     within = build("Min", build("Max", placed, build.constant(np.float32(0))), size)
-    return (
-        within,
-        build("Gather", best, chosen, axis=0),
-        build("Cast", build("Gather", classes, chosen, axis=0), to=_NUMBERS[DType.int32]),
-    )
+    return {
+        "boxes": within,
+        "scores": build("Gather", best, chosen, axis=0),
+        "classes": build(
+            "Cast", build("Gather", classes, chosen, axis=0), to=_NUMBERS[DType.int32]
+        ),
+    }
 
 
 def _last(build: Builder, value: str, options: Boxes) -> str:

@@ -18,15 +18,15 @@ from webmlc.graph.typed.options import Classes
 _NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
-def rank_classes(build: Builder, value: str, options: Classes) -> tuple[str, ...]:
-    """Write the nodes. Returns the scores, and with `topk` the indices."""
+def rank_classes(build: Builder, value: str, options: Classes) -> dict[str, str]:
+    """Write the nodes. Returns the scores, and with `topk` the classes."""
     scores = build("Cast", value, to=_NUMBERS[DType.float32])
     if options.scores == "softmax":
         scores = build("Softmax", scores, axis=-1)
     elif options.scores == "sigmoid":
         scores = build("Sigmoid", scores)
     if not options.topk:
-        return (scores,)
+        return {"scores": scores}
     count = build.constant(np.array([options.topk]))
     best, places = build.many("TopK", scores, count, outputs=2, axis=-1)
-    return (best, build("Cast", places, to=_NUMBERS[DType.int32]))
+    return {"scores": best, "classes": build("Cast", places, to=_NUMBERS[DType.int32])}

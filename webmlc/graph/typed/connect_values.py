@@ -1,4 +1,4 @@
-"""Connect a model with the values of the page: pixels and sounds in, labels and boxes out.
+"""Connect a model with the values of the page: pixels and sounds in; labels, boxes and texts out.
 
 needs: a module whose nodes have the form of their newest opset. guarantees: each named input of
 `main` is what the page has, and each named output what the page shows. The nodes between are part
@@ -22,23 +22,30 @@ from webmlc.core.errors import InputError
 from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import substitute, variables
 from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.ir import Array, Module, Node, TensorType
 from webmlc.graph.ops.control import names_in, rename_captures
 from webmlc.graph.typed.boxes import find_boxes
 from webmlc.graph.typed.classes import rank_classes
 from webmlc.graph.typed.options import (
     Boxes,
+    Classes,
+    OutputOptions,
     Pixels,
     Samples,
+    Transcript,
     ValueOptions,
     read_input,
     read_output,
 )
 from webmlc.graph.typed.pixels import CHANNELS, read_pixels
 from webmlc.graph.typed.samples import read_samples
+from webmlc.graph.typed.transcript import label_texts, read_transcript
 
 LABELS = "labels{}.json"
 """The files of labels in a package: the first one has no number."""
+_KINDS = {Boxes: "boxes", Classes: "classes", Transcript: "text"}
+"""The kinds of outputs in the manifest."""
 
 
 def connect_values(
@@ -76,6 +83,7 @@ class _Connection:
         self.typed: dict[str, dict[str, Any]] = {}
         self.assets: dict[str, bytes] = {}
         self.geometries: dict[str, Mapping[str, Any]] = {}
+        self.types: dict[str, TensorType] = {}
 
     def module(self) -> Module:
         return replace(
@@ -156,40 +164,59 @@ class _Connection:
         )
 
     def connect_output(self, name: str, options: Any) -> None:
-        """Return classes or boxes in place of an output."""
+        """Return what the page shows in place of an output."""
         kind = read_output(name, options)
         build, expansion = self.builder(name)
-        parts: tuple[str, ...] = ("scores", "classes")
-        if isinstance(kind, Boxes):
-            parts = ("boxes", *parts)
-            pixels = self.pixels_of(name, kind)
-            values = find_boxes(build, name, kind, pixels, self.geometries[pixels])
-        else:
-            values = rank_classes(build, name, kind)
-        ports = [f"{name}_{part}" for part, _ in zip(parts, values, strict=False)]
-        for port in ports:
+        parts = self.write_parts(build, name, kind)
+        ports = {value: f"{name}_{part}" for part, value in parts.items()}
+        for port in ports.values():
             if port in self.names:
                 raise InputError(f"output {name!r}: the model has a value {port!r} already")
-        names = dict(zip(values, ports, strict=True))
         nodes = [
-            replace(node, outputs=tuple(names.get(o, o) for o in node.outputs))
+            replace(node, outputs=tuple(ports.get(o, o) for o in node.outputs))
             for node in expansion.nodes
         ]
         outputs: list[str] = []
         for output in self.function.outputs:
             scores = isinstance(kind, Boxes) and output == kind.classes
-            outputs += ports if output == name else [] if scores else [output]
+            outputs += ports.values() if output == name else [] if scores else [output]
         self.function = replace(
             self.function,
             nodes=(*self.function.nodes, *nodes),
             outputs=tuple(outputs),
             constants={**self.function.constants, **expansion.constants},
         )
-        self.typed[name] = {"kind": parts[0] if len(parts) > 2 else "classes", "values": ports}
-        if kind.labels:
-            file = LABELS.format(f".{len(self.assets)}" if self.assets else "")
-            self.assets[file] = json.dumps(kind.labels, ensure_ascii=False).encode()
-            self.typed[name] |= {"labels": file}
+        self.typed[name] = {"kind": _KINDS[type(kind)], "values": list(ports.values())}
+        self.add_labels(name, kind)
+
+    def write_parts(self, build: Builder, name: str, kind: OutputOptions) -> dict[str, str]:
+        """Write the nodes behind an output. Returns the values by what they are."""
+        match kind:
+            case Boxes():
+                pixels = self.pixels_of(name, kind)
+                return find_boxes(build, name, kind, pixels, self.geometries[pixels])
+            case Transcript():
+                return read_transcript(build, name, self.type_of(name), kind)
+        return rank_classes(build, name, kind)
+
+    def add_labels(self, name: str, kind: OutputOptions) -> None:
+        """Store the labels of an output in a file of the package."""
+        if not kind.labels:
+            return
+        labels = list(kind.labels)
+        if isinstance(kind, Transcript):
+            classes = self.type_of(name).shape[kind.axis]
+            labels = label_texts(kind, as_int(classes))
+            _check_count(name, len(labels), classes)
+        file = LABELS.format(f".{len(self.assets)}" if self.assets else "")
+        self.assets[file] = json.dumps(labels, ensure_ascii=False).encode()
+        self.typed[name] |= {"labels": file}
+
+    def type_of(self, name: str) -> TensorType:
+        """The type of an output. Only inference knows it."""
+        if name not in self.types:
+            self.types |= infer_shapes(self.module()).main.types
+        return self.types[name]
 
     def pixels_of(self, name: str, options: Boxes) -> str:
         """The input of pixels in which an output has boxes."""
@@ -214,8 +241,10 @@ def check_labels(module: Module) -> Module:
         type_ = module.main.types.get(name)
         if "labels" not in kind or kind["kind"] != "classes" or type_ is None or not type_.rank:
             continue
-        count = len(json.loads(module.assets[kind["labels"]]))
-        classes = as_int(type_.shape[-1])
-        if classes not in (None, count):
-            raise InputError(f"output {name!r}: {count} labels for {classes} classes")
+        _check_count(name, len(json.loads(module.assets[kind["labels"]])), type_.shape[-1])
     return module
+
+
+def _check_count(name: str, labels: int, classes: Expr) -> None:
+    if as_int(classes) not in (None, labels):
+        raise InputError(f"output {name!r}: {labels} labels for {classes} classes")

@@ -1,10 +1,13 @@
 """Read how a model's inputs and outputs look to the page: `pixels=rgb,resize=224,crop=center`.
 
 In: options by the names of inputs and outputs, each a text or a mapping. Out: `Pixels`, `Samples`,
-`Classes` or `Boxes`. A text separates options by commas; lists are in brackets, as in JSON:
+`Classes`, `Boxes` or `Transcript`. A text separates options by commas; lists are in brackets, as in
+JSON. An option without a value is true:
 
     >>> read_input("image", "pixels=rgb,resize=[224,224],mean=[0.5,0.5,0.5]").mean
     (0.5, 0.5, 0.5)
+    >>> read_output("logits", "ctc,blank=3").blank
+    3
 
 Every mistake raises an `InputError` that lists what may be written.
 """
@@ -115,7 +118,37 @@ class Boxes:
     labels: tuple[str, ...] = ()
 
 
-Record = TypeVar("Record", Pixels, Samples, Classes, Boxes)
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The text of an output of scores [batch, time, classes] by connectionist temporal
+    classification (CTC): the best class of each time step, without repetitions and blanks.
+
+    - `ctc`: True.
+    - `blank`: the number of the class that separates labels.
+    - `axes`: the order of the output's axes: "btc" is batch, time, classes. An output of two axes
+      has no batch.
+    - `scores`: what makes scores of the output: "softmax", "sigmoid" or "none".
+    - `labels`: the text of each class, or of each class but the blank.
+    - `space`: a text in labels that stands for a space, such as "|".
+    - `skip`: labels that are not part of the text, such as "<s>".
+    """
+
+    ctc: bool
+    blank: int = 0
+    axes: str = "btc"
+    scores: str = "softmax"
+    labels: tuple[str, ...] = ()
+    space: str = ""
+    skip: tuple[str, ...] = ()
+
+    @property
+    def axis(self) -> int:
+        """The axis of the classes."""
+        return -2 if self.axes == "bct" else -1
+
+
+Record = TypeVar("Record", Pixels, Samples, Classes, Boxes, Transcript)
+OutputOptions = Classes | Boxes | Transcript
 
 _CHOICES = {
     "pixels": ("rgb", "bgr", "gray"),
@@ -127,6 +160,7 @@ _CHOICES = {
     "unit": ("pixels", "fraction"),
     "channels": ("last", "first"),
     "activation": ("none", "sigmoid", "softmax"),
+    "axes": ("btc", "tbc", "bct"),
 }
 
 
@@ -143,11 +177,13 @@ def read_input(name: str, options: str | Mapping[str, Any]) -> Pixels | Samples:
     return _record(name, Pixels, values)
 
 
-def read_output(name: str, options: str | Mapping[str, Any]) -> Classes | Boxes:
+def read_output(name: str, options: str | Mapping[str, Any]) -> OutputOptions:
     """The options of an output. Raises `InputError`."""
     values = _values(name, options)
     if "boxes" in values:
         return _record(name, Boxes, values)
+    if "ctc" in values:
+        return _record(name, Transcript, values)
     return _record(name, Classes, values)
 
 
@@ -170,10 +206,10 @@ def _values(name: str, options: str | Mapping[str, Any]) -> dict[str, Any]:
         return dict(options)
     values: dict[str, Any] = {}
     for part in re.split(r",(?![^\[]*\])", options):
-        key, equals, value = part.partition("=")
-        if not equals:
+        key, equals, value = (text.strip() for text in part.partition("="))
+        if not equals and _READERS.get(key) not in (_flag, _mark):
             raise InputError(f"{name!r}: {part!r} is no option; write key=value")
-        values[key.strip()] = value.strip()
+        values[key] = value if equals else True
     return values
 
 
@@ -185,7 +221,7 @@ def _record(name: str, kind: type[Record], values: Mapping[str, Any]) -> Record:
             raise InputError(f"{name!r}: no option {key!r}; there are {', '.join(readers)}")
         try:
             read[key] = readers[key](value)
-        except (ValueError, TypeError, ZeroDivisionError, OSError) as error:
+        except (ValueError, TypeError, LookupError, ZeroDivisionError, OSError) as error:
             raise InputError(f"{name!r}: {key}={value}: {error}") from None
         if key in _CHOICES and read[key] not in _CHOICES[key]:
             raise InputError(f"{name!r}: {key} is {' or '.join(_CHOICES[key])}, not {value!r}")
@@ -245,6 +281,10 @@ def _crop(value: Any) -> str | tuple[int, ...]:
     return "center" if value == "center" else _size(value)
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, _items(value)))
+
+
 def _flag(value: Any) -> bool:
     flags = {"true": True, "1": True, "false": False, "0": False}
     if str(value).lower() not in flags:
@@ -252,8 +292,17 @@ def _flag(value: Any) -> bool:
     return flags[str(value).lower()]
 
 
+def _mark(value: Any) -> bool:
+    """An option that says what kind of value there is, and nothing else."""
+    if not _flag(value):
+        raise ValueError("leave it out")
+    return True
+
+
 def _labels(value: Any) -> tuple[str, ...]:
-    """Labels: a list; a file with one label a line; or JSON, a list or a model's configuration."""
+    """Labels: a list; a file with one label a line; or JSON: a list, a model's configuration, or
+    the number of each label, as in `vocab.json`.
+    """
     if isinstance(value, list | tuple):
         return tuple(map(str, value))
     text = Path(value).read_text("utf-8")
@@ -261,9 +310,11 @@ def _labels(value: Any) -> tuple[str, ...]:
         return tuple(text.splitlines())
     labels = json.loads(text)
     labels = labels.get("id2label", labels) if isinstance(labels, dict) else labels
-    if isinstance(labels, dict):
-        return tuple(str(labels[str(i)]) for i in range(len(labels)))
-    return tuple(map(str, labels))
+    if not isinstance(labels, dict):
+        return tuple(map(str, labels))
+    if all(isinstance(number, int) for number in labels.values()):
+        labels = {str(number): label for label, number in labels.items()}
+    return tuple(str(labels[str(i)]) for i in range(len(labels)))
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -293,4 +344,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "overlap": _number,
     "max": _count,
     "input": str,
+    "ctc": _mark,
+    "blank": _count,
+    "axes": str,
+    "space": str,
+    "skip": _texts,
 }
