@@ -147,6 +147,16 @@ def test_a_model_of_any_size_keeps_the_shape_of_the_picture(tmp_path: Path) -> N
         )  # fmt: skip
 
 
+def test_the_name_of_an_input_may_have_any_signs(tmp_path: Path) -> None:
+    """Its sizes are symbols, whose names are words."""
+    model = copier()
+    model.graph.input[0].name = model.graph.node[0].input[0] = "1/image:0"
+    build(model, tmp_path, "wasm", inputs={"1/image:0": "pixels=rgb,scale=1"})
+    pixels = picture(24, 24)
+    y = load(tmp_path, "wasm").run({"1/image:0": pixels})["y"]
+    np.testing.assert_array_equal(y[0].transpose(1, 2, 0), pixels[..., :3])
+
+
 def best_classes(pixels: Any, count: int) -> tuple[Any, Any]:
     """The scores and the numbers of the best classes, by Pillow, onnxruntime and numpy."""
     image = cropped(pixels, "bilinear", 32, 24).astype(np.float32) / 255

@@ -13,6 +13,7 @@ of the graph, so that the passes after this one fuse them with the model. before
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -118,7 +119,10 @@ class _Connection:
         self.replace_types(name, type_, page_type, nodes, expansion.constants)
 
     def symbol(self, name: str) -> str:
-        """A name that no symbol has."""
+        """A name that no symbol has, of the signs that symbols may have: inputs of TensorFlow are
+        named "input:0".
+        """
+        name = re.sub(r"^(?=\d)|\W", "_", name, flags=re.ASCII)
         names = {
             v.name for t in self.function.types.values() for d in t.shape for v in variables(d)
         }
