@@ -1,6 +1,6 @@
 // The types of webmlc.js.
 
-export type { LabelledBox, LabelledScore, PixelSource, SoundSource, Transcript, TypedModel } from "./typed/typed.d.ts";
+export type { AlphaMask, LabelledBox, LabelledScore, PixelSource, SoundSource, Transcript, TypedModel } from "./typed/typed.d.ts";
 
 export type TypedArray =
   | Int8Array

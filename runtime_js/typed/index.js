@@ -31,6 +31,18 @@ function zeros({ dtype, shape }) {
   return { dtype, shape: sizes, data: new (arrays[/** @type {"int64"} */ (dtype)] ?? Uint8Array)(count) };
 }
 
+/** Draw pixels, or the opacity of pixels in gray. @param {string} name @param {import("./typed.d.ts").AlphaMask} pixels */
+function show(name, { width, height, data }) {
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const isOpacity = data.length === width * height;
+  const rgba = isOpacity ? Uint8ClampedArray.from({ length: 4 * data.length }, (_, i) => (i % 4 === 3 ? 255 : data[i >> 2])) : data;
+  canvas.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(rgba), width, height), 0, 0);
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", name);
+  canvas.style.maxWidth = "100%";
+  element("outputs").append(canvas);
+}
+
 /** @param {Model} model @param {HTMLInputElement[]} fields */
 async function run(model, fields) {
   /** @type {Record<string, any>} */
@@ -47,6 +59,7 @@ async function run(model, fields) {
   element("outputs").replaceChildren();
   for (const [name, value] of Object.entries(outputs)) {
     if (value.dtype) item("outputs", `${name}: ${value.dtype}[${value.shape.join(", ")}]`);
+    else if (value.width) show(name, value);
     else if (model.typed[name].kind === "text") for (const { text } of [value].flat()) item("outputs", text);
     else for (const { label, score } of value.flat()) item("outputs", `${label}: ${(100 * score).toFixed(1)} %`);
   }

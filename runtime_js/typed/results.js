@@ -1,8 +1,9 @@
 // Turn the tensors of a typed output into what pages show.
 //
-//   in:  the tensors of an output of classes, boxes or a text
+//   in:  the tensors of an output of classes, boxes, a text or a mask
 //   out: a list:  [{ label: "cat", score: 0.9 }, ...]. Boxes also have their sides in pixels of the picture.
 //        A text:  { text: "cat", score: 0.9, tokens: [...] }
+//        A mask:  ImageData, or { width, height, data } with a byte for each pixel
 
 /** @typedef {import("./typed.d.ts").LabelledBox} LabelledBox */
 /** @typedef {import("./typed.d.ts").LabelledScore} LabelledScore */
@@ -10,7 +11,7 @@
 /** @typedef {import("../webmlc.js").Tensor} Tensor */
 
 /** The functions that read outputs, by kind. @type {Record<string, (tensors: Tensor[], labels: string[] | undefined) => object>} */
-export const RESULTS = { classes: readClasses, boxes: readBoxes, text: readTexts };
+export const RESULTS = { classes: readClasses, boxes: readBoxes, mask: readMask, text: readTexts };
 
 /** The label of a class. @param {string[] | undefined} labels @param {number} index */
 const labelOf = (labels, index) => labels?.[index] ?? `LABEL_${index}`;
@@ -69,4 +70,14 @@ function readTexts([{ shape, data }, frames, scores], labels) {
     return { text: tokens.map(({ label }) => label).join(""), score: total / Math.max(tokens.length, 1), tokens };
   });
   return rows === 1 ? texts[0] : texts;
+}
+
+/**
+ * The opacity of a picture's pixels; or the pixels, as ImageData where the host has it.
+ * @param {Tensor[]} tensors  uint8 [height, width] or [height, width, 4]
+ */
+function readMask([{ shape, data }]) {
+  const [height, width, channels] = shape;
+  const bytes = new Uint8ClampedArray(/** @type {ArrayBuffer} */ (data.buffer), data.byteOffset, data.length);
+  return channels && globalThis.ImageData ? new ImageData(bytes, width, height) : { width, height, data: bytes };
 }

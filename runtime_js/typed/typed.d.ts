@@ -4,7 +4,7 @@ import type { Model, Tensor, TypedArray } from "../webmlc.js";
 
 /** How an input or output of the model looks to the page, from the manifest. */
 export interface Kind {
-  /** "pixels" or "samples" of inputs, "classes", "boxes" or "text" of outputs. */
+  /** "pixels" or "samples" of inputs, "classes", "boxes", "text" or "mask" of outputs. */
   kind: string;
   /** Samples per second, of a sound. */
   rate?: number;
@@ -43,8 +43,15 @@ export interface Transcript {
   tokens: { label: string; score: number; frames: [number, number] }[];
 }
 
+/** The opacity of each pixel of a picture, from 0 to 255. */
+export interface AlphaMask {
+  width: number;
+  height: number;
+  data: Uint8ClampedArray;
+}
+
 /** What a run returns for an output. */
-export type TypedOutput = Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[] | Transcript | Transcript[];
+export type TypedOutput = Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[] | Transcript | Transcript[] | AlphaMask | ImageData;
 
 /**
  * A model whose runs take and return values of the page: `load<TypedModel>(url)`. A run whose option `outputs` names the tensors of

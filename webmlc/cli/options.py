@@ -122,8 +122,8 @@ PageOutputs = Annotated[
     typer.Option(
         "--output",
         help="What the page shows of an output, as NAME:OPTIONS "
-        "(logits:topk=5,labels=labels.txt; logits:ctc,labels=vocab.json). See docs/pictures.md "
-        "(repeatable).",
+        "(logits:topk=5,labels=labels.txt; logits:ctc,labels=vocab.json; mask:alpha). See "
+        "docs/pictures.md (repeatable).",
     ),
 ]
 Tokenizer = Annotated[

@@ -11,7 +11,7 @@ In: a manifest. Out: the text of `model.d.ts`, for `load<Model>(url)`:
 
 An input of static shape may be a typed array alone. A size that a run chooses is a number. An input
 of pixels is a picture, one of samples a sound, and an output of classes is a list of labels with
-scores. An output of tokens is a text.
+scores. An output of tokens is a text, and one of opacity a mask.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _SOURCES = {"pixels": "PixelSource", "samples": "SoundSource"}
 _RESULTS = {"classes": "LabelledScore[]", "text": "Transcript"}
 """The types of the results for one element of a batch, by the kind of the output."""
 _TYPED_IMPORTS = (
-    "LabelledBox, LabelledScore, PixelSource, SoundSource, Transcript, TypedModel as AnyModel"
+    "AlphaMask, LabelledBox, LabelledScore, PixelSource, SoundSource, Transcript, "
+    "TypedModel as AnyModel"
 )
 _IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
@@ -87,6 +88,8 @@ def _outputs(manifest: Manifest) -> Iterator[str]:
         parts = [ports.pop(part) for part in kind.get("values", ())]
         if kind["kind"] == "boxes":
             yield f"  {_key(name)}: LabelledBox[];\n"
+        elif kind["kind"] == "mask":
+            yield f"  {_key(name)}: {'AlphaMask' if len(parts[0].shape) == 2 else 'ImageData'};\n"
         elif parts:
             result = _RESULTS[kind["kind"]]
             rows = {as_int(size) for size in parts[0].shape[:-1]}

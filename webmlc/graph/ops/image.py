@@ -2,9 +2,10 @@
 
 `ImageTaps`, in: an image [height, width, channels] of any size, and an axis, 0 or 1. Out: indices
 and weights, [output][taps]. `ImageSum` applies them to the axis, in float32. `ImagePlace` says
-where positions in the output are in the image. The weights are those
-of Pillow: a filter is widened by the factor by which the image shrinks, and never reaches outside
-of the image. They are not normalised.
+where positions in the output are in the image. `MaskTaps` is the way back: it takes the image and a
+mask [height, width, 1] that a model made of the output, and says which pixels of the mask each row
+or column of the image mixes. The weights are those of Pillow: a filter is widened by the factor by
+which the image shrinks, and never reaches outside of the image. They are not normalised.
 
 `fit` says how the image relates to the output, whose size is `output`:
 
@@ -20,10 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import Literal
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
+from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
@@ -130,43 +132,112 @@ def _reach(context: Context, side: Side) -> Expr:
 
 def _taps_of(context: Context, _: Inputs) -> tuple[Tensor, ...]:
     side = side_of(context, context.attribute("axis"))
-    shape = context.outputs[0].shape
-    last = side.before - 1
     shrinking: Expr = Const(1, FLOAT)
     if context.attribute("antialias"):
         shrinking = minimum(side.resized.astype(FLOAT) / side.before.astype(FLOAT), 1.0)
+    positions = Positions(
+        place=lambda i: ((i + side.start) * 2 + 1) * side.before,
+        whole=side.resized * 2,
+        size=side.before,
+        reach=_reach(context, side),
+        shrinking=shrinking,
+        is_image=lambda i: (i + side.start >= 0) & (i + side.start < side.resized),
+    )
+    return _taps_at(context, positions)
 
-    def place(i: Expr) -> Expr:
-        """The centre of a pixel of the output, in units of half a pixel of the resized image."""
-        return (i + side.start) * 2 + 1
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where the pixels of an output are along one side of a source.
+
+    - `place`: the centre of a pixel of the output, in units of 1 / `whole` pixels of the source.
+    - `size`: the pixels of the source.
+    - `reach`: the whole pixels on either side of a position that may have a weight.
+    - `shrinking`: what distances are multiplied by before the filter sees them, float32.
+    - `is_image`: True if a pixel of the output is not beside the image.
+    """
+
+    place: Callable[[Expr], Expr]
+    whole: Expr
+    size: Expr
+    reach: Expr
+    shrinking: Expr
+    is_image: Callable[[Expr], Expr]
+
+
+def _taps_at(context: Context, positions: Positions) -> tuple[Tensor, ...]:
+    """The indices and weights of the pixels around positions."""
+    shape = context.outputs[0].shape
+    whole, last = positions.whole, positions.size - 1
 
     def base(i: Expr) -> Expr:
-        return place(i) * side.before // (side.resized * 2)
-
-    def fraction(i: Expr) -> Expr:
-        whole = side.resized * 2
-        return (place(i) * side.before % whole).astype(FLOAT) / whole.astype(FLOAT)
+        return positions.place(i) // whole
 
     def offset(tap: Expr) -> Expr:
-        return tap - _reach(context, side)
+        return tap - positions.reach
 
     def index(i: Expr, tap: Expr) -> Expr:
         return minimum(maximum(base(i) + offset(tap), 0), maximum(last, 0))
 
     def weight(i: Expr, tap: Expr) -> Expr:
         pixel = base(i) + offset(tap)
-        distance = offset(tap).astype(FLOAT) + 0.5 - fraction(i)
-        is_inside = (pixel >= 0) & (pixel <= last)
+        fraction = (positions.place(i) % whole).astype(FLOAT) / whole.astype(FLOAT)
+        distance = offset(tap).astype(FLOAT) + 0.5 - fraction
+        is_image = positions.is_image(i)
         if context.attribute("filter") == "nearest":
-            return select(is_image(i), Const(1, FLOAT), Const(0, FLOAT))
-        value = _filter(context.attribute("filter"), call("abs", distance) * shrinking)
-        return select(is_inside & is_image(i), value, Const(0, FLOAT))
-
-    def is_image(i: Expr) -> Expr:
-        """True if a position of the output is not beside the image."""
-        return (i + side.start >= 0) & (i + side.start < side.resized)
+            return select(is_image, Const(1, FLOAT), Const(0, FLOAT))
+        value = _filter(context.attribute("filter"), call("abs", distance) * positions.shrinking)
+        return select((pixel >= 0) & (pixel <= last) & is_image, value, Const(0, FLOAT))
 
     return (compute("indices", shape, index), compute("weights", shape, weight))
+
+
+def _mask_positions(context: Context) -> Positions:
+    """Where the pixels of the image are in a mask that a model made of the resized image."""
+    axis = int(context.attribute("axis"))
+    side, size = side_of(context, axis), context.shape(1)[axis]
+    if context.attribute("fit") == "contain":  # the image is a part of the output
+        mask, output = _ratio(size, side.after)
+        whole = side.before * 2 * output
+        shrunk = side.resized * mask
+
+        def place(i: Expr) -> Expr:
+            return ((i * 2 + 1) * side.resized - side.start * 2 * side.before) * mask
+    else:
+        whole, shrunk = side.before * 2, size
+
+        def place(i: Expr) -> Expr:
+            return (i * 2 + 1) * size
+
+    reach: Expr = const(REACH[context.attribute("filter")])
+    shrinking: Expr = Const(1, FLOAT)
+    if context.attribute("antialias"):
+        before = whole // 2
+        widened = maximum((shrunk * reach + before - 1) // before, reach)
+        reach = canonical(minimum(widened, LONGEST_REACH))
+        shrinking = minimum(before.astype(FLOAT) / shrunk.astype(FLOAT), 1.0)
+    return Positions(place, whole, size, reach, shrinking, lambda i: i >= 0)
+
+
+def _ratio(size: Expr, output: Expr) -> tuple[Expr, Expr]:
+    """Two sizes without their common factor, so that products of them are small."""
+    size_number, output_number = as_int(size), as_int(output)
+    if size_number is None or output_number is None:
+        return size, output
+    factor = gcd(size_number, output_number) or 1
+    return const(size_number // factor), const(output_number // factor)
+
+
+def _mask_type(context: Context) -> tuple[TensorType, ...]:
+    if context.attribute("fit") == "cover" and any(context.attribute("output")):
+        raise NotSupportedError("a mask of a part of the image")
+    taps = canonical(_mask_positions(context).reach * 2 + 1)
+    shape = (context.shape(0)[context.attribute("axis")], taps)
+    return (TensorType(INDEX, shape), TensorType(FLOAT, shape))
+
+
+def _mask_taps(context: Context, _: Inputs) -> tuple[Tensor, ...]:
+    return _taps_at(context, _mask_positions(context))
 
 
 def _filter(name: str, distance: Expr) -> Expr:
@@ -202,6 +273,7 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 OPS: tuple[Operator, ...] = (
     Operator("ImageTaps", _type, _taps_of, kind="injective", domain="webmlc"),
+    Operator("MaskTaps", _mask_type, _mask_taps, kind="injective", domain="webmlc"),
     Operator("ImagePlace", _place_type, _place, kind="injective", domain="webmlc"),
     Operator("ImageSum", _sum_type, _sum, kind="reduction", domain="webmlc"),
 )

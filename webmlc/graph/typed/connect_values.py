@@ -28,9 +28,11 @@ from webmlc.graph.ir import Array, Module, Node, TensorType
 from webmlc.graph.ops.control import names_in, rename_captures
 from webmlc.graph.typed.boxes import find_boxes
 from webmlc.graph.typed.classes import rank_classes
+from webmlc.graph.typed.mask import mask_pixels
 from webmlc.graph.typed.options import (
     Boxes,
     Classes,
+    Mask,
     OutputOptions,
     Pixels,
     Samples,
@@ -45,7 +47,7 @@ from webmlc.graph.typed.transcript import label_texts, read_transcript
 
 LABELS = "labels{}.json"
 """The files of labels in a package: the first one has no number."""
-_KINDS = {Boxes: "boxes", Classes: "classes", Transcript: "text"}
+_KINDS = {Boxes: "boxes", Classes: "classes", Mask: "mask", Transcript: "text"}
 """The kinds of outputs in the manifest."""
 
 
@@ -199,13 +201,17 @@ class _Connection:
             case Boxes():
                 pixels = self.pixels_of(name, kind)
                 return find_boxes(build, name, kind, pixels, self.geometries[pixels])
+            case Mask():
+                pixels = self.pixels_of(name, kind)
+                geometry = self.geometries[pixels]
+                return mask_pixels(build, name, self.type_of(name), kind, pixels, geometry)
             case Transcript():
                 return read_transcript(build, name, self.type_of(name), kind)
         return rank_classes(build, name, kind)
 
     def add_labels(self, name: str, kind: OutputOptions) -> None:
         """Store the labels of an output in a file of the package."""
-        if not kind.labels:
+        if isinstance(kind, Mask) or not kind.labels:
             return
         labels = list(kind.labels)
         if isinstance(kind, Transcript):
@@ -222,15 +228,20 @@ class _Connection:
             self.types |= infer_shapes(self.module()).main.types
         return self.types[name]
 
-    def pixels_of(self, name: str, options: Boxes) -> str:
-        """The input of pixels in which an output has boxes."""
-        if options.classes and options.classes not in self.function.outputs:
+    def pixels_of(self, name: str, options: Boxes | Mask) -> str:
+        """The input of pixels in which an output has boxes or a mask."""
+        if (
+            isinstance(options, Boxes)
+            and options.classes
+            and options.classes not in self.function.outputs
+        ):
             raise InputError(f"output {name!r}: the model has no output {options.classes!r}")
         names = [options.input] if options.input else list(self.geometries)
         if len(names) != 1 or names[0] not in self.geometries:
             listed = ", ".join(map(repr, self.geometries)) or "none"
+            needs = "boxes need" if isinstance(options, Boxes) else "a mask needs"
             raise InputError(
-                f"output {name!r}: boxes need one input of pixels; there are {listed}. Say "
+                f"output {name!r}: {needs} one input of pixels; there are {listed}. Say "
                 "input=NAME, and say of that input what pixels it has."
             )
         return names[0]

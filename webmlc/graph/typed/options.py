@@ -1,8 +1,8 @@
 """Read how a model's inputs and outputs look to the page: `pixels=rgb,resize=224,crop=center`.
 
 In: options by the names of inputs and outputs, each a text or a mapping. Out: `Pixels`, `Samples`,
-`Classes`, `Boxes` or `Transcript`. A text separates options by commas; lists are in brackets, as in
-JSON. An option without a value is true:
+`Classes`, `Boxes`, `Transcript` or `Mask`. A text separates options by commas; lists are in
+brackets, as in JSON. An option without a value is true:
 
     >>> read_input("image", "pixels=rgb,resize=[224,224],mean=[0.5,0.5,0.5]").mean
     (0.5, 0.5, 0.5)
@@ -147,8 +147,35 @@ class Transcript:
         return -2 if self.axes == "bct" else -1
 
 
-Record = TypeVar("Record", Pixels, Samples, Classes, Boxes, Transcript)
-OutputOptions = Classes | Boxes | Transcript
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The foreground of a picture by an output [1, classes, height, width] of scores.
+
+    - `alpha`: True.
+    - `activation`: what makes scores between 0 and 1: "none", "sigmoid", or "softmax" over classes.
+    - `foreground`: the classes of the foreground, whose scores are added. An output of one class
+      needs none.
+    - `threshold`: the least score of the foreground, which is then opaque. By default, the score is
+      the opacity.
+    - `result`: "alpha" for the opacity of each pixel, or "pixels" for the picture with it.
+    - `filter`, `antialias`: how the mask is resized to the picture, as in Pillow.
+    - `layout`: "nchw" or "nhwc". By default the shape of the output decides.
+    - `input`: the input of pixels; by default the only one.
+    """
+
+    alpha: bool
+    activation: str = "none"
+    foreground: tuple[int, ...] = ()
+    threshold: float | None = None
+    result: str = "alpha"
+    filter: str = "bilinear"
+    antialias: bool = True
+    layout: str | None = None
+    input: str = ""
+
+
+Record = TypeVar("Record", Pixels, Samples, Classes, Boxes, Transcript, Mask)
+OutputOptions = Classes | Boxes | Transcript | Mask
 
 _CHOICES = {
     "pixels": ("rgb", "bgr", "gray"),
@@ -160,6 +187,7 @@ _CHOICES = {
     "unit": ("pixels", "fraction"),
     "channels": ("last", "first"),
     "activation": ("none", "sigmoid", "softmax"),
+    "result": ("alpha", "pixels"),
     "axes": ("btc", "tbc", "bct"),
 }
 
@@ -184,6 +212,8 @@ def read_output(name: str, options: str | Mapping[str, Any]) -> OutputOptions:
         return _record(name, Boxes, values)
     if "ctc" in values:
         return _record(name, Transcript, values)
+    if "alpha" in values:
+        return _record(name, Mask, values)
     return _record(name, Classes, values)
 
 
@@ -237,6 +267,10 @@ def _count(value: Any) -> int:
     if count < 0:
         raise ValueError("it is at least 0")
     return count
+
+
+def _counts(value: Any) -> tuple[int, ...]:
+    return tuple(map(_count, _items(value)))
 
 
 def _rate(value: Any) -> int:
@@ -344,6 +378,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "overlap": _number,
     "max": _count,
     "input": str,
+    "alpha": _mark,
+    "foreground": _counts,
+    "result": str,
     "ctc": _mark,
     "blank": _count,
     "axes": str,
