@@ -176,6 +176,14 @@ def test_staged_products_keep_the_meaning(case: tuple[LoopFunction, dict[str, in
     _keeps_the_meaning(function, schedule, symbols)
 
 
+def test_each_part_of_a_reduction_has_a_loop() -> None:
+    match = find_match(k.matmul(7, 12, 12), WEBGPU)
+    changes = {"rows": 5, "columns": 4, "steps": 1, "across": 1, "workgroup": 128, "stage": 0}
+    values = values_of(match.default()) | changes
+    assert {**values, "parts": 6} in match.space()
+    assert {**values, "parts": 12} not in match.space()
+
+
 def _keeps_the_meaning(function: LoopFunction, schedule: Schedule, symbols: dict[str, int]) -> None:
     """The schedule, its lowered form and its shader compute what the function does."""
     verify(schedule.function)

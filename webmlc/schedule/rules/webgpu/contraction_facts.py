@@ -98,8 +98,8 @@ def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int
     column_count = as_int(facts.columns)
     if column_count is None or parts > workgroup or not facts.can_share:
         return False
-    if as_int(facts.depth) == parts < facts.steps:
-        return False  # a reduction loop of one step, inside others, is none
+    if as_int(facts.depth) == parts:
+        return False  # a part of one step has no reduction loop
     if facts.row_length is not None and rows > facts.row_length:
         return False
     sum_bytes = workgroup * rows * columns * SUM_BYTES
