@@ -86,7 +86,7 @@ def build(
     context: int | None = None,
     adapter: str = "gpu",
     choose: Chooser = default_schedule,
-    algorithms: Mapping[str, str] | None = None,
+    algorithms: Mapping[Device, Mapping[str, str]] | None = None,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     on_stage: Watcher | None = None,
@@ -107,12 +107,12 @@ def build(
     texts. `emit_text` also writes the code as text. `context` limits the tokens of a language model
     in a GGUF file. `adapter` says what the shaders are made fast for: a "gpu", or an adapter of
     "software". They run on both. `choose` chooses the schedule of each kernel, and `algorithms`
-    those of some layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past
-    and a present become states of sessions, which grow in place or are replaced; with "off"
-    they stay inputs and outputs. `quantise` quantises float weights in blocks, to "int8" or
-    "int4"; `host.quantisation_loss` measures what that changes. With `exact`, products of
-    block-quantised weights compute with float32 activations, not with int8 ones. The same model
-    and arguments give the same bytes.
+    what a device does for some layers (`Target.alternatives`). With `state="auto"`, pairs of a past
+    and a present become states of sessions, which grow in place or are replaced; with "off" they
+    stay inputs and outputs. `quantise` quantises float weights in blocks, to "int8" or "int4";
+    `host.quantisation_loss` measures what that changes. With `exact`, products of block-quantised
+    weights compute with float32 activations, not with int8 ones. The same model and arguments give
+    the same bytes.
 
     At most `jobs` processes compile kernels. Where a process does not start as a fork of this one,
     it imports the script of this process first, which therefore must guard its own work with
@@ -139,7 +139,7 @@ def build(
         "quantise": quantise,
         "context": context,
         "adapter": adapter,
-        "algorithms": dict(algorithms or {}),
+        "algorithms": {device: dict(named) for device, named in (algorithms or {}).items()},
     }
     source = export_source(model, example_inputs, dynamic_shapes)
     disk = usable_cache() if cache and choose is default_schedule else None
@@ -191,7 +191,7 @@ def compile_model(
     context: int | None = None,
     adapter: str = "gpu",
     choose: Chooser = default_schedule,
-    algorithms: Mapping[str, str] | None = None,
+    algorithms: Mapping[Device, Mapping[str, str]] | None = None,
     on_stage: Watcher | None = None,
     jobs: int = 1,
     cache: DiskCache | None = None,
@@ -213,7 +213,6 @@ def compile_model(
     if quantise is not None and quantise not in QUANTISATIONS:
         raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
     module = shared_graph(model, constants, watch, state, exact, quantise, context, inputs, outputs)
-    module = replace(module, algorithms=algorithms or {})
     if tokenizer is not None:
         module = with_tokenizer(module, Path(tokenizer))
     if dump_folder() or verify_level() > 1:
@@ -222,7 +221,8 @@ def compile_model(
         lowered_modules: dict[Device, Module] = {}
         gpu_variants: Mapping[str, Machine] = {WEBGPU.device: ADAPTERS[adapter]}
         for device in devices:
-            lowered_modules[device] = kernel_module(module, TARGETS[device], watch)
+            chosen = replace(module, algorithms=(algorithms or {}).get(device, {}))
+            lowered_modules[device] = kernel_module(chosen, TARGETS[device], watch)
             for runner, target_of in TARGETS.items():
                 kernels, read_only = called_kernels(lowered_modules[device], runner)
                 variants = target_of.variants if runner != WEBGPU.device else gpu_variants

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
 from webmlc.tune.algorithm_search import Variants, layers, plan
 from webmlc.tune.choose import TunedChooser
-from webmlc.tune.database import AlgorithmRecord, Database
+from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.platforms import Platform
 from webmlc.tune.search import Search, TaskJob
 from webmlc.tune.task_search import Options, TaskSearch
@@ -88,7 +90,11 @@ def test_a_build_follows_the_answer_and_computes_the_same(tmp_path: Path, algori
     outputs = []
     for folder, algorithms in (("a", {}), ("b", {LAYER: algorithm})):
         webmlc.build(
-            MODEL, tmp_path / folder, "wasm", constants={"w": WEIGHTS}, algorithms=algorithms
+            MODEL,
+            tmp_path / folder,
+            "wasm",
+            constants={"w": WEIGHTS},
+            algorithms={"wasm": algorithms},
         )
         outputs.append(webmlc.load(tmp_path / folder, device="wasm").run({"x": x})["y"])
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-4)
@@ -114,7 +120,7 @@ def test_a_feature_map_is_padded_before_or_apart(tmp_path: Path) -> None:
     x = random.normal(size=(1, 8, 40, 40)).astype(np.float32)
     outputs = []
     for place in (default, other):
-        chosen = {PADDING: place}
+        chosen = {"wasm": {PADDING: place}}
         webmlc.build(PADDED, tmp_path / place, "wasm", constants=constants, algorithms=chosen)
         outputs.append(webmlc.load(tmp_path / place, device="wasm").run({"x": x})["y"])
     np.testing.assert_array_equal(*outputs)
@@ -131,18 +137,21 @@ def test_a_reduction_on_the_gpu_has_several_numbers_of_parts(tmp_path: Path, par
     alternatives = read_graph(SUM, "webgpu", {}).alternatives()
     assert {"1 part", "4 parts", "16 parts", "64 parts", "256 parts"} <= {*alternatives[REDUCTION]}
     x = np.random.default_rng(3).integers(-4, 5, (40, 64, 6)).astype(np.float32)
-    manifest = webmlc.build(SUM, tmp_path, "webgpu", algorithms={REDUCTION: parts})
+    manifest = webmlc.build(SUM, tmp_path, "webgpu", algorithms={"webgpu": {REDUCTION: parts}})
     assert len(manifest.programs["webgpu"].steps) == (1 if parts == "1 part" else 2)
     y = webmlc.load(tmp_path, device="webgpu").run({"x": x})["y"]
     np.testing.assert_array_equal(y, x.sum((0, 1)))
 
 
+def record(
+    platform: Platform, name: str, ratio: float, layer: str = LAYER, machine: str = "relaxed"
+) -> AlgorithmRecord:
+    """The algorithm of a layer."""
+    return AlgorithmRecord(layer, machine, platform, name, ratio, "", "0", "2026-11-25")
+
+
 def test_the_database_answers_for_its_platform(tmp_path: Path) -> None:
     other = Platform("chromium", "1", "A phone", "arm64")
-
-    def record(platform: Platform, name: str, ratio: float, layer: str = LAYER) -> AlgorithmRecord:
-        return AlgorithmRecord(layer, platform, name, ratio, "", "0", "2026-11-25")
-
     with Database(tmp_path / "t.db") as database:
         database.add_algorithms(
             [
@@ -151,8 +160,81 @@ def test_the_database_answers_for_its_platform(tmp_path: Path) -> None:
                 record(other, "winograd 2x2", 1.0, "conv 1 to 1"),
             ]
         )
-        assert TunedChooser(database, "An engine".lower()).algorithms() == {LAYER: DIRECT}
-        assert TunedChooser(database, "phone").algorithms() == {LAYER: "winograd 6x6"}
+        named = TunedChooser(database, "An engine".lower())
+        assert named.algorithms() == {"wasm": {LAYER: DIRECT}}
+        assert TunedChooser(database, "phone").algorithms() == {"wasm": {LAYER: "winograd 6x6"}}
+
+
+def test_a_device_takes_nothing_from_the_algorithms_of_another(tmp_path: Path) -> None:
+    gpu = Platform("chromium", "1", "A GPU", "a vendor")
+    slow = replace(gpu, hardware="llvmpipe", is_software=True)
+    parts = "4 parts"
+    with Database(tmp_path / "t.db") as database:
+        database.add_algorithms(
+            [
+                record(PLATFORM, BEFORE, 0.8, PADDING),
+                record(PLATFORM, APART, 0.5, PADDING, "simd128"),
+                record(gpu, parts, 0.7, REDUCTION, "gpu"),
+                record(slow, "16 parts", 0.2, REDUCTION, "gpu"),
+                record(slow, "64 parts", 0.6, REDUCTION, "software"),
+            ]
+        )
+        database.add([kernel_record(gpu), kernel_record(slow)])  # a GPU has measured kernels, too
+        assert TunedChooser(database).algorithms() == {
+            "wasm": {PADDING: BEFORE},
+            "webgpu": {REDUCTION: parts},
+        }
+        software = TunedChooser(database, adapter="software").algorithms()
+        assert software["webgpu"] == {REDUCTION: "64 parts"}
+        chosen = TunedChooser(database, "llvmpipe").algorithms()
+        assert chosen == {"webgpu": {REDUCTION: "16 parts"}}
+
+
+def kernel_record(platform: Platform) -> Record:
+    """A shader that a platform has measured."""
+    return Record(
+        "a shader", "shader", "webgpu", "rows", "", platform, {}, "measured", 1.0, 1.0, 3, "", (),
+        "", "0", "2026-11-25",
+    )  # fmt: skip
+
+
+def test_a_build_for_both_devices_pads_as_each_of_them_was_told(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    shapes = {"v": (8, 8, 1, 1), "w": (8, 8, 3, 3)}
+    constants = {n: random.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    kernels = []
+    for algorithms in ({}, {"wasm": {PADDING: BEFORE}}, {"webgpu": {PADDING: APART}}):
+        manifest = webmlc.build(
+            PADDED, tmp_path, constants=constants, algorithms=algorithms, force=True
+        )
+        steps = {d: [s.kernel for s in p.steps] for d, p in manifest.programs.items()}
+        kernels.append((steps["wasm"], steps["webgpu"]))
+    (wasm, webgpu), (wasm_told, webgpu_same), (wasm_same, _) = kernels
+    assert wasm == wasm_same != wasm_told
+    assert webgpu == webgpu_same
+
+
+def test_algorithms_of_version_1_are_those_of_webassembly(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with Database(path) as database:
+        database.add_algorithms([record(PLATFORM, DIRECT, 0.8), record(PLATFORM, "4 parts", 0.5)])
+    with sqlite3.connect(path) as connection:
+        connection.executescript("""
+            DROP TABLE algorithm;
+            CREATE TABLE algorithm (
+              layer TEXT NOT NULL, platform TEXT NOT NULL REFERENCES platform, name TEXT NOT NULL,
+              ratio REAL NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
+              PRIMARY KEY (layer, platform)
+            ) STRICT;
+            PRAGMA user_version = 1;""")
+        rows = [(LAYER, DIRECT, 0.8), (REDUCTION, "4 parts", 0.5)]
+        connection.executemany(
+            "INSERT INTO algorithm VALUES (?, ?, ?, ?, '', '0', '2026-11-25')",
+            [(layer, PLATFORM.key, name, ratio) for layer, name, ratio in rows],
+        )
+    for _ in range(2):  # the file is migrated once
+        with Database(path, must_exist=True) as database:
+            assert [*database.algorithms()] == [record(PLATFORM, DIRECT, 0.8)]
 
 
 class LayerWorker(FixedWorker):

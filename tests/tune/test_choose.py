@@ -6,14 +6,17 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from tests.schedule.rules import kernels as k
 from tests.tune.small_search import small_tasks
+from webmlc.core.machine import SOFTWARE, WEBGPU, Machine
 from webmlc.core.machine_class import MachineClass
-from webmlc.schedule.rules import Selection
+from webmlc.schedule.rules import Selection, find_match
+from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.rules.space import Values, values_of
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import Database, Record
-from webmlc.tune.platforms import Platform, cpu_platform
-from webmlc.tune.tasks import Task
+from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
+from webmlc.tune.tasks import Task, kernel_key
 
 HERE = cpu_platform("chromium", "140", 1)
 
@@ -86,3 +89,47 @@ def test_records_of_gpus_serve_a_build_beside_those_of_this_cpu(tmp_path: Path) 
         on_gpu = replace(record(task, gpu, values, 0.5), device="webgpu", task="a shader")
         database.add([record(task, HERE, values, 0.5), on_gpu])
         assert {p.key for p in TunedChooser(database).platforms} == {HERE.key, gpu.key}
+
+
+GPU = gpu_platform("chromium", "140", {"vendor": "a vendor", "architecture": "fast"})
+SLOW = gpu_platform("wgpu", "0.30", {"vendor": "llvmpipe", "adapter_type": "CPU"})
+
+
+def shader_match(machine: Machine) -> Match:
+    """A product on an adapter."""
+    return find_match(k.matmul(16, 16, 24), machine)
+
+
+def shader_record(machine: Machine, platform: Platform, workgroup: int) -> Record:
+    """A confirmed record of the product with another workgroup than the default one."""
+    match = shader_match(machine)
+    task = Task(kernel_key(match.function, machine), "matmul", match, (), frozenset(), {}, 1, 0)
+    values = {**values_of(match.default()), "workgroup": workgroup}
+    assert values in match.space()
+    return record(task, platform, values, 0.5)
+
+
+def test_shaders_for_gpus_and_for_software_have_records_of_their_own(tmp_path: Path) -> None:
+    with Database(tmp_path / "a.db") as database:
+        database.add([shader_record(WEBGPU, GPU, 32), shader_record(SOFTWARE, SLOW, 256)])
+        for_gpus = TunedChooser(database)
+        chosen = for_gpus(shader_match(WEBGPU))
+        assert chosen.tuning is not None and chosen.tuning.changes["workgroup"] == 32
+        assert chosen.alternatives == ()
+        for_software = TunedChooser(database, adapter="software")
+        chosen = for_software(shader_match(SOFTWARE))
+        assert chosen.tuning is not None and chosen.tuning.changes == {"workgroup": 256}
+        assert chosen.alternatives == ()
+
+
+def test_what_a_software_adapter_measured_for_gpus_serves_it_alone(tmp_path: Path) -> None:
+    with Database(tmp_path / "a.db") as database:
+        database.add([shader_record(WEBGPU, SLOW, 32)])
+        chosen = TunedChooser(database)(shader_match(WEBGPU))
+        assert chosen.tuning is None
+        assert chosen.schedule.trace == shader_match(WEBGPU).default_schedule().trace
+        (other,) = chosen.alternatives
+        assert other.machine == MachineClass("webgpu", "wgpu", "llvmpipe")
+        assert other.tuning.changes["workgroup"] == 32
+        named = TunedChooser(database, "wgpu")(shader_match(WEBGPU))
+        assert named.tuning is not None

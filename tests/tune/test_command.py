@@ -148,7 +148,9 @@ def test_exported_records_can_be_merged_and_shipped(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, copy, lines = (tmp_path / n for n in ("tuned.db", "copy.db", "records.jsonl"))
-    layer = AlgorithmRecord("conv", local_platform("wasmtime", 1), "direct", 0.9, "small", "0", "")
+    layer = AlgorithmRecord(
+        "conv", "relaxed", local_platform("wasmtime", 1), "direct", 0.9, "", "0", ""
+    )
     with Database(database) as records:
         records.add([record_of(model, local_platform("wasmtime", 1), 0.5)])
         records.add_algorithms([layer])

@@ -29,6 +29,7 @@ from webmlc.cli.console import (
     print_table,
 )
 from webmlc.cli.options import (
+    Adapter,
     AdapterChoice,
     AsJson,
     BuildPlatform,
@@ -130,13 +131,7 @@ def build(
     ] = None,
     dim: Dimensions = [],  # noqa: B006
     context: Context = None,
-    adapter: Annotated[
-        AdapterChoice,
-        typer.Option(
-            help="Make the shaders fast on GPUs, or on a software adapter such as SwiftShader. "
-            "They run on both."
-        ),
-    ] = AdapterChoice.gpu,
+    adapter: Adapter = AdapterChoice.gpu,
     tuned: Tuned = None,
     platform: BuildPlatform = "",
     tune_for: Annotated[
@@ -167,8 +162,8 @@ def build(
         tuned = tuned or Path("tuned.db")
         if tuned == SHIPPED:
             raise UserError("--tune: name a file with --tuned that keeps what it finds")
-        search_first(model, tuned, target.value, constants, tune_for)
-    options = {
+        search_first(model, tuned, target.value, adapter.value, constants, tune_for)
+    options: dict[str, Any] = {
         "target": target.value,
         "constants": constants,
         "tokenizer": tokenizer,
@@ -188,7 +183,7 @@ def build(
         from webmlc.host.report import package_report
 
         with ExitStack() as stack:
-            choose, options["algorithms"] = chooser(stack, tuned, platform)
+            choose, options["algorithms"] = chooser(stack, tuned, platform, adapter.value)
             advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
             build_package(
                 model,
@@ -200,7 +195,7 @@ def build(
                 on_stage=advance,
                 jobs=jobs or processors(),
                 cache=not no_cache,
-                **options,  # type: ignore[arg-type]
+                **options,
             )
         report = package_report(folder)
     if single_file:

@@ -77,6 +77,13 @@ SingleFile = Annotated[
     ),
 ]
 Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
+Adapter = Annotated[
+    AdapterChoice,
+    typer.Option(
+        help="Make the shaders fast on GPUs, or on a software adapter such as SwiftShader. "
+        "They run on both."
+    ),
+]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 NoCache = Annotated[

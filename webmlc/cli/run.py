@@ -31,6 +31,7 @@ from webmlc.cli.tune import chooser
 from webmlc.core.stages import Watcher
 
 if TYPE_CHECKING:
+    from webmlc.core.machine import Device as MachineDevice
     from webmlc.frontend.bind_constants import Constants
     from webmlc.graph.typed.options import ValueOptions
     from webmlc.host.load import Model as LoadedModel
@@ -164,7 +165,7 @@ def _build_for(
     device: DeviceChoice,
     on_stage: Watcher | None = None,
     choose: Chooser | None = None,
-    algorithms: Mapping[str, str] | None = None,
+    algorithms: Mapping[MachineDevice, Mapping[str, str]] | None = None,
 ) -> Build:
     """Return a function that builds a model for one device into a folder, with some options.
     Without `choose`, kernels have their default schedules.

@@ -12,6 +12,8 @@ import typer
 
 from webmlc.cli.console import console, errors, escape, print_json, print_table
 from webmlc.cli.options import (
+    Adapter,
+    AdapterChoice,
     AsJson,
     ConstantInputs,
     Device,
@@ -24,6 +26,7 @@ from webmlc.cli.options import (
 from webmlc.core.errors import UserError
 
 if TYPE_CHECKING:
+    from webmlc.core.machine import Device as MachineDevice
     from webmlc.frontend.bind_constants import Constants
     from webmlc.schedule.rules import Chooser
 
@@ -78,6 +81,7 @@ def tune(
         VariantChoice,
         typer.Option(help="The WebAssembly variant whose kernels are searched (wasm)."),
     ] = VariantChoice.relaxed,
+    adapter: Adapter = AdapterChoice.gpu,
     threads: Threads = 1,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
@@ -154,6 +158,7 @@ def tune(
             device=device.value,
             engine=engine,
             variant=variant.value,
+            adapter=adapter.value,
             threads=threads,
             sizes=dimensions(dim),
             constants=read_constants(constant),
@@ -166,6 +171,11 @@ def tune(
             scheduler=scheduler,
             on_change=progress,
             on_listen=lambda url: errors.print(f"Open [bold]{url}[/] on a device to let it join."),
+        )
+    if adapter == AdapterChoice.gpu and any(s.platform.is_software for s in result.searches):
+        errors.print(
+            "This adapter runs shaders on the CPU, so that a build for other GPUs takes nothing "
+            "from it. With --adapter software, tune and build for such adapters."
         )
     rows = rows_of(result.searches)
     if as_json:
@@ -187,7 +197,9 @@ def tune(
     console.print(f"Build with it: [bold]webmlc build {model} --tuned {result.database}[/]")
 
 
-def search_first(model: Path, database: Path, target: str, constants: Constants, time: str) -> None:
+def search_first(
+    model: Path, database: Path, target: str, adapter: str, constants: Constants, time: str
+) -> None:
     """Search the schedules of a model before it is built. Its devices share the time, such as
     "10m", evenly. Records of an earlier build are used again.
     """
@@ -201,6 +213,7 @@ def search_first(model: Path, database: Path, target: str, constants: Constants,
                 model,
                 database=database,
                 device=device,
+                adapter=adapter,
                 constants=constants,
                 seconds=duration(time) / len(devices),
                 resume=True,
@@ -209,10 +222,11 @@ def search_first(model: Path, database: Path, target: str, constants: Constants,
 
 
 def chooser(
-    stack: ExitStack, database: Path | None, platform: str
-) -> tuple[Chooser, dict[str, str]]:
-    """What chooses the schedules of a build, and the algorithms that are chosen for its layers.
-    Both come from the database, which the stack closes; without one they are the defaults.
+    stack: ExitStack, database: Path | None, platform: str, adapter: str = "gpu"
+) -> tuple[Chooser, dict[MachineDevice, dict[str, str]]]:
+    """What chooses the schedules of a build, and the algorithms that are chosen for the layers of
+    each device. Both come from the database, which the stack closes; without one they are the
+    defaults.
     """
     from webmlc.schedule.rules import default_schedule
     from webmlc.tune.choose import TunedChooser
@@ -224,7 +238,7 @@ def chooser(
             raise UserError("--platform: it chooses among the records of --tuned FILE")
         return default_schedule, {}
     records = shipped() if database == SHIPPED else Database(database, must_exist=True)
-    choose = TunedChooser(stack.enter_context(records), platform)
+    choose = TunedChooser(stack.enter_context(records), platform, adapter)
     return choose, choose.algorithms()
 
 

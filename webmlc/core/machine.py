@@ -272,3 +272,13 @@ These numbers, and what follows from `shared_bytes`, were measured on an H200
 
 ADAPTERS: Mapping[str, Machine] = {"gpu": WEBGPU, "software": SOFTWARE}
 """The machines that `webmlc build --adapter` names."""
+
+MACHINES: Mapping[str, Machine] = {**WASM_MACHINES, **ADAPTERS}
+"""Every machine that kernels are scheduled for, by its name."""
+DEFAULT_MACHINES: Mapping[Device, str] = {"wasm": "relaxed", "webgpu": "gpu"}
+"""The name of the machine that a device's kernels are scheduled for unless a user names another."""
+
+
+def machine_name(machine: Machine) -> str:
+    """The name of a machine in `MACHINES`."""
+    return next(name for name, other in MACHINES.items() if other == machine)

@@ -38,6 +38,7 @@ def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) ->
       "wgpu" for `webgpu`. Without it, the first of them that is installed.
     - `variant`: the module whose kernels are searched: "relaxed", "simd128", "dot" or
       "pairs".
+    - `adapter`: what the shaders are made fast for, as in `webmlc.build`: "gpu" or "software".
     - `threads`: CPU threads that run a kernel.
     - `sizes`: those of symbolic dimensions, by name; 1 where they are missing.
     - `constants`: inputs that become constants, as in `webmlc.build`.

@@ -89,7 +89,7 @@ def code_of(task: Task, kernel: LoopFunction) -> Code:
     """The code of a lowered kernel of a task."""
     if task.device == "webgpu":
         return emit_shaders({KERNEL: kernel}, {KERNEL: task.constants})
-    return print_function(kernel, task.variant)
+    return print_function(kernel, task.machine)
 
 
 def try_candidate(task: Task, values: Values) -> Candidate | None:

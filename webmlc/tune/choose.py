@@ -9,6 +9,10 @@ record, or whose rule has changed since it was tuned, gets its default schedule.
 
 If the platforms of the build are of several classes of machines, such as two browsers, a kernel has
 an alternative for each class that wants another schedule (`core.machine_class`).
+
+Records hold for the machine whose defaults they were measured beside (`core.machine.MACHINES`): the
+schedules of a build for GPUs come from searches for GPUs. What a software adapter measured for them
+says little about hardware, and serves that adapter alone.
 """
 
 from __future__ import annotations
@@ -16,7 +20,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from webmlc.core.errors import InternalError, UserError
-from webmlc.core.machine import Device
+from webmlc.core.machine import (
+    ADAPTERS,
+    DEFAULT_MACHINES,
+    SOFTWARE,
+    WASM_MACHINES,
+    Device,
+)
 from webmlc.core.machine_class import MachineClass
 from webmlc.schedule.rules import Alternative, Selection, default_schedule
 from webmlc.schedule.rules.rule import Match
@@ -32,42 +42,51 @@ from webmlc.tune.workers import LOCAL_ENGINES
 class TunedChooser:
     """Chooses the schedules of each kernel (`schedule.rules.Chooser`)."""
 
-    def __init__(self, database: Database, platform: str = "") -> None:
+    def __init__(self, database: Database, platform: str = "", adapter: str = "gpu") -> None:
         """`platform` is a part of the names of the platforms to build for. Without it, the build is
         for this machine's CPU, or for the only CPU that the database has records of, and for every
-        GPU.
+        GPU. `adapter` is the machine that shaders are for, as in `webmlc.build`.
 
         Raises `UserError` where the database has no platform of that name.
         """
-        self.database = database
+        self.database, self.adapter, self.is_named = database, adapter, bool(platform)
         self.platforms = _platforms(database, platform)
 
     def __call__(self, match: Match) -> Selection:
         """The best known schedules of a kernel."""
         default = default_schedule(match)
         best = self._best(match)
-        if not best:
-            return default
-        chosen = max(best.values(), key=self._rank)
-        schedule, tuning = self._schedule(match, chosen)
+        general = [record for record in best.values() if self._serves_others(record)]
+        schedule, tuning = default.schedule, Tuning({}, "", 1.0)
+        if general:
+            schedule, tuning = self._schedule(match, max(general, key=self._rank))
         is_tuned = bool(tuning.changes)
         alternatives = []
         for machine, record in best.items():
-            is_built_for = any(machine == machine_class(p, machine.device) for p in self.platforms)
-            if record.parameters == chosen.parameters or not is_built_for:
+            if not any(machine == machine_class(p, machine.device) for p in self.platforms):
                 continue
             other, why = self._schedule(match, record)
             if why.changes != tuning.changes:
                 alternatives.append(Alternative(machine, other, why))
         return Selection(schedule, tuning if is_tuned else None, tuple(alternatives))
 
-    def algorithms(self) -> dict[str, str]:
-        """The best known algorithms of layers, where they are not the default ones."""
-        best: dict[str, AlgorithmRecord] = {}
+    def algorithms(self) -> dict[Device, dict[str, str]]:
+        """The best known algorithms of each device's layers, where they are not the default ones.
+
+        The variants of WebAssembly share them. Those that were measured with relaxed SIMD come
+        first.
+        """
+        best: dict[tuple[Device, str], AlgorithmRecord] = {}
         for record in self.database.algorithms():
-            if self._similarity(record) > 0:
-                best[record.layer] = max(record, best.get(record.layer, record), key=self._rank)
-        return {layer: record.name for layer, record in best.items() if record.ratio < 1}
+            is_built = record.machine in (*WASM_MACHINES, self.adapter)
+            if is_built and self._similarity(record) > 0 and self._serves_others(record):
+                key = record.device, record.layer
+                best[key] = max(record, best.get(key, record), key=self._rank)
+        chosen: dict[Device, dict[str, str]] = {}
+        for (device, layer), record in best.items():
+            if record.ratio < 1:
+                chosen.setdefault(device, {})[layer] = record.name
+        return chosen
 
     def _best(self, match: Match) -> Mapping[MachineClass, Record]:
         """The record that serves a kernel best on each class of machines."""
@@ -94,12 +113,18 @@ class TunedChooser:
             return default_schedule(match).schedule, Tuning({}, platform, 1.0)
         return schedule, Tuning(changed, platform, round(record.ratio, 4))
 
-    def _rank(self, record: Record | AlgorithmRecord) -> tuple[int, bool, str]:
+    def _rank(self, record: Record | AlgorithmRecord) -> tuple[bool, int, bool, str]:
         """How well a record serves the build. Packages are for browsers, so records of the
         engines that only Python uses come last.
         """
+        is_default = isinstance(record, Record) or record.machine in DEFAULT_MACHINES.values()
         is_for_browsers = record.platform.engine not in LOCAL_ENGINES
-        return self._similarity(record), is_for_browsers, record.date
+        return is_default, self._similarity(record), is_for_browsers, record.date
+
+    def _serves_others(self, record: Record | AlgorithmRecord) -> bool:
+        """True where a record serves machines of other classes than its own, too."""
+        is_alike = record.platform.is_software == (ADAPTERS[self.adapter] == SOFTWARE)
+        return record.device == "wasm" or self.is_named or is_alike
 
     def _similarity(self, record: Record | AlgorithmRecord) -> int:
         """How well a record serves the platforms of the build."""

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import Device
+from webmlc.core.machine import MACHINES, Device
 from webmlc.schedule.rules.space import Value
 from webmlc.tune.platforms import Platform, platform_of, to_data
 
 APPLICATION_ID = 0x776D6C63
 """The number in the header of the file that marks it as ours: "wmlc" in ASCII."""
-SCHEMA_VERSION = 1
-"""The version of the tables. A file of another version is refused."""
+SCHEMA_VERSION = 2
+"""The version of the tables. A file of version 1 is migrated, one of another version refused."""
 
 State = Literal["measured", "confirmed", "wrong", "failed"]
 
@@ -44,11 +44,26 @@ CREATE TABLE record (
   features TEXT NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
   PRIMARY KEY (task, platform, sizes, parameters, state)
 ) STRICT;
+"""
+_ALGORITHMS = """
 CREATE TABLE algorithm (
-  layer TEXT NOT NULL, platform TEXT NOT NULL REFERENCES platform, name TEXT NOT NULL,
-  ratio REAL NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
-  PRIMARY KEY (layer, platform)
+  layer TEXT NOT NULL, machine TEXT NOT NULL, platform TEXT NOT NULL REFERENCES platform,
+  name TEXT NOT NULL, ratio REAL NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL,
+  date TEXT NOT NULL, PRIMARY KEY (layer, machine, platform)
 ) STRICT;
+"""
+_MIGRATION = f"""
+BEGIN IMMEDIATE;
+ALTER TABLE algorithm RENAME TO algorithm_1;
+{_ALGORITHMS}
+INSERT INTO algorithm SELECT layer, 'relaxed', platform, name, ratio, model, compiler, date
+  FROM algorithm_1 WHERE layer NOT LIKE 'reduce %';
+DROP TABLE algorithm_1;
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+"""From version 1, whose algorithms name no machine. Only WebGPU searched the parts of reductions,
+for shaders that have changed since; everything else was measured on WebAssembly.
 """
 
 
@@ -87,17 +102,24 @@ class Record:
 class AlgorithmRecord:
     """The fastest algorithm of a layer on a platform.
 
-    `layer` and `name` are those of `graph.algorithms.alternatives`. `ratio` is the time of the
-    layer's kernels, relative to those of the default algorithm; 1 if that is the fastest.
+    `layer` and `name` are those of `Target.alternatives`. `machine` is the name of the machine that
+    the layer's kernels are scheduled for (`core.machine.MACHINES`). `ratio` is the time of these
+    kernels, relative to those of the default algorithm; 1 if that is the fastest.
     """
 
     layer: str
+    machine: str
     platform: Platform
     name: str
     ratio: float
     model: str
     compiler: str
     date: str
+
+    @property
+    def device(self) -> Device:
+        """The device that runs the layer's kernels."""
+        return MACHINES[self.machine].device
 
 
 class Database:
@@ -171,13 +193,22 @@ class Database:
                 yield _record(row)
 
     def add_algorithms(self, records: Iterable[AlgorithmRecord]) -> None:
-        """Add the algorithms of layers; one of the same layer and platform is replaced."""
+        """Add the algorithms of layers; one of the same layer, machine and platform is replaced."""
         with self._typed_errors(), self.connection as connection:
             for r in records:
                 self._add_platform(r.platform)
                 connection.execute(
-                    "INSERT OR REPLACE INTO algorithm VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (r.layer, r.platform.key, r.name, r.ratio, r.model, r.compiler, r.date),
+                    f"INSERT OR REPLACE INTO algorithm VALUES ({', '.join('?' * 8)})",
+                    (
+                        r.layer,
+                        r.machine,
+                        r.platform.key,
+                        r.name,
+                        r.ratio,
+                        r.model,
+                        r.compiler,
+                        r.date,
+                    ),
                 )
 
     def algorithms(self) -> Iterator[AlgorithmRecord]:
@@ -219,11 +250,13 @@ class Database:
         (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application == 0 and tables == 0:
             with self.connection as connection:
-                connection.executescript(_SCHEMA)
+                connection.executescript(_SCHEMA + _ALGORITHMS)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif application != APPLICATION_ID:
             raise UserError(f"{self.path}: a SQLite file, but not a database of `webmlc tune`")
+        elif version == 1:
+            self.connection.executescript(_MIGRATION)
         elif version != SCHEMA_VERSION:
             raise UserError(
                 f"{self.path}: a database of version {version}, and this webmlc reads version "

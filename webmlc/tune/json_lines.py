@@ -43,7 +43,8 @@ def add_lines(database: Database, path: Path) -> int:
             data: dict[str, Any] = json.loads(line)
             data["platform"] = platform_of(data["platform"])
             if "layer" in data:
-                algorithms.append(AlgorithmRecord(**data))
+                if "machine" in data:  # a line without it is of an earlier webmlc
+                    algorithms.append(AlgorithmRecord(**data))
             else:
                 records.append(Record(**(data | {"features": tuple(data["features"])})))
         except (ValueError, KeyError, TypeError) as error:

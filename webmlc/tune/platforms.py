@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform as system
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from webmlc.core.machine_class import adapter_name
 
 _CPU_FEATURES = ("avx512_vnni", "avx_vnni", "avx512f", "avx2", "fma", "asimddp", "i8mm", "asimd")
 """Features of Linux' /proc/cpuinfo that change which schedules are fast."""
+_SOFTWARE = re.compile("swiftshader|llvmpipe|lavapipe", re.IGNORECASE)
+"""Names of adapters that run shaders on the CPU (as in `runtime_js/adapter.js`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Platform:
       the adapter's vendor and architecture.
     - `cache_bytes`: the size of the CPU's last cache of one core, or 0 where that is not known.
     - `threads`: CPU threads that run a kernel; 1 on a GPU.
+    - `is_software`: a GPU adapter that runs shaders on the CPU.
     """
 
     engine: str
@@ -38,6 +42,7 @@ class Platform:
     family: str
     cache_bytes: int = 0
     threads: int = 1
+    is_software: bool = False
 
     @property
     def key(self) -> str:
@@ -73,6 +78,7 @@ def platform_of(data: Mapping[str, Any]) -> Platform:
             str(data["family"]),
             int(data.get("cache_bytes", 0)),
             int(data.get("threads", 1)),
+            bool(data.get("is_software", False)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"not the description of a platform: {error!r}") from error
@@ -91,7 +97,10 @@ def cpu_platform(engine: str, version: str, threads: int) -> Platform:
 def gpu_platform(engine: str, version: str, info: Mapping[str, Any]) -> Platform:
     """An adapter as a platform of an engine; `info` is the adapter's, as WebGPU names it."""
     hardware = str(info.get("device") or info.get("description") or "")
-    return Platform(engine, version, hardware, adapter_name(info))
+    texts = " ".join(str(info.get(key, "")) for key in ("architecture", "device", "description"))
+    is_marked = info.get("adapter_type") == "CPU" or bool(info.get("isFallbackAdapter"))
+    is_software = is_marked or _SOFTWARE.search(texts) is not None
+    return Platform(engine, version, hardware, adapter_name(info), is_software=is_software)
 
 
 def _linux_cpu() -> tuple[str, frozenset[str]]:

@@ -124,7 +124,7 @@ def _head(
     now = datetime.now(UTC)
     facts = {
         "Model": options.model or "not a file",
-        "Device": f"{DEVICES[task.device]} ({task.variant})",
+        "Device": f"{DEVICES[task.device]} ({task.machine})",
         "Engine": f"{platform.engine} {platform.version}",
         "Machine": _machine(platform),
         "Date": f"{now.day} {now:%B %Y, %H:%M} UTC",

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import Device, Features
+from webmlc.core.machine import ADAPTERS, Device, Features, machine_name
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
@@ -71,6 +71,7 @@ class Request:
     device: Device = "wasm"
     engine: str | None = None
     variant: Features = "relaxed"
+    adapter: str = "gpu"
     threads: int = 1
     sizes: Mapping[str, int] = field(default_factory=dict)
     constants: Constants | None = None
@@ -105,7 +106,7 @@ def run(request: Request) -> Result:
             device,
             request.sizes,
             constants=request.constants,
-            features=request.variant,
+            machine=request.adapter if device == "webgpu" else request.variant,
         )
         algorithms, was_interrupted = _search_algorithms(graph, request, options, records, builder)
         tasks = graph.tasks({layer: algorithm for layer, (algorithm, _) in algorithms.items()})
@@ -143,7 +144,13 @@ def _search_algorithms(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     records.add_algorithms(
         AlgorithmRecord(
-            layer, platform, *chosen.get(layer, (default, 1.0)), options.model, VERSION, date
+            layer,
+            machine_name(graph.machine),
+            platform,
+            *chosen.get(layer, (default, 1.0)),
+            options.model,
+            VERSION,
+            date,
         )
         for layer, default in variants.algorithms.items()
     )
@@ -200,6 +207,8 @@ def _check(request: Request) -> None:
         raise UserError(f"--threads {threads}: kernels run with 1 thread or more")
     if device == "webgpu" and threads > 1:
         raise UserError("--threads: a GPU has its own; leave the option out with --device webgpu")
+    if request.adapter not in ADAPTERS:
+        raise UserError(f"--adapter {request.adapter}: choose {' or '.join(ADAPTERS)}")
     if engine is not None and engine not in ENGINES[device]:
         raise UserError(
             f"--engine {engine}: kernels on {device} are measured by {', '.join(ENGINES[device])}"

@@ -21,7 +21,7 @@ from typing import Any
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Expr, Var
-from webmlc.core.machine import Device, Features, Machine
+from webmlc.core.machine import DEFAULT_MACHINES, MACHINES, Device, Machine, machine_name
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
@@ -68,10 +68,9 @@ class Task:
         return self.match.machine.device
 
     @property
-    def variant(self) -> str:
-        """The name of the module's or shader's feature set that the kernel is for."""
-        variants = TARGETS[self.device].variants
-        return next(name for name, machine in variants.items() if machine == self.match.machine)
+    def machine(self) -> str:
+        """The name of the machine that the kernel is scheduled for (`core.machine.MACHINES`)."""
+        return machine_name(self.match.machine)
 
     @property
     def all_sizes(self) -> dict[str, int]:
@@ -116,8 +115,9 @@ def bucket(size: int) -> int:
 
 
 def kernel_key(function: LoopFunction, machine: Machine) -> str:
-    """The hash of a kernel with named dimensions, on the machine that it is scheduled for. It does
-    not depend on the names of buffers, loops, symbols and of the function.
+    """The hash of a kernel with named dimensions, and of the machine that it is scheduled for: a
+    time relative to the default schedule says nothing of a machine with another default. The hash
+    does not depend on the names of buffers, loops, symbols and of the function.
     """
     names = {b.name for b in (*function.params, *function.allocations)}
     names |= {s.name for s in function.symbols}
@@ -140,24 +140,24 @@ def kernel_key(function: LoopFunction, machine: Machine) -> str:
 
     text = print_function(replace(function, name="kernel", origin=()))
     text = _IDENTIFIER.sub(replaced, text)
-    features = ",".join(sorted(machine.features))
-    return hashlib.sha256(f"{machine.device} {features}\n{text}".encode()).hexdigest()[:32]
+    name = machine_name(machine)
+    return hashlib.sha256(f"{machine.device} {name}\n{text}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A model before its algorithms and kernels are chosen, and the sizes of its symbols."""
+    """A model before its algorithms and kernels are chosen, the machine that its kernels are for,
+    and the sizes of its symbols.
+    """
 
     module: Module
-    device: Device
-    features: Features
+    machine: Machine
     sizes: Mapping[str, int]
 
     @property
-    def machine(self) -> Machine:
-        """The machine that the kernels are for."""
-        variants = TARGETS[self.device].variants
-        return variants[self.device] if self.device in variants else variants[self.features]
+    def device(self) -> Device:
+        """The device that runs the kernels."""
+        return self.machine.device
 
     def tasks(self, algorithms: Mapping[str, str] | None = None) -> list[Task]:
         """The tasks, in the order of the model's kernels, if some layers have these algorithms.
@@ -180,10 +180,11 @@ def read_graph(
     sizes: Mapping[str, int],
     *,
     constants: Constants | None = None,
-    features: Features = "relaxed",
+    machine: str = "",
 ) -> Graph:
     """Read a model whose kernels are to be searched. Symbolic dimensions that `sizes` does not name
-    are 1. `features` is the WebAssembly variant whose kernels are searched.
+    are 1. `machine` is the name of the one that the kernels are for, the device's default without
+    it.
 
     Raises `UserError` if `sizes` names no dimension of an input.
     """
@@ -195,7 +196,8 @@ def read_graph(
         names = ", ".join(sorted(inputs)) or "none"
         message = f"--dim {unknown[0]}: the inputs have no such dimension (they have {names})"
         raise UserError(message)
-    return Graph(module, device, features, {name: sizes.get(name, 1) for name in inputs})
+    values = {name: sizes.get(name, 1) for name in inputs}
+    return Graph(module, MACHINES[machine or DEFAULT_MACHINES[device]], values)
 
 
 def _tasks(module: Module, machine: Machine, values: Mapping[str, int]) -> Iterator[Task]:

@@ -68,6 +68,6 @@ function hasExactDot(largest) {
 async function adapter() {
   const info = (await globalThis.navigator?.gpu?.requestAdapter({ powerPreference: "high-performance" }))?.info;
   if (!info) return null;
-  const { vendor, architecture, device, description } = info;
-  return { vendor, architecture, device, description };
+  const { vendor, architecture, device, description, isFallbackAdapter } = info;
+  return { vendor, architecture, device, description, isFallbackAdapter };
 }
