@@ -1,0 +1,132 @@
+"""Random members of the spaces for WebGPU: each of them is refused before a search measures it, or
+its shader computes what numpy computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from tests.schedule.rules import kernels as k
+from tests.target.webgpu import gpu
+from webmlc.core.errors import InternalError
+from webmlc.core.machine import ADAPTERS
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.rules import match_kernel, rules_of
+from webmlc.schedule.rules.space import from_values
+from webmlc.target.targets import lower
+
+Array = np.ndarray[Any, Any]
+S = k.S
+MEMBERS = 2
+"""Members that are drawn for each kernel and machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel, its result as numpy computes it, and the rules that schedule it: for a GPU, and for
+    a software adapter (the same unless it is named).
+    """
+
+    kernel: LoopFunction
+    reference: Callable[..., Array]
+    rule: str
+    software_rule: str = ""
+    symbols: dict[str, int] = field(default_factory=dict)
+
+
+def product(a: Array, b: Array, c: Array) -> Array:
+    """Rows times packed columns, a bias and a relu."""
+    columns = np.moveaxis(b, 0, 1).reshape(a.shape[1], -1)[:, : len(c)]
+    return np.maximum(a @ columns + c, 0)
+
+
+def convolution(x: Array, w: Array, b: Array, r: Array) -> Array:
+    """A convolution of NHWC feature maps by packed weights, a bias, a second operand and a relu."""
+    windows = sliding_window_view(x, w.shape[1:3], (1, 2))  # n, y, x, c, ky, kx
+    sums = np.einsum("nyxcij,pijco->nyxpo", windows, w)
+    return np.maximum(sums.reshape(*sums.shape[:3], -1)[..., : len(b)] + b + r, 0)
+
+
+def depthwise(x: Array, w: Array, b: Array) -> Array:
+    """A convolution of each channel by itself, a bias and a relu."""
+    windows = sliding_window_view(x, w.shape[:2], (1, 2))
+    return np.maximum(np.einsum("nyxcij,ijc->nyxc", windows, w) + b, 0)
+
+
+def softmax(x: Array) -> Array:
+    """The softmax of rows."""
+    exponentials = np.exp(x - x.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def attention(q: Array, keys: Array, values: Array) -> Array:
+    """Attention of heads, scaled by a half."""
+    weights = softmax(np.einsum("bihd,bjhd->bhij", q, keys) * 0.5)
+    return np.einsum("bhij,bjhd->bihd", weights, values)
+
+
+def in_border(x: Array, w: Array, b: Array, r: Array) -> Array:
+    """A convolution with a zero before each row and column, and two after."""
+    return np.pad(convolution(x, w, b, r), ((0, 0), (1, 2), (1, 2), (0, 0)))
+
+
+CASES = {
+    "matmul": Case(k.matmul(21, 32, 24), product, "contraction"),
+    "matmul, as deep as parts": Case(k.matmul(7, 12, 12), product, "contraction"),
+    "matmul, staged": Case(k.matmul(64, 64, 32), product, "contraction"),
+    "matmul, one row": Case(k.matmul(1, 24, 48), product, "contraction"),
+    "matmul, symbolic rows": Case(k.matmul(S, 24, 16), product, "contraction", symbols={"s": 13}),
+    "conv 3x3": Case(k.convolution(6, 5, 8, 16, 3), convolution, "contraction"),
+    "conv 1x1": Case(k.convolution(4, 6, 4, 24, 1), convolution, "contraction"),
+    "conv in a border": Case(
+        k.bordered(k.convolution(5, 5, 8, 16, 3), 5, 5, 16), in_border, "slabs"
+    ),
+    "depthwise": Case(k.depthwise(6, 8, 12, 3), depthwise, "window"),
+    "attention of heads": Case(k.attention_of_heads(1, 2, 17, 33, 8), attention, "attention"),
+    "attention, symbolic": Case(
+        k.attention_of_heads(S, 2, S, S, 8), attention, "attention", symbols={"s": 11}
+    ),
+    "softmax": Case(k.softmax(6, 40), softmax, "rows"),
+    "long softmax": Case(k.softmax(3, 300), softmax, "reduction"),
+    "add bias": Case(k.add_bias(3, 4, 12), np.add, "pointwise"),
+    "transpose": Case(k.transpose((1, 0), 40, 33), np.transpose, "transpose", "pointwise"),
+}
+PLACES = [(name, adapter) for name in CASES for adapter in ADAPTERS]
+
+
+@pytest.mark.parametrize(("name", "adapter"), PLACES, ids=map("-".join, PLACES))
+def test_random_members_compute_what_numpy_computes(name: str, adapter: str) -> None:
+    case, machine = CASES[name], ADAPTERS[adapter]
+    match = match_kernel(case.kernel, machine)
+    assert match is not None
+    software_rule = case.software_rule or case.rule
+    assert match.rule.name == (software_rule if adapter == "software" else case.rule)
+    space, default = match.space(), match.default()
+    searched = space.without_proofs()  # what a search draws from
+    generator = Random(name)
+    for _ in range(MEMBERS):
+        values = searched.random(generator)
+        try:
+            schedule = match.build(from_values(default, values))
+        except InternalError:
+            assert values not in space
+            continue
+        data = k.arguments(case.kernel, case.symbols)
+        inputs = [data[b.name] for b in case.kernel.params[:-1]]
+        wide = [x.astype(np.float64) for x in inputs]
+        want = case.reference(*wide)
+        (got,) = gpu.run_on_gpu(lower(schedule.function, machine), data, case.symbols).values()
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=str(values))
+
+
+def test_most_rules_have_a_case() -> None:
+    tested = {case.rule for case in CASES.values()}
+    others = {rule.name for rule in rules_of(ADAPTERS["gpu"])} - tested
+    assert others == {"updates", "block product"}  # `test_spaces` draws their members
