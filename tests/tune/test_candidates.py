@@ -1,10 +1,17 @@
-"""Trials take the code of their candidates as it is."""
+"""Trials take the code of their candidates as it is. What cannot be built is no candidate."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from tests.tune.conftest import good_candidates, matmul_task
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.space import values_of
 from webmlc.target.wasm.emit_module import Step, emit_module, join_functions
-from webmlc.tune.candidates import wasm_codes
+from webmlc.tune.candidates import Refusal, try_candidate, wasm_codes
 
 
 def test_a_candidate_is_the_same_code_under_every_name() -> None:
@@ -17,3 +24,22 @@ def test_a_candidate_is_the_same_code_under_every_name() -> None:
     module = emit_module(functions, steps, "relaxed")
     assert "(call $parallel (i32.const 1)" in module.text, "a loop that is not the table's first"
     assert join_functions(codes, steps) == module
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (lambda facts: ScheduleError("split", "no such loop", facts), "split: no such loop"),
+        (lambda _: ValueError("too few\nvalues"), "ValueError: too few"),
+        (lambda _: AssertionError(), "AssertionError: "),
+    ],
+)
+def test_a_member_that_cannot_be_built_says_why(error: Any, reason: str) -> None:
+    task = matmul_task()
+
+    def build(_facts: object, _parameters: object) -> None:
+        raise error(task.match.function)
+
+    rule = replace(task.match.rule, build=build)
+    broken = replace(task, match=replace(task.match, rule=rule))
+    assert try_candidate(broken, values_of(task.match.default())) == Refusal(reason)

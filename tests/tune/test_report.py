@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,11 +10,24 @@ from xml.etree.ElementTree import Element, SubElement
 
 import pytest
 
-from tests.tune.small_search import CONFIRMED_RATIO, CONTROL_MS, PLATFORM, small_search, small_tasks
+from tests.tune.small_search import (
+    CONFIRMED_RATIO,
+    CONTROL_MS,
+    PLATFORM,
+    FixedWorker,
+    small_search,
+    small_tasks,
+)
+from webmlc.schedule.rules.space import Values
+from webmlc.tune.candidate_builder import CandidateBuilder
+from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.outcomes import limit_of, outcomes_of, work_of
 from webmlc.tune.report import rows_of, write_report
 from webmlc.tune.search import Search
+from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import Options, TaskSearch
+from webmlc.tune.tasks import Task
+from webmlc.tune.workers import work
 
 
 class PageParser(HTMLParser):
@@ -154,6 +168,31 @@ def test_disqualified_candidates_are_counted_and_wrong_ones_named(
     assert f"rows {default['contraction.rows']} → {rows}" in text_of(wrong)
 
 
+class RefusingBuilder(CandidateBuilder):
+    """A builder that refuses every second member."""
+
+    def build(
+        self, tasks: Iterable[Task], members: Iterable[Values]
+    ) -> Iterator[Candidate | Refusal]:
+        """See `CandidateBuilder`."""
+        for number, built in enumerate(super().build(tasks, members)):
+            yield Refusal("split: <no> loop") if number % 2 else built
+
+
+def test_refused_candidates_are_counted_and_never_measured(tmp_path: Path) -> None:
+    options = Options("random", 36_000.0, measurements=8, model="small")
+    search = Search(small_tasks()[:1], options, builder=RefusingBuilder())
+    work(search, FixedWorker())
+    (searched,) = search.all_searches()
+    refused = len(searched.refusals)
+    assert refused > 0 and searched.confirmed is not None
+    assert not {identity(values) for values in searched.members.values()} & {*searched.refusals}
+    text = text_of(page_of([searched], tmp_path))
+    assert f"{refused} candidates could not be built" in text
+    assert f"{refused} candidates: split: <no> loop" in text
+    assert [row["refused"] for row in rows_of([searched])] == [refused]
+
+
 def test_the_page_holds_no_script_and_requests_nothing(page: Element) -> None:
     assert not list(page.iter("script"))
     attributes = {name for element in page.iter() for name in element.attrib}
@@ -211,5 +250,6 @@ def test_the_table_has_the_kernels_that_save_the_most_time_first(search: Search)
         "tuned_ms": 10 * CONTROL_MS * CONFIRMED_RATIO,
         "gain": 1 / CONFIRMED_RATIO,
         "candidates": second.measured,
+        "refused": 0,
     }
     assert rows[1]["kernel"] == "matmul"

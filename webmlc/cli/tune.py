@@ -189,6 +189,8 @@ def tune(
     print_table(title, [_short(row) for row in rows[:SHOWN]])
     if len(rows) > SHOWN:
         console.print(f"{len(rows) - SHOWN} more kernels are on the page.")
+    if refused := sum(row["refused"] for row in rows):
+        console.print(f"{refused} candidates could not be built. The page says why.")
     for key, gain in result.model_gains.items():
         console.print(f"{escape(key)}: {_whole_model(gain)}")
     for layer, (algorithm, ratio) in result.algorithms.items():

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 
 from webmlc.schedule.rules.space import Values
-from webmlc.tune.candidates import Candidate, make_trial, try_candidate
+from webmlc.tune.candidates import Candidate, Refusal, make_trial, try_candidate
 from webmlc.tune.model_trial import Scheduled, model_trial
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import Protocol, Trial
@@ -27,8 +27,10 @@ class CandidateBuilder:
     def __init__(self, threads: int = 1, processes: Executor | None = None) -> None:
         self.threads, self.processes = threads, processes
 
-    def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate | None]:
-        """A member of each task's space as code, `None` where it cannot be built."""
+    def build(
+        self, tasks: Iterable[Task], members: Iterable[Values]
+    ) -> Iterator[Candidate | Refusal]:
+        """A member of each task's space as code, or why it cannot be built."""
         build = map if self.processes is None else self.processes.map
         return iter(build(try_candidate, tasks, members))
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.combination import Combination
-from webmlc.core.errors import InternalError
+from webmlc.core.errors import InternalError, WebmlcError
 from webmlc.core.expr import Call, Const
 from webmlc.core.machine import PAGE_BYTES
 from webmlc.core.rewrite import walk
@@ -79,6 +79,13 @@ class Candidate:
         return self.code.text
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a member of a space, or of it without its proofs, cannot be built."""
+
+    reason: str
+
+
 def candidate(task: Task, values: Values) -> Candidate:
     """Build a member of the task's space. Raises `InternalError` where a primitive refuses it."""
     kernel = task.lower(from_values(task.match.default(), values))
@@ -92,12 +99,16 @@ def code_of(task: Task, kernel: LoopFunction) -> Code:
     return print_function(kernel, task.machine)
 
 
-def try_candidate(task: Task, values: Values) -> Candidate | None:
-    """Build a member of the task's space, or return `None` where that is not possible."""
+def try_candidate(task: Task, values: Values) -> Candidate | Refusal:
+    """Build a member of the task's space, or say why that is not possible."""
     try:
         return candidate(task, values)
-    except InternalError:
-        return None
+    except InternalError as error:
+        reason = error.__cause__ or error  # the step that a primitive refused
+    except Exception as error:  # a bug of a rule costs one member, not the search
+        reason = error
+    name = "" if isinstance(reason, WebmlcError) else f"{type(reason).__name__}: "
+    return Refusal(name + (str(reason).splitlines() or [""])[0])
 
 
 def make_trial(

@@ -84,6 +84,7 @@ def rows_of(searches: Iterable[TaskSearch]) -> list[dict[str, Any]]:
             "tuned_ms": outcome.tuned_ms,
             "gain": outcome.gain,
             "candidates": outcome.search.measured,
+            "refused": len(outcome.search.refusals),
         }
         for outcome in outcomes_of(searches)
     ]
@@ -101,6 +102,7 @@ def _platform_sections(
         yield from _limit_section(works, limits.get(searches[0].platform.key))
         yield from _curve_section(outcomes)
     yield from _disqualified_section(searches)
+    yield from _refusal_section(searches)
 
 
 def _head(
@@ -359,11 +361,31 @@ def _disqualified_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
             class_="kernel",
         )
     if failed:
-        items = [
-            element("li", f"{count(number, 'candidate')}: {reason.removeprefix('failed: ')}")
-            for reason, number in failed.most_common()
-        ]
-        yield element("ul", *items)
+        yield _counts(Counter(reason.removeprefix("failed: ") for reason in failed.elements()))
+
+
+def _refusal_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
+    """Members that no primitives build, by the reason."""
+    refused = Counter(reason for search in searches for reason in search.refusals.values())
+    if refused:
+        yield element("h2", "Refused candidates")
+        yield element(
+            "p",
+            f"{count(refused.total(), 'candidate')} could not be built: a step of the schedule "
+            "would change what the kernel computes, or cannot be proved to keep it. None of them "
+            "was measured.",
+            class_="intro",
+        )
+        yield _counts(refused)
+
+
+def _counts(reasons: Counter[str]) -> Element:
+    """How many candidates each reason holds for."""
+    items = (
+        element("li", f"{count(number, 'candidate')}: {reason}")
+        for reason, number in reasons.most_common()
+    )
+    return element("ul", *items)
 
 
 def _parameter_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:

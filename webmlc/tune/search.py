@@ -24,9 +24,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from webmlc.core.errors import InternalError
 from webmlc.schedule.rules.space import values_of
 from webmlc.tune.candidate_builder import CandidateBuilder
-from webmlc.tune.candidates import Candidate
+from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.comparison import Comparison, WinnerComparison, compare_winners
 from webmlc.tune.database import Database, Record, State
 from webmlc.tune.model_search import ModelSearch
@@ -330,9 +331,8 @@ class Search:
         defaults = [values_of(task.match.default()) for task in self.tasks]
         searches = []
         for task, control in zip(self.tasks, self.builder.build(self.tasks, defaults), strict=True):
-            if control is None:
-                task.lower(task.match.default())  # raises what is wrong
-            assert control is not None
+            if isinstance(control, Refusal):
+                raise InternalError(f"{task.name}: no default schedule ({control.reason})")
             searches.append(self._start(task, platform, control))
         return searches
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from webmlc.schedule.rules.space import Space, Values, changes
 from webmlc.tune.candidate_builder import CandidateBuilder
-from webmlc.tune.candidates import Candidate
+from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
 from webmlc.tune.strategies import Strategy, identity
@@ -70,9 +70,10 @@ class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
     `space` holds the members that it may try. `ratios` holds the relative time of each text of code
-    (`None`: disqualified), `reasons` why a text is disqualified. `best` is the lowest ratio, and
-    `curve` what it was after each measurement. `failure` says why not even the default schedule
-    could be measured. `confirmed` are the parameters that a build gets, and their relative time.
+    (`None`: disqualified), `reasons` why a text is disqualified. `refusals` say why a member could
+    not be built. `best` is the lowest ratio, and `curve` what it was after each measurement.
+    `failure` says why not even the default schedule could be measured. `confirmed` are the
+    parameters that a build gets, and their relative time.
     """
 
     task: Task
@@ -86,6 +87,7 @@ class TaskSearch:
     ratios: dict[str, float | None] = field(default_factory=dict)
     members: dict[str, Values] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     retries: list[list[Candidate]] = field(default_factory=list)
     best: float = 1.0
     curve: list[float] = field(default_factory=list)
@@ -171,7 +173,11 @@ class TaskSearch:
         keys = {identity(values): values for values in members}
         missing = {key: values for key, values in keys.items() if key not in self.built}
         candidates = self.builder.build(repeat(self.task, len(missing)), missing.values())
-        self.built |= zip(missing, candidates, strict=True)
+        for key, candidate in zip(missing, candidates, strict=True):
+            if isinstance(candidate, Refusal):
+                self.built[key], self.refusals[key] = None, candidate.reason
+            else:
+                self.built[key] = candidate
         return [self.built[key] for key in keys]
 
     def features_of(self, members: Sequence[Values]) -> list[NDArray[np.float32] | None]:
