@@ -56,6 +56,19 @@ def test_the_mean_of_the_channels_has_the_shape_of_the_input(
     model.dispose()
 
 
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_a_sound_is_normalised(tmp_path: Path, device: Device) -> None:
+    """As in transformers; silence stays silence."""
+    build(copier("batch, n"), tmp_path, device, inputs={"audio": "samples=16000,normalise"})
+    model = load(tmp_path, device)
+    sound = np.random.default_rng(0).uniform(-0.2, 0.5, (2, 900)).astype(np.float32)
+    mean = sound.mean(0)
+    expected = (mean - mean.mean()) / np.sqrt(mean.var() + 1e-7)
+    np.testing.assert_allclose(model.run({"audio": sound})["y"][0], expected, atol=1e-4)
+    assert not model.run({"audio": np.zeros_like(sound)})["y"].any()
+    model.dispose()
+
+
 def tone(rate: int, frequency: float, seconds: float = 0.1) -> np.ndarray[Any, Any]:
     return np.sin(2 * np.pi * frequency * np.arange(round(rate * seconds)) / rate)
 

@@ -63,10 +63,12 @@ class Samples:
 
     - `samples`: the model's rate, in samples per second.
     - `scale`: what samples between -1 and 1 are multiplied by.
+    - `normalise`: True if a sound is to have the mean 0 and the variance 1 (wav2vec 2.0).
     """
 
     samples: int
     scale: float = 1.0
+    normalise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +363,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "antialias": _flag,
     "scale": _number,
     "samples": _rate,
+    "normalise": _flag,
     "mean": _numbers,
     "std": _numbers,
     "layout": str,

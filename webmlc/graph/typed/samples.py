@@ -25,6 +25,9 @@ from webmlc.graph.typed.options import Samples
 
 _NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
+LEAST_VARIANCE = 1e-7
+"""Added to the variance of samples, so that silence stays silence. From transformers."""
+
 
 def read_samples(
     build: Builder, name: str, value: str, type_: TensorType | None, options: Samples
@@ -45,6 +48,17 @@ def read_samples(
     x = build("ReduceMean", value, build.constant(np.array([0])), keepdims=int(type_.rank > 1))
     if options.scale != 1.0:
         x = build("Mul", x, build.constant(np.float32(options.scale)))
+    if options.normalise:
+        x = _normalised(build, x)
     if type_.dtype is not DType.float32:
         x = build("Cast", x, to=_NUMBERS[type_.dtype])
     return x if type_.rank < 3 else build("Unsqueeze", x, build.constant(np.array([1])))
+
+
+def _normalised(build: Builder, x: str) -> str:
+    """Samples of mean 0 and variance 1, as of `Wav2Vec2FeatureExtractor` with `do_normalize`."""
+    last = build.constant(np.array([-1]))
+    centred = build("Sub", x, build("ReduceMean", x, last, keepdims=1))
+    variance = build("ReduceMean", build("Mul", centred, centred), last, keepdims=1)
+    spread = build("Sqrt", build("Add", variance, build.constant(np.float32(LEAST_VARIANCE))))
+    return build("Div", centred, spread)
