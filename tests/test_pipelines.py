@@ -182,8 +182,9 @@ def test_mistakes_are_explained(results: dict[str, Any]) -> None:
         "InputError: pass the URL of a package: `webmlc build model.onnx` compiles a model, pages"
         " do not",
         "InputError: a tensor of shape [3] has 3 elements, but its data has 2",
-        'InputError: there is no pipeline for "fill-mask"; there are feature-extraction,'
-        " image-classification, object-detection, text-generation",
+        'InputError: there is no pipeline for "fill-mask"; there are'
+        " automatic-speech-recognition, feature-extraction, image-classification,"
+        " object-detection, text-generation",
         "PackageError: scaled takes no pictures: build it with --input x:pixels=rgb",
         "PackageError: scaled has no tokenizer: build it with --tokenizer tokenizer.json",
     ]

@@ -1,6 +1,6 @@
 // The types of pipeline.js. Names and results are those of transformers.js; docs/pipeline.md says which options have no effect.
 
-import type { LabelledBox, LabelledScore, PixelSource } from "../typed/typed.d.ts";
+import type { LabelledBox, LabelledScore, PixelSource, SoundSource } from "../typed/typed.d.ts";
 import type { GenerateOptions, Message, Model, TypedArray } from "../webmlc.js";
 
 export interface Progress {
@@ -49,12 +49,35 @@ export class TextStreamer {
 /** A picture, its address, a file, or a RawImage of transformers.js. */
 export type ImageInput = PixelSource | string | URL | Blob | { width: number; height: number; channels: number; data: Uint8Array };
 
+/** A sound, its address, a file, or samples of one channel at the model's rate. */
+export type AudioInput = SoundSource | string | URL | Blob | Float32Array | Float64Array;
+
 interface Pipeline {
   readonly task: string;
   readonly model: Model;
   /** Why the model runs on its device, such as "measured: webgpu 3.1 ms, wasm 9.0 ms". */
   readonly deviceReason: string;
   dispose(): Promise<void>;
+}
+
+export interface SpeechOptions {
+  /** Also return the times of words (`true` or "word") or of tokens ("char"). */
+  return_timestamps?: boolean | "word" | "char" | null;
+  /** Cut sounds into chunks of so many seconds. 0, the default, for none. */
+  chunk_length_s?: number;
+  /** What a chunk shares with its neighbours, in seconds: on each side, or on the left and the right. By default a sixth of a chunk. */
+  stride_length_s?: number | [number, number];
+}
+
+/** A text. The times are in seconds. */
+export interface SpeechText {
+  text: string;
+  chunks?: { text: string; timestamp: [number, number] }[];
+}
+
+export interface AutomaticSpeechRecognition extends Pipeline {
+  (audio: AudioInput, options?: SpeechOptions): Promise<SpeechText>;
+  (audios: AudioInput[], options?: SpeechOptions): Promise<SpeechText[]>;
 }
 
 export interface FeatureExtraction extends Pipeline {
@@ -83,6 +106,11 @@ export interface TextGeneration extends Pipeline {
 }
 
 /** `model` is the URL of a package's folder, or a model that is loaded. Throws the errors of `load`. */
+export function pipeline(
+  task: "automatic-speech-recognition",
+  model: string | URL | Model,
+  options?: PipelineOptions,
+): Promise<AutomaticSpeechRecognition>;
 export function pipeline(task: "feature-extraction", model: string | URL | Model, options?: PipelineOptions): Promise<FeatureExtraction>;
 export function pipeline(task: "image-classification", model: string | URL | Model, options?: PipelineOptions): Promise<ImageClassification>;
 export function pipeline(task: "object-detection", model: string | URL | Model, options?: PipelineOptions): Promise<ObjectDetection>;

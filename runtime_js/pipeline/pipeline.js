@@ -10,12 +10,14 @@ import { objectDetection } from "./detect_objects.js";
 import { featureExtraction } from "./extract_features.js";
 import { textGeneration } from "./generate_text.js";
 import { loadOptions } from "./pipeline_options.js";
+import { automaticSpeechRecognition } from "./recognise_speech.js";
 
 export { TextStreamer } from "./generate_text.js";
 export { Tensor } from "./tensor.js";
 
 /** The functions that make a pipeline of a model. @type {Record<string, (model: any) => Promise<any>>} */
 const TASKS = {
+  "automatic-speech-recognition": automaticSpeechRecognition,
   "feature-extraction": featureExtraction,
   "image-classification": imageClassification,
   "object-detection": objectDetection,
