@@ -36,6 +36,19 @@ FOLLOW = """export default async ({ page, arg }) => {
   await page.locator(`.row[data-line="${Number(line) + 2}"]`).click();
   const nodes = await page.locator("#selected .chips button").allInnerTexts();
   const back = { kernel: await text("#kernel"), nodes };
+  // The line that calls the kernel leads to the step, too; lines of no node say so.
+  await page.getByRole("button", { name: /^called on line/ }).click();
+  const call = page.locator(".row.cursor");
+  const called = { line: await call.innerText() };
+  const number = Number(await call.getAttribute("data-line"));
+  await page.locator("#lines").evaluate((lines) => { lines.scrollTop = 0; });
+  await page.locator('.row[data-line="1"]').click();
+  called.note = await text("#codenote");
+  await page.locator("#drawing").focus();
+  await page.keyboard.press("ArrowDown");
+  await page.locator("#lines").evaluate(scroll, 18 * number);
+  await page.locator(`.row[data-line="${number}"]`).click();
+  called.kernel = await text("#kernel");
   await page.locator("#measure").click();
   await page.waitForFunction(() => !document.querySelector("#measure").disabled);
   const status = await text("#status");
@@ -46,7 +59,7 @@ FOLLOW = """export default async ({ page, arg }) => {
   }
   const dots = await page.locator("#roofline .dot").count();
   if (arg.picture) await page.screenshot({ path: arg.picture });
-  return { views, found, view, other, back, status, rows, dots };
+  return { views, found, view, other, back, called, status, rows, dots };
 };"""
 MEASURE = """export default async ({ page }) => {
   await page.waitForFunction(() => document.documentElement.dataset.ready);
@@ -105,6 +118,9 @@ def test_a_node_leads_to_its_code_and_back(folder: Path, script: str, tmp_path: 
     assert not value["other"].startswith("product_2")
     assert value["back"]["kernel"] == value["found"]["kernel"]
     assert any("product_" in node for node in value["back"]["nodes"])
+    assert f"(call ${value['found']['code']} " in value["called"]["line"]
+    assert value["called"]["note"] == "Line 2 belongs to no node of the model."
+    assert value["called"]["kernel"] == value["found"]["kernel"]
     assert value["status"].startswith("A run takes")
     assert "CPU, 1 thread" in value["status"]
     assert all(count >= LAYERS for count in value["rows"].values())

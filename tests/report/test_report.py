@@ -145,6 +145,25 @@ def test_the_lines_of_a_kernel_hold_its_function(report: Report, device: str) ->
     assert any(kernel["trace"] for kernel in kernels)
 
 
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_the_program_of_a_module_calls_the_kernels_of_steps(report: Report, device: str) -> None:
+    program = report.data["programs"][device]
+    lines = report.data["texts"]["relaxed"].split("\n")
+    taken: set[int] = set()
+    for step in program["steps"]:
+        if step["device"] == "webgpu":
+            assert "calls" not in step
+            continue
+        first, end = step["calls"]
+        text = "\n".join(lines[first:end])
+        if "control" not in step:
+            name = program["kernels"][step["kernel"]]["name"]
+            assert re.search(rf"\(call \${re.escape(name)}(_cpu)? ", text)
+        assert first < end and taken.isdisjoint(range(first, end))
+        taken |= set(range(first, end))
+    assert bool(taken) == any(step["device"] == "wasm" for step in program["steps"])
+
+
 def test_steps_of_several_nodes_name_them_all(report: Report) -> None:
     nodes = report.data["nodes"]
     steps = report.data["programs"]["wasm"]["steps"]
@@ -180,6 +199,7 @@ def test_a_package_has_a_report(package: Path, tmp_path: Path) -> None:
     assert all(
         "lines" in kernel for device in data["programs"].values() for kernel in device["kernels"]
     )
+    assert all("calls" in step for step in program["steps"])
     assert "flops" not in program["steps"][0] and "trace" not in kernels[0]
 
 

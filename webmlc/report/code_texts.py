@@ -1,7 +1,8 @@
 """Find the emitted code of a package, and the lines of its kernels.
 
 A build knows the lines of each kernel (`target.line_ranges`). A package on disk holds only the
-texts, so they are searched for the beginnings of functions.
+texts, so they are searched for the beginnings of functions. Both texts are searched for the lines
+that call kernels.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from webmlc.package.manifest import Manifest
 
 _FUNCTION = re.compile(r"^(?:fn (\w+)\(|\(func \$([^\s()]+))", re.MULTILINE)
 """The beginning of a function in WGSL and in WAT."""
+_STEP = re.compile(
+    r"  \(if \(i32\.le_s \(local\.get \$last\) \(i32\.const (\d+)\)\) \(then \(return\)\)\)"
+)
+"""The line before those of a step in the program of a module (`target/wasm/emit_module.py`)."""
 
 
 def package_texts(folder: Path, manifest: Manifest) -> dict[str, str]:
@@ -42,6 +47,19 @@ def function_lines(text: str, names: Collection[str]) -> dict[str, range]:
             starts.append((name, _head(lines, text.count("\n", 0, match.start()))))
     ends = [start for _, start in starts[1:]] + [len(lines)]
     return {name: range(start, end) for (name, start), end in zip(starts, ends, strict=True)}
+
+
+def step_lines(text: str) -> dict[int, range]:
+    """The lines of a module's program that run each step, by the step's number in the module."""
+    lines = text.split("\n")
+    ranges = {}
+    for number, line in enumerate(lines):
+        if match := _STEP.fullmatch(line):
+            first = end = number + 1
+            while end < len(lines) and lines[end].startswith("  "):
+                end += 1
+            ranges[int(match[1])] = range(first, end)
+    return ranges
 
 
 def _head(lines: list[str], line: int) -> int:

@@ -24,6 +24,7 @@ from webmlc.core.dtypes import DType
 from webmlc.package.manifest import Bind, Buffer, Manifest, Program
 from webmlc.package.memory_plan import Layout, layout, scratch_stride
 from webmlc.package.placement import align
+from webmlc.report.programs import module_number
 
 REAL_BYTES = 1 << 12
 """Tensors of at most this many bytes are real. Chosen by hand: scales, axes and biases are small,
@@ -97,7 +98,7 @@ def measurable(
         "scratch": scratch,
         "constants": chunks,
         "fills": fills,
-        "steps": [_number(program, i) for i in range(len(program.steps))],
+        "steps": [module_number(program, i) for i in range(len(program.steps))],
         "accumulators": ACCUMULATORS,
     }, parts
 
@@ -109,12 +110,6 @@ def _obstacle(program: Program) -> str:
     if any(step.control for step in program.steps):
         return "Its steps depend on data: it has branches or loops."
     return ""
-
-
-def _number(program: Program, step: int) -> int:
-    """The number of a step in the module."""
-    run = next(run for run in program.runs if run.first <= step < run.last)
-    return run.module_first + step - run.first
 
 
 def _address(buffer: Buffer, plan: Layout, states: int) -> int:

@@ -34,13 +34,15 @@ class Sources:
     """What a report knows beside the manifest.
 
     `parts` and `recorder` are those of the build. A report of a package has neither, but `lines` of
-    kernels by the name of their text.
+    kernels by the name of their text. `calls` are the lines of the module that run its steps, by
+    the step's number in the module.
     """
 
     nodes: Sequence[ModelNode]
     parts: Parts | None = None
     recorder: Recorder | None = None
     lines: Mapping[str, Mapping[str, range]] = field(default_factory=dict)
+    calls: Mapping[int, range] = field(default_factory=dict)
 
 
 def all_symbols(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -114,9 +116,24 @@ def _steps(
             **({"once": True} if number in once else {}),
             **({"reason": step.reason} if step.reason else {}),
             **({"control": step.control.kind} if step.control else {}),
+            **_calls(program, number, sources.calls),
         }
         for number, (step, work) in enumerate(zip(program.steps, works, strict=True))
     ]
+
+
+def module_number(program: Program, step: int) -> int:
+    """The number of a step of the CPU in the module."""
+    run = next(run for run in program.runs if run.first <= step < run.last)
+    return run.module_first + step - run.first
+
+
+def _calls(program: Program, step: int, calls: Mapping[int, range]) -> dict[str, list[int]]:
+    """The lines of the module that run a step of the CPU, if they are known."""
+    if program.steps[step].device != "wasm" or not calls:
+        return {}
+    lines = calls.get(module_number(program, step))
+    return {} if lines is None else {"calls": [lines.start, lines.stop]}
 
 
 def _work(step: StepWork) -> dict[str, Any]:

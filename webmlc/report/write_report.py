@@ -32,7 +32,7 @@ from webmlc.package.manifest import MANIFEST, Manifest
 from webmlc.package.read_manifest import read_manifest
 from webmlc.package.runtime_files import join_modules
 from webmlc.package.write import write_package
-from webmlc.report.code_texts import function_lines, package_texts
+from webmlc.report.code_texts import function_lines, package_texts, step_lines
 from webmlc.report.downloads import downloads, tensors
 from webmlc.report.measurable import measurable
 from webmlc.report.nodes import FATES, ModelNode, model_nodes
@@ -111,7 +111,8 @@ def model_report(
         texts[SHADERS] = recorder.shaders.text
     with tempfile.TemporaryDirectory() as folder:
         manifest = write_package(Path(folder), parts)
-        result = Sources(nodes, parts, recorder)
+        calls = step_lines(texts.get(VARIANT, ""))
+        result = Sources(nodes, parts, recorder, calls=calls)
         return _report(manifest, Path(folder), source.name, result, texts, sizes)
 
 
@@ -121,7 +122,8 @@ def package_report(folder: Path, sizes: Mapping[str, int]) -> Report:
     texts = package_texts(folder, manifest)
     kernels = {s.kernel for program in manifest.programs.values() for s in program.steps}
     lines = {name: function_lines(text, kernels) for name, text in texts.items()}
-    sources = Sources(step_nodes(manifest), lines=lines)
+    calls = step_lines(texts.get(VARIANT, ""))
+    sources = Sources(step_nodes(manifest), lines=lines, calls=calls)
     return _report(manifest, folder, "", sources, texts, sizes)
 
 

@@ -30,10 +30,11 @@ export function openCode(state) {
     const all = lines();
     const first = Math.max(0, Math.floor(scroller.scrollTop / LINE_HEIGHT) - MARGIN);
     const last = Math.min(all.length, first + Math.ceil(scroller.clientHeight / LINE_HEIGHT) + 2 * MARGIN);
-    const mine = state.kernel?.lines ?? [-1, -1];
+    const ranges = [state.kernel?.lines, state.step?.calls];
+    const isMine = (/** @type {number} */ line) => ranges.some((range) => range && line >= range[0] && line < range[1]);
     const rows = [];
     for (let i = first; i < last; i++) {
-      const row = build("div", { className: `row${i >= mine[0] && i < mine[1] ? " mine" : ""}${i === cursor ? " cursor" : ""}` });
+      const row = build("div", { className: `row${isMine(i) ? " mine" : ""}${i === cursor ? " cursor" : ""}` });
       row.dataset.line = i;
       row.style.top = `${i * LINE_HEIGHT}px`;
       row.append(build("i", {}, String(i + 1)), ...coloured(all[i]));
@@ -45,6 +46,11 @@ export function openCode(state) {
     const top = line * LINE_HEIGHT;
     const { scrollTop, clientHeight } = scroller;
     if (top < scrollTop || top > scrollTop + clientHeight - 2 * LINE_HEIGHT) scroller.scrollTop = Math.max(0, top - 2 * LINE_HEIGHT);
+  };
+  const choose = () => {
+    if (state.selectLine(name(), cursor)) return;
+    byId("codenote").textContent = `Line ${cursor + 1} belongs to no node of the model.`;
+    render();
   };
   const update = () => {
     const all = lines();
@@ -70,12 +76,12 @@ export function openCode(state) {
     const row = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(".row"));
     if (!row || getSelection()?.toString()) return;
     cursor = Number(row.dataset.line);
-    if (!state.selectLine(name(), cursor)) render();
+    choose();
   });
   scroller.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20 };
     const step = steps[/** @type {keyof typeof steps} */ (event.key)];
-    if (event.key === "Enter") state.selectLine(name(), cursor);
+    if (event.key === "Enter") choose();
     else if (step) {
       cursor = Math.max(0, Math.min(lines().length - 1, cursor + step));
       reveal(cursor);

@@ -99,7 +99,7 @@ function stepPart(state, number) {
   const shared = state.stepsOfKernel(step.kernel);
   const buffers = (/** @type {number[]} */ list) => list.map((buffer) => { const [name, type, kind] = state.program.buffers[buffer]; return `${name}: ${type}${kind === "scratch" ? "" : ` (${kind})`}`; }).join("; ");
   const nodes = [
-    ...step.nodes.map((node) => ({ text: `${state.data.nodes[node].op ?? ""} ${state.data.nodes[node].name}`.trim(), go: () => state.select({ node, step: number }), current: node === state.selection.node })),
+    ...step.nodes.map((node) => ({ text: `${state.data.nodes[node].op ?? ""} ${state.data.nodes[node].name}`.trim(), go: () => state.select({ node, step: number, line: state.selection.line }), current: node === state.selection.node })),
     ...step.origin.map((text) => ({ text })),
   ];
   return [
@@ -107,6 +107,7 @@ function stepPart(state, number) {
     build("h2", { id: "kernel" }, kernel.name, " ", build("small", {}, DEVICE_NAMES[step.device])),
     facts([
       ["Computes", chips(nodes)],
+      ["Code", codeChips(state, number)],
       ["On the CPU", step.reason],
       ["Runs", step.once ? "once, when the model is loaded" : undefined],
       ["Operations", step.flops === undefined ? undefined : step.flops.toLocaleString("en")],
@@ -121,6 +122,19 @@ function stepPart(state, number) {
     ]),
     ...schedulePart(kernel),
   ];
+}
+
+/** Buttons that show the kernel of a step, and the line that calls it. @param {State} state @param {number} number */
+function codeChips(state, number) {
+  const step = state.program.steps[number];
+  const { lines } = state.program.kernels[step.kernel];
+  const { calls } = step;
+  const go = (/** @type {number} */ line) => () => state.select({ node: state.selection.node, step: number, line });
+  const items = [
+    ...(lines ? [{ text: `lines ${lines[0] + 1} to ${lines[1]}`, go: go(lines[0]) }] : []),
+    ...(calls ? [{ text: `called on line ${calls[0] + 1}`, go: go(calls[0]) }] : []),
+  ];
+  return items.length ? chips(items) : undefined;
 }
 
 /** The size of a dispatch, and its bytes by level of memory. @param {import("./types.d.ts").Dispatch} dispatch */

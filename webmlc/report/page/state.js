@@ -20,6 +20,8 @@ export class State {
   #stepsOfKernel = [];
   /** @type {Map<string, { start: number, end: number, kernel: number }[]>} The lines of the kernels of each text, in order. */
   #lines = new Map();
+  /** @type {Map<number, number>} The step that each line of the module runs. */
+  #calls = new Map();
 
   /** @param {Data} data */
   constructor(data) {
@@ -117,10 +119,12 @@ export class State {
     this.changed();
   }
 
-  /** Select the kernel of a line. Returns false if the line belongs to none. @param {string} text @param {number} line */
+  /** Select the kernel of a line, or the step that it runs. Returns false if the line belongs to none. @param {string} text @param {number} line */
   selectLine(text, line) {
     const kernel = this.kernelOfLine(text, line);
-    if (kernel === undefined) return false;
+    const step = text === "webgpu" ? undefined : this.#calls.get(line);
+    if (step !== undefined) this.select({ step, line });
+    if (kernel === undefined) return step !== undefined;
     const steps = this.stepsOfKernel(kernel);
     const current = this.selection.step;
     this.select({ step: current !== undefined && steps.includes(current) ? current : steps[0], line });
@@ -134,6 +138,10 @@ export class State {
     for (const [number, { nodes, kernel }] of steps.entries()) {
       for (const node of nodes) this.#stepsOfNode.set(node, [...this.stepsOfNode(node), number]);
       this.#stepsOfKernel[kernel]?.push(number);
+    }
+    this.#calls = new Map();
+    for (const [number, { calls: [first, end] = [0, 0] }] of steps.entries()) {
+      for (let line = first; line < end; line++) this.#calls.set(line, number);
     }
     this.#lines = new Map();
     for (const [kernel, { text, lines }] of kernels.entries()) {

@@ -40,6 +40,8 @@ export interface Step {
   once?: boolean;
   reason?: string;
   control?: string;
+  /** The lines of the module that run it: the first, and the one after the last. */
+  calls?: [number, number];
 }
 
 export interface Dispatch {
