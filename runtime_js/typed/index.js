@@ -40,7 +40,9 @@ function show(name, { width, height, data }) {
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", name);
   canvas.style.maxWidth = "100%";
-  element("outputs").append(canvas);
+  const row = document.createElement("li");
+  row.append(canvas);
+  element("outputs").append(row);
 }
 
 /** @param {Model} model @param {HTMLInputElement[]} fields */

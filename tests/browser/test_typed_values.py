@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from tests.browser.pages import Page, open_pages
+from tests.test_masks import segmenter
+from tests.test_speech_pipeline import BLANK, logits_of, recogniser, sound, text_of
+from tests.test_speech_pipeline import LABELS as SPEECH_LABELS
+from tests.test_transcripts import tokens_of
 from tests.test_typed_sounds import EDGE, RATE, copier, tone
 from tests.test_typed_values import LABELS, MEAN, STD, classifier
 from webmlc.compile import build
@@ -150,3 +154,53 @@ def test_pages_pass_pictures_and_see_labels(site: Path) -> None:
     black = expected(site, np.full((40, 40, 4), [0, 0, 0, 255], np.uint8))
     shown = [f"{label}: {100 * score:.1f} %" for label, score in black]
     assert reports[1].value == shown
+
+
+ANSWER = """async (samples) => {
+  const { pipeline } = await import("/speech/pipeline.js");
+  const options = { device: "wasm", threads: 1 };
+  const recognise = await pipeline("automatic-speech-recognition", "/speech/", options);
+  const { length } = samples;
+  const audio = new AudioBuffer({ length, numberOfChannels: 1, sampleRate: 8000 });
+  audio.copyToChannel(Float32Array.from(samples), 0);
+  const { text } = await recognise(audio);
+  await recognise.dispose();
+  const { load } = await import("/segmenter/webmlc.js");
+  const canvas = Object.assign(document.createElement("canvas"), { width: 40, height: 30 });
+  canvas.getContext("2d").fillRect(0, 0, 40, 20);
+  const masks = [];
+  for (const device of ["wasm", "webgpu"]) {
+    const model = await load("/segmenter/", { device });
+    const { scores } = await model.run({ image: canvas });
+    masks.push([scores.constructor.name, scores.width, scores.height, scores.data[3]]);
+    model.dispose();
+  }
+  return { text, masks };
+}"""
+SHOW = USE.replace(
+    'locator("#outputs li").allTextContents()',
+    'locator("#outputs canvas").evaluate(({ width, height }) => [width, height])',
+)
+
+
+def test_pages_hear_texts_and_see_masks(tmp_path: Path) -> None:
+    """The model of speech has no filter that depends on the rate: it hears 8000 samples a second
+    as it hears 1000.
+    """
+    (tmp_path / "index.html").write_text('<!doctype html><link rel="icon" href="data:,">')
+    (tmp_path / "show.mjs").write_text(SHOW)
+    labels = {"ctc": True, "labels": SPEECH_LABELS, "space": "|"}
+    build(recogniser(), tmp_path / "speech", "wasm", inputs={"audio": "samples=8000"},
+          outputs={"logits": labels})  # fmt: skip
+    build(segmenter(), tmp_path / "segmenter", inputs={"image": "pixels=rgb"},
+          outputs={"scores": "alpha,foreground=0,result=pixels"})  # fmt: skip
+    samples = sound(8000)
+    answer, page = open_pages(
+        {"/": tmp_path},
+        Page("/", ANSWER, arg=samples.tolist()),
+        Page("/segmenter/index.html?device=wasm", script=str(tmp_path / "show.mjs")),
+    )
+    assert answer.errors == page.errors == []
+    assert answer.value["text"] == text_of(tokens_of(logits_of(samples), BLANK))
+    assert answer.value["masks"] == [["ImageData", 40, 30, 0]] * 2  # black has no red
+    assert page.value == [40, 40]
