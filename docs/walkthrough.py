@@ -234,11 +234,9 @@ SLOTS: Mapping[str, Slot] = {
     "lowered": Slot("python", lambda c: cut_repetitions(c.stage("relaxed: lowered", KERNEL), "#")),
     "wat": Slot("wasm", print_wat),
     "program": Slot("wasm", lambda c: wat_function(c.stage("relaxed: wat"), "$program")),
-    "gpu loops": loop_stage("webgpu: loops", "transpose_pad"),
-    "gpu schedule": loop_stage("webgpu: schedule"),
-    "wgsl": Slot(
-        "wgsl", lambda c: cut_repetitions(wgsl_entry(c.stage("webgpu: wgsl"), KERNEL), "//")
-    ),
+    "gpu loops": loop_stage("gpu: loops", "transpose_pad"),
+    "gpu schedule": loop_stage("gpu: schedule"),
+    "wgsl": Slot("wgsl", lambda c: cut_repetitions(wgsl_entry(c.stage("gpu: wgsl"), KERNEL), "//")),
     "manifest": Slot("json", lambda c: cut_manifest(c.manifest_text)),
     "memory": Slot("text", print_memory),
 }

@@ -1,6 +1,7 @@
 // Ask the browser for a GPU adapter.
 
 import { AdapterError } from "./errors.js";
+import { isSoftware } from "./machine_class.js";
 
 /**
  * The machine's GPU adapter. Throws `AdapterError` if there is none.
@@ -20,9 +21,4 @@ export async function findAdapter(mustBeHardware) {
   if (!adapter) throw new AdapterError(`no GPU adapter is available${reason}; load with device: "wasm"`);
   if (mustBeHardware && isSoftware(adapter)) throw new AdapterError("the only GPU adapter is software");
   return adapter;
-}
-
-/** True if the adapter computes on the CPU. @param {GPUAdapter} adapter */
-function isSoftware({ info }) {
-  return info?.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe/i.test(`${info?.architecture} ${info?.description}`);
 }

@@ -199,8 +199,9 @@ export async function compileKernels(device, program, text, onPipeline) {
  * @param {Program} program
  * @param {(bytes: number) => void} onBytes
  */
-export async function fetchShaders(base, manifest, { shaders }, onBytes) {
-  return shaders === undefined ? "" : new TextDecoder().decode(await fetchFile(base, manifest, shaders, onBytes));
+export async function fetchShaders(base, manifest, { shaders = {} }, onBytes) {
+  const [path] = Object.values(shaders);
+  return path === undefined ? "" : new TextDecoder().decode(await fetchFile(base, manifest, path, onBytes));
 }
 
 /**

@@ -1,9 +1,10 @@
-// Find the class of machines that this host is of: a package may hold other schedules of some kernels for it. The twin of
-// webmlc/core/machine_class.py.
+// Choose the schedules of a package for this host: the variant of the shaders for the kind of its adapter, and other schedules of some
+// kernels for its class of machines. The twin of webmlc/host/choose_schedules.py and webmlc/core/machine_class.py.
 //
 //   in:  the classes in the manifest, numbered from 1, and what the program runs on
 //   out: the program with the kernels for this host
 
+import { PackageError } from "./errors.js";
 import { builtin } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -32,23 +33,58 @@ export function machineNumber(classes, { device, engine, adapter = "", parallel 
   return 1 + (index < 0 && adapter ? classes.findIndex((other) => other.adapter === adapter) : index);
 }
 
+/** What an adapter, or that of a device, says of itself. @param {GPUAdapter | GPUDevice | null} adapter @returns {Partial<GPUAdapterInfo>} */
+function infoOf(adapter) {
+  return (adapter && ("info" in adapter ? adapter.info : adapter.adapterInfo)) ?? {};
+}
+
+/** True if an adapter, or that of a device, computes on the CPU. @param {GPUAdapter | GPUDevice | null} adapter */
+export function isSoftware(adapter) {
+  const { isFallbackAdapter, architecture, description } = infoOf(adapter);
+  return isFallbackAdapter || /swiftshader|llvmpipe|lavapipe/i.test(`${architecture} ${description}`);
+}
+
+/**
+ * The variant of the shaders to run: `choice`, or that for the kind of the adapter, or the first.
+ * @param {Record<string, string>} shaders
+ * @param {GPUAdapter | GPUDevice | null} adapter
+ * @param {string} [choice]
+ */
+function chooseShaders(shaders, adapter, choice) {
+  const names = Object.keys(shaders);
+  if (choice && !shaders[choice]) {
+    throw new PackageError(`the package has no ${choice} shaders (it has ${names}); build it with --adapter ${choice} or --adapter all`);
+  }
+  const kind = isSoftware(adapter) ? "software" : "gpu";
+  return choice ?? (shaders[kind] ? kind : names[0]);
+}
+
 /**
  * The manifest with the kernels for this host in the program of a device.
  * @param {Manifest} manifest
  * @param {Device} device
  * @param {number} threads
  * @param {GPUAdapter | GPUDevice | null} adapter
+ * @param {string} [choice]  a variant of the shaders
  * @returns {Manifest}
  */
-export function withSchedules(manifest, device, threads, adapter) {
-  const { machines } = manifest;
-  const program = /** @type {Program} */ (manifest.programs[device]);
-  if (!machines?.length) return manifest;
+export function withSchedules(manifest, device, threads, adapter, choice) {
+  const { machines = [] } = manifest;
+  const { steps, shaders, ...program } = /** @type {Program} */ (manifest.programs[device]);
+  const variant = shaders && chooseShaders(shaders, adapter, choice);
   const engine = engineName();
   const machine = machineNumber(machines, { device: "wasm", engine, parallel: threads > 1 });
-  const { vendor, architecture } = (adapter && ("info" in adapter ? adapter.info : adapter.adapterInfo)) ?? {};
+  const { vendor, architecture } = infoOf(adapter);
   const name = [vendor, architecture].filter(Boolean).join(" ");
   const gpu = machineNumber(machines, { device: "webgpu", engine, adapter: name });
-  const steps = program.steps.map(({ alternatives, ...step }) => ({ ...step, ...alternatives?.[gpu] }));
-  return { ...manifest, programs: { ...manifest.programs, [device]: { ...program, steps, machine } } };
+  const chosen = {
+    ...program,
+    steps: steps.map(({ variants, ...step }) => {
+      const { alternatives, ...launch } = { ...step, ...variants?.[variant ?? ""] };
+      return { ...launch, ...alternatives?.[gpu] };
+    }),
+    machine,
+    ...(shaders && variant && { shaders: { [variant]: shaders[variant] } }),
+  };
+  return { ...manifest, programs: { ...manifest.programs, [device]: chosen } };
 }

@@ -24,7 +24,7 @@ import { request } from "./weights.js";
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 /** An input after its check, and the bytes of its data. @typedef {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }} Input */
 
-const VERSION = 7;
+const VERSION = 8;
 const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices
 
 /**
@@ -113,7 +113,7 @@ function addDefaults(device, program, tensors) {
       unused = Math.max(unused, position + 1);
       return program.buffers[position].name;
     });
-    if (step.workgroups) step.workgroups = step.workgroups.map(sized);
+    for (const launch of [step, ...Object.values(step.variants ?? {})]) launch.workgroups &&= launch.workgroups.map(sized);
     step.device ??= device;
     step.outputs ??= 1;
     step.origin ??= [];

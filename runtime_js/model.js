@@ -25,13 +25,11 @@ import { fetchFile } from "./weights.js";
 /**
  * A program with its executors, and the reason why it was chosen.
  * @typedef {{
- *   device: Device,
- *   deviceReason: string,
+ *   device: Device, deviceReason: string,
  *   variant: import("./variants.js").Variant | null,
+ *   shaders: import("./webmlc.js").Model["shaders"],
  *   resources: import("./webmlc.js").Model["resources"],
- *   executors: Executors,
- *   stages: Stage[],
- *   overlaps: boolean,
+ *   executors: Executors, stages: Stage[], overlaps: boolean,
  * }} Loaded  `overlaps` says that the device executes runs in order, so that one may start before the last has ended
  */
 
@@ -98,6 +96,10 @@ export class Model {
 
   get variant() {
     return this.#loaded.variant;
+  }
+
+  get shaders() {
+    return this.#loaded.shaders;
   }
 
   get resources() {

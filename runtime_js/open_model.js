@@ -56,7 +56,7 @@ export async function openModel(base, { keepFiles, ...options }, onManifest) {
  * @param {LoadOptions} options
  * @param {(manifest: Manifest, base: Base) => void} [onManifest]
  */
-async function openFrom(base, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }, onManifest) {
+async function openFrom(base, { device = "auto", threads, variant, shaders, inlineMilliseconds = 5, onProgress }, onManifest) {
   const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
@@ -66,8 +66,9 @@ async function openFrom(base, { device = "auto", threads, variant, inlineMillise
   const kind = gpu ? "webgpu" : /** @type {"auto" | Device} */ (device);
   expect(["auto", "wasm", "webgpu"].includes(kind), { device }, '"auto", "wasm", "webgpu" or a GPUDevice');
   expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
+  expect([undefined, "gpu", "software"].includes(shaders), { shaders }, '"gpu" or "software"');
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
-  const options = { device: kind, gpu, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
+  const options = { device: kind, gpu, variant, shaders, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
   // If a worker is likely to be needed, it starts while the manifest is downloaded.
   const cpu = kind === "webgpu" ? null : new WasmDevice(base);
   if (kind === "webgpu") for (const script of [base.adapter(), base.webgpuDevice()]) script.catch(() => {}); // reported where it is used
@@ -164,7 +165,7 @@ async function openProgram(base, manifest, options, cpu) {
  */
 async function openExecutors(base, full, options, choice, adapter, cpu) {
   const { device } = choice;
-  const manifest = withSchedules(full, device, options.threads, adapter);
+  const manifest = withSchedules(full, device, options.threads, adapter, options.shaders);
   const program = /** @type {Program} */ (manifest.programs[device]);
   const devices = usedDevices(manifest, device);
   const modules = (devices.has("wasm") && program.modules) || {};
@@ -209,7 +210,8 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
   const { stages } = Object.values(executors)[0];
   const resources = { weights, arena, memory, largestBinding, features, download, row };
   const overlaps = !executors.wasm && program.segments.length === 1 && !program.steps.some(({ control }) => control);
-  return { ...choice, variant, executors, stages, overlaps, resources };
+  const [shaders = null] = /** @type {import("./webmlc.js").Model["shaders"][]} */ (Object.keys(program.shaders ?? {}));
+  return { ...choice, variant, shaders, executors, stages, overlaps, resources };
 }
 
 /**
@@ -250,6 +252,6 @@ function usedDevices(manifest, target) {
  */
 function downloadBytes(manifest, program, module) {
   const weights = neededFiles(manifest, program.buffers).reduce((sum, file) => sum + file.bytes, 0);
-  const paths = [module, program.shaders].filter((path) => path !== undefined);
+  const paths = [module, ...Object.values(program.shaders ?? {})];
   return paths.reduce((sum, path) => sum + (manifest.files[path]?.bytes ?? 0), weights);
 }

@@ -39,6 +39,8 @@ export interface Step {
   workgroups?: [Size, Size, Size];
   /** What the step launches instead on the machines of a class, by the number of the class. */
   alternatives?: Record<string, { kernel: string; workgroups: [Size, Size, Size] }>;
+  /** What differs in variants of the shaders from the first one. */
+  variants?: Record<string, Pick<Step, "workgroups" | "alternatives">>;
   control?: Control;
   origin: string[];
 }
@@ -80,7 +82,8 @@ export interface Program {
   segments: Segment[];
   resources: Resources;
   modules?: Record<string, string>;
-  shaders?: string;
+  /** The files of the shaders by variant. The loader leaves one. */
+  shaders?: Record<string, string>;
   /** The number of this CPU's class of machines, or 0. The loader sets it. */
   machine?: number;
 }

@@ -123,7 +123,7 @@ def parts(*, mixed: bool = False) -> Parts:
         modules={
             v: bytes(wasmtime.wat2wasm(WAT.replace("PRODUCT", p))) for v, p in PRODUCTS.items()
         },
-        shaders=WGSL,
+        shaders={"gpu": WGSL},
     )
 
 
@@ -158,6 +158,6 @@ def fixed(folder: Path) -> Manifest:
             outputs=(replace(port, name="same"), weight),
             programs={d: ProgramParts(BUFFERS[:2], ()) for d in given.programs},
             modules={},
-            shaders=None,
+            shaders={},
         ),
     )

@@ -155,6 +155,14 @@ def test_inspect_says_what_each_step_moves(webmlc) -> None:  # type: ignore[no-u
     assert both != once
 
 
+def test_inspect_prints_the_shaders_for_each_adapter(webmlc) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("inspect", DIGITS, "--target", "webgpu", "--stage", "wgsl", "--adapter")
+    software, both = (webmlc(*arguments, adapter).out for adapter in ("software", "all"))
+    assert " software: wgsl" in software and " gpu: wgsl" not in software
+    assert " software: wgsl" in both and " gpu: wgsl" in both
+    assert both.count("@compute") == 2 * software.count("@compute") > 0
+
+
 def test_ops_lists_operators(webmlc) -> None:  # type: ignore[no-untyped-def]
     rows = json.loads(webmlc("ops", "--json").out)
     since = {(row["domain"], row["operator"]): row["since opset"] for row in rows}

@@ -21,7 +21,7 @@ from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import ADAPTERS, Device, Machine
+from webmlc.core.machine import Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
@@ -55,18 +55,18 @@ from webmlc.package.emit_code import called_kernels, emit_modules, emit_shaders
 from webmlc.package.manifest import Manifest
 from webmlc.package.program import program_parts, signature
 from webmlc.package.read_manifest import read_manifest
-from webmlc.package.write import Parts, write_package
+from webmlc.package.write import Parts, ShaderVariant, write_package
 from webmlc.schedule.rules import Chooser, default_schedule
 from webmlc.target.target import Target
 from webmlc.target.targets import TARGETS
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Module as WasmModule
-from webmlc.target.webgpu.emit_shaders import Shaders
 from webmlc.target.webgpu.target import WEBGPU
 from webmlc.version import VERSION
 
 TargetName = Literal["wasm", "webgpu", "both"]
 StateMode = Literal["auto", "off"]
+AdapterName = Literal["gpu", "software", "all"]
 
 
 def build(
@@ -84,7 +84,7 @@ def build(
     state: StateMode = "auto",
     quantise: Quantisation | None = None,
     context: int | None = None,
-    adapter: str = "gpu",
+    adapter: AdapterName = "gpu",
     choose: Chooser = default_schedule,
     algorithms: Mapping[Device, Mapping[str, str]] | None = None,
     example_inputs: Any = None,
@@ -106,13 +106,13 @@ def build(
     ranking classes (`graph.typed.options`). `tokenizer` is the `tokenizer.json` of a model of
     texts. `emit_text` also writes the code as text. `context` limits the tokens of a language model
     in a GGUF file. `adapter` says what the shaders are made fast for: a "gpu", or an adapter of
-    "software". They run on both. `choose` chooses the schedule of each kernel, and `algorithms`
-    what a device does for some layers (`Target.alternatives`). With `state="auto"`, pairs of a past
-    and a present become states of sessions, which grow in place or are replaced; with "off" they
-    stay inputs and outputs. `quantise` quantises float weights in blocks, to "int8" or "int4";
-    `host.quantisation_loss` measures what that changes. With `exact`, products of block-quantised
-    weights compute with float32 activations, not with int8 ones. The same model and arguments give
-    the same bytes.
+    "software". They run on both. With "all", the package has both variants, and `load` chooses.
+    `choose` chooses the schedule of each kernel, and `algorithms` what a device does for some
+    layers (`Target.alternatives`). With `state="auto"`, pairs of a past and a present become states
+    of sessions, which grow in place or are replaced; with "off" they stay inputs and outputs.
+    `quantise` quantises float weights in blocks, to "int8" or "int4"; `host.quantisation_loss`
+    measures what that changes. With `exact`, products of block-quantised weights compute with
+    float32 activations, not with int8 ones. The same model and arguments give the same bytes.
 
     At most `jobs` processes compile kernels. Where a process does not start as a fork of this one,
     it imports the script of this process first, which therefore must guard its own work with
@@ -189,7 +189,7 @@ def compile_model(
     state: StateMode = "auto",
     quantise: Quantisation | None = None,
     context: int | None = None,
-    adapter: str = "gpu",
+    adapter: AdapterName = "gpu",
     choose: Chooser = default_schedule,
     algorithms: Mapping[Device, Mapping[str, str]] | None = None,
     on_stage: Watcher | None = None,
@@ -208,8 +208,7 @@ def compile_model(
     devices = tuple(TARGETS) if target == "both" else (target,)
     if state not in ("auto", "off"):
         raise UserError(f"unknown state {state!r}: choose auto or off")
-    if adapter not in ADAPTERS:
-        raise UserError(f"unknown adapter {adapter!r}: choose {' or '.join(ADAPTERS)}")
+    variants = device_variants(adapter)
     if quantise is not None and quantise not in QUANTISATIONS:
         raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
     module = shared_graph(model, constants, watch, state, exact, quantise, context, inputs, outputs)
@@ -219,20 +218,16 @@ def compile_model(
         jobs, cache = 1, None
     with use_cache(cache), KernelCompiler(choose, watch, cache, jobs) as compiler:
         lowered_modules: dict[Device, Module] = {}
-        gpu_variants: Mapping[str, Machine] = {WEBGPU.device: ADAPTERS[adapter]}
         for device in devices:
             chosen = replace(module, algorithms=(algorithms or {}).get(device, {}))
             lowered_modules[device] = kernel_module(chosen, TARGETS[device], watch)
-            for runner, target_of in TARGETS.items():
+            for runner in TARGETS:
                 kernels, read_only = called_kernels(lowered_modules[device], runner)
-                variants = target_of.variants if runner != WEBGPU.device else gpu_variants
-                compiler.start(kernels, variants, read_only)
+                compiler.start(kernels, variants[runner], read_only)
         model_signature = signature(module)
         programs = {d: program_parts(m) for d, m in lowered_modules.items()}
         modules, cpu_kernels = emit_modules(lowered_modules, programs, model_signature, compiler)
-        shaders, alternatives, gpu_kernels = emit_shaders(
-            lowered_modules, compiler, ADAPTERS[adapter]
-        )
+        shaders, gpu_kernels = emit_shaders(lowered_modules, compiler, variants[WEBGPU.device])
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
@@ -243,9 +238,7 @@ def compile_model(
         state_ports=model_signature.state_ports,
         requirements=module.main.requirements,
         checks=module.checks,
-        programs={
-            d: p.with_code(modules.values(), shaders, alternatives) for d, p in programs.items()
-        },
+        programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
         constants={
             n: a
             for m in lowered_modules.values()
@@ -253,7 +246,7 @@ def compile_model(
             for n, a in f.constants.items()
         },
         modules={variant: assemble(m.text) for variant, m in modules.items()},
-        shaders=shaders.text if shaders.entries else None,
+        shaders={v: s.shaders.text for v, s in shaders.items() if s.shaders.entries},
         texts=_texts(modules, shaders) if emit_text else {},
         assets=module.assets,
         typed=module.typed,
@@ -263,10 +256,27 @@ def compile_model(
     )
 
 
-def _texts(modules: Mapping[str, WasmModule], shaders: Shaders) -> dict[str, str]:
+def device_variants(adapter: str) -> dict[Device, Mapping[str, Machine]]:
+    """The variants that kernels are compiled for, by the device that runs them. Raises `UserError`
+    for an unknown kind of adapter.
+    """
+    shaders = WEBGPU.variants
+    if adapter not in (*shaders, "all"):
+        raise UserError(f"unknown adapter {adapter!r}: choose {', '.join(shaders)} or all")
+    chosen = {name: m for name, m in shaders.items() if adapter in (name, "all")}
+    return {**{d: target.variants for d, target in TARGETS.items()}, WEBGPU.device: chosen}
+
+
+def _texts(
+    modules: Mapping[str, WasmModule], shaders: Mapping[str, ShaderVariant]
+) -> dict[str, str]:
     """The code as text, for people."""
     texts = {f"model.{variant}.wat": module.text for variant, module in modules.items()}
-    return texts | ({"kernels.wgsl": shaders.text} if shaders.entries else {})
+    return texts | {
+        f"kernels.{name}.wgsl": variant.shaders.text
+        for name, variant in shaders.items()
+        if variant.shaders.entries
+    }
 
 
 def shared_graph(

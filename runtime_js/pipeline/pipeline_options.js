@@ -49,7 +49,7 @@ export function warnOfOthers(task, options, honoured, neutral = {}) {
  * @returns {LoadOptions}
  */
 export function loadOptions(task, name, { device = "auto", progress_callback: report, ...others }) {
-  const { threads, variant, inlineMilliseconds, keepFiles, onProgress, ...rest } = /** @type {any} */ (others);
+  const { threads, variant, shaders, inlineMilliseconds, keepFiles, onProgress, ...rest } = /** @type {any} */ (others);
   if (typeof device !== "string") throw new InputError('device is not a text: "auto", "wasm" or "webgpu"');
   if (!DEVICES[device]) warn("device", `${device} is none of ${Object.keys(DEVICES).join(", ")}`);
   for (const [option, value] of Object.entries(rest)) {
@@ -64,5 +64,5 @@ export function loadOptions(task, name, { device = "auto", progress_callback: re
     report?.({ status: "progress", ...event, ...sizes, progress: sizes.total ? (100 * sizes.loaded) / sizes.total : 100 });
   };
   report?.({ status: "initiate", ...event });
-  return { device: DEVICES[device] ?? "auto", threads, variant, inlineMilliseconds, keepFiles, onProgress: progress };
+  return { device: DEVICES[device] ?? "auto", threads, variant, shaders, inlineMilliseconds, keepFiles, onProgress: progress };
 }

@@ -88,7 +88,7 @@ def shaders(change: Callable[[str], str]) -> Callable[[Path], None]:
 
     def write(folder: Path) -> None:
         assert change(WGSL) != WGSL
-        write_package(folder, replace(parts(), shaders=change(WGSL)))
+        write_package(folder, replace(parts(), shaders={"gpu": change(WGSL)}))
 
     return write
 
@@ -96,7 +96,7 @@ def shaders(change: Callable[[str], str]) -> Callable[[Path], None]:
 def alter_shaders(folder: Path) -> None:
     """Write a package whose shaders do not match their hash in the manifest."""
     scaled(folder)
-    file = folder / "kernels.wgsl.deflate"
+    file = folder / "kernels.gpu.wgsl.deflate"
     file.write_bytes(file.read_bytes()[::-1])
 
 
@@ -152,9 +152,9 @@ CASES = {
         "InternalError",
         ("kernel scale", "scale_t[id.x] = scale_x[id.x] * scale_w;"),
     ),
-    "altered_shaders": Case(alter_shaders, "none", "PackageError", ("kernels.wgsl", "SHA-256")),
+    "altered_shaders": Case(alter_shaders, "none", "PackageError", ("kernels.gpu.wgsl", "SHA-256")),
     "no_shaders": Case(
-        without("kernels.wgsl.deflate"), "none", "PackageError", ("kernels.wgsl", "404")
+        without("kernels.gpu.wgsl.deflate"), "none", "PackageError", ("kernels.gpu.wgsl", "404")
     ),
     "no_runtime": Case(without("webgpu_device.js"), "none", "InternalError", ("webgpu_device.js",)),
     "a_feature": Case(
@@ -280,7 +280,7 @@ def test_a_failure_of_the_gpu_stops_its_download(tmp_path: Path) -> None:
     wrong = WGSL.replace("fn relu(", "fn other(")
     write_package(
         tmp_path / "large",
-        replace(package, programs=programs, constants=constants, shaders=wrong),
+        replace(package, programs=programs, constants=constants, shaders={"gpu": wrong}),
     )
     (report,) = open_pages({"/": tmp_path}, Page("/", SLOW, arg=1 << 18))
     first, second = report.value

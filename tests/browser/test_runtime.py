@@ -88,7 +88,7 @@ def test_every_device_computes_the_same(site: Path) -> None:
     assert values[-1]["variant"] == "simd128"
     fetched = {r["path"] for r in reports[0].requests}
     assert "/scaled/model.relaxed.wasm.deflate" in fetched
-    assert not fetched & {"/scaled/model.simd128.wasm.deflate", "/scaled/kernels.wgsl.deflate"}
+    assert not fetched & {"/scaled/model.simd128.wasm.deflate", "/scaled/kernels.gpu.wgsl.deflate"}
 
 
 FIXED = """async (device) => {

@@ -68,7 +68,7 @@ def test_passes_that_are_said_to_do_nothing_do_nothing(compilation: Compilation)
 
 def test_both_targets_have_the_same_groups_and_loop_nest(compilation: Compilation) -> None:
     assert compilation.stage("webgpu: fuse") == compilation.stage("wasm: fuse")
-    loops = compilation.stage("webgpu: loops", KERNEL)
+    loops = compilation.stage("gpu: loops", KERNEL)
     assert loops == compilation.stage("relaxed: loops", KERNEL)
 
 

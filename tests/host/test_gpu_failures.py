@@ -43,12 +43,14 @@ def load_as_hardware(folder: Path) -> Model:
 
 
 def test_auto_takes_the_cpu_where_the_gpu_fails(tmp_path: Path) -> None:
-    write_package(tmp_path, replace(parts(), shaders=WGSL.replace("scale_w[0];", "scale_w;")))
+    write_package(
+        tmp_path, replace(parts(), shaders={"gpu": WGSL.replace("scale_w[0];", "scale_w;")})
+    )
     model = load_as_hardware(tmp_path)
     assert model.device == "wasm"
-    assert "kernels.wgsl" in model.device_reason
+    assert "kernels.gpu.wgsl" in model.device_reason
     check(model, 3)
-    with pytest.raises(InternalError, match=r"kernels\.wgsl"):
+    with pytest.raises(InternalError, match=r"kernels\.gpu\.wgsl"):
         load(tmp_path, "webgpu")
 
 

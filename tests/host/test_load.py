@@ -133,7 +133,7 @@ def damaged(tmp_path: Path, how: str) -> Path:
         case "module":
             (tmp_path / "model.relaxed.wasm.deflate").write_bytes(b"")
         case "shaders":
-            (tmp_path / "kernels.wgsl.deflate").write_text("fn")
+            (tmp_path / "kernels.gpu.wgsl.deflate").write_text("fn")
         case "manifest":
             (tmp_path / "manifest.json").unlink()
     return tmp_path
@@ -146,7 +146,7 @@ def damaged(tmp_path: Path, how: str) -> Path:
         ("short", "wasm", "has 268 bytes, expected 272: incomplete or altered"),
         ("altered", "webgpu", "its SHA-256 differs from the manifest's"),
         ("module", "wasm", "model.relaxed.wasm.deflate: has 0 bytes"),
-        ("shaders", "webgpu", "kernels.wgsl.deflate: has 2 bytes"),
+        ("shaders", "webgpu", "kernels.gpu.wgsl.deflate: has 2 bytes"),
         ("manifest", "wasm", "no manifest.json here; make a package with `webmlc build"),
     ],
 )
@@ -158,7 +158,7 @@ def test_damage_is_found_at_load(tmp_path: Path, how: str, device: Any, message:
 def test_a_device_the_package_lacks_is_a_package_error(tmp_path: Path) -> None:
     given = parts()
     only = {"wasm": given.programs["wasm"]}
-    write_package(tmp_path, replace(given, programs=only, shaders=None))
+    write_package(tmp_path, replace(given, programs=only, shaders={}))
     with pytest.raises(PackageError, match=r"was built for wasm only; build it with --target"):
         load(tmp_path, "webgpu")
     with pytest.raises(PackageError, match="no 'avx' WebAssembly module"):

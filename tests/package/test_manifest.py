@@ -112,7 +112,7 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
     ("path", "value", "message"),
     [
         (("format",), None, "not a webmlc package"),
-        (("version",), 99, "package version 99, this webmlc reads 7: rebuild it"),
+        (("version",), 99, "package version 99, this webmlc reads 8: rebuild it"),
         (("name",), 3, "name is 3, expected str"),
         (("inputs", 0, "dtype"), "float13", r"inputs\[0\].dtype is 'float13'"),
         (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is not a size"),

@@ -68,7 +68,7 @@ def test_node_runs_the_script_alone(script: Path, tmp_path: Path) -> None:
         assert report["runs"] == [[1, 0, 1.5, 12]] * 3
         assert report["threads"] == threads
         assert report["files"] == [
-            "kernels.wgsl.deflate",
+            "kernels.gpu.wgsl.deflate",
             "model.relaxed.wasm.deflate",
             "model.simd128.wasm.deflate",
             "weights.safetensors",

@@ -134,8 +134,8 @@ def test_the_lines_of_a_kernel_hold_its_function(report: Report, device: str) ->
         lines = report.data["texts"][kernel["text"]].split("\n")
         first, end = kernel["lines"]
         text = "\n".join(lines[first:end])
-        name = kernel["name"] if kernel["text"] == "webgpu" else rf"{kernel['name']}(_cpu)?"
-        pattern = r"^fn {}\(" if kernel["text"] == "webgpu" else r"^\(func \${}[ )]"
+        name = kernel["name"] if kernel["text"] == "gpu" else rf"{kernel['name']}(_cpu)?"
+        pattern = r"^fn {}\(" if kernel["text"] == "gpu" else r"^\(func \${}[ )]"
         assert len(re.findall(pattern.format(name), text, re.MULTILINE)) == 1
         assert text.startswith(("//", ";;", "@", "(func"))
         places = {(kernel["text"], line) for line in range(first, end)}

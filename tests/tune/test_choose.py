@@ -120,6 +120,10 @@ def test_shaders_for_gpus_and_for_software_have_records_of_their_own(tmp_path: P
         chosen = for_software(shader_match(SOFTWARE))
         assert chosen.tuning is not None and chosen.tuning.changes == {"workgroup": 256}
         assert chosen.alternatives == ()
+        for_both = TunedChooser(database, adapter="all")
+        for machine, workgroup in ((WEBGPU, 32), (SOFTWARE, 256)):
+            chosen = for_both(shader_match(machine))
+            assert chosen.tuning is not None and chosen.tuning.changes["workgroup"] == workgroup
 
 
 def test_what_a_software_adapter_measured_for_gpus_serves_it_alone(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ from webmlc.cli.console import (
     print_table,
 )
 from webmlc.cli.options import (
-    Adapter,
-    AdapterChoice,
     AsJson,
+    BuildAdapter,
+    BuildAdapterChoice,
     BuildPlatform,
     ConstantInputs,
     Context,
@@ -131,7 +131,7 @@ def build(
     ] = None,
     dim: Dimensions = [],  # noqa: B006
     context: Context = None,
-    adapter: Adapter = AdapterChoice.gpu,
+    adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
     platform: BuildPlatform = "",
     tune_for: Annotated[
@@ -259,13 +259,15 @@ def inspect(
     constant: ConstantInputs = [],  # noqa: B006
     page_input: PageInputs = [],  # noqa: B006
     page_output: PageOutputs = [],  # noqa: B006
+    adapter: BuildAdapter = BuildAdapterChoice.gpu,
 ) -> None:
     """Print the stages of the pipeline, from the graph to the emitted text.
 
     A numbered list comes first, then the result of each stage that changed something. Last comes
     the work of each step (with the sizes of --dim): its operations, and the bytes that it moves
     beside the least possible bytes. For each dispatch on a GPU, it also says how large it is, and
-    what bounds its time on an H100, an M2, an Adreno 740 and an Intel Iris Xe.
+    what bounds its time on an H100, an M2, an Adreno 740 and an Intel Iris Xe. With --adapter all,
+    the stages of both variants of the shaders are printed, and the work of that for GPUs.
     """
     from webmlc.compile import compile_model
     from webmlc.frontend.bind_constants import read_constants
@@ -279,6 +281,7 @@ def inspect(
         constants=read_constants(constant),
         inputs=read_texts("--input", page_input),
         outputs=read_texts("--output", page_output),
+        adapter=adapter.value,
         on_stage=stages,
     )
     sizes = dimensions(dim)

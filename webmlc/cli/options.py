@@ -30,6 +30,14 @@ class AdapterChoice(StrEnum):
     software = "software"
 
 
+class BuildAdapterChoice(StrEnum):
+    """The adapters that a package has shaders for: those of one kind, or a variant for each."""
+
+    gpu = "gpu"
+    software = "software"
+    all = "all"
+
+
 class StateChoice(StrEnum):
     """What becomes of pairs of a past and a present, and of recurrent states."""
 
@@ -80,8 +88,15 @@ Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
 Adapter = Annotated[
     AdapterChoice,
     typer.Option(
-        help="Make the shaders fast on GPUs, or on a software adapter such as SwiftShader. "
-        "They run on both."
+        help="Search shaders that are fast on GPUs, or on a software adapter such as SwiftShader."
+    ),
+]
+BuildAdapter = Annotated[
+    BuildAdapterChoice,
+    typer.Option(
+        "--adapter",
+        help="Make the shaders fast on GPUs, on software adapters such as SwiftShader, or have a "
+        "variant for each: a page downloads the one for its adapter. All run on both.",
     ),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]

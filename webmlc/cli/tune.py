@@ -202,22 +202,26 @@ def tune(
 def search_first(
     model: Path, database: Path, target: str, adapter: str, constants: Constants, time: str
 ) -> None:
-    """Search the schedules of a model before it is built. Its devices share the time, such as
-    "10m", evenly. Records of an earlier build are used again.
+    """Search the schedules of a model before it is built. Its devices, and with the adapter "all"
+    the variants of its shaders, share the time, such as "10m", evenly. Records of an earlier build
+    are used again.
     """
     from webmlc import tune as run_search
+    from webmlc.core.machine import ADAPTERS
     from webmlc.tune.progress import Progress
 
+    adapters = tuple(ADAPTERS) if adapter == "all" else (adapter,)
     devices = ("wasm", "webgpu") if target == "both" else (target,)
-    for device in devices:
+    searches = [(d, a) for d in devices for a in (adapters if d == "webgpu" else adapters[:1])]
+    for device, kind in searches:
         with Progress(errors, f"{model.name} on {device}") as progress:
             run_search(
                 model,
                 database=database,
                 device=device,
-                adapter=adapter,
+                adapter=kind,
                 constants=constants,
-                seconds=duration(time) / len(devices),
+                seconds=duration(time) / len(searches),
                 resume=True,
                 on_change=progress,
             )

@@ -19,6 +19,9 @@ Device = Literal["wasm", "webgpu"]
 Features = Literal["dot", "pairs", "relaxed", "simd128"]
 """The feature sets of WebAssembly variants."""
 
+AdapterKind = Literal["gpu", "software"]
+"""The kinds of adapters that shaders are made for."""
+
 ADDRESSABLE_BYTES = 1 << 32
 """The bytes that a 32-bit WebAssembly memory can hold: 2³², from the specification."""
 
@@ -271,7 +274,10 @@ These numbers, and what follows from `shared_bytes`, were measured on an H200
 """
 
 ADAPTERS: Mapping[str, Machine] = {"gpu": WEBGPU, "software": SOFTWARE}
-"""The machines that `webmlc build --adapter` names."""
+"""The variants of a package's shaders, by the kind of adapter that they are made for.
+
+Graph passes choose by the numbers of the first, so all variants have the same steps and buffers.
+"""
 
 MACHINES: Mapping[str, Machine] = {**WASM_MACHINES, **ADAPTERS}
 """Every machine that kernels are scheduled for, by its name."""

@@ -1,35 +1,67 @@
 """Choose the schedules of a package for the machine that runs it.
 
-In: a manifest with classes of machines. Out: the manifest whose steps launch the kernels for this
-machine's GPU, and the number of this CPU's class, which the WebAssembly module reads from memory.
-The twin for JavaScript is `runtime_js/machine_class.js`.
+In: a manifest with variants of shaders and classes of machines. Out: the manifest with one variant,
+whose steps launch the kernels for this machine's GPU, and the number of this CPU's class, which the
+WebAssembly module reads from memory. The twin for JavaScript is `runtime_js/machine_class.js`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from webmlc.core.machine import Device
+from webmlc.core.errors import PackageError
+from webmlc.core.machine import AdapterKind, Device
 from webmlc.core.machine_class import MachineClass, adapter_name, machine_number
-from webmlc.host.webgpu_adapter import find_adapter
+from webmlc.host.webgpu_adapter import find_adapter, is_software
 from webmlc.package.manifest import Manifest, Step
 
 
-def choose_schedules(manifest: Manifest, device: Device, threads: int) -> tuple[Manifest, int]:
-    """The manifest for this machine, and the number of its CPU's class (0 for none).
+def choose_schedules(
+    manifest: Manifest, device: Device, threads: int, shaders: AdapterKind | None = None
+) -> tuple[Manifest, int]:
+    """The manifest for this machine, and the number of its CPU's class (0 for none). `shaders`
+    names a variant of the shaders to use whatever the GPU is.
 
-    Raises `AdapterError` if the program has kernels for several GPUs, and there is none.
+    Raises `PackageError` if the program has no such variant, and `AdapterError` if it has kernels
+    for several GPUs, and there is none.
     """
     cpu = MachineClass("wasm", "wasmtime", is_parallel=threads > 1)
     number = machine_number(manifest.machines, cpu)
     program = manifest.programs[device]
-    if not any(step.alternatives for step in program.steps):
-        return manifest, number
-    gpu = MachineClass("webgpu", "wgpu", adapter_name(find_adapter().info))
-    gpu_number = machine_number(manifest.machines, gpu)
-    steps = tuple(_step_on(step, gpu_number) for step in program.steps)
-    programs = {**manifest.programs, device: replace(program, steps=steps)}
-    return replace(manifest, programs=programs), number
+    if program.shaders:
+        variant = choose_shaders(program.shaders, shaders)
+        steps = tuple(_step_in(step, variant) for step in program.steps)
+        program = replace(program, steps=steps, shaders={variant: program.shaders[variant]})
+    if any(step.alternatives for step in program.steps):
+        gpu = MachineClass("webgpu", "wgpu", adapter_name(find_adapter().info))
+        gpu_number = machine_number(manifest.machines, gpu)
+        steps = tuple(_step_on(step, gpu_number) for step in program.steps)
+        program = replace(program, steps=steps)
+    return replace(manifest, programs={**manifest.programs, device: program}), number
+
+
+def choose_shaders(shaders: Mapping[str, str], choice: AdapterKind | None) -> str:
+    """The variant of the shaders to run: `choice`, or that for the kind of the adapter, or the
+    first.
+    """
+    if choice is not None and choice not in shaders:
+        raise PackageError(
+            f"the package has no {choice!r} shaders (it has {', '.join(shaders)}); "
+            f"build it with --adapter {choice} or --adapter all"
+        )
+    if choice is not None or len(shaders) == 1:
+        return choice or next(iter(shaders))
+    kind = "software" if is_software(find_adapter()) else "gpu"
+    return kind if kind in shaders else next(iter(shaders))
+
+
+def _step_in(step: Step, variant: str) -> Step:
+    """A step as a variant of the shaders runs it."""
+    other = step.variants.get(variant)
+    if other is None:
+        return replace(step, variants={})
+    return replace(step, workgroups=other.workgroups, alternatives=other.alternatives, variants={})
 
 
 def _step_on(step: Step, number: int) -> Step:

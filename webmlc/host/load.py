@@ -25,7 +25,7 @@ from webmlc.core.errors import (
     UserError,
     WebmlcError,
 )
-from webmlc.core.machine import Device, Features
+from webmlc.core.machine import ADAPTERS, AdapterKind, Device, Features
 from webmlc.core.sizes import evaluate_size
 from webmlc.generate.generate import Generation, TextGenerator
 from webmlc.generate.options import GenerateOptions
@@ -43,7 +43,7 @@ from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
-from webmlc.host.webgpu_adapter import find_adapter
+from webmlc.host.webgpu_adapter import find_adapter, is_software
 from webmlc.package.compression import inflate
 from webmlc.package.manifest import (
     CHAT_TEMPLATE,
@@ -85,6 +85,7 @@ class Model:
         self.device: Device = loaded.program_device
         self.device_reason = device_reason
         self.threads = threads
+        self.shaders = next(iter(loaded.program.shaders), None)
         self._loaded = loaded
         self._stages = stages(self.program, self.manifest.results, self.device)
         self._selections: dict[tuple[str, ...], Stages] = {}
@@ -358,21 +359,26 @@ def load(
     threads: int = 1,
     features: Features = "relaxed",
     red_zones: bool = False,
+    shaders: AdapterKind | None = None,
 ) -> Model:
     """Load the package in folder `package`, and check every file in use against its hash.
 
     `auto` takes the GPU where there is a hardware adapter and the model loads on it, else the CPU:
-    `Model.device_reason` says why. `features` chooses the WebAssembly variant. `red_zones` is for
-    debugging: a run that writes outside its buffers raises `InternalError`, which names the buffer
-    (`host.red_zones`); memory is larger then. Raises `PackageError` (a bad package) or
-    `AdapterError` (no usable GPU).
+    `Model.device_reason` says why. `features` chooses the WebAssembly variant. `shaders` chooses
+    the variant of the shaders, which is otherwise that for the kind of the adapter; `Model.shaders`
+    names it. `red_zones` is for debugging: a run that writes outside its buffers raises
+    `InternalError`, which names the buffer (`host.red_zones`); memory is larger then. Raises
+    `PackageError` (a bad package) or `AdapterError` (no usable GPU).
     """
+    if shaders is not None and shaders not in ADAPTERS:
+        names = " or ".join(map(repr, ADAPTERS))
+        raise InputError(f"shaders is {shaders!r}, expected {names}")
     folder = Path(package)
     manifest = read_manifest(folder)
     program_device, reason = _choose_device(manifest, device)
     may_fall_back = device == "auto" and program_device == "webgpu" and "wasm" in manifest.programs
     try:
-        loaded = _read(folder, manifest, program_device, threads, features, red_zones)
+        loaded = _read(folder, manifest, program_device, threads, features, red_zones, shaders)
         return Model(folder, loaded, threads, reason)
     except WebmlcError as error:
         if not may_fall_back:
@@ -382,20 +388,26 @@ def load(
 
 
 def _read(
-    folder: Path, full: Manifest, device: Device, threads: int, features: Features, red_zones: bool
+    folder: Path,
+    full: Manifest,
+    device: Device,
+    threads: int,
+    features: Features,
+    red_zones: bool,
+    shaders: AdapterKind | None = None,
 ) -> Loaded:
     """The verified files that the program of a device needs."""
-    manifest, machine = choose_schedules(full, device, threads)
+    manifest, machine = choose_schedules(full, device, threads, shaders)
     program = manifest.programs[device]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
-    module, shaders = b"", ""
+    module, text = b"", ""
     if any(step.device == "wasm" for step in program.steps):
         module = _verified(folder, manifest, _variant(program.modules, features))
-    if program.shaders is not None:
-        shaders = _verified(folder, manifest, program.shaders).decode()
+    for path in program.shaders.values():
+        text = _verified(folder, manifest, path).decode()
     weights = read_weights(folder, files)
-    return Loaded(manifest, device, weights, module, shaders, red_zones, machine)
+    return Loaded(manifest, device, weights, module, text, red_zones, machine)
 
 
 def _choose_device(manifest: Manifest, device: str) -> tuple[Device, str]:
@@ -417,7 +429,7 @@ def _choose_device(manifest: Manifest, device: str) -> tuple[Device, str]:
         missing = "wasm" if "webgpu" in available else "webgpu"
         return available[0], f"the package has no {missing} program"
     try:
-        if str(find_adapter().info["adapter_type"]) != "CPU":
+        if not is_software(find_adapter()):
             return "webgpu", "the GPU adapter is hardware"
     except AdapterError as error:
         return "wasm", str(error)

@@ -68,7 +68,7 @@ def _program(manifest: Manifest, device: Device, program: Program) -> dict[str, 
     used = {b.tensor for b in program.buffers if b.tensor is not None}
     weights = sum(f.bytes for f in manifest.weights if used & f.tensors.keys())
     code = [program.modules["relaxed"]] if "relaxed" in program.modules else []
-    code += [program.shaders] if program.shaders is not None else []
+    code += list(program.shaders.values())[:1]
     runtime = [p for p in manifest.files if p.endswith(_RUNTIME_SUFFIXES)]
     on_cpu = [s for s in program.steps if s.device == "wasm"]
     return {

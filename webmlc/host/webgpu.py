@@ -370,9 +370,8 @@ class WebGpuExecutor:
                 steps.setdefault(step.kernel, step)
         if not steps:
             return {}
-        module = self.device.create_shader_module(
-            label=self.loaded.program.shaders or "", code=self.loaded.shaders
-        )
+        (path,) = self.loaded.program.shaders.values()
+        module = self.device.create_shader_module(label=path, code=self.loaded.shaders)
         pipelines = {}
         constants = {b.name for b in self.loaded.program.buffers if b.kind == "constant"}
         for kernel, step in steps.items():

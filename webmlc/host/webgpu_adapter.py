@@ -50,6 +50,11 @@ def find_adapter() -> Any:
     return adapter
 
 
+def is_software(adapter: Any) -> bool:
+    """True if an adapter computes on the CPU."""
+    return str(adapter.info["adapter_type"]) == "CPU"
+
+
 def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
     """The limits that a program needs beyond the default ones.
 

@@ -1,5 +1,5 @@
-"""Emit the code of a package: one WebAssembly module for all programs, in variants, and one text of
-shaders.
+"""Emit the code of a package: one WebAssembly module for all programs, and one text of shaders,
+each in variants.
 
 In: lowered graphs, and a compiler of their kernels. Out: code, and the kernels of it for reports.
 """
@@ -15,14 +15,14 @@ from webmlc.graph.ir import Module
 from webmlc.loops.ir import LoopFunction
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.program import Signature, module_calls
-from webmlc.package.write import ProgramParts
+from webmlc.package.write import ProgramParts, ShaderVariant
 from webmlc.schedule.rules import machine_of
 from webmlc.target.kernel_work import Kernel
 from webmlc.target.targets import TARGETS
-from webmlc.target.wasm.emit_module import Alternatives, Step, join_functions
 from webmlc.target.wasm.emit_module import Module as WasmModule
+from webmlc.target.wasm.emit_module import Step, join_functions
 from webmlc.target.wasm.printer import Printed
-from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
+from webmlc.target.webgpu.emit_shaders import join_shaders
 from webmlc.target.webgpu.printer import Shader
 from webmlc.target.webgpu.target import WEBGPU
 
@@ -67,19 +67,30 @@ def emit_modules(
 
 
 def emit_shaders(
-    lowered_modules: Mapping[Device, Module], compiler: KernelCompiler, machine: Machine
-) -> tuple[Shaders, Alternatives, dict[str, Kernel]]:
-    """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
+    lowered_modules: Mapping[Device, Module],
+    compiler: KernelCompiler,
+    variants: Mapping[str, Machine],
+) -> tuple[dict[str, ShaderVariant], dict[str, Kernel]]:
+    """Emit every shader of the WebGPU program in one text per variant.
+
+    Returns the variants, and the kernels of the first one by entry point.
+    """
     kernels: Mapping[str, LoopFunction] = {}
     constants: Mapping[str, frozenset[str]] = {}
     if WEBGPU.device in lowered_modules:
         module = lowered_modules[WEBGPU.device]
         kernels, constants = called_kernels(module, WEBGPU.device)
-    compiled = compiler.compile(kernels, machine, WEBGPU.device, constants)
-    shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
-    compiler.watch(Stage("webgpu: wgsl", partial(str, shaders.text), result=shaders))
-    by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled.lowered[n]) for n in kernels}
-    return shaders, compiled.alternatives, by_entry
+    emitted: dict[str, ShaderVariant] = {}
+    by_entry: dict[str, Kernel] = {}
+    for variant, machine in variants.items():
+        compiled = compiler.compile(kernels, machine, variant, constants)
+        shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
+        emitted[variant] = ShaderVariant(shaders, compiled.alternatives)
+        compiler.watch(Stage(f"{variant}: wgsl", partial(str, shaders.text), result=shaders))
+        for name in kernels:
+            kernel = Kernel(kernels[name], compiled.lowered[name])
+            by_entry.setdefault(shaders.entries[name].name, kernel)
+    return emitted, by_entry
 
 
 def called_kernels(

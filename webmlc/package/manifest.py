@@ -21,7 +21,7 @@ from webmlc.package.file_names import FORMAT as FORMAT
 from webmlc.package.file_names import MANIFEST as MANIFEST
 from webmlc.schedule.tuning import Tuning
 
-VERSION = 7
+VERSION = 8
 """The version of the package format. It increases with every incompatible change."""
 TOKENIZER = "tokenizer.deflate"
 """The tokeniser of a language model, in the form of `tokenizer_file.py`."""
@@ -153,6 +153,14 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class StepVariant:
+    """What a webgpu step launches in one variant of the shaders (see `Step`)."""
+
+    workgroups: tuple[Expr, Expr, Expr]
+    alternatives: Mapping[int, Launch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One kernel call, or with `control` a step that decides which step is next.
 
@@ -165,6 +173,8 @@ class Step:
       all are 0. The module adds them, so the manifest does not hold them.
     - `alternatives`: what a webgpu step launches instead on the machines of a class, by the number
       of the class. A wasm module contains those of its steps.
+    - `variants`: the workgroups and alternatives in variants of the shaders, where they differ from
+      those in the first variant, which are the step's.
     """
 
     device: Device
@@ -178,6 +188,7 @@ class Step:
     control: Control | None = None
     displacements: tuple[int, ...] = ()
     alternatives: Mapping[int, Launch] = field(default_factory=dict)
+    variants: Mapping[str, StepVariant] = field(default_factory=dict)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -256,7 +267,8 @@ class Resources:
 class Program:
     """The program that runs the model on one target: buffers, steps and code files.
 
-    The segments cover the steps in order.
+    The segments cover the steps in order. `modules` and `shaders` are files by variant. A host uses
+    one of each.
     """
 
     buffers: tuple[Buffer, ...]
@@ -264,7 +276,7 @@ class Program:
     segments: tuple[Segment, ...]
     resources: Resources
     modules: Mapping[str, str] = field(default_factory=dict)
-    shaders: str | None = None
+    shaders: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def loops(self) -> tuple[Control, ...]:
@@ -316,7 +328,7 @@ class WeightFile:
 class TunedKernel:
     """A kernel whose schedule was found by measuring. It serves people: no host reads it.
 
-    `variant` is the module that it is a part of (`relaxed`), or `webgpu`. `machine` is the number
+    `variant` is that of the module (`relaxed`) or of the shaders (`gpu`). `machine` is the number
     of the class of machines that use it, or 0 for all others.
     """
 

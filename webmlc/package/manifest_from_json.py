@@ -39,6 +39,7 @@ from webmlc.package.manifest import (
     Segment,
     StatePort,
     Step,
+    StepVariant,
     Symbol,
     TunedKernel,
     WeightFile,
@@ -219,9 +220,14 @@ def _read_program(o: JsonObject, device: Device, tensors: Sequence[str]) -> Prog
             features=resources.strings("features"),
             row=_read_row_work(resources),
         ),
-        modules=cast("Mapping[str, str]", o.get("modules", dict)) if "modules" in o.data else {},
-        shaders=o.get("shaders", str) if "shaders" in o.data else None,
+        modules=_read_paths(o, "modules"),
+        shaders=_read_paths(o, "shaders"),
     )
+
+
+def _read_paths(o: JsonObject, key: str) -> Mapping[str, str]:
+    """Files by variant."""
+    return cast("Mapping[str, str]", o.get(key, dict)) if key in o.data else {}
 
 
 def _read_buffer(o: JsonObject, sizes: Mapping[str, Expr], tensors: Sequence[str]) -> Buffer:
@@ -276,7 +282,12 @@ def _read_step(
         outputs=o.get("outputs", int) if "outputs" in o.data else 1,
         symbols=o.strings("symbols") if "symbols" in o.data else (),
         workgroups=workgroups,
-        alternatives=_read_alternatives(o, sizes) if "alternatives" in o.data else {},
+        alternatives=_read_alternatives(o, sizes),
+        variants=(
+            o.mapping("variants", lambda v: _read_step_variant(v, sizes))
+            if "variants" in o.data
+            else {}
+        ),
         origin=o.strings("origin") if "origin" in o.data else (),
         reason=o.get("reason", str) if "reason" in o.data else "",
         control=_read_control(o) if "control" in o.data else None,
@@ -291,7 +302,13 @@ def _read_workgroups(o: JsonObject, sizes: Mapping[str, Expr]) -> tuple[Expr, Ex
     return x, y, z
 
 
+def _read_step_variant(o: JsonObject, sizes: Mapping[str, Expr]) -> StepVariant:
+    return StepVariant(_read_workgroups(o, sizes), _read_alternatives(o, sizes))
+
+
 def _read_alternatives(step: JsonObject, sizes: Mapping[str, Expr]) -> dict[int, Launch]:
+    if "alternatives" not in step.data:
+        return {}
     launches = step.mapping(
         "alternatives", lambda o: Launch(o.get("kernel", str), _read_workgroups(o, sizes))
     )

@@ -35,6 +35,7 @@ from webmlc.package.manifest import (
     Bind,
     Buffer,
     Control,
+    Launch,
     Manifest,
     Port,
     Program,
@@ -157,6 +158,7 @@ def _tensor_numbers(weights: Sequence[WeightFile]) -> dict[str, int]:
 def _program(device: Device, program: Program, tensors: Mapping[str, int]) -> dict[str, Any]:
     resources = program.resources
     shapes = [b.shape for b in program.buffers] + [s.workgroups or () for s in program.steps]
+    shapes += [v.workgroups for s in program.steps for v in s.variants.values()]
     names = name_sizes(size for shape in shapes for size in shape)
     sizes = {name: to_size(size, names) for size, name in names.items()}
     steps = zip(program.steps, _arguments(program), strict=True)
@@ -177,8 +179,8 @@ def _program(device: Device, program: Program, tensors: Mapping[str, int]) -> di
     }
     if program.modules:
         data["modules"] = dict(program.modules)
-    if program.shaders is not None:
-        data["shaders"] = program.shaders
+    if program.shaders:
+        data["shaders"] = dict(program.shaders)
     return data
 
 
@@ -223,13 +225,30 @@ def _step(
     if step.workgroups is not None:
         data["workgroups"] = _shape(step.workgroups, sizes)
     if step.alternatives:
-        data["alternatives"] = {
-            str(number): {"kernel": launch.kernel, "workgroups": _shape(launch.workgroups)}
-            for number, launch in step.alternatives.items()
+        data["alternatives"] = _alternatives(step.alternatives)
+    if step.variants:
+        data["variants"] = {
+            name: {
+                "workgroups": _shape(variant.workgroups, sizes),
+                # An empty one replaces that of the step, too.
+                **(
+                    {"alternatives": _alternatives(variant.alternatives)}
+                    if variant.alternatives or step.alternatives
+                    else {}
+                ),
+            }
+            for name, variant in step.variants.items()
         }
     if step.reason:
         data["reason"] = step.reason
     return {**data, "origin": list(step.origin)} if step.origin else data
+
+
+def _alternatives(launches: Mapping[int, Launch]) -> dict[str, Any]:
+    return {
+        str(number): {"kernel": launch.kernel, "workgroups": _shape(launch.workgroups)}
+        for number, launch in launches.items()
+    }
 
 
 def _control(control: Control) -> dict[str, Any]:

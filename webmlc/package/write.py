@@ -43,6 +43,7 @@ from webmlc.package.manifest import (
     Resources,
     StatePort,
     Step,
+    StepVariant,
     Symbol,
     TunedKernel,
     is_static,
@@ -64,8 +65,22 @@ if TYPE_CHECKING:
     from webmlc.target.wasm.emit_module import Module as WasmModule
     from webmlc.target.webgpu.emit_shaders import Shaders
 
-SHADERS = f"kernels.wgsl{SUFFIX}"
-"""The file of all shaders in a package."""
+
+@dataclass(frozen=True, slots=True)
+class ShaderVariant:
+    """One variant of the shaders, and which kernel replaces another one on a class of machines."""
+
+    shaders: Shaders
+    alternatives: Alternatives
+
+    def step(self, kernel: str) -> StepVariant:
+        """What a step launches that calls a kernel."""
+        entries = self.shaders.entries
+        others = {n: entries[name] for n, name in self.alternatives.get(kernel, {}).items()}
+        return StepVariant(
+            entries[kernel].workgroups,
+            {number: Launch(entry.name, entry.workgroups) for number, entry in others.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +106,24 @@ class ProgramParts:
         return tuple(item for item in self.body if isinstance(item, Step))
 
     def with_code(
-        self, modules: Iterable[WasmModule], shaders: Shaders, alternatives: Alternatives
+        self, modules: Iterable[WasmModule], shaders: Mapping[str, ShaderVariant]
     ) -> ProgramParts:
-        """Fill in what code generation decided: the scratch size, and the entry point, workgroups
-        and symbols of each WebGPU step, and those of its alternatives.
+        """Fill in what code generation decided: the scratch size, and the entry point, symbols and
+        workgroups of each WebGPU step, with those of its alternatives. `shaders` are by variant.
         """
         body = []
         for item in self.body:
             if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
-                entry = shaders.entries[item.kernel]
-                names = alternatives.get(item.kernel, {}).items()
-                launches = {number: shaders.entries[name] for number, name in names}
+                steps = {name: variant.step(item.kernel) for name, variant in shaders.items()}
+                first, variant = next(iter(shaders.items()))
+                entry = variant.shaders.entries[item.kernel]
                 item = replace(
                     item,
                     kernel=entry.name,
-                    workgroups=entry.workgroups,
                     symbols=entry.symbols,
-                    alternatives={n: Launch(e.name, e.workgroups) for n, e in launches.items()},
+                    workgroups=steps[first].workgroups,
+                    alternatives=steps[first].alternatives,
+                    variants={name: s for name, s in steps.items() if s != steps[first]},
                 )
             body.append(item)
         scratch = max((module.scratch_bytes for module in modules), default=0)
@@ -123,7 +139,7 @@ class Parts:
     - `constants`: by tensor name, as in `Buffer.tensor`.
     - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Each holds the steps of the
       wasm program, then the wasm steps of the webgpu program.
-    - `shaders`: the WGSL text.
+    - `shaders`: the WGSL texts by variant (`"gpu"`, `"software"`).
     - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
     - `assets`: further files of the model, such as a tokeniser.
     - `requirements`: conditions on the symbols of a run.
@@ -144,7 +160,7 @@ class Parts:
     programs: Mapping[Device, ProgramParts]
     constants: Mapping[str, NDArray[Any]]
     modules: Mapping[str, bytes] = field(default_factory=dict)
-    shaders: str | None = None
+    shaders: Mapping[str, str] = field(default_factory=dict)
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
@@ -179,8 +195,8 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         for file in write_weights(out, stem, tensors, shard_bytes)
     )
     contents = {module_path(variant): deflate(code) for variant, code in parts.modules.items()}
-    if parts.shaders is not None:
-        contents[SHADERS] = deflate(parts.shaders.encode())
+    shaders = shader_paths(parts.shaders)
+    contents |= {shaders[v]: deflate(text.encode()) for v, text in parts.shaders.items()}
     contents |= {path: text.encode() for path, text in parts.texts.items()}
     contents |= _assets(parts.assets)
     is_language_model = all(path in contents for path in LANGUAGE_FILES)
@@ -225,6 +241,12 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
 def module_path(variant: str) -> str:
     """The file of a WebAssembly module."""
     return f"model.{variant}.wasm{SUFFIX}"
+
+
+def shader_paths(texts: Mapping[str, str]) -> dict[str, str]:
+    """The file of each variant of the shaders. Variants with equal texts share the first's."""
+    first: dict[str, str] = {}
+    return {v: first.setdefault(text, f"kernels.{v}.wgsl{SUFFIX}") for v, text in texts.items()}
 
 
 def _assets(assets: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -338,7 +360,7 @@ def _program(device: Device, parts: Parts) -> Program:
             features=program.features,
         ),
         modules={v: module_path(v) for v in parts.modules} if uses_wasm else {},
-        shaders=SHADERS if uses_webgpu else None,
+        shaders=shader_paths(parts.shaders) if uses_webgpu else {},
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from webmlc.package.compression import inflate
 from webmlc.package.manifest import Manifest
+from webmlc.report.programs import SHADERS
 
 _FUNCTION = re.compile(r"^(?:fn (\w+)\(|\(func \$([^\s()]+))", re.MULTILINE)
 """The beginning of a function in WGSL and in WAT."""
@@ -23,17 +24,16 @@ _STEP = re.compile(
 
 
 def package_texts(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """The code of a package by the name that kernels give: the shaders, and the WebAssembly text if
-    the package was built with it.
+    """The code of a package by the name that kernels give: the first variant of the shaders, and
+    the WebAssembly text if the package was built with it.
     """
     texts = {}
     wat = folder / "model.relaxed.wat"
     if wat.is_file():
         texts["relaxed"] = wat.read_text("utf-8")
     for program in manifest.programs.values():
-        if program.shaders is not None:
-            data = (folder / program.shaders).read_bytes()
-            texts["webgpu"] = inflate(program.shaders, data).decode()
+        for path in list(program.shaders.values())[:1]:
+            texts[SHADERS] = inflate(path, (folder / path).read_bytes()).decode()
     return texts
 
 

@@ -1,8 +1,9 @@
 """List what a page downloads for a package, file by file, and the largest tensors of the weights.
 
 In: a manifest. Out: JSON values. A row of a file has its bytes, its kind, and the devices whose
-programs may need it: of the modules of a device, a page downloads one. Files that only people and
-their tools read are not listed: the emitted code as text, types, and the package's own page.
+programs may need it: a page downloads one of the modules of a device, and one of its files of
+shaders. Files that only people and their tools read are not listed: the emitted code as text,
+types, and the package's own page.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from webmlc.core.machine import Device
 from webmlc.package.manifest import Manifest, Program, WeightFile
 
 _TEXTS = (".wat", ".wgsl", ".ts", ".html", ".css")
-"""The files that are not listed. A page downloads shaders deflated, as `kernels.wgsl.deflate`."""
+"""The ends of files that are not listed. The shaders that a page downloads are deflated."""
 _MOST_TENSORS = 40
 """The number of tensors that a report lists. Chosen by hand: more would not be read."""
 _GPU_RUNTIME = "webgpu_device.js"
@@ -72,4 +73,4 @@ def _uses(program: Program, path: str, weights: WeightFile | None) -> bool:
     """True if a host may need a file of weights or code to run the program."""
     if weights is not None:
         return any(buffer.tensor in weights.tensors for buffer in program.buffers)
-    return path == program.shaders or path in program.modules.values()
+    return path in (*program.shaders.values(), *program.modules.values())

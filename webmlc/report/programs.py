@@ -25,8 +25,9 @@ from webmlc.report.recorder import KernelSchedule, Recorder
 
 VARIANT = "relaxed"
 """The WebAssembly module that a report shows: what most browsers run."""
-SHADERS = "webgpu"
-"""The name of the shaders beside the names of WebAssembly modules."""
+SHADERS = "gpu"
+"""The variant of the shaders that a report shows, beside the names of WebAssembly modules. For a
+package without it, the first variant has this name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from webmlc.core.machine import (
     SOFTWARE,
     WASM_MACHINES,
     Device,
+    Machine,
 )
 from webmlc.core.machine_class import MachineClass
 from webmlc.schedule.rules import Alternative, Selection, default_schedule
@@ -45,18 +46,20 @@ class TunedChooser:
     def __init__(self, database: Database, platform: str = "", adapter: str = "gpu") -> None:
         """`platform` is a part of the names of the platforms to build for. Without it, the build is
         for this machine's CPU, or for the only CPU that the database has records of, and for every
-        GPU. `adapter` is the machine that shaders are for, as in `webmlc.build`.
+        GPU. `adapter` is what shaders are for, as in `webmlc.build`. The algorithms of "all" are
+        those for GPUs.
 
         Raises `UserError` where the database has no platform of that name.
         """
-        self.database, self.adapter, self.is_named = database, adapter, bool(platform)
+        self.database, self.is_named = database, bool(platform)
+        self.adapter = DEFAULT_MACHINES["webgpu"] if adapter == "all" else adapter
         self.platforms = _platforms(database, platform)
 
     def __call__(self, match: Match) -> Selection:
         """The best known schedules of a kernel."""
         default = default_schedule(match)
         best = self._best(match)
-        general = [record for record in best.values() if self._serves_others(record)]
+        general = [record for record in best.values() if self._serves_others(record, match.machine)]
         schedule, tuning = default.schedule, Tuning({}, "", 1.0)
         if general:
             schedule, tuning = self._schedule(match, max(general, key=self._rank))
@@ -77,9 +80,10 @@ class TunedChooser:
         first.
         """
         best: dict[tuple[Device, str], AlgorithmRecord] = {}
+        machine = ADAPTERS[self.adapter]
         for record in self.database.algorithms():
             is_built = record.machine in (*WASM_MACHINES, self.adapter)
-            if is_built and self._similarity(record) > 0 and self._serves_others(record):
+            if is_built and self._similarity(record) > 0 and self._serves_others(record, machine):
                 key = record.device, record.layer
                 best[key] = max(record, best.get(key, record), key=self._rank)
         chosen: dict[Device, dict[str, str]] = {}
@@ -121,9 +125,11 @@ class TunedChooser:
         is_for_browsers = record.platform.engine not in LOCAL_ENGINES
         return is_default, self._similarity(record), is_for_browsers, record.date
 
-    def _serves_others(self, record: Record | AlgorithmRecord) -> bool:
-        """True where a record serves machines of other classes than its own, too."""
-        is_alike = record.platform.is_software == (ADAPTERS[self.adapter] == SOFTWARE)
+    def _serves_others(self, record: Record | AlgorithmRecord, machine: Machine) -> bool:
+        """True where a record serves machines of other classes than its own, too, in code for
+        `machine`.
+        """
+        is_alike = record.platform.is_software == (machine == SOFTWARE)
         return record.device == "wasm" or self.is_named or is_alike
 
     def _similarity(self, record: Record | AlgorithmRecord) -> int:

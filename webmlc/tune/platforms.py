@@ -20,7 +20,7 @@ from webmlc.core.machine_class import adapter_name
 _CPU_FEATURES = ("avx512_vnni", "avx_vnni", "avx512f", "avx2", "fma", "asimddp", "i8mm", "asimd")
 """Features of Linux' /proc/cpuinfo that change which schedules are fast."""
 _SOFTWARE = re.compile("swiftshader|llvmpipe|lavapipe", re.IGNORECASE)
-"""Names of adapters that run shaders on the CPU (as in `runtime_js/adapter.js`)."""
+"""Names of adapters that run shaders on the CPU (as in `runtime_js/machine_class.js`)."""
 
 
 @dataclass(frozen=True, slots=True)

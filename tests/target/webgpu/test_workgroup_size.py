@@ -25,9 +25,7 @@ def test_sections_share_one_workgroup_size(rows: str, columns: int) -> None:
     )
     w = np.zeros((32, columns), np.float32)
     model.graph.initializer.append(numpy_helper.from_array(w, "w"))
-    shaders = compile_model(model, "webgpu").shaders
-    assert shaders is not None
-    sizes = re.findall(r"@workgroup_size\((.*)\)", shaders)
+    sizes = re.findall(r"@workgroup_size\((.*)\)", compile_model(model, "webgpu").shaders["gpu"])
     assert sizes
     for size in sizes:
         assert math.prod(int(extent) for extent in size.split(",")) <= WEBGPU.workgroup_size

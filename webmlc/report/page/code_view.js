@@ -6,7 +6,7 @@ import { build, byId, countText } from "./parts.js";
 
 const LINE_HEIGHT = 18; // pixels of a line, as in report.css
 const MARGIN = 12; // lines above and below those in view
-const TEXT_NAMES = /** @type {Record<string, string>} */ ({ relaxed: "WebAssembly text", webgpu: "WGSL" });
+const TEXT_NAMES = /** @type {Record<string, string>} */ ({ relaxed: "WebAssembly text", gpu: "WGSL" });
 const TOKEN = /(;;.*|\/\/.*)|(\$[\w.]+|\b(?:fn|func|loop|block|if|else|then|for|while|var|let|const|local|param|return)\b)/g;
 
 /** @param {State} state */
@@ -19,7 +19,7 @@ export function openCode(state) {
   let shownLine = -1;
   let cursor = -1; // the line of the keyboard
 
-  const name = () => state.kernel?.text ?? (state.device === "wasm" ? "relaxed" : "webgpu");
+  const name = () => state.kernel?.text ?? (state.device === "wasm" ? "relaxed" : "gpu");
   const lines = () => {
     const key = name();
     const split = texts.get(key) ?? (state.data.texts[key] ?? "").split("\n");

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
+from webmlc.core.machine import ADAPTERS, MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.fuse.append_in_place import append_in_place
@@ -47,7 +47,7 @@ def webgpu_target(limits: FusionLimits) -> Target:
 
     return Target(
         device="webgpu",
-        variants={"webgpu": MACHINE},
+        variants=ADAPTERS,
         limits=limits,
         passes=(
             *to_kernels,

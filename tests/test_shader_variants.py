@@ -1,0 +1,230 @@
+"""Packages with shaders for GPUs and shaders for software adapters: each host takes one variant.
+
+All adapters of the tests compute on the CPU, so hosts are also told that theirs is hardware.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import webmlc
+from tests.browser.pages import Page, open_pages
+from tests.test_machine_classes import BLANK, Numbering
+from webmlc.core.errors import InputError, PackageError
+from webmlc.core.machine_class import MachineClass, adapter_name
+from webmlc.host import choose_schedules
+from webmlc.host.webgpu_adapter import find_adapter
+from webmlc.package.manifest import Program
+from webmlc.package.read_manifest import read_manifest
+
+SCRIPT = Path(__file__).parent / "js" / "choose_shaders.mjs"
+SHADERS = {kind: f"kernels.{kind}.wgsl.deflate" for kind in ("gpu", "software")}
+ROWS = 5
+
+
+def model_of(steps: str) -> onnx.ModelProto:
+    """A model with weights `w`, some of whose kernels differ from adapter to adapter."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n,64] x) => (float[n,96] y) {{ {steps} }}"""
+    )
+    w = np.random.default_rng(0).standard_normal((64, 96), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    return model
+
+
+MODEL = model_of("h = MatMul(x, w) y = Softmax <axis = -1> (h)")
+X = np.sin(np.arange(ROWS * 64, dtype=np.float32)).reshape(ROWS, 64)
+
+
+def expected() -> Any:
+    return ReferenceEvaluator(MODEL).run(None, {"x": X})[0]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A blank page beside a package with both variants, and one with shaders for GPUs only."""
+    root = tmp_path_factory.mktemp("variants")
+    (root / "index.html").write_text(BLANK)
+    webmlc.build(MODEL, root / "both", adapter="all", emit_text=True)
+    webmlc.build(MODEL, root / "gpu")
+    return root
+
+
+def program_of(package: Path) -> Program:
+    return read_manifest(package).programs["webgpu"]
+
+
+def in_python(package: Path, shaders: Any = None) -> str | None:
+    """Check a run of a package in Python, and return the variant of its shaders."""
+    model = webmlc.load(package, device="webgpu", shaders=shaders)
+    np.testing.assert_allclose(model.run({"x": X})["y"], expected(), atol=1e-6)
+    chosen = model.shaders
+    model.dispose()
+    return chosen
+
+
+def test_the_variants_share_all_but_the_shaders_and_the_workgroups(site: Path) -> None:
+    both, gpu = (program_of(site / name) for name in ("both", "gpu"))
+    assert (both.buffers, both.segments, both.resources) == (
+        gpu.buffers,
+        gpu.segments,
+        gpu.resources,
+    )
+    assert [step.workgroups for step in both.steps] == [step.workgroups for step in gpu.steps]
+    assert [list(step.variants) for step in both.steps] == [["software"]] * 2
+    assert both.shaders == SHADERS
+    assert gpu.shaders == {"gpu": SHADERS["gpu"]}
+    webmlc.build(MODEL, site / "software", adapter="software")
+    software = program_of(site / "software")
+    assert [step.variants["software"].workgroups for step in both.steps] == [
+        step.workgroups for step in software.steps
+    ]
+    for kind, package in (("gpu", "gpu"), ("software", "software")):
+        path = SHADERS[kind]
+        assert (site / "both" / path).read_bytes() == (site / package / path).read_bytes()
+        assert "@compute" in (site / "both" / f"kernels.{kind}.wgsl").read_text()
+
+
+def test_equal_variants_are_one_file(tmp_path: Path) -> None:
+    webmlc.build(model_of("h = MatMul(x, w) y = Relu(h)"), tmp_path / "differ", adapter="all")
+    assert len(set(program_of(tmp_path / "differ").shaders.values())) == 2
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n,8] x) => (float[n,8] y) {
+            y = Relu(x)
+        }"""
+    )
+    manifest = webmlc.build(model, tmp_path / "equal", adapter="all")
+    program = manifest.programs["webgpu"]
+    assert program.shaders == dict.fromkeys(SHADERS, SHADERS["gpu"])
+    assert SHADERS["software"] not in manifest.files
+    assert not any(step.variants for step in program.steps)
+
+
+def test_python_takes_the_shaders_for_its_adapter(site: Path) -> None:
+    assert in_python(site / "both") == "software", "the adapter of the tests is software"
+    assert in_python(site / "both", "gpu") == "gpu"
+    assert in_python(site / "gpu") == "gpu", "there is no other"
+    with patch.object(choose_schedules, "is_software", lambda adapter: False):
+        assert in_python(site / "both") == "gpu"
+        assert in_python(site / "both", "software") == "software"
+    assert webmlc.load(site / "both", device="wasm").shaders is None
+
+
+def test_python_reads_one_file_of_shaders(site: Path, tmp_path: Path) -> None:
+    webmlc.build(MODEL, tmp_path, "webgpu", adapter="all")
+    (tmp_path / SHADERS["gpu"]).unlink()
+    assert in_python(tmp_path) == "software"
+    with pytest.raises(PackageError, match=r"kernels\.gpu\.wgsl\.deflate: cannot be read"):
+        in_python(tmp_path, "gpu")
+
+
+def test_python_names_shaders_that_there_are_not(site: Path) -> None:
+    with pytest.raises(PackageError, match=r"no 'software' shaders \(it has gpu\); build it with"):
+        in_python(site / "gpu", "software")
+    with pytest.raises(InputError, match="shaders is 'fast', expected 'gpu' or 'software'"):
+        in_python(site / "both", "fast")
+
+
+def test_each_variant_has_the_schedules_for_a_class_of_machines(tmp_path: Path) -> None:
+    machine = MachineClass("webgpu", "wgpu", adapter_name(find_adapter().info))
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n,64] x) => (float[n,64] y) {
+        one = Constant <value_float = 1000.0> ()
+        y = Add(x, one)
+    }"""
+    model = onnx.parser.parse_model(text)
+    webmlc.build(model, tmp_path, "webgpu", adapter="all", choose=Numbering(machine))
+    assert {t.variant for t in read_manifest(tmp_path).tuned} == {"gpu", "software"}
+    for kind in ("gpu", "software"):
+        loaded = webmlc.load(tmp_path, device="webgpu", shaders=kind)  # type: ignore[arg-type]
+        y = loaded.run({"x": np.zeros((ROWS, 64), np.float32)})["y"]
+        loaded.dispose()
+        assert {*y.ravel().tolist()} == {1001}
+
+
+ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
+    "hardware": ({"info": {"vendor": "nvidia", "architecture": "hopper"}}, "gpu"),
+    "fallback": ({"info": {"vendor": "google", "isFallbackAdapter": True}}, "software"),
+    "SwiftShader": ({"info": {"vendor": "google", "architecture": "swiftshader"}}, "software"),
+    "lavapipe": ({"info": {"description": "llvmpipe (LLVM 19.1.7, 256 bits)"}}, "software"),
+    "a device": ({"adapterInfo": {"architecture": "swiftshader"}}, "software"),
+    "an old device": ({}, "gpu"),
+}
+
+
+def in_script(shaders: dict[str, str], choice: str | None = None) -> dict[str, Any]:
+    """What the JavaScript runtime chooses on each adapter."""
+    adapters = [adapter for adapter, _ in ADAPTERS.values()]
+    done = subprocess.run(
+        ["node", str(SCRIPT)],
+        input=json.dumps({"adapters": adapters, "shaders": shaders, "choice": choice}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(ADAPTERS, json.loads(done.stdout), strict=True))
+
+
+def test_javascript_takes_the_shaders_for_its_adapter() -> None:
+    workgroups = {"gpu": [8, 1, 1], "software": [2, 1, 1]}
+    results = {
+        kind: {"shaders": {kind: SHADERS[kind]}, "workgroups": workgroups[kind]} for kind in SHADERS
+    }
+    assert in_script(SHADERS) == {name: results[kind] for name, (_, kind) in ADAPTERS.items()}
+    for kind in SHADERS:
+        assert in_script(SHADERS, kind) == dict.fromkeys(ADAPTERS, results[kind])
+        assert in_script({kind: SHADERS[kind]}) == dict.fromkeys(ADAPTERS, results[kind])
+    missing = in_script({"software": SHADERS["software"]}, "gpu")["hardware"]
+    assert missing["code"] == "package"
+    assert missing["error"] == (
+        "the package has no gpu shaders (it has software); "
+        "build it with --adapter gpu or --adapter all"
+    )
+
+
+IN_PAGE = """async ({ shaders, hides }) => {
+  const { load } = await import("/both/webmlc.js");
+  const hidden = { get: () => ({ vendor: "hidden" }) };
+  if (hides) Object.defineProperty(GPUAdapter.prototype, "info", hidden);
+  let last;
+  const onProgress = (progress) => (last = progress);
+  const model = await load("/both/", { device: "webgpu", shaders, onProgress });
+  const data = Float32Array.from({ length: ROWS * 64 }, (_, i) => Math.sin(i));
+  const { y } = await model.run({ x: { dtype: "float32", shape: [ROWS, 64], data } });
+  const { shaders: chosen, resources } = model;
+  model.dispose();
+  const text = ({ code, message }) => [code, message];
+  const error = await load("/both/", { shaders: "fast" }).catch(text);
+  return { y: Array.from(y.data), chosen, download: resources.download, last, error };
+}""".replace("ROWS", str(ROWS))
+
+
+def test_chromium_downloads_the_shaders_for_its_adapter(site: Path) -> None:
+    cases = [
+        ({}, "software"),
+        ({"shaders": "gpu"}, "gpu"),
+        ({"hides": True}, "gpu"),
+    ]
+    reports = open_pages({"/": site}, *(Page("/", IN_PAGE, arg=arg) for arg, _ in cases))
+    for report, (_, kind) in zip(reports, cases, strict=True):
+        value = report.value
+        assert value["chosen"] == kind
+        y = np.reshape(value["y"], (ROWS, 96))
+        np.testing.assert_allclose(y, expected(), atol=1e-6)
+        assert value["last"]["loaded"] == value["last"]["total"] == value["download"]
+        fetched = [r["path"] for r in report.requests if ".wgsl" in r["path"]]
+        assert fetched == [f"/both/{SHADERS[kind]}"]
+        assert value["error"] == ["input", 'shaders is "fast", expected "gpu" or "software"']
