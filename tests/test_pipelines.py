@@ -23,6 +23,8 @@ from tests.test_typed_values import LABELS, MEAN, STD, classifier, picture
 from webmlc.compile import build
 from webmlc.host.load import load
 
+pytestmark = pytest.mark.xdist_group("pipelines")  # one worker builds what the tests share
+
 SCRIPT = Path(__file__).parent / "js" / "run_pipelines.mjs"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "cat", "sat", "on", "the", "mat", "##s", "dog"]
 TEXTS = ["A cat sat on the mats", "dogs", "The unknown dog sat on the cat the dog the mat"]

@@ -16,9 +16,9 @@ from webmlc.host.load import Model
 os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
 
 
-@pytest.fixture(params=SETTINGS, ids=str)
+@pytest.fixture(scope="module", params=SETTINGS, ids=str)
 def model(request: pytest.FixtureRequest, package: Path) -> Iterator[Model]:
-    """The package of the test's module, loaded on each device."""
+    """The package of the test's module, loaded once on each device."""
     device, threads = request.param
     loaded = webmlc.load(package, device=device, threads=threads)
     yield loaded

@@ -16,6 +16,8 @@ from webmlc.core.errors import InputError
 from webmlc.core.stages import watcher
 from webmlc.host.load import Model
 
+pytestmark = pytest.mark.xdist_group("buffer_session")  # one worker builds what the tests share
+
 MODEL = model_of(past=True, rotary=True)
 PASTS = ("past_k", "past_v")
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}

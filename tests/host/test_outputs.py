@@ -17,6 +17,8 @@ from webmlc.package.manifest import Run
 from webmlc.package.read_manifest import read_manifest
 from webmlc.package.transfers import select_stages
 
+pytestmark = pytest.mark.xdist_group("outputs")  # one worker builds what the tests share
+
 MODEL = parse(
     """g (float[n,4] x) => (float[n,4] a, int64[k] places, float[n,1] total, float[2] constant) {
         a = Exp(x)

@@ -16,6 +16,8 @@ from webmlc.core.errors import InputError, UserError
 from webmlc.core.stages import watcher
 from webmlc.host.load import Model
 
+pytestmark = pytest.mark.xdist_group("recurrent_session")  # one worker builds what the tests share
+
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:

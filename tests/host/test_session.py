@@ -14,6 +14,8 @@ from tests.decoders import DECODER, expected, rows
 from webmlc.core.errors import InputError, UserError
 from webmlc.host.load import Model
 
+pytestmark = pytest.mark.xdist_group("session")  # one worker builds what the tests share
+
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -18,6 +18,8 @@ from tests.npm import install_runtime, packed_runtime, run_installed
 from tests.packages import scaled
 from webmlc.version import VERSION
 
+pytestmark = pytest.mark.xdist_group("npm")  # one worker builds what the tests share
+
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime_js"
 TYPES = """

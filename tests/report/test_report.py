@@ -29,6 +29,8 @@ from webmlc.report.nodes import FATES
 from webmlc.report.programs import all_symbols
 from webmlc.report.write_report import Report, write_report
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker builds what the tests share
+
 GRAPH = """
 small (float[n, 4] x, bool flag) => (float[n, 2, 2] y, float[n, 4] z) {
   [product] a = MatMul(x, w)

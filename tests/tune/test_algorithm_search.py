@@ -25,6 +25,8 @@ from webmlc.tune.tasks import Graph, read_graph
 from webmlc.tune.trial import Measurement, Trial
 from webmlc.tune.workers import work
 
+pytestmark = pytest.mark.xdist_group("algorithm_search")  # one worker builds what the tests share
+
 WEIGHTS = np.random.default_rng(0).normal(0, 0.1, (32, 32, 3, 3)).astype(np.float32)
 MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
     g (float[1,32,20,20] x, float[32,32,3,3] w) => (float[1,32,18,18] y) { y = Conv(x, w) }""")

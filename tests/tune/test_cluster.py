@@ -22,6 +22,8 @@ from webmlc.tune.search import Search
 from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import Options
 
+pytestmark = pytest.mark.xdist_group("cluster")  # one worker starts the cluster of the tests
+
 WAIT_SECONDS = 30.0
 """Seconds in which a process must end that has a reason to."""
 OPTIONS = Options("random", 600, measurements=8, protocol=QUICK)

@@ -13,6 +13,8 @@ from webmlc.tune.search import Search
 from webmlc.tune.task_search import Options
 from webmlc.tune.workers import work
 
+pytestmark = pytest.mark.xdist_group("progress")  # one worker builds what the tests share
+
 
 class Clock:
     """A clock that the test moves."""

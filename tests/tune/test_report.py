@@ -29,6 +29,8 @@ from webmlc.tune.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Task
 from webmlc.tune.workers import work
 
+pytestmark = pytest.mark.xdist_group("tune_report")  # one worker builds what the tests share
+
 
 class PageParser(HTMLParser):
     """Reads a page into a tree. Fails where an element is closed by another's end."""
