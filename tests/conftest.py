@@ -3,7 +3,8 @@
 Tests compile everything themselves: an entry of the cache of builds would hide what a kernel
 compiles to now, and tests leave the user's cache alone. Tests of the cache have one of their own.
 Properties are tested on the same examples every time, however busy the machine is. Every WGSL text
-that a test emits is compiled by naga and by Tint; the session ends with their number.
+that a test emits is compiled by naga and by Tint; the session ends with their number. Sessions of
+onnxruntime have one thread: to start more takes longer than most models of tests.
 """
 
 import gc
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import shader_compilers
+from tests import reference_sessions, shader_compilers
 from webmlc.core.garbage import THRESHOLDS
 
 settings.register_profile(
@@ -34,6 +35,7 @@ DIGESTS = "compiled shaders"
 def pytest_configure() -> None:
     gc.set_threshold(*THRESHOLDS)  # tests run passes one by one, too
     shader_compilers.watch()
+    reference_sessions.use_one_thread()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
