@@ -4,7 +4,8 @@ Tests compile everything themselves: an entry of the cache of builds would hide 
 compiles to now, and tests leave the user's cache alone. Tests of the cache have one of their own.
 Properties are tested on the same examples every time, however busy the machine is. Every WGSL text
 that a test emits is compiled by naga and by Tint; the session ends with their number. Sessions of
-onnxruntime have one thread: to start more takes longer than most models of tests.
+onnxruntime have one thread: to start more takes longer than most models of tests. Long tests start
+first, so that no worker waits for another at the end.
 """
 
 import gc
@@ -28,6 +29,19 @@ settings.load_profile("repeatable")
 
 os.environ["WEBMLC_CACHE"] = "off"  # also of the processes that tests start
 
+LONG = frozenset(
+    {
+        "test_bounded_builds.py",
+        "test_cached_builds.py",
+        "test_cluster.py",
+        "test_command.py",
+        "test_memory_plan.py",
+        "test_resnet50.py",
+        "test_search.py",
+        "test_strategies.py",
+    }
+)
+"""Files with tests that take several seconds each."""
 DIGESTS = "compiled shaders"
 """The key under which a worker process of the session hands over what it compiled."""
 
@@ -36,6 +50,10 @@ def pytest_configure() -> None:
     gc.set_threshold(*THRESHOLDS)  # tests run passes one by one, too
     shader_compilers.watch()
     reference_sessions.use_one_thread()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)  # stable: a file stays together
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
