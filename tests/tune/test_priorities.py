@@ -45,8 +45,8 @@ def searched(worker: MadeUp) -> tuple[Search, list[TaskSearch]]:
 def test_what_made_one_kernel_faster_is_tried_first_on_others() -> None:
     worker = MadeUp(milliseconds, identity)
     search, (first, second) = searched(worker)
-    assert hints(second, [first, second]) == [FAST]
-    assert hints(first, [first, second]) == []
+    assert list(hints(second, [first, second])) == [FAST]
+    assert list(hints(first, [first, second])) == []
     first.is_exhausted = True
     job = search.next_job(worker.platform)
     assert isinstance(job, TaskJob)

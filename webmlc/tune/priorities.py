@@ -11,12 +11,13 @@ A kernel could save the part of its share of the model's time by which it is slo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 
 from webmlc.schedule.rules.space import Values, changes
 from webmlc.target.kernel_work import KernelWork
 from webmlc.tune.outcomes import Limit, Outcome, limit_of, work_of
+from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import HINTS, WORTHWHILE, TaskSearch
 
 LEAST_HEADROOM = 0.1
@@ -30,7 +31,7 @@ class Priorities:
     """The order in which the kernels of a model are searched."""
 
     def __init__(self) -> None:
-        self._works: dict[tuple[str, str], KernelWork] = {}
+        self._works: dict[int, KernelWork] = {}  # by the id of a task, which the search keeps
         self._limits: dict[tuple[str, int], Limit] = {}
 
     def first(self, waiting: Iterable[TaskSearch], searches: Sequence[TaskSearch]) -> TaskSearch:
@@ -58,25 +59,25 @@ class Priorities:
 
     def _work(self, search: TaskSearch) -> KernelWork:
         """The operations and bytes of a kernel, which take long to count."""
-        key = search.task.key, search.task.size_bucket
+        key = id(search.task)
         if key not in self._works:
             self._works[key] = work_of(search)
         return self._works[key]
 
 
-def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> list[Values]:
-    """What made other kernels of a search's rule faster, as members of its space: the changes that
-    save a run of the model most come first.
+def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values]:
+    """What made other kernels of a search's rule faster, as members of its space that it has not
+    built: the changes that save a run of the model most come first. A search takes a few of them.
     """
     rule = search.task.match.rule.name
     faster = [s for s in searches if s is not search and s.best < WORTHWHILE]
     sources = [s for s in faster if s.task.match.rule.name == rule]
-    members: list[Values] = []
     for source in nlargest(MOST_SOURCES, sources, key=_saved_ms):
         values = source.best_values
         if values is not None:
-            members.append({**search.control.values, **changes(source.control.values, values)})
-    return [values for values in members if values in search.space]
+            member = {**search.control.values, **changes(source.control.values, values)}
+            if identity(member) not in search.built and member in search.space:
+                yield member
 
 
 def _saved_ms(search: TaskSearch) -> float:

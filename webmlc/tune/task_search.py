@@ -138,8 +138,12 @@ class TaskSearch:
             return self.retries.pop()
         count = min(BATCH, self.options.measurements - self.measured)
         fresh: dict[str, Candidate] = {}
-        unknown = {identity(v): v for v in hints if identity(v) not in self.built}
-        self._add_fresh([*unknown.values()][: min(HINTS, count)], fresh)
+        unknown: dict[str, Values] = {}
+        for values in hints:
+            if len(unknown) == min(HINTS, count):
+                break
+            unknown[identity(values)] = values
+        self._add_fresh([*unknown.values()], fresh)
         for _ in range(PROPOSALS):
             if len(fresh) >= count:
                 break
@@ -211,7 +215,7 @@ class TaskSearch:
         builds = zip(changed, self.build(without), strict=True)
         simple = {**values, **{name: default[name] for name, built in builds if is_same(built)}}
         (built,) = self.build([simple])
-        return simple if is_same(built) and simple in self.task.match.space() else values
+        return simple if is_same(built) and simple in self.space else values
 
     def finalists(self) -> list[Candidate]:
         """The fastest candidates, the fastest first."""
