@@ -203,6 +203,38 @@ def other_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE record SET parameters = '{'",
+        "UPDATE record SET features = 'x'",
+        "UPDATE platform SET description = '{\"engine\": '",
+        "UPDATE platform SET description = '[]'",
+    ],
+)
+def test_damaged_records_are_one_clear_error(
+    run: Run, model: Path, tmp_path: Path, statement: str
+) -> None:
+    database = tmp_path / "tuned.db"
+    with Database(database) as records:
+        records.add([record_of(model, local_platform("wasmtime", 1), 0.5)])
+    with sqlite3.connect(database) as connection:
+        connection.execute(statement)
+    code, out, error = run("tune", "--list", "--database", database)
+    assert (code, out) == (2, "")
+    assert "tuned.db: not a usable database (" in error
+    assert "Name another file" in error
+
+
+def test_a_build_that_searches_for_no_time_names_its_option(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    build = ("build", model, "--tuned", tmp_path / "tuned.db", "-o", tmp_path / "p")
+    code, _, error = run(*build, "--tune", "0s")
+    assert code == 2
+    assert "--tune: a search needs more than no time; try --tune 5m" in error
+
+
+@pytest.mark.parametrize(
     ("arguments", "prepare", "message"),
     [
         (("--budget", "0"), None, "--budget: a search needs more than no time"),

@@ -210,6 +210,9 @@ def search_first(
     from webmlc.core.machine import ADAPTERS
     from webmlc.tune.progress import Progress
 
+    seconds = duration(time)
+    if seconds == 0:
+        raise UserError("--tune: a search needs more than no time; try --tune 5m")
     adapters = tuple(ADAPTERS) if adapter == "all" else (adapter,)
     devices = ("wasm", "webgpu") if target == "both" else (target,)
     searches = [(d, a) for d in devices for a in (adapters if d == "webgpu" else adapters[:1])]
@@ -221,7 +224,7 @@ def search_first(
                 device=device,
                 adapter=kind,
                 constants=constants,
-                seconds=duration(time) / len(searches),
+                seconds=seconds / len(searches),
                 resume=True,
                 on_change=progress,
             )

@@ -228,7 +228,7 @@ class Database:
         query = f"SELECT description FROM platform{where} ORDER BY key"
         with self._typed_errors():
             rows = self.connection.execute(query, () if device is None else (device,))
-            return [platform_of(json.loads(row["description"])) for row in rows]
+            return [_platform(row["description"]) for row in rows]
 
     def merge(self, other: Database) -> int:
         """Add all records of another file; returns how many it has."""
@@ -268,18 +268,37 @@ class Database:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise UserError(f"{self.path}: not a usable database ({error})") from error
+            raise UserError(
+                f"{self.path}: not a usable database ({error}). Name another file, or restore a "
+                "copy of this one."
+            ) from error
 
 
 def _fields(row: sqlite3.Row) -> dict[str, Any]:
     """The columns of a row, by the names of a record's fields."""
     fields: dict[str, Any] = {key: row[key] for key in row.keys()}  # noqa: SIM118
-    fields["platform"] = platform_of(json.loads(fields.pop("description")))
+    fields["platform"] = _platform(fields.pop("description"))
     return fields
 
 
 def _record(row: sqlite3.Row) -> Record:
     fields = _fields(row)
-    fields["parameters"] = json.loads(fields["parameters"])
-    fields["features"] = tuple(json.loads(fields["features"]))
+    fields["parameters"] = _parsed(fields["parameters"])
+    fields["features"] = tuple(_parsed(fields["features"]))
     return Record(**fields)
+
+
+def _platform(description: str) -> Platform:
+    """The platform in a column. Raises `sqlite3.DataError` where there is none."""
+    try:
+        return platform_of(_parsed(description))
+    except UserError as error:
+        raise sqlite3.DataError(str(error)) from error
+
+
+def _parsed(text: str) -> Any:
+    """The JSON data in a column. Raises `sqlite3.DataError` where there is none."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise sqlite3.DataError(f"a column is damaged: {error}") from error
