@@ -29,10 +29,11 @@ from webmlc.schedule.rules.webgpu.attention_facts import (
     attention_facts,
     final_loops,
 )
-from webmlc.schedule.rules.webgpu.attention_rows import schedule_row
+from webmlc.schedule.rules.webgpu.attention_rows import RADIX, schedule_row
 from webmlc.schedule.rules.webgpu.attention_tiles import (
     HEIGHTS,
     MOST_THREADS,
+    STEPS,
     schedule_tile,
     tile_threads,
 )
@@ -49,6 +50,10 @@ class Parameters:
     """Threads, and keys of a step, at most, of a workgroup with one row."""
     rows: int
     """Rows of a tile; 1: there are no tiles."""
+    radix: int = RADIX
+    """Results of threads that one thread of a single row folds at each level of a tree."""
+    steps: int = STEPS
+    """Steps of a reduction that a thread of a tile writes out."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -69,9 +74,21 @@ def space(facts: Facts, machine: Machine) -> Space:
     """Threads: enough for two parts of a step. Tiles: those that fit a workgroup."""
     sizes = (size for size in workgroup_sizes(machine) if size >= 2 * facts.vectors)
     heights = (height for height in _heights(facts) if height <= facts.tallest)
-    choices = Space.of(workgroup=tuple(sizes), rows=(1, *heights)).where(
-        "tiles, and the rows left over, fit the memory of a workgroup",
-        lambda workgroup, rows: rows == 1 or workgroup <= max(MOST_THREADS, 2 * facts.vectors),
+    choices = (
+        Space.of(
+            workgroup=tuple(sizes),
+            rows=(1, *heights),
+            radix=(RADIX, 4, 16),
+            steps=(STEPS, 2, 8),
+        )
+        .where(
+            "tiles, and the rows left over, fit the memory of a workgroup",
+            lambda workgroup, rows: rows == 1 or workgroup <= max(MOST_THREADS, 2 * facts.vectors),
+        )
+        .where(
+            "only tiles have steps that are written out",
+            lambda rows, steps: rows > 1 or steps == STEPS,
+        )
     )
     return proven(choices, build, facts, default(facts, machine))
 
@@ -111,9 +128,9 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         schedule.compute_at(block.name, loops.batch[-1])
     tiles, single = _split_rows(schedule, facts, loops, parameters.rows)
     if tiles is not None:
-        schedule_tile(schedule, *tiles, parameters.rows)
+        schedule_tile(schedule, *tiles, parameters.rows, parameters.steps)
     if single is not None:
-        schedule_row(schedule, *single, parameters.workgroup)
+        schedule_row(schedule, *single, parameters.workgroup, parameters.radix)
     return schedule
 
 

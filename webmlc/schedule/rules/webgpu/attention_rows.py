@@ -27,20 +27,24 @@ from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.schedule import Schedule
 
 RADIX = 8
-"""Results of threads that one thread folds at each level of a tree: 64 threads take two levels (as
-in `reduction.py`)."""
+"""Results of threads that one thread folds at each level of a tree, by default: 64 threads take two
+levels (as in `reduction.py`)."""
 MAX_UNROLLED = 64
 """Iterations of a loop that are written out: drivers count and bound each iteration of others (an
 estimate: the elements of most heads)."""
 
 
-def schedule_row(schedule: Schedule, facts: Facts, loops: Loops, workgroup: int) -> None:
-    """Give each row to a workgroup. All blocks are under the loops over rows and batch."""
+def schedule_row(
+    schedule: Schedule, facts: Facts, loops: Loops, workgroup: int, radix: int
+) -> None:
+    """Give each row to a workgroup, in which a thread folds `radix` results at each level of a
+    tree. All blocks are under the loops over rows and batch.
+    """
     batch = fuse_all(schedule, loops.batch)
     assert batch is not None
     depth = schedule.loops(facts.final).index(batch) + 1
     parts, keys = _step(facts, workgroup)
-    steps = _Steps(schedule, facts, depth, parts, keys)
+    steps = _Steps(schedule, facts, depth, parts, keys, radix)
     step = steps.roll()
     steps.share_logits(step)
     steps.share_sums()
@@ -73,6 +77,7 @@ class _Steps:
     depth: int
     parts: int
     keys: int
+    radix: int
     largest: str = ""
     """The maximum of a step."""
     sums: str = ""
@@ -182,8 +187,9 @@ class _Steps:
         """Let the threads fold what they have for each key of a step. Their number divides the
         keys: a step reads nothing of the next one.
         """
-        threads = next(n for n in divisors(self.keys, self.keys) if n * RADIX >= self.keys)
-        fold_together(self.schedule, block, threads, threads if threads < 2 * RADIX else RADIX)
+        radix = self.radix
+        threads = next(n for n in divisors(self.keys, self.keys) if n * radix >= self.keys)
+        fold_together(self.schedule, block, threads, threads if threads < 2 * radix else radix)
 
     def unroll(self, loop: str) -> None:
         """Write a loop out, or as much of it as `MAX_UNROLLED` allows."""

@@ -40,7 +40,7 @@ ROW_ELEMENTS = 8
 """Elements of workgroup memory that a single row takes for each thread: a logit, an exponential, a
 sum, a vector of the result, and its part of a tree."""
 STEPS = 4
-"""Steps of a reduction that are written out: a vec4 of keys."""
+"""Steps of a reduction that are written out by default: a vec4 of keys."""
 
 
 def tile_threads(facts: Facts, height: int) -> int | None:
@@ -65,8 +65,10 @@ def step_keys(facts: Facts, height: int, threads: int) -> int | None:
     return next((keys for keys in counts if facts.keys is None or facts.keys > keys), None)
 
 
-def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, height: int) -> None:
-    """Give each tile of rows to a workgroup. All blocks are under the loops over rows and batch."""
+def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, height: int, steps: int) -> None:
+    """Give each tile of rows to a workgroup, and write out `steps` steps of the reductions. All
+    blocks are under the loops over rows and batch.
+    """
     threads = tile_threads(facts, height)
     keys = None if threads is None else step_keys(facts, height, threads)
     assert loops.row is not None and threads is not None and keys is not None
@@ -76,7 +78,7 @@ def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, height: int) -
     batch = fuse_all(schedule, loops.batch)
     assert batch is not None
     depth = schedule.loops(facts.final).index(batch) + 1
-    work = _Tile(schedule, facts, height, threads, keys, depth)
+    work = _Tile(schedule, facts, height, threads, keys, depth, steps)
     step = work.roll()
     work.share_logits(step)
     work.share_maximum(step)
@@ -89,7 +91,8 @@ def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, height: int) -
 @dataclass(slots=True)
 class _Tile:
     """The schedule of a tile of `height` rows, in steps of `keys` keys. The loops of a block inside
-    the workgroup begin at `depth`. The names are those of the blocks that a step has.
+    the workgroup begin at `depth`. Reductions write out `unrolled` steps. The names are those of
+    the blocks that a step has.
     """
 
     schedule: Schedule
@@ -98,6 +101,7 @@ class _Tile:
     threads: int
     keys: int
     depth: int
+    unrolled: int
     parts: int = field(init=False)
     """The parts of a step that threads fold for themselves, for each row."""
     largest: str = ""
@@ -183,7 +187,7 @@ class _Tile:
         results = [loop for loop in loops[loops.index(thread) + 1 :] if loop not in reduced]
         schedule.reorder(*reduced, *reversed(results))
         init = schedule.decompose_reduction(block, reduced[0])
-        factor = unroll_factor(schedule.extent(reduced[-1]), STEPS)
+        factor = unroll_factor(schedule.extent(reduced[-1]), self.unrolled)
         if factor > 1:
             steps, inner = schedule.split(reduced[-1], [None, factor])
             *outer, last = reversed(results)
@@ -244,7 +248,7 @@ class _Tile:
         results = [loop for loop in loops[loops.index(product) + 1 :] if loop != key]
         schedule.reorder(key, *results)
         init = schedule.decompose_reduction(self.product_of_step, key)
-        self.unroll(key, STEPS)
+        self.unroll(key, self.unrolled)
         for block in (init, self.product_of_step):
             self.write_out(schedule.loops(block)[-len(results) :])
 
