@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, call
-from webmlc.core.rewrite import rewrite, walk
+from webmlc.core.rewrite import postorder, walk
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
 from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import Names
@@ -55,12 +55,13 @@ class _Hoister:
 
     names: Names
     views: frozenset[str]
-    counts: dict[Expr, int]  # how often each sum occurs, constants left out
+    counts: dict[Expr, int]  # how often the text has each sum, constants left out
     binds_common: bool
     levels: dict[Var, int] = field(default_factory=dict)  # the scope that each variable is bound in
     lets: list[dict[Expr, Var]] = field(default_factory=list)
     is_loop: list[bool] = field(default_factory=list)
     local: dict[Expr, Var] = field(default_factory=dict)  # lets of the current statement
+    uses: int = 1  # how often the text repeats the node that is rewritten
 
     def scope(self, is_loop: bool, walk_body: Callable[[], Stmt]) -> Stmt:
         """Open a scope (of a loop, a let, or the function), walk its body, and put the lets of the
@@ -110,15 +111,21 @@ class _Hoister:
     def expression(self, root: Expr) -> Expr:
         """An expression with its indices and index comparisons hoisted."""
 
-        def rule(node: Expr) -> Expr | None:
-            match node:
+        results: dict[Expr, Expr] = {}
+        uses = {} if self.binds_common else _uses(root)
+        for node in postorder(root, lambda node: node.children(), results):
+            self.uses = uses.get(node, 1)
+            children = node.children()
+            new_children = tuple([results[child] for child in children])
+            new = node if new_children == children else node.rebuild(new_children)
+            match new:
                 case Load(buffer=buffer, indices=indices):
-                    return Load(buffer, tuple(self.index(i, buffer.name) for i in indices))
+                    new = Load(buffer, tuple(self.index(i, buffer.name) for i in indices))
                 case Call(op=op, args=(a, b)) if op in _COMPARISONS and a.dtype == INDEX:
-                    return Call(op, (self.sum(a), self.sum(b)), node.dtype)
-            return None
-
-        return rewrite(root, rule)
+                    new = Call(op, (self.sum(a), self.sum(b)), new.dtype)
+            results[node] = new
+        self.uses = 1
+        return results[root]
 
     def index(self, index: Expr, buffer: str) -> Expr:
         """A hoisted index. A base into a vector view is hoisted in units of vectors and keeps the
@@ -166,7 +173,7 @@ class _Hoister:
             return part  # the scope may store to the buffer that it reads
         if self.binds_common:
             return self.bind(part, self.lets[-1]) if part in self.counts else part
-        self.counts[part] = self.counts.get(part, 0) + 1
+        self.counts[part] = self.counts.get(part, 0) + self.uses
         return part
 
     def atom(self, atom: Expr) -> Expr:
@@ -208,6 +215,18 @@ class _Hoister:
             if self.is_loop[inner]:
                 return inner - 1
         return innermost
+
+
+def _uses(root: Expr) -> dict[Expr, int]:
+    """How often the text of an expression repeats each of its nodes."""
+    uses: dict[Expr, int] = {}
+    for node in postorder(root, lambda node: node.children(), uses):
+        uses[node] = 0
+    uses[root] = 1
+    for node in reversed(list(uses)):  # users first
+        for child in node.children():
+            uses[child] += uses[node]
+    return uses
 
 
 def _add(left: Expr, parts: dict[Term, int]) -> Expr:
