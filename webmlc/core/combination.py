@@ -23,6 +23,7 @@ from functools import lru_cache
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, select, set_lanes, widest
+from webmlc.core.interning import interned
 from webmlc.core.rewrite import rewrite, walk
 
 Row = tuple[float, ...]
@@ -30,6 +31,7 @@ Matrix = tuple[Row, ...]
 Values = tuple[Expr, ...]
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Combination(Expr):
     """The sum of `values` times the coefficients in row `row` of `matrix`.

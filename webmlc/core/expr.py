@@ -14,16 +14,15 @@ and the tables of passes compare structure at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.interning import Interned
+from webmlc.core.interning import interned
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 Number = int | float | bool
 
 
-class Expr(metaclass=Interned):
+class Expr:
     """The base of all expressions. `dtype` is the element type, and `lanes` the number of elements
     in the value: 1 for a scalar.
     """
@@ -31,11 +30,6 @@ class Expr(metaclass=Interned):
     __slots__ = ("__weakref__", "lanes")
     dtype: DType
     lanes: int
-
-    @staticmethod
-    def identity(*arguments: Any) -> tuple[object, ...]:
-        """What distinguishes a node from others of its class (`core.interning`): its fields."""
-        return arguments
 
     def children(self) -> tuple[Expr, ...]:
         """The sub-expressions, in order."""
@@ -142,6 +136,7 @@ def widest(children: tuple[Expr, ...]) -> int:
 Operand = Expr | int | float | bool
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
     """A literal of a dtype. A float keeps its Python value; its uses round it to the dtype."""
@@ -165,6 +160,7 @@ class Const(Expr):
         set_lanes(self, 1)
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Var(Expr):
     """A variable: a loop index, a block axis, a symbolic dimension or a let.
@@ -183,7 +179,8 @@ class Var(Expr):
         set_lanes(self, 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@interned
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Call(Expr):
     """A scalar operator applied to arguments. Build it with `call`, which checks them."""
 
@@ -191,8 +188,12 @@ class Call(Expr):
     args: tuple[Expr, ...]
     dtype: DType
 
-    def __post_init__(self) -> None:
-        set_lanes(self, widest(self.args))
+    def __init__(self, op: str, args: tuple[Expr, ...], dtype: DType) -> None:
+        # By hand, since most nodes are calls: the setters of slots are faster than a dataclass's.
+        _SET_OP(self, op)
+        _SET_ARGS(self, args)
+        _SET_DTYPE(self, dtype)
+        set_lanes(self, widest(args))
 
     def children(self) -> tuple[Expr, ...]:
         return self.args
@@ -201,6 +202,10 @@ class Call(Expr):
         return Call(self.op, children, self.dtype)
 
 
+_SET_OP, _SET_ARGS, _SET_DTYPE = (vars(Call)[n].__set__ for n in ("op", "args", "dtype"))
+
+
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(Expr):
     """A numeric conversion, as numpy's `astype`."""
@@ -218,6 +223,7 @@ class Cast(Expr):
         return Cast(children[0], self.dtype)
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Bitcast(Expr):
     """The same bits read as another dtype of the same width."""
@@ -235,6 +241,7 @@ class Bitcast(Expr):
         return Bitcast(children[0], self.dtype)
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Ramp(Expr):
     """The vector `base, base + stride, ..., base + (width - 1)·stride`."""
@@ -257,6 +264,7 @@ class Ramp(Expr):
         return Ramp(children[0], children[1], self.width)
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Broadcast(Expr):
     """A scalar in every lane of a vector."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, wraps
-from operator import is_
 from typing import Any, TypeVar
 
 from webmlc.core.dtypes import INDEX
@@ -95,12 +94,12 @@ def walk(root: Expr, into: Callable[[Expr], bool] = lambda _: True) -> Iterator[
 
     The children of a node are skipped if `into(node)` is false.
     """
-    visited: set[int] = set()
+    visited: set[Expr] = set()
     stack = [root]
     while stack:
         node = stack.pop()
-        if id(node) not in visited:
-            visited.add(id(node))
+        if node not in visited:
+            visited.add(node)
             yield node
             if into(node):
                 stack.extend(node.children()[::-1])
@@ -124,36 +123,33 @@ def rewriter(rule: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
     """Return a function that rewrites the expressions of one function or statement.
 
     A node that several of the expressions share is rewritten once, and its result is shared, too.
-    The rule must not depend on the place. The expressions must live as long as the function.
+    The rule must not depend on the place.
     """
-    results: dict[int, Expr] = {}
+    results: dict[Expr, Expr] = {}
     return lambda root: _rewrite(root, rule, results)
 
 
-def _rewrite(root: Expr, rule: Callable[[Expr], Expr | None], results: dict[int, Expr]) -> Expr:
-    """Rewrite `root`. `results` holds the nodes that are rewritten already, by identity: hashing
-    every node would cost more than it saves.
-    """
+def _rewrite(root: Expr, rule: Callable[[Expr], Expr | None], results: dict[Expr, Expr]) -> Expr:
+    """Rewrite `root`. `results` holds the nodes that are rewritten already."""
     stack = [root]
     while stack:
         node = stack[-1]
-        if id(node) in results:
+        if node in results:
             stack.pop()
             continue
         children = node.children()
         rebuilt = node
         if children:
-            waiting = [child for child in children if id(child) not in results]
-            if waiting:
-                stack.extend(waiting)
+            new_children = tuple(map(results.get, children))
+            if None in new_children:
+                stack.extend([child for child in children if child not in results])
                 continue
-            new_children = tuple([results[id(child)] for child in children])
-            if not all(map(is_, new_children, children)):
-                rebuilt = node.rebuild(new_children)
+            if new_children != children:
+                rebuilt = node.rebuild(new_children)  # type: ignore[arg-type]
         stack.pop()
         result = rule(rebuilt)
-        results[id(node)] = rebuilt if result is None else result
-    return results[id(root)]
+        results[node] = rebuilt if result is None else result
+    return results[root]
 
 
 def unfold(
@@ -168,38 +164,37 @@ def unfold(
     expression is unfolded too, and `finish` of the result replaces the node. `rule` rewrites the
     other nodes. Equal nodes are unfolded once, and definitions may nest to any depth.
     """
-    results: dict[int, Expr] = {}
+    results: dict[Expr, Expr] = {}
     definitions: dict[Expr, Expr] = {}
     unfolded: dict[Expr, Expr] = {}
     stack = [root]
     while stack:
         node = stack[-1]
-        if id(node) in results:
+        if node in results:
             stack.pop()
             continue
         children = node.children()
-        waiting = [child for child in children if id(child) not in results]
+        waiting = [child for child in children if child not in results]
         if waiting:
             stack.extend(waiting)
             continue
-        new_children = tuple([results[id(child)] for child in children])
-        is_same = all(a is b for a, b in zip(new_children, children, strict=True))
-        rebuilt = node if is_same else node.rebuild(new_children)
+        new_children = tuple([results[child] for child in children])
+        rebuilt = node if new_children == children else node.rebuild(new_children)
         inner = definitions.get(rebuilt)
         if inner is None and (inner := definition(rebuilt)) is not None:
             definitions[rebuilt] = inner
         if inner is None:
             result = rule(rebuilt)
-            results[id(node)] = rebuilt if result is None else result
-        elif id(inner) in results:
+            results[node] = rebuilt if result is None else result
+        elif inner in results:
             if rebuilt not in unfolded:
-                unfolded[rebuilt] = finish(results[id(inner)])
-            results[id(node)] = unfolded[rebuilt]
+                unfolded[rebuilt] = finish(results[inner])
+            results[node] = unfolded[rebuilt]
         else:
             stack.append(inner)
             continue
         stack.pop()
-    return results[id(root)]
+    return results[root]
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
@@ -212,7 +207,7 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
 
 def substitution(mapping: Mapping[Var, Expr]) -> Callable[[Expr], Expr]:
     """Return a function that substitutes in several expressions, as `rewriter` rewrites them."""
-    results: dict[int, Expr] = {}
+    results: dict[Expr, Expr] = {}
 
     def replaced(root: Expr) -> Expr:
         if isinstance(root, Var):
@@ -224,32 +219,32 @@ def substitution(mapping: Mapping[Var, Expr]) -> Callable[[Expr], Expr]:
     return replaced
 
 
-def _substitute(root: Expr, mapping: Mapping[Var, Expr], results: dict[int, Expr]) -> Expr:
-    """Substitute in `root`. `results` holds the nodes that are finished already, by identity."""
+def _substitute(root: Expr, mapping: Mapping[Var, Expr], results: dict[Expr, Expr]) -> Expr:
+    """Substitute in `root`. `results` holds the nodes that are finished already."""
     stack = [root]
     while stack:
         node = stack[-1]
-        if id(node) in results:
+        if node in results:
             stack.pop()
             continue
         children = node.children()
         if not children:
             stack.pop()
-            results[id(node)] = mapping.get(node, node) if isinstance(node, Var) else node
+            results[node] = mapping.get(node, node) if isinstance(node, Var) else node
             continue
-        waiting = [child for child in children if id(child) not in results]
+        waiting = [child for child in children if child not in results]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
-        new_children = tuple([results[id(child)] for child in children])
-        if all(map(is_, new_children, children)):
-            results[id(node)] = node
+        new_children = tuple([results[child] for child in children])
+        if new_children == children:
+            results[node] = node
         elif isinstance(node, Call) and node.dtype == INDEX:
-            results[id(node)] = call(node.op, *new_children)
+            results[node] = call(node.op, *new_children)
         else:
-            results[id(node)] = node.rebuild(new_children)
-    return results[id(root)]
+            results[node] = node.rebuild(new_children)
+    return results[root]
 
 
 def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int, set_lanes, widest
+from webmlc.core.interning import interned
 from webmlc.core.rewrite import walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
@@ -119,6 +120,7 @@ class Tensor:
         return Read(self, tuple(as_expr(i) for i in index))
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Read(Expr):
     """An element of a tensor."""

@@ -25,7 +25,7 @@ from typing import Literal
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, set_lanes, widest
-from webmlc.core.interning import Interned
+from webmlc.core.interning import interned
 from webmlc.core.rewrite import substitution, walk
 
 Scope = Literal["global", "shared", "local"]
@@ -43,8 +43,9 @@ THREAD_AXES = (
 """The axes that a `thread_binding` loop may be bound to."""
 
 
+@interned
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Buffer(metaclass=Interned):
+class Buffer:
     """A dense row-major array. Equal buffers are one object (`core.interning`).
 
     A `global` buffer is in memory, a `shared` one belongs to one workgroup, and a `local` one
@@ -71,6 +72,7 @@ class Buffer(metaclass=Interned):
         return Load(self, tuple(as_expr(i) for i in index))
 
 
+@interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(Expr):
     """An element of a buffer, or several elements if the indices are vectors."""
@@ -249,6 +251,8 @@ def seq(*statements: Stmt) -> Stmt:
 def child_statements(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside `stmt`."""
     match stmt:
+        case Store():  # first, since most statements are stores
+            return ()
         case Seq(statements=statements):
             return statements
         case For(body=body) | Let(body=body):
@@ -269,7 +273,8 @@ def walk_statements(root: Stmt) -> Iterator[Stmt]:
     while stack:
         stmt = stack.pop()
         yield stmt
-        stack.extend(reversed(child_statements(stmt)))
+        if children := child_statements(stmt):
+            stack.extend(reversed(children))
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
@@ -299,7 +304,10 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     while pending:
         stmt, is_expanded = pending.pop()
         children = child_statements(stmt)
-        if children and not is_expanded:
+        if not children:
+            results.append(rule(stmt) or stmt)
+            continue
+        if not is_expanded:
             pending.append((stmt, True))
             pending.extend((child, False) for child in reversed(children))
             continue
@@ -312,13 +320,17 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
 def _with_children(stmt: Stmt, children: Sequence[Stmt]) -> Stmt:
     """The statement with other child statements, in the order of `child_statements`."""
     match stmt:
-        case Seq():
-            return seq(*children)
-        case For() | Let():
-            return stmt if children[0] is stmt.body else replace(stmt, body=children[0])
-        case If(otherwise=otherwise):
-            return replace(stmt, then=children[0], otherwise=otherwise and children[1])
-        case Block(init=init):
+        case Seq(statements=statements):
+            return stmt if all(map(is_, children, statements)) else seq(*children)
+        case For(var=var, extent=extent, body=body, kind=kind, thread=thread):
+            return stmt if children[0] is body else For(var, extent, children[0], kind, thread)
+        case Let(var=var, value=value, body=body):
+            return stmt if children[0] is body else Let(var, value, children[0])
+        case If(condition=condition):
+            return If(condition, *children)
+        case Block(init=init, body=body):
+            if children[-1] is body and (init is None or children[0] is init):
+                return stmt
             return replace(stmt, body=children[-1], init=init and children[0])
     return stmt
 
@@ -338,12 +350,12 @@ def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
         match stmt:
             case Store(buffer=buffer):
                 return Store(buffer, new[:-1], new[-1])
-            case For():
-                return replace(stmt, extent=new[0])
-            case If():
-                return replace(stmt, condition=new[0])
-            case Let():
-                return replace(stmt, value=new[0])
+            case For(var=var, body=body, kind=kind, thread=thread):
+                return For(var, new[0], body, kind, thread)
+            case If(then=then, otherwise=otherwise):
+                return If(new[0], then, otherwise)
+            case Let(var=var, body=body):
+                return Let(var, new[0], body)
             case Block(axes=axes):
                 count = len(axes)
                 return replace(
