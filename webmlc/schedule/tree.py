@@ -36,12 +36,15 @@ Intervals = dict[Var, Interval]
 
 def find(root: Stmt, wanted: Callable[[Stmt], bool]) -> Path | None:
     """The path to the first statement that is `wanted`, in program order."""
-    stack: list[Path] = [(root,)]
+    stack = [(root, 0)]
+    path: list[Stmt] = []
     while stack:
-        path = stack.pop()
-        if wanted(path[-1]):
-            return path
-        stack.extend((*path, child) for child in reversed(child_statements(path[-1])))
+        stmt, depth = stack.pop()
+        path[depth:] = (stmt,)
+        if wanted(stmt):
+            return tuple(path)
+        if children := child_statements(stmt):
+            stack.extend([(child, depth + 1) for child in reversed(children)])
     return None
 
 

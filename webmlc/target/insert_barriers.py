@@ -163,22 +163,29 @@ def _with_barrier_before(stmt: Stmt, before: _Pending, accesses: _Pending) -> tu
 
 def _accesses(stmt: Stmt, threads: Threads) -> _Pending:
     """The shared accesses of a statement."""
-    loops = {axis: loop for axis, loop in threads.items() if axis.startswith("threadIdx")}
+    loops = tuple(
+        (axis, loop.var, as_int(loop.extent))
+        for axis, loop in sorted(threads.items())
+        if axis.startswith("threadIdx")
+    )
 
     def shared(accesses: Iterable[Load | Store]) -> frozenset[_Access]:
         return frozenset(
-            _access(access, loops) for access in accesses if access.buffer.scope == "shared"
+            _access(access.buffer.name, access.indices[0], loops)
+            for access in accesses
+            if access.buffer.scope == "shared"
         )
 
     return _Pending(shared(loads(stmt)), shared(stores(stmt)))
 
 
-def _access(access: Load | Store, loops: Threads) -> _Access:
-    """An access to a shared buffer under these loops over threads."""
-    name, (index,) = access.buffer.name, access.indices
-    counts = {axis: as_int(loop.extent) for axis, loop in loops.items()}
-    axes = tuple((axis, count) for axis, count in sorted(counts.items()) if count is not None)
-    by_variable = {loop.var: Var(axis) for axis, loop in loops.items()}
-    if not axes or len(axes) < len(counts) or not variables(index) <= by_variable.keys():
+@lru_cache(maxsize=1 << 12)
+def _access(name: str, index: Expr, loops: tuple[tuple[str, Var, int | None], ...]) -> _Access:
+    """An access to the shared buffer `name` under loops over thread axes, each with its variable
+    and its iterations. Cached: every loop around an access asks for it.
+    """
+    axes = tuple((axis, count) for axis, _, count in loops if count is not None)
+    by_variable = {var: Var(axis) for axis, var, _ in loops}
+    if not axes or len(axes) < len(loops) or not variables(index) <= by_variable.keys():
         return _Access(name)
     return _Access(name, substitute(index, by_variable), axes)

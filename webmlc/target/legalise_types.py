@@ -13,7 +13,7 @@ before (uint8, then float16)       after
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var
@@ -58,10 +58,13 @@ def legalise_types(function: LoopFunction, printed: frozenset[DType] = frozenset
 
 @dataclass(frozen=True, slots=True)
 class _Legaliser:
-    """The types to store as bits, and those to widen for arithmetic."""
+    """The types to store as bits, and those to widen for arithmetic. `results` are the legal forms
+    of expressions, many of which share nodes.
+    """
 
     stored: frozenset[DType]
     small: frozenset[DType]
+    results: dict[Expr, Expr] = field(default_factory=dict)
 
     def buffer(self, buffer: Buffer) -> Buffer:
         """The buffer, with elements of the type that stores them."""
@@ -81,7 +84,7 @@ class _Legaliser:
 
     def expression(self, root: Expr) -> Expr:
         """Rewrite an expression bottom-up with an explicit stack. Rules see the original types."""
-        results: dict[Expr, Expr] = {}
+        results = self.results
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
             node, expanded = stack.pop()
