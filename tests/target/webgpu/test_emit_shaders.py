@@ -54,6 +54,15 @@ def chain(
         C[c] = B[63 - c]
 """
 
+GATHER = """\
+@T.kernel
+def gather(
+    A: T.Buffer((8,), "float32"), I: T.Buffer((32,), "int32"), C: T.Output((96,), "float32")
+):
+    for i in T.thread_binding(96, "threadIdx.x"):
+        C[i] = A[T.select(I[i // 3] < 0, I[i // 3] + 8, I[i // 3])]
+"""
+
 
 def _double(n: object, dtype: str = "float32") -> LoopFunction:
     """A kernel that doubles n elements, where n may be a symbol."""
@@ -133,6 +142,13 @@ def test_obstacles_are_reported() -> None:
     assert gpu_obstacle(_double(8, "float64")) == "a shader has no values of float64"
     with pytest.raises(InternalError, match="kernel double: a shader has no values of float64"):
         emit_shaders({"double": _double(8, "float64")})
+
+
+def test_an_index_that_the_text_repeats_is_computed_once() -> None:
+    """The three loads of an index are one node, which the text has three times."""
+    function = parse_function(GATHER)
+    shaders = emit_shaders({"gather": lower(function, WEBGPU)})
+    assert shaders.text.count("/ 3") == 1
 
 
 def test_reserved_names_are_changed() -> None:
