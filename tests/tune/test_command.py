@@ -16,6 +16,7 @@ import pytest
 import webmlc
 from tests import command_line
 from tests.tune.small_search import MODEL
+from webmlc.core.machine import SOFTWARE, Machine
 from webmlc.schedule.rules import Selection
 from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.tuning import Tuning
@@ -298,3 +299,23 @@ def test_a_tuned_package_is_checked(
     code, _, error = run("check", model, "--platform", "wasmtime")
     assert code == 2
     assert "--platform: it chooses among the records of --tuned FILE" in error
+
+
+def test_a_package_for_a_software_adapter_is_checked(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines: set[Machine] = set()
+    choose = TunedChooser.__call__
+
+    def noting(self: TunedChooser, match: Match) -> Selection:
+        machines.add(match.machine)
+        return choose(self, match)
+
+    monkeypatch.setattr(TunedChooser, "__call__", noting)
+    database = tmp_path / "tuned.db"
+    Database(database).close()
+    options = ("--device", "webgpu", "--adapter", "software", "--tuned", database, "--json")
+    code, out, _ = run("check", model, *options)
+    assert code == 0
+    assert json.loads(out)["verdict"] == "passed"
+    assert machines == {SOFTWARE}

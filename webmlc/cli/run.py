@@ -12,6 +12,8 @@ import typer
 from webmlc.cli.console import StageProgress, console, escape, print_json, print_table
 from webmlc.cli.options import (
     AsJson,
+    BuildAdapter,
+    BuildAdapterChoice,
     BuildPlatform,
     ConstantInputs,
     Device,
@@ -31,6 +33,7 @@ from webmlc.cli.tune import chooser
 from webmlc.core.stages import Watcher
 
 if TYPE_CHECKING:
+    from webmlc.compile import AdapterName
     from webmlc.core.machine import Device as MachineDevice
     from webmlc.frontend.bind_constants import Constants
     from webmlc.graph.typed.options import ValueOptions
@@ -81,6 +84,7 @@ def check(
         float,
         typer.Option(help="Largest error to accept, relative to an output's largest magnitude."),
     ] = 1e-3,
+    adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
     platform: BuildPlatform = "",
     as_json: AsJson = False,
@@ -94,9 +98,9 @@ def check(
     from webmlc.host.check import check_model
 
     with ExitStack() as stack:
-        choose, algorithms = chooser(stack, tuned, platform)
+        choose, algorithms = chooser(stack, tuned, platform, adapter.value)
         advance = stack.enter_context(StageProgress(f"Checking {model.name}", quiet=as_json))
-        build_package = _build_for(device, advance, choose, algorithms)
+        build_package = _build_for(device, advance, choose, algorithms, adapter.value)
         sizes, constants = dimensions(dim), read_constants(constant)
         result = check_model(
             model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
@@ -166,6 +170,7 @@ def _build_for(
     on_stage: Watcher | None = None,
     choose: Chooser | None = None,
     algorithms: Mapping[MachineDevice, Mapping[str, str]] | None = None,
+    adapter: AdapterName = "gpu",
 ) -> Build:
     """Return a function that builds a model for one device into a folder, with some options.
     Without `choose`, kernels have their default schedules.
@@ -191,6 +196,7 @@ def _build_for(
             outputs=outputs,
             choose=choose or default_schedule,
             algorithms=algorithms,
+            adapter=adapter,
             on_stage=on_stage,
         )
 
