@@ -13,7 +13,7 @@ and the tables of passes compare structure at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.interning import interned
@@ -39,10 +39,6 @@ class Expr:
         """Copy this node with other children: as many, in the same order."""
         assert not children
         return self
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the fields: the process that reads them builds or finds the node."""
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
 
     def __add__(self, other: Operand) -> Expr:
         return call("add", self, other)
@@ -170,10 +166,6 @@ class Var(Expr):
 
     name: str
     dtype: DType = INDEX
-
-    @staticmethod
-    def identity(name: str, dtype: DType = INDEX) -> tuple[object, ...]:
-        return (name, dtype)
 
     def __post_init__(self) -> None:
         set_lanes(self, 1)

@@ -33,21 +33,24 @@ def interned(cls: type[T]) -> type[T]:
 
     `identity` of the class, a static method with the parameters of the constructor, returns what
     distinguishes an object from the others: hashable values that are equal if and only if the
-    objects are. A class without it is told apart by its fields, none of which has a default. An
-    object must have a slot `__weakref__`. The constructor runs for new objects only.
+    objects are. Objects of a class without it differ by their fields. An object must have a slot
+    `__weakref__`. The constructor runs for new objects only. Pickled are the fields: the process
+    that reads them builds or finds the object.
 
     A decorator, not a metaclass, because `isinstance` is twice as slow for a class of a metaclass.
     """
     fill: Callable[..., None] = cls.__init__
     identity: Callable[..., Key] | None = getattr(cls, "identity", None)
     names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
+    defaults = {name: field.default for name, field in cls.__dataclass_fields__.items()}  # type: ignore[attr-defined]
 
     def find_or_build(_: type[T], *arguments: Any, **named: Any) -> object:
         if identity is not None:
             key = (cls, *identity(*arguments, **named))
         else:
-            if named:
-                arguments += tuple([named.pop(name) for name in names[len(arguments) :]])
+            if len(arguments) < len(names):
+                missing = names[len(arguments) :]
+                arguments += tuple([named.pop(n) if n in named else defaults[n] for n in missing])
             key = (cls, *arguments)
         reference = _ENTRIES.get(key)
         if reference is not None and (existing := reference()) is not None:
@@ -56,6 +59,10 @@ def interned(cls: type[T]) -> type[T]:
         fill(new, *arguments, **named)
         return _OBJECTS.add(key, new)
 
+    def reduce(self: T) -> tuple[object, ...]:
+        return cls, tuple([getattr(self, name) for name in names])
+
+    cls.__reduce__ = reduce  # type: ignore[method-assign, assignment]
     cls.__new__ = find_or_build  # type: ignore[method-assign, assignment]
     del cls.__init__
     return cls

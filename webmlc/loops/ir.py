@@ -32,14 +32,7 @@ Scope = Literal["global", "shared", "local"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
 AxisKind = Literal["spatial", "reduce"]
 
-THREAD_AXES = (
-    "blockIdx.x",
-    "blockIdx.y",
-    "blockIdx.z",
-    "threadIdx.x",
-    "threadIdx.y",
-    "threadIdx.z",
-)
+THREAD_AXES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")
 """The axes that a `thread_binding` loop may be bound to."""
 
 
@@ -56,16 +49,6 @@ class Buffer:
     shape: tuple[Expr, ...]
     dtype: DType
     scope: Scope = "global"
-
-    @staticmethod
-    def identity(
-        name: str, shape: tuple[Expr, ...], dtype: DType, scope: Scope = "global"
-    ) -> tuple[object, ...]:
-        return (name, shape, dtype, scope)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the fields, as those of expressions."""
-        return Buffer, (self.name, self.shape, self.dtype, self.scope)
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Load:
         index = indices if isinstance(indices, tuple) else (indices,)
