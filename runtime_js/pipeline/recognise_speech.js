@@ -87,8 +87,8 @@ async function readAudio(audio, rate) {
 function samplesPerFrame({ inputs, outputs, name }, input, tokens) {
   const shapeOf = (/** @type {any[]} */ ports, /** @type {string} */ port) => ports.find((each) => each.name === port).shape;
   const [samples, frames] = [shapeOf(inputs, input), shapeOf(outputs, tokens)].map((shape) => shape.at(-1));
-  const unknown = [...symbolsOf([frames])].filter((symbol) => symbol !== samples);
-  if (unknown.length) throw new InputError(`${name} decides how many frames a sound has, so that chunks and timestamps have no place`);
+  const symbols = [...symbolsOf([frames])].filter((symbol) => symbol !== samples);
+  if (symbols.length) throw new InputError(`${name} decides how many frames a sound has, so that chunks and timestamps have no place`);
   if (typeof samples === "number") return Math.round(samples / evaluate(frames, {}));
   const [few, many] = [LONG_SOUND, 2 * LONG_SOUND].map((length) => evaluate(frames, { [samples]: length }));
   return Math.round(LONG_SOUND / (many - few));

@@ -48,8 +48,8 @@ def read_transcript(
     is_token = _differ(build, path, build.constant(np.int32(options.blank)))
     is_first = build("And", is_token, _differ(build, path, _columns(build, before_begin, 0, -1)))
     is_last = build("And", is_token, _differ(build, path, _columns(build, after_end, 1, _END)))
-    begun = build("CumSum", _int32(build, is_first), build.constant(np.array(1)))
-    number = build("Sub", begun, build.constant(np.int32(1)))  # of the token that a step belongs to
+    counts = build("CumSum", _int32(build, is_first), build.constant(np.array(1)))
+    number = build("Sub", counts, build.constant(np.int32(1)))  # the token of each step
     first, last = (_steps(build, flags, number, after_end) for flags in (is_first, is_last))
     is_used = build("GreaterOrEqual", first, build.constant(np.int32(0)))
     indices = build("Max", first, build.constant(np.int32(0)))
