@@ -1,10 +1,10 @@
 """Compare a language model with the same model in transformers, whose weights are dequantised.
 
-In: a GGUF file, by default that of the chat demo, and a Python with torch, transformers and gguf,
-which webmlc does not need:
+In: a GGUF file, by default that of the chat demo, and a Python with torch, transformers, gguf and
+accelerate, which webmlc does not need:
 
     python -m venv /tmp/reference
-    /tmp/reference/bin/pip install torch transformers gguf
+    /tmp/reference/bin/pip install torch transformers gguf accelerate
     python benchmarks/llm_accuracy.py --python /tmp/reference/bin/python
 
 Out: for a default build and for one with `--exact`, a table and `llm_accuracy.json`:
@@ -171,7 +171,9 @@ def failures(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main(
-    python: Annotated[Path, typer.Option(help="A Python with torch, transformers and gguf.")],
+    python: Annotated[
+        Path, typer.Option(help="A Python with torch, transformers, gguf and accelerate.")
+    ],
     model: Annotated[
         Path | None, typer.Option(help="A GGUF file.", show_default="that of demos/chat")
     ] = None,

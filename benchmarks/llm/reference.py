@@ -1,6 +1,6 @@
 """Run a language model with transformers, for `benchmarks/llm_accuracy.py`.
 
-This runs in a Python of its own, with torch, transformers and gguf, and without webmlc.
+This runs in a Python of its own, with torch, transformers, gguf and accelerate, and without webmlc.
 
     in (stdin):   { model, ids, prompts: [[token]], count, ends: [token] }
     out (stdout): { version, losses: [nats], continuations: [{ tokens, best: [[[token, logit]]] }] }
