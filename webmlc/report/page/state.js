@@ -122,7 +122,7 @@ export class State {
   /** Select the kernel of a line, or the step that it runs. Returns false if the line belongs to none. @param {string} text @param {number} line */
   selectLine(text, line) {
     const kernel = this.kernelOfLine(text, line);
-    const step = text === "webgpu" ? undefined : this.#calls.get(line);
+    const step = text === "gpu" ? undefined : this.#calls.get(line);
     if (step !== undefined) this.select({ step, line });
     if (kernel === undefined) return step !== undefined;
     const steps = this.stepsOfKernel(kernel);
