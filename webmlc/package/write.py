@@ -76,11 +76,12 @@ class ShaderVariant:
     def step(self, kernel: str) -> StepVariant:
         """What a step launches that calls a kernel."""
         entries = self.shaders.entries
-        others = {n: entries[name] for n, name in self.alternatives.get(kernel, {}).items()}
-        return StepVariant(
-            entries[kernel].workgroups,
-            {number: Launch(entry.name, entry.workgroups) for number, entry in others.items()},
-        )
+        names = self.alternatives.get(kernel, {})
+        launches = {
+            number: Launch(entries[name].name, entries[name].workgroups)
+            for number, name in names.items()
+        }
+        return StepVariant(entries[kernel].workgroups, launches)
 
 
 @dataclass(frozen=True, slots=True)
