@@ -2,8 +2,9 @@
 
     Script(path).ask(request)                     # what the script answers, of JSON
     in_node(folder, [as_tensors({"x": x})])       # the results of the JavaScript runtime
+    answer_once(path, job)                        # what a script says that answers only one
 
-A script runs until the session ends, however many tests ask it: a start takes longer than most
+A `Script` runs until the session ends, however many tests ask it: a start takes longer than most
 answers.
 """
 
@@ -96,6 +97,20 @@ def script(path: Path) -> Script:
 def in_node(folder: Path, runs: list[dict[str, Any]], threads: int = 2) -> Any:
     """The results of some runs on the CPU: `{name: {shape, data: [text]}}`, or `{error, code}`."""
     return script(SCRIPT).ask({"folder": str(folder), "threads": threads, "runs": runs})
+
+
+def answer_once(path: Path, job: Any) -> Any:
+    """What a script that reads one job, and then ends, answers. Both are JSON."""
+    done = subprocess.run(
+        ["node", str(path)],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def tensor(array: Any) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper, parser
 
+from tests.node import answer_once
 from tests.test_typed_values import picture
 from webmlc.compile import build
 from webmlc.core.errors import InputError
@@ -151,12 +150,7 @@ def test_boxes_relative_to_cells_are_decoded(tmp_path: Path) -> None:
     pixels = picture(HEIGHT, WIDTH)
     assert_same(found(load(tmp_path, "wasm").run({"image": pixels})), rows)
     job = {"package": str(tmp_path), "width": WIDTH, "height": HEIGHT}
-    process = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps({**job, "data": pixels.ravel().tolist()}),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    result = json.loads(process.stdout)
+    result = answer_once(SCRIPT, {**job, "data": pixels.ravel().tolist()})
     sides = ("xmin", "ymin", "xmax", "ymax")
     shown = [
         ("abc".index(o["label"]), o["score"], [o["box"][s] for s in sides])

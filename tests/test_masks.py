@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from onnx import parser
 from PIL import Image
 from PIL.Image import Resampling
 
+from tests.node import answer_once
 from tests.test_typed_values import RESAMPLING, picture
 from webmlc.compile import build
 from webmlc.core.errors import InputError
@@ -117,12 +116,7 @@ def test_the_runtime_returns_the_foreground(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result[..., 3][is_clear], 255 * (scores >= 0.5)[is_clear])
     assert set(np.unique(result[..., 3])) == {0, 255} and is_clear.mean() > 0.9
     job = {"package": str(tmp_path), "width": 61, "height": 40, "data": pixels.ravel().tolist()}
-    process = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps(job), capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    shown = json.loads(process.stdout)
+    shown = answer_once(SCRIPT, job)
     assert (shown["width"], shown["height"], shown["names"]) == (61, 40, ["scores_pixels"])
     data = np.array(shown["data"]).reshape(40, 61, 4)
     np.testing.assert_array_equal(data[is_clear], result[is_clear])

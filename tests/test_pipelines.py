@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from tests.node import answer_once
 from tests.packages import expected, scaled
 from tests.test_typed_values import LABELS, MEAN, STD, classifier, picture
 from webmlc.compile import build
@@ -109,12 +108,7 @@ def results(folders: dict[str, Path]) -> dict[str, Any]:
         "texts": TEXTS,
         "picture": {"width": 70, "height": 50, "channels": 3, "data": pixels.ravel().tolist()},
     }
-    process = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps(job), capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    return dict(json.loads(process.stdout))
+    return dict(answer_once(SCRIPT, job))
 
 
 def check(tensor: dict[str, Any], values: Any) -> None:

@@ -5,8 +5,6 @@ All adapters of the tests compute on the CPU, so hosts are also told that theirs
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 import webmlc
 from tests.browser.pages import Page, open_pages
+from tests.node import answer_once
 from tests.test_machine_classes import BLANK, Numbering
 from webmlc.core.errors import InputError, PackageError
 from webmlc.core.machine_class import MachineClass, adapter_name
@@ -166,16 +165,8 @@ ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
 def in_script(shaders: dict[str, str], choice: str | None = None) -> dict[str, Any]:
     """What the JavaScript runtime chooses on each adapter."""
     adapters = [adapter for adapter, _ in ADAPTERS.values()]
-    done = subprocess.run(
-        ["node", str(SCRIPT)],
-        input=json.dumps({"adapters": adapters, "shaders": shaders, "choice": choice}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(ADAPTERS, json.loads(done.stdout), strict=True))
+    job = {"adapters": adapters, "shaders": shaders, "choice": choice}
+    return dict(zip(ADAPTERS, answer_once(SCRIPT, job), strict=True))
 
 
 def test_javascript_takes_the_shaders_for_its_adapter() -> None:

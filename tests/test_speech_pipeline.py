@@ -4,8 +4,6 @@ transformers' Python pipeline.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
+from tests.node import answer_once
 from tests.packages import scaled
 from tests.test_transcripts import Token, tokens_of
 from webmlc.compile import build
@@ -102,12 +101,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "package": str(root / "model"), "plain": str(root / "plain"), "rate": RATE,
         "samples": sound(RATE).tolist(), "other": sound(2 * RATE).tolist(),
     }  # fmt: skip
-    process = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps(job), capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    return dict(json.loads(process.stdout))
+    return dict(answer_once(SCRIPT, job))
 
 
 def test_the_text_is_that_of_numpy(results: dict[str, Any]) -> None:

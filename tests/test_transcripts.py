@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from tests.node import answer_once
 from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
@@ -127,12 +127,7 @@ def test_the_runtime_returns_texts(tmp_path: Path, labels: list[str]) -> None:
         "package": str(folder),
         "batches": [{"shape": b.shape, "data": b.ravel().tolist()} for b in batches],
     }
-    process = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps(job), capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    results = json.loads(process.stdout)
+    results = answer_once(SCRIPT, job)
     one, two = results["texts"]
     for result, scores in zip([one, *two], [*batches[0], *batches[1]], strict=True):
         tokens = tokens_of(scores, 4)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from tests.node import answer_once
 from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
@@ -87,11 +86,7 @@ def test_sounds_of_other_rates_are_resampled(tmp_path: Path) -> None:
             for rate, channels in sounds
         ],
     }
-    process = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps(arg), capture_output=True, text=True, timeout=60
-    )
-    assert process.returncode == 0, process.stderr
-    results = json.loads(process.stdout)
+    results = answer_once(SCRIPT, arg)
     expected = (tone(RATE, 440) + tone(RATE, 3000)) / 2
     for (rate, _), output in zip(sounds[:-1], results["outputs"], strict=False):
         assert abs(len(output) - len(expected)) <= 1, rate

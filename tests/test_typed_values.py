@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from tests.command_line import run
+from tests.node import answer_once
 from webmlc.compile import build
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.machine import Device
@@ -198,12 +197,7 @@ def runs(package: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     write_single_file(package, script)
     jobs = {"package": str(package), "script": str(script), "width": 70, "height": 50}
     jobs["data"] = picture(50, 70).ravel().tolist()
-    process = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps(jobs), capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    return dict(json.loads(process.stdout))
+    return dict(answer_once(SCRIPT, jobs))
 
 
 @pytest.mark.parametrize("module", ["package", "npm", "serviceWorker", "singleFile"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.generate.fakes import FakeModel, language_files, reader, write_files
+from tests.node import answer_once
 from webmlc.core.errors import InputError
 from webmlc.generate.generate import TextGenerator
 from webmlc.generate.random_numbers import RandomNumbers
@@ -48,16 +47,7 @@ TIMES = ("prompt_seconds", "completion_seconds", "tokens_per_second")
 
 def in_javascript(folder: Path) -> Any:
     """The numbers and the answers of the JavaScript twin."""
-    done = subprocess.run(
-        ["node", str(SCRIPT)],
-        input=json.dumps({"folder": str(folder), "random": SEEDS, "jobs": JOBS}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answer_once(SCRIPT, {"folder": str(folder), "random": SEEDS, "jobs": JOBS})
 
 
 @pytest.fixture(scope="module")

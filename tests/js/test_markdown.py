@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
+
+from tests.node import answer_once
 
 SCRIPT = Path(__file__).parent / "read_markdown.mjs"
 
@@ -39,11 +40,7 @@ TAGS = {"p", "strong", "em", "code", "pre", "ul", "ol", "li", "blockquote", "hr"
 
 
 def read(texts: list[str]) -> list[Any]:
-    done = subprocess.run(
-        ["node", str(SCRIPT)], input=json.dumps(texts), capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    return list(answer_once(SCRIPT, texts))
 
 
 def words(tree: Any) -> str:

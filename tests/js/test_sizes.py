@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.node import answer_once
 from webmlc.core.errors import InputError
 from webmlc.core.expr import Call, Expr, Var, call, const
 from webmlc.core.rewrite import walk
@@ -68,16 +68,7 @@ def by_python(size: Expr, symbols: Mapping[str, int]) -> int | str:
 
 
 def by_javascript(cases: list[dict[str, Any]]) -> Any:
-    process = subprocess.run(
-        ["node", str(SCRIPT)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return answer_once(SCRIPT, cases)
 
 
 def test_both_lists_are_equal_and_so_are_all_values() -> None:

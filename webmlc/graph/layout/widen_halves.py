@@ -27,7 +27,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, placeholder
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
-from webmlc.graph.ops.operator import ELEMENT_TYPES, NotSupportedError, Scope
+from webmlc.graph.ops.operator import TYPE_NUMBERS, NotSupportedError, Scope
 from webmlc.graph.rewrite.function_writer import FunctionWriter
 from webmlc.graph.rewrite.meaning import compute_node, kind_of, row_of
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
@@ -39,7 +39,6 @@ by hand).
 """
 _MOVES = frozenset({"select", "finite"})
 """The scalar operators whose results are operands."""
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
 def widen_halves(module: Module) -> Module:
@@ -149,7 +148,7 @@ class _Widening(FunctionWriter):
         source_type = self.type_of(value)
         assert source_type is not None, value
         type_ = TensorType(dtype, source_type.shape)
-        build.typed(type_, "Cast", value, output=output, to=_NUMBERS[dtype])
+        build.typed(type_, "Cast", value, output=output, to=TYPE_NUMBERS[dtype])
 
 
 def _calculates(root: Tensor) -> bool:

@@ -78,6 +78,8 @@ ELEMENT_TYPES: dict[int, DType] = {
     28: DType.float6_e3m2fn,
 }
 """The element types by ONNX's `TensorProto.DataType` numbers, which attributes hold (`Cast.to`)."""
+TYPE_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
+"""The numbers of the element types."""
 
 
 class NotSupportedError(WebmlcError):

@@ -20,10 +20,9 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.graph.builder import Builder
-from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Boxes
 
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 _COORDINATES = 4
 _END = np.iinfo(np.int64).max
 _LARGEST_INPUT = 4096
@@ -53,13 +52,13 @@ def find_boxes(
         "boxes": within,
         "scores": build("Gather", best, chosen, axis=0),
         "classes": build(
-            "Cast", build("Gather", classes, chosen, axis=0), to=_NUMBERS[DType.int32]
+            "Cast", build("Gather", classes, chosen, axis=0), to=TYPE_NUMBERS[DType.int32]
         ),
     }
 
 
 def _last(build: Builder, value: str, options: Boxes) -> str:
-    x = build("Cast", value, to=_NUMBERS[DType.float32])
+    x = build("Cast", value, to=TYPE_NUMBERS[DType.float32])
     return build("Transpose", x, perm=(0, 2, 1)) if options.channels == "first" else x
 
 
@@ -123,7 +122,7 @@ def _chosen(
     build: Builder, corners: str, best: str, classes: str, options: Boxes, size: int
 ) -> str:
     """The numbers of the boxes that remain, [objects]."""
-    number = build("Cast", classes, to=_NUMBERS[DType.float32])
+    number = build("Cast", classes, to=TYPE_NUMBERS[DType.float32])
     column = build("Unsqueeze", number, build.constant(np.array([1])))
     shift = build("Mul", column, build.constant(np.float32(2 * size)))
     moved = build("Add", corners, shift)

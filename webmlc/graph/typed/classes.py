@@ -12,15 +12,13 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder
-from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Classes
-
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
 def rank_classes(build: Builder, value: str, options: Classes) -> dict[str, str]:
     """Write the nodes. Returns the scores, and with `topk` the classes."""
-    scores = build("Cast", value, to=_NUMBERS[DType.float32])
+    scores = build("Cast", value, to=TYPE_NUMBERS[DType.float32])
     if options.scores == "softmax":
         scores = build("Softmax", scores, axis=-1)
     elif options.scores == "sigmoid":
@@ -29,4 +27,4 @@ def rank_classes(build: Builder, value: str, options: Classes) -> dict[str, str]
         return {"scores": scores}
     count = build.constant(np.array([options.topk]))
     best, places = build.many("TopK", scores, count, outputs=2, axis=-1)
-    return {"scores": best, "classes": build("Cast", places, to=_NUMBERS[DType.int32])}
+    return {"scores": best, "classes": build("Cast", places, to=TYPE_NUMBERS[DType.int32])}

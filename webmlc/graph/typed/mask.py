@@ -21,10 +21,8 @@ from webmlc.core.errors import InputError
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Mask
-
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
 def mask_pixels(
@@ -50,13 +48,13 @@ def mask_pixels(
         indices, weights = build.many(
             "MaskTaps", pixels, x, outputs=2, domain="webmlc", axis=axis, **geometry
         )
-        total = build("ReduceSum", weights, _integers(build, 1), keepdims=1)
+        total = build("ReduceSum", weights, build.constant([1]), keepdims=1)
         weights = build("Div", weights, total)
         x = build("ImageSum", x, indices, weights, domain="webmlc", axis=axis)
-    alpha = build("Cast", _bytes(build, x, options), to=_NUMBERS[DType.uint8])
+    alpha = build("Cast", _bytes(build, x, options), to=TYPE_NUMBERS[DType.uint8])
     if options.result == "alpha":
-        return {"alpha": build("Squeeze", alpha, _integers(build, 2))}
-    colours = build("Slice", pixels, *(_integers(build, n) for n in (0, 3, 2)))
+        return {"alpha": build("Squeeze", alpha, build.constant([2]))}
+    colours = build("Slice", pixels, *(build.constant([n]) for n in (0, 3, 2)))
     return {"pixels": build("Concat", colours, alpha, axis=2)}
 
 
@@ -66,13 +64,13 @@ def _foreground(build: Builder, name: str, type_: TensorType, options: Mask) -> 
         raise InputError(f"output {name!r} is {type_}: a mask is [1, classes, height, width]")
     sizes = [as_int(size) for size in type_.shape]
     classes: int | None = 1
-    x = build("Cast", name, to=_NUMBERS[DType.float32])
+    x = build("Cast", name, to=TYPE_NUMBERS[DType.float32])
     if type_.rank == 4:
         if sizes[0] not in (None, 1):
             raise InputError(f"output {name!r} is {type_}: it holds {sizes[0]} masks, not one")
-        x = build("Gather", x, build.constant(np.array(0)), axis=0)
+        x = build("Gather", x, build.constant(0), axis=0)
     if type_.rank == 2:
-        x = build("Unsqueeze", x, _integers(build, 2))
+        x = build("Unsqueeze", x, build.constant([2]))
     else:
         is_last = sizes[-1] == 1 != sizes[-3] if not options.layout else options.layout == "nhwc"
         classes = sizes[-1 if is_last else -3]
@@ -89,8 +87,8 @@ def _foreground(build: Builder, name: str, type_: TensorType, options: Mask) -> 
         x = build("Sigmoid", x)
     if not options.foreground:
         return x
-    x = build("Gather", x, _integers(build, *options.foreground), axis=2)
-    return build("ReduceSum", x, _integers(build, 2), keepdims=1)
+    x = build("Gather", x, build.constant(options.foreground), axis=2)
+    return build("ReduceSum", x, build.constant([2]), keepdims=1)
 
 
 def _bytes(build: Builder, scores: str, options: Mask) -> str:
@@ -102,7 +100,3 @@ def _bytes(build: Builder, scores: str, options: Mask) -> str:
         return build("Where", is_front, opaque, zero)
     scaled = build("Add", build("Mul", scores, opaque), build.constant(np.float32(0.5)))
     return build("Clip", build("Floor", scaled), zero, opaque)
-
-
-def _integers(build: Builder, *numbers: int) -> str:
-    return build.constant(np.array(numbers, np.int64))

@@ -21,14 +21,13 @@ from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.image import Fit
-from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Pixels
 
 CHANNELS = 4
 """The channels of the pixels that a page has: red, green, blue and alpha, which is ignored."""
 LUMA = (19595, 38470, 7471)
 """The weights of red, green and blue in gray, in units of 1 / 65536. From Pillow."""
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +163,12 @@ def _gray(build: Builder, pixels: str) -> str:
     """The channel of gray, as bytes [height, width, 1]."""
     numbers = (build.constant(np.array([n])) for n in (0, len(LUMA), 2))
     x = build("Slice", pixels, *numbers)
-    wide = build("Cast", x, to=_NUMBERS[DType.int32])
+    wide = build("Cast", x, to=TYPE_NUMBERS[DType.int32])
     products = build("Mul", wide, build.constant(np.array(LUMA, np.int32)))
     total = build("ReduceSum", products, build.constant(np.array([2])), keepdims=1)
     rounded = build("Add", total, build.constant(np.int32(1 << 15)))
     gray = build("Div", rounded, build.constant(np.int32(1 << 16)))
-    return build("Cast", gray, to=_NUMBERS[DType.uint8])
+    return build("Cast", gray, to=TYPE_NUMBERS[DType.uint8])
 
 
 def _bytes(build: Builder, x: str) -> str:
@@ -195,7 +194,7 @@ def _normalised(
         x = build("Sub", x, build.constant(np.array(options.mean, np.float32)))
     if options.std:
         x = build("Div", x, build.constant(np.array(options.std, np.float32)))
-    return x if dtype is DType.float32 else build("Cast", x, to=_NUMBERS[dtype])
+    return x if dtype is DType.float32 else build("Cast", x, to=TYPE_NUMBERS[dtype])
 
 
 def _arranged(build: Builder, x: str, frame: Frame) -> str:

@@ -20,10 +20,8 @@ from webmlc.core.errors import InputError
 from webmlc.core.expr import Var, as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Samples
-
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 LEAST_VARIANCE = 1e-7
 """Added to the variance of samples, so that silence stays silence. From transformers."""
@@ -51,7 +49,7 @@ def read_samples(
     if options.normalise:
         x = _normalised(build, x)
     if type_.dtype is not DType.float32:
-        x = build("Cast", x, to=_NUMBERS[type_.dtype])
+        x = build("Cast", x, to=TYPE_NUMBERS[type_.dtype])
     return x if type_.rank < 3 else build("Unsqueeze", x, build.constant(np.array([1])))
 
 

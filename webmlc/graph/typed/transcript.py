@@ -23,10 +23,9 @@ from webmlc.core.errors import InputError
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Transcript
 
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 _PERMUTATIONS = {"btc": (0, 1, 2), "tbc": (1, 0, 2), "bct": (0, 2, 1)}
 _END = np.iinfo(np.int64).max
 
@@ -43,12 +42,12 @@ def read_transcript(
         raise InputError(f"output {name!r}: blank={options.blank}, but there are {count} classes")
     classes = _classes_last(build, name, type_, options)
     path = _int32(build, build("ArgMax", classes, axis=-1, keepdims=0))
-    after_end = build("Pad", path, _integers(build, 0, 0, 0, 1), build.constant(np.int32(-1)))
-    before_begin = build("Pad", path, _integers(build, 0, 1, 0, 0), build.constant(np.int32(-1)))
+    after_end = build("Pad", path, build.constant([0, 0, 0, 1]), build.constant(np.int32(-1)))
+    before_begin = build("Pad", path, build.constant([0, 1, 0, 0]), build.constant(np.int32(-1)))
     is_token = _differ(build, path, build.constant(np.int32(options.blank)))
     is_first = build("And", is_token, _differ(build, path, _columns(build, before_begin, 0, -1)))
     is_last = build("And", is_token, _differ(build, path, _columns(build, after_end, 1, _END)))
-    counts = build("CumSum", _int32(build, is_first), build.constant(np.array(1)))
+    counts = build("CumSum", _int32(build, is_first), build.constant(1))
     number = build("Sub", counts, build.constant(np.int32(1)))  # the token of each step
     first, last = (_steps(build, flags, number, after_end) for flags in (is_first, is_last))
     is_used = build("GreaterOrEqual", first, build.constant(np.int32(0)))
@@ -56,7 +55,7 @@ def read_transcript(
     tokens = build("GatherElements", path, indices, axis=1)
     scores = build("GatherElements", _best_scores(build, classes, options), indices, axis=1)
     end = build("Where", is_used, build("Add", last, build.constant(np.int32(1))), first)
-    frames = [build("Unsqueeze", step, _integers(build, 2)) for step in (first, end)]
+    frames = [build("Unsqueeze", step, build.constant([2])) for step in (first, end)]
     return {
         "tokens": build("Where", is_used, tokens, build.constant(np.int32(-1))),
         "frames": build("Concat", *frames, axis=2),
@@ -68,9 +67,9 @@ def _classes_last(build: Builder, name: str, type_: TensorType, options: Transcr
     """The output as float32 [batch, time, classes]."""
     if type_.rank not in (2, 3):
         raise InputError(f"output {name!r} is {type_}: ctc reads [batch, time, classes]")
-    x = build("Cast", name, to=_NUMBERS[DType.float32])
+    x = build("Cast", name, to=TYPE_NUMBERS[DType.float32])
     if type_.rank == 2:
-        x = build("Unsqueeze", x, _integers(build, 1 if options.axes == "tbc" else 0))
+        x = build("Unsqueeze", x, build.constant([1 if options.axes == "tbc" else 0]))
     permutation = _PERMUTATIONS[options.axes]
     return x if options.axes == "btc" else build("Transpose", x, perm=permutation)
 
@@ -89,7 +88,7 @@ def _best_scores(build: Builder, classes: str, options: Transcript) -> str:
     """The largest score of each step, [batch, time]."""
     if options.scores == "softmax":
         classes = build("Softmax", classes, axis=-1)
-    best = build("ReduceMax", classes, _integers(build, -1), keepdims=0)
+    best = build("ReduceMax", classes, build.constant([-1]), keepdims=0)
     return build("Sigmoid", best) if options.scores == "sigmoid" else best
 
 
@@ -100,16 +99,16 @@ def _steps(build: Builder, flags: str, number: str, longer: str) -> str:
     flag are written to the last column, which is left out.
     """
     shape = build("Shape", flags)
-    length = build("Gather", shape, build.constant(np.array(1)), axis=0)
+    length = build("Gather", shape, build.constant(1), axis=0)
     places = build("Where", flags, number, _int32(build, length))
-    zero, one = (build.constant(np.array(n)) for n in (0, 1))
+    zero, one = (build.constant(n) for n in (0, 1))
     steps = build("Expand", _int32(build, build("Range", zero, length, one)), shape)
     empty = build("Expand", build.constant(np.int32(-1)), build("Shape", longer))
     return _columns(build, build("ScatterElements", empty, places, steps, axis=1), 0, -1)
 
 
 def _columns(build: Builder, rows: str, begin: int, end: int) -> str:
-    return build("Slice", rows, *(_integers(build, n) for n in (begin, end, 1)))
+    return build("Slice", rows, *(build.constant([n]) for n in (begin, end, 1)))
 
 
 def _differ(build: Builder, left: str, right: str) -> str:
@@ -117,8 +116,4 @@ def _differ(build: Builder, left: str, right: str) -> str:
 
 
 def _int32(build: Builder, value: str) -> str:
-    return build("Cast", value, to=_NUMBERS[DType.int32])
-
-
-def _integers(build: Builder, *numbers: int) -> str:
-    return build.constant(np.array(numbers, np.int64))
+    return build("Cast", value, to=TYPE_NUMBERS[DType.int32])
