@@ -79,3 +79,21 @@ function haveShapes(tensors, shapes) {
   }
   return true;
 }
+
+/**
+ * Copy the arrays of the inputs. Values that are not arrays stay, and `bind` reports them.
+ * @param {Record<string, any>} inputs
+ * @returns {Record<string, any>}
+ */
+export function copyInputs(inputs) {
+  const copies = Object.entries(inputs ?? {}).map(([name, value]) => {
+    const data = ArrayBuffer.isView(value) ? value : value?.data;
+    return [name, value === data ? copyOf(data) : { ...value, data: copyOf(data) }];
+  });
+  return Object.fromEntries(copies);
+}
+
+/** A copy of an array; any other value as it is. @param {any} value */
+export function copyOf(value) {
+  return ArrayBuffer.isView(value) ? (/** @type {any} */ (value).slice?.() ?? value) : value;
+}

@@ -1,10 +1,10 @@
 // A loaded package, which can run any number of times. The twin of the class in webmlc/host/load.py.
 
-import { arrayOf } from "./dtypes.js";
+import { copyInputs, copyOf } from "./binder.js";
 import { InputError, InternalError } from "./errors.js";
-import { bindFromMemory, checkCounts, checkRequirements, elementCount, shapeOf } from "./manifest.js";
+import { bindFromMemory, checkCounts, checkRequirements } from "./manifest.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
-import { hasGpuResults, received } from "./run_options.js";
+import { hasGpuResults } from "./run_options.js";
 import { Signature } from "./signature.js";
 import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
@@ -30,7 +30,7 @@ import { fetchFile } from "./weights.js";
  *   shaders: import("./webmlc.js").Model["shaders"],
  *   resources: import("./webmlc.js").Model["resources"],
  *   executors: Executors, stages: Stage[], overlaps: boolean,
- * }} Loaded  `overlaps` says that the device executes runs in order, so that one may start before the last has ended
+ * }} Loaded  `overlaps`: one run may start before the last has ended, as the program is one segment on a GPU, which keeps their order
  */
 
 const IN_FLIGHT = 3; // runs that overlap: while one is read back, the GPU has another, and the next one is encoded
@@ -47,17 +47,19 @@ export class Model {
   #loaded;
   #hasStates;
   #length; // the symbol of the length of sessions, or ""
-  /** @type {Promise<unknown>} Settles when a task that may not overlap with those before it may start. */
+  /** @type {Promise<unknown>} Settles when the next task may start. */
   #queue = Promise.resolve();
   #pending = 0; // the number of tasks that have not ended
   #inFlight = 0; // those of them that have started and may overlap
   /** Lets the next task look whether it may start. */
   #wake = () => {};
   #signature;
-  /** The signature of runs without a session, once it is known that they have another. @type {Signature | null} */
+  /** The signature of runs without a session, if the model has states: pasts are inputs, and presents outputs. @type {Signature | null} */
   #stateless = null;
-  #broken = false;
-  #trapped = false; // a kernel trapped, and workers may wait forever: the next run opens the program again
+  #broken = false; // a run failed, and not for its inputs or its signal
+  #trapped = false; // by an InternalError: workers may wait forever, so the next run opens the program again
+  /** Opens the program again, for all runs that wait for it. @type {Promise<void> | null} */
+  #reopening = null;
   #disposed = false;
 
   /**
@@ -124,8 +126,8 @@ export class Model {
   }
 
   /**
-   * Run the model, and return the outputs by name. Runs queue up, because they share one memory. The inputs are copied before
-   * this returns. A model with states takes and returns these, or starts with new ones, unless a session passes its `states`.
+   * Run the model, and return the outputs by name. Runs queue up, because they share one memory. The caller may change the
+   * inputs once this returns. `states` are those of a session; without them a model takes past states as inputs, or starts anew.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {RunOptions} [options]
    * @param {States} [states]
@@ -222,15 +224,20 @@ export class Model {
     return runAlone(this, this.#manifest, inputs, options);
   }
 
-  /** Open the program again if a run failed. If that is not possible, the model keeps the old one. */
+  /** Open the program again if a run failed or the GPU was lost. If that is not possible, the model keeps the old one. */
   restore() {
     return this.#enqueue(async () => {
       if (this.#broken || Object.values(this.#loaded.executors).some(({ failure }) => failure)) await this.#reopen();
     });
   }
 
-  /** Open the program again. */
-  async #reopen() {
+  /** Open the program again, once for all runs that need it now. */
+  #reopen() {
+    this.#reopening ??= this.#replaceProgram().finally(() => (this.#reopening = null));
+    return this.#reopening;
+  }
+
+  async #replaceProgram() {
     const { executors } = this.#loaded;
     const loaded = await this.#open();
     dispose(this.#disposed ? loaded.executors : executors);
@@ -259,10 +266,12 @@ export class Model {
     const { binder } = signature;
     let { symbols, values, isOnGpu } = binder.bind(inputs, session?.length, session?.capacity);
     const states = this.#hasStates ? signature.statesOf(symbols, session, Object.values(this.#loaded.executors)) : undefined;
-    /** @type {Symbols | null} The largest length of the session: memory is planned for it. */
+    /** @type {Symbols | null} The length for which memory is planned: the largest from which this run fits into the session. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : null;
     let sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
-    const onGpu = isOnGpu || (results && hasGpuResults(results)) ? this.#onGpu(ports, results, new Set(values.values())) : null;
+    const usesGpu = isOnGpu || (results && hasGpuResults(results));
+    if (usesGpu) for (const [name, value] of values) values.set(name, copyOf(value)); // downloads may come before the uploads
+    const onGpu = usesGpu ? this.#onGpu(ports, results, new Set(values.values())) : null;
     /** @type {number[]} */
     const times = [];
     for (const stage of this.#stages(signature, ports)) {
@@ -315,7 +324,7 @@ export class Model {
   }
 
   /**
-   * The largest length of a session to which a run can still append its rows. Throws `InputError` if the session is longer.
+   * The largest length of a session to which a run can still append its rows. Throws `InputError` if the session is longer now.
    * @param {States} states
    * @param {Symbols} symbols
    */
@@ -331,7 +340,7 @@ export class Model {
   }
 
   /**
-   * Run a task after those before it. It starts when these have ended; or if they overlap, as it does, when few of them run.
+   * Run a task after those before it: when these have ended, or if it overlaps, when fewer than `IN_FLIGHT` runs are left of them.
    * @template T
    * @param {() => Promise<T>} task
    * @param {{ startsNow?: boolean, overlaps?: boolean, signal?: AbortSignal }} [options]
@@ -378,20 +387,6 @@ export class Model {
       releaseProcess();
     }
   }
-}
-
-/**
- * Copy the arrays of the inputs. Values that are not arrays stay, and `bind` reports them.
- * @param {Record<string, any>} inputs
- * @returns {Record<string, any>}
- */
-function copyInputs(inputs) {
-  const copies = Object.entries(inputs ?? {}).map(([name, value]) => {
-    const data = ArrayBuffer.isView(value) ? value : value?.data;
-    const copy = ArrayBuffer.isView(data) ? (/** @type {any} */ (data).slice?.() ?? data) : data;
-    return [name, value === data ? copy : { ...value, data: copy }];
-  });
-  return Object.fromEntries(copies);
 }
 
 function disposedError() {

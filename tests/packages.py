@@ -145,6 +145,22 @@ def mixed(folder: Path) -> Manifest:
     return write_package(folder, parts(mixed=True))
 
 
+def begun_on_cpu(folder: Path) -> Manifest:
+    """Write a package that computes Relu twice, first on the CPU, then on the GPU."""
+    x, w, t, y = BUFFERS
+    steps = (step("wasm", "relu", "x", "t"), step("webgpu", "relu", "t", "y"))
+    wat = WAT.replace("(if (local.get $first)", "(if (i32.const 1)")  # slots 2 and 3: x and t
+    codes = {v: wasmtime.wat2wasm(wat.replace("PRODUCT", p)) for v, p in PRODUCTS.items()}
+    return write_package(
+        folder,
+        replace(
+            parts(),
+            programs={"webgpu": ProgramParts((y, w, x, t), steps)},
+            modules={v: bytes(c) for v, c in codes.items()},
+        ),
+    )
+
+
 def fixed(folder: Path) -> Manifest:
     """Write a package that runs no step: one output is the input, the other a constant."""
     given = parts()

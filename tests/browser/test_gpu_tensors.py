@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.browser.pages import Page, open_pages
-from tests.packages import expected, fixed, mixed, scaled
+from tests.packages import begun_on_cpu, expected, fixed, mixed, scaled
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 ROWS = 3
@@ -85,6 +85,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scaled(root / "scaled")
     mixed(root / "mixed")
     fixed(root / "fixed")
+    begun_on_cpu(root / "begun_on_cpu")
     return root
 
 
@@ -141,6 +142,23 @@ def test_an_input_that_is_an_output_is_copied(site: Path) -> None:
     assert is_copy is True
     check(same, X)
     check(weight, np.array([[1, -2, 0.5, 3]], np.float32)[0])
+
+
+CHANGED = """async ({ data }) => {
+  COMMON
+  const model = await load("/begun_on_cpu/", { device: await newDevice() });
+  const run = model.run({ x: onCpu }, { results: "gpu" });
+  numbers.fill(9);
+  const result = await read((await run).y);
+  model.dispose();
+  return result;
+}""".replace("COMMON", COMMON)
+
+
+def test_inputs_may_change_once_a_run_has_begun(site: Path) -> None:
+    (report,) = open_pages({"/": site}, Page("/", CHANGED, arg={"data": X.ravel().tolist()}))
+    check(report.value, np.maximum(X, 0))
+    assert report.errors == []
 
 
 FAILING = """async ({ data }) => {
