@@ -1,14 +1,16 @@
-"""Build a model, or write again what an earlier build of it wrote.
+"""Write a package again that an earlier build wrote, instead of building it.
 
-In: the arguments of `compile.build`. Out: the package. A build is a function of the bytes of the
-model, of its other arguments and of the compiler, so these are the key of its package in the cache
-(`core.disk_cache`).
+In: the arguments of `compile.build`, which calls this module. Out: the package, or nothing. A build
+is a function of the name and the bytes of the model's file, of the files that it refers to
+(`package.kept_package` compares them), of the other arguments and of the compiler. These are the
+key of its package in the cache (`core.disk_cache`).
 
-`restore` is for the command line: it imports neither the compiler nor numpy, because that takes
-longer than to write a package again.
+`restore` is for the command line: it does not import the compiler, because that takes longer than
+to write a package again.
 
-Packages are not kept of models in memory or of other frameworks, with typed inputs and outputs,
-which read files of their own, or with schedules that somebody chooses.
+Callers ask for no package of a model in memory or of another framework, of one with typed inputs or
+outputs (labels and the like are files that the key does not cover), or with schedules that somebody
+chooses.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def restore(
 
 @dataclass(slots=True)
 class CachedBuild:
-    """One build of the model in a file. `options` are all arguments that decide the package."""
+    """One build of the model in a file. `options` are all arguments that decide the package, by the
+    same names here and on the command line. `texts` are the warnings of the build.
+    """
 
     cache: DiskCache
     model: Path
@@ -69,7 +73,7 @@ class CachedBuild:
         """Write the package of an earlier build, and return its report; `None` if there is none."""
         packages = KeptPackages(self.cache)
         report = packages.restore(self.key, out, self.model.parent, force=force)
-        return None if report is None else report | {"folder": str(out)}
+        return None if report is None else report | {"folder": str(out)}  # it was another then
 
     @contextmanager
     def warnings_noted(self) -> Iterator[None]:

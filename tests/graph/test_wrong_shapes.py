@@ -226,6 +226,7 @@ GRID = "float32[2, 3, 3, 2]"
          "input 0 is of shape [2], not one element"),
         ("EyeLike", (C,), {}, "input 0 is of shape [4], not [rows, columns]"),
         ("CumSum", (C, [0, 0]), {}, "input 1 is of shape [2], not one element"),
+        ("CumSum", (C, 1), {}, "[1] are no axes of a tensor of rank 1"),
         ("GridSample", ("float32[1, 2, 4, 5]", GRID), {},
          "input 1 is of shape [2, 3, 3, 2], not [batch, ..., axes], where batch = 1, axes = 2"),
         ("GridSample", ("float32[2, 2, 4, 5]", "float32[2, 3, 3, 3]"), {},

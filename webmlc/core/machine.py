@@ -1,5 +1,7 @@
 """Machines: the numbers that rules and lowerings may assume of the hardware and its engine.
 
+Graph passes, schedule rules, lowerings and the search of schedules read them.
+
 A `Machine` holds plain numbers, so that the same rules build different schedules for different
 machines:
 
@@ -17,7 +19,8 @@ Device = Literal["wasm", "webgpu"]
 """The device that runs a kernel: the CPU through WebAssembly, or the GPU through WebGPU."""
 
 Features = Literal["dot", "pairs", "relaxed", "simd128"]
-"""The feature sets of WebAssembly variants."""
+"""The names of WebAssembly variants, by what sets each apart. `Machine.features` lists what a
+variant may use."""
 
 AdapterKind = Literal["gpu", "software"]
 """The kinds of adapters that shaders are made for."""
@@ -91,9 +94,9 @@ class Machine:
 
     device: Device
     features: frozenset[str]
-    """The instructions that may be emitted. "relaxed": FMA. "dot": a relaxed dot product of
-    unsigned and signed bytes that is exact. "pairs": a dot product of bytes is slower than its
-    half, whose sums have 16 bits."""
+    """What may be emitted. "relaxed": relaxed SIMD, such as FMA. "dot": its dot product of four
+    unsigned and four signed bytes, which is exact here. "pairs": that of two bytes each, with sums
+    of 16 bits, is faster than that of four."""
     lanes: int
     """32-bit elements of a vector, fixed by the instruction set (WASM's v128, WGSL's vec4)."""
     vector_registers: int
@@ -101,7 +104,7 @@ class Machine:
     V8 reserves one for itself)."""
     tile: Tile
     """The largest register tile of a contraction, and the columns of a packed panel. Its
-    accumulators, the vectors of a panel's row and one splat fill `vector_registers`."""
+    accumulators, the vectors of a panel's row and one broadcast element fit `vector_registers`."""
     narrow_tile: Tile
     """The register tile of a single row: enough columns for 8 multiply-adds in flight (a latency of
     4 cycles, 2 a cycle)."""
@@ -111,14 +114,14 @@ class Machine:
     """Bytes of the second-level cache of one core: blocks of rows stay in it beside a panel."""
     parallel_operations: int
     """Scalar operations below which a kernel stays on one thread, as waking the others costs more
-    than they save (an estimate, as old as the rules)."""
+    than they save (an estimate)."""
     parallel_iterations: int = 8
     """Iterations that a parallel loop should have, so that threads finish at about the same time
     (an estimate: two for each of four threads)."""
     shared_loop_operations: int = 2048
-    """Scalar operations below which a loop is not fused into the parallel loop around it: the fused
-    index would be taken apart for every few instructions (measured on Magika and on Llama's keys,
-    whose packing went from 55 to 5 microseconds a layer)."""
+    """Scalar operations below which a loop is not fused into the parallel loop around it: dividing
+    the fused index into both would cost as much as the few instructions of a turn (measured on
+    Magika and on Llama's keys, whose packing went from 55 to 5 microseconds a layer)."""
     shared_nest_operations: int = 16384
     """Scalar operations below which one thread runs a nest sooner than two: slabs of padding
     (measured on ShuffleNet with two threads: 3.55 to 3.4 ms)."""
@@ -130,7 +133,7 @@ class Machine:
     ways; measured on Winograd's planes, which took five times as long)."""
     loop_entry_iterations: int = 4
     """Fixed cost of entering a contraction's inner loop, in its iterations: an algorithm with more
-    and shorter products loses it (chosen by hand, as are the next four)."""
+    and shorter products loses it (chosen by hand)."""
     l2_resident_bytes: int = 2_000_000
     """Bytes of planes or weights that the next kernel still finds in a second-level cache; larger
     ones come from further away. It chooses Winograd's forms (checked in Chromium, one thread, on
@@ -141,25 +144,25 @@ class Machine:
     and Whisper-tiny's encoder)."""
     weight_stream_rows: int = 10
     """Rows of a product that take as long as it takes the weights to arrive from memory: a register
-    tile of fewer rows waits for them. It chooses Winograd's forms."""
+    tile of fewer rows waits for them. It chooses Winograd's forms (chosen by hand)."""
     weight_wait_rows: int = 5
     """Rows of a product that take as long as the wait for weights that each of several register
-    tiles reads from memory. It chooses Winograd's forms."""
+    tiles reads from memory. It chooses Winograd's forms (chosen by hand)."""
     section_keys: int = 48
     """Keys of a section of attention, whose queries fill no register tile: threads share sections.
-    A multiple of the tiles of 2, 3, 6 or 12 keys. Those of three heads of 64 elements take 72 KiB
-    with their values, which stay in the second-level cache (derived)."""
+    A multiple of the tiles of 2, 3, 6 or 12 keys. The keys and values of a section, of three heads
+    of 64 elements, take 72 KiB and stay in the second-level cache (derived)."""
     workgroup_size: int = 1
     """Invocations of a GPU workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
     shared_bytes: int = 0
-    """Bytes of workgroup memory to copy operands of contractions to; 0 where registers alone are
-    faster (software adapters)."""
+    """Bytes of workgroup memory of the adapter; 0 where operands of contractions are not copied to
+    it because registers alone are faster (software adapters)."""
     filling_threads: int = 8192
     """Threads that fill a GPU: with fewer, reductions are divided into two dispatches (an
     estimate)."""
     product_threads: int = 8192
-    """Threads of a product that fill a GPU: with fewer, threads divide reductions. Half of them do
-    where no operand can be copied to workgroup memory."""
+    """Threads of a product that fill a GPU: with fewer, threads divide reductions. On a GPU, half
+    as many fill it for a product whose operands cannot be copied to workgroup memory."""
     divided_threads: int = 8192
     """Threads that fill a GPU where threads divide reductions."""
     divided_tile: Tile = Tile(8, 8)
@@ -203,7 +206,7 @@ SIMD128 = Machine(
     features=frozenset(),
     lanes=4,
     vector_registers=15,
-    tile=Tile(4, 8),  # smaller than 6 x 8: each product needs an additional register
+    tile=Tile(4, 8),  # fewer rows than RELAXED: without FMA, a product needs a register of its own
     narrow_tile=Tile(1, 32),
     l1_bytes=32 << 10,
     l2_bytes=512 << 10,
@@ -241,7 +244,7 @@ SOFTWARE = Machine(
     device="webgpu",
     features=frozenset(),
     lanes=4,
-    vector_registers=64,  # drivers allocate registers themselves: recomputing never pays
+    vector_registers=64,  # drivers allocate registers: this only bounds the tiles that are searched
     tile=Tile(8, 8),  # per thread; 8 rows halve the loads of 4, 16 spill
     narrow_tile=Tile(1, 8),
     l1_bytes=16 << 10,
@@ -276,7 +279,8 @@ These numbers, and what follows from `shared_bytes`, were measured on an H200
 ADAPTERS: Mapping[str, Machine] = {"gpu": WEBGPU, "software": SOFTWARE}
 """The variants of a package's shaders, by the kind of adapter that they are made for.
 
-Graph passes choose by the numbers of the first, so all variants have the same steps and buffers.
+The passes of the webgpu `Target` choose by the numbers of `WEBGPU`, so all variants have the same
+steps and buffers.
 """
 
 MACHINES: Mapping[str, Machine] = {**WASM_MACHINES, **ADAPTERS}
@@ -286,5 +290,5 @@ DEFAULT_MACHINES: Mapping[Device, str] = {"wasm": "relaxed", "webgpu": "gpu"}
 
 
 def machine_name(machine: Machine) -> str:
-    """The name of a machine in `MACHINES`."""
+    """The name in `MACHINES` of one of its machines, by which records of tuning are found."""
     return next(name for name, other in MACHINES.items() if other == machine)

@@ -1,6 +1,7 @@
-"""Try a model from the command line, with random inputs, timings and summaries.
+"""Try a model: load or build it, make its inputs, time its runs, sum up its outputs.
 
-In: a loaded `Model`. Out: rows that print as a table or as JSON.
+In: a package or a model file; arrays in a `.npz` file. Out: a loaded `Model`, its inputs, and rows
+that print as a table or as JSON. The command line and the comparison of devices use it.
 
     rows = time_runs(model, {"batch": 8}, runs=10)
 """
@@ -36,8 +37,8 @@ Row = dict[str, Any]
 class Build(Protocol):
     """A function that builds a model into a folder.
 
-    Some inputs become constants. `inputs` and `outputs` are options of those that are values of
-    the page.
+    The inputs in `constants` become constants. `inputs` and `outputs` are the options `--input` and
+    `--output`, by name: what a page passes for an input (an image, a sound) and gets for an output.
     """
 
     def __call__(
@@ -72,7 +73,7 @@ def load_any(
         )
     if (inputs or outputs) and (path / MANIFEST).is_file():
         raise InputError(
-            f"{path} is a package: what the page has for its inputs was decided when it was built; "
+            f"{path} is a package: its types of inputs and outputs were chosen when it was built; "
             "build it again with --input and --output"
         )
     with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
@@ -92,9 +93,9 @@ def load_any(
 def random_inputs(ports: Sequence[Port], sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
     """Generate random inputs.
 
-    Floats are normally distributed. Integers are small and not negative; in masks and types, they
-    are 0 or 1. Symbolic dimensions without a size in `sizes` are 1. Raises `InputError` if `sizes`
-    names a dimension that the model does not have.
+    Floats are normally distributed. Integers are small and not negative; inputs with "mask" or
+    "type" in their names are 0 or 1. Symbolic dimensions without a size in `sizes` are 1. Raises
+    `InputError` if `sizes` names a dimension that the model does not have.
     """
     generator = np.random.default_rng(seed)
     symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
@@ -116,8 +117,8 @@ def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Gen
 def read_inputs(
     model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
-    """Read the arrays of a `.npz` file. Inputs that it does not hold are random, and have the sizes
-    of symbolic dimensions that the arrays have.
+    """Read the arrays of a `.npz` file. Other inputs are random; their symbolic dimensions have the
+    sizes that they have in the arrays, or those of `sizes`. A run checks ranks and shapes.
     """
     arrays: dict[str, Array] = {}
     if path is not None:
@@ -143,8 +144,9 @@ def _symbol_sizes(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict[st
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     """Write the outputs as a `.npz` file."""
+    arrays: dict[str, Any] = dict(outputs)
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **dict(outputs))
+        np.savez(file, **arrays)
 
 
 def summarise(outputs: Mapping[str, Array]) -> list[Row]:

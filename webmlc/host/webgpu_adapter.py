@@ -1,7 +1,8 @@
 """The GPU adapter of this machine, a device with the limits that a program needs, and the times of
 its passes.
 
-In: what a package needs. Out: wgpu-py's objects.
+In: what a package needs. Out: wgpu-py's objects. Who chooses a device, its shaders or schedules
+asks here as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from webmlc.package.placement import align
 BINDING_MULTIPLE = 16
 """Round the size of a binding up to a multiple of this many bytes.
 
-Kernels may read a whole `vec4<f32>`. Buffers are 256-byte aligned, so there is room for it.
+Kernels may read a whole `vec4<f32>`. Values begin at multiples of 256 bytes: there is room for it.
 """
 DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
 """The limits of every adapter, in bytes, from the specification of WebGPU."""
@@ -58,8 +59,9 @@ def is_software(adapter: Any) -> bool:
 def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
     """The limits that a program needs beyond the default ones.
 
-    If its sizes depend on symbols, it gets all that the adapter offers. Raises `AdapterError` if
-    the adapter offers less than the program needs.
+    A program whose sizes depend on symbols needs all that the adapter offers. Raises `AdapterError`
+    if the adapter offers less than the program needs. A browser gives a device that asks for
+    nothing the default limits; wgpu-py gives it all that the adapter offers.
     """
     largest = resources.largest_binding
     arena = resources.arena.get("webgpu") or 0
@@ -80,6 +82,7 @@ def request_device(loaded: Loaded) -> Any:
     """Request a device with the limits and the features that the program needs."""
     adapter = find_adapter()
     resources = loaded.program.resources
+    # The features of a program are those of its modules, too.
     required = [f for f in resources.features if f in wgpu.FeatureName]
     if lacking := [f for f in required if f not in adapter.features]:
         raise AdapterError(f"this GPU adapter lacks {', '.join(lacking)}, which the package needs")
@@ -113,7 +116,7 @@ class Timestamps:
         )
 
     def submit(self, encoder: Any) -> list[float]:
-        """Submit the passes; returns the seconds that each took."""
+        """Submit the passes, once; returns the seconds that each took."""
         count = self.ticks.size // 8
         encoder.resolve_query_set(self.queries, 0, count, self.ticks, 0)
         self.device.queue.submit([encoder.finish()])

@@ -1,19 +1,21 @@
 """Keep packages in the cache of builds, and write them again for an unchanged model.
 
 In: the key of a build, which is a hash of the model, of all options and of the compiler. Out: the
-package in its folder, as the build wrote it, and what a report says of it.
+package in its folder, as the build wrote it, and its report (`host.report.package_report`).
+`webmlc.cached_build` asks before the compiler is even imported, and keeps a package after a build.
 
-    packages = KeptPackages(user_cache())
+    packages = KeptPackages(cache)
     report = packages.restore(key, Path("build/model"), model.parent)
     if report is None:
         manifest = write_package(...)
         packages.keep(key, Path("build/model"), manifest, ...)
 
-An entry lists the files of the package by their hashes; each file is an entry, too. Packages with
-equal files, such as the weights of two builds for different targets, share them. Beside it stand
-the files that the model refers to, whose bytes the key does not cover: they must be the same still.
+The record of a build lists the files of its package by their hashes, under which the cache has
+their bytes. Packages with equal files, such as the weights of two builds for different targets,
+share them. The record also has the hashes of the files that the model refers to (its external
+weights), whose bytes the key does not cover: a package is restored only while they are unchanged.
 
-To write a package again imports neither the manifest nor numpy, which would take longer.
+To write a package again imports neither the module `manifest` nor numpy, which would take longer.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class _MissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KeptPackages:
-    """The packages of a cache."""
+    """The packages of a cache. One that is larger than an entry of the cache may be is not kept."""
 
     cache: DiskCache
 
@@ -51,7 +53,7 @@ class KeptPackages:
         """Write the package of a build to `out`, repeat its warnings, and return its report.
         `folder` is that of the model. Returns `None` if there is no such package.
 
-        Raises `PackageError` as `write_package` does.
+        Raises `PackageError` if `out` holds files that no build wrote, unless `force`.
         """
         record = self._record(key)
         if record is None or any(
@@ -82,8 +84,8 @@ class KeptPackages:
         texts: Sequence[str],
         report: Mapping[str, Any],
     ) -> None:
-        """Keep the package in `out`, the files that its model in `folder` refers to, its warnings,
-        and its report.
+        """Keep the package in `out`, its warnings (`texts`) and its report, and the hashes of the
+        files that its model in `folder` refers to (`read`).
         """
         if sum(file.bytes for file in manifest.files.values()) > LARGEST:
             return
@@ -106,7 +108,7 @@ class KeptPackages:
 
 
 def file_hash(path: Path) -> str:
-    """The hash of a file; "" if it cannot be read."""
+    """The hash of a file; "" if it cannot be read, which is unlike any hash."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

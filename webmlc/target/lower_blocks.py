@@ -1,8 +1,9 @@
 """Turn blocks into plain statements.
 
-Needs: a verified loop function. Guarantees: no `Block`. Block axes are replaced by their bindings.
-A predicate is an `If` around the instance. An `init` runs under the condition that all reduce axes
-are zero, which is omitted where it always holds.
+Needs: predicates over loop variables; no reduction without a step (`clear_empty_reductions`).
+Guarantees: no `Block`, and what `simplify_function` guarantees. Block axes are replaced by their
+bindings. A predicate is an `If` around the block's statements. An `init` runs under the condition
+that all reduce axes are zero; the simplification omits one that always holds.
 
 before                                             after
     for i, k in T.grid(8, 16):                         for i in range(8):
@@ -32,8 +33,8 @@ from webmlc.target.scoped import simplify_function
 
 
 def lower_blocks(function: LoopFunction) -> LoopFunction:
-    """Replace every block of `function` by its meaning, simplified under the ranges of its
-    loops.
+    """Replace every block of `function` by plain statements, inner blocks first, and simplify the
+    result under the ranges of its loops.
     """
     body = map_statements(function.body, lambda s: _lower(s) if isinstance(s, Block) else None)
     return simplify_function(replace(function, body=body))

@@ -1,6 +1,7 @@
 """Reductions over axes: ReduceX, ArgMax and ArgMin, Softmax and similar operators, cumulative sums.
 
-Half-precision numbers are summed in float32 and rounded once at the end.
+Floats of fewer than 32 bits are folded in float32 and rounded once at the end. `fold` and the
+functions of axes serve other operators, too.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def fold(
     body: Callable[..., Expr],
     keep: bool = True,
 ) -> Tensor:
-    """Reduce `body(*index)` over `axes`, where `index` runs over the shape of `source`."""
+    """Reduce `body(*index)` over `axes`, where `index` runs over the shape of `source`.
+
+    `reduce` passes the index of a result, then that of the reduced axes, which replace the kept
+    axes of size 1.
+    """
     shape = reduced_shape(source.shape, axes, keep)
     result_axes = [d for d in range(source.rank) if keep or d not in axes]
 
@@ -88,8 +93,8 @@ def _reduce(
     after: Body | None = None,
     layout: Layout | None = None,
 ) -> Operator:
-    """A row that folds `before(x)` and applies `after` to the result, both in the accumulator's
-    dtype.
+    """An operator that folds `before(x)` and applies `after` to the result, both in the
+    accumulator's dtype.
     """
     stage = name.removeprefix("Reduce").lower()
 
@@ -138,8 +143,8 @@ def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
-    """Return a function that divides a sum over these extents by the number of elements. If the
-    number is known, it multiplies.
+    """Return a function that divides a sum over these extents by the number of elements. A constant
+    number becomes a factor.
     """
     count = product(extents)
     number = as_int(count)
@@ -229,8 +234,8 @@ def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 
 def _coerce_softmax(node: Node, opset: int) -> Node:
-    """Mark a Softmax before opset 13: its axis defaults to 1, and all axes from there on are
-    one.
+    """Mark a Softmax before opset 13: its axis defaults to 1, and all axes from there on count as a
+    single one.
     """
     if opset >= 13:
         return node
@@ -297,12 +302,13 @@ def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None
 
 def _cumulative_type(context: Context) -> tuple[TensorType, ...]:
     check_single(context, 1)
-    _cumulative_axis(context)  # raises an error if the axis is unknown
+    _cumulative_axis(context)  # raises an error if the axis is unknown, or not one of the tensor
     return (context.type(0),)
 
 
 def _cumulative_axis(context: Context) -> int:
-    return (context.integers("axis", 1) or (0,))[0] % context.rank(0)
+    (axis,) = axes_within(context.integers("axis", 1) or (0,), context.rank(0))
+    return axis
 
 
 def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:

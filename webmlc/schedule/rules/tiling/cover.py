@@ -20,9 +20,7 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of an axis: `count` tiles of `size`, from where the part before ended. A symbolic
-    count is an expression.
-    """
+    """A stretch of an axis: `count` tiles of `size`, from where the part before ended."""
 
     size: int
     count: Expr
@@ -34,9 +32,10 @@ class Part:
 
 
 def cover(extent: Expr, size: int) -> tuple[Part, ...]:
-    """Full tiles of `size`, then one tile of what is left over; of a symbolic extent, single steps.
+    """Full tiles of `size`, then one tile of what is left over. What is left over of a symbolic
+    extent are single steps.
 
-    A remainder that is 0 for certain is no part.
+    There is no part without steps, unless a symbolic count can be 0 in some run.
     """
     steps = as_int(extent)
     if steps is None:
@@ -48,8 +47,9 @@ def cover(extent: Expr, size: int) -> tuple[Part, ...]:
 
 
 def cover_columns(extent: Expr, widest: int, panel: int, lanes: int) -> tuple[Part, ...]:
-    """Tiles of columns: `widest`, then of a `panel`, then a vector, then one of what is left over.
-    Of a symbolic extent, panels, then single columns.
+    """Tiles of columns: of `widest`, then of a `panel` (if that is narrower), then of `lanes`, then
+    one of what is left over. Of a symbolic extent, panels, then single columns. There is at least
+    one part, as callers pair parts with loops.
     """
     size = as_int(extent)
     if size is None:
@@ -75,8 +75,8 @@ def partition_into(schedule: Schedule, loop: str, parts: Sequence[Part]) -> list
 
 
 def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str | None]:
-    """Split tiles of `size` off a loop: the loop over tiles and the loop within one, `None` for one
-    of one step.
+    """Split a loop into tiles of `size`, which divides it: the loop over tiles and the loop within
+    one. A loop that would have one step is `None`, but not both.
     """
     if extent_of(schedule, loop) == size:
         return (None, loop) if size > 1 else (loop, None)
@@ -87,5 +87,5 @@ def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str
 
 
 def divisors(count: int, largest: int) -> tuple[int, ...]:
-    """The divisors of a count up to `largest`, smallest first."""
+    """The divisors of a count up to `largest`, smallest first: tiles that leave nothing over."""
     return tuple(n for n in range(1, largest + 1) if count % n == 0)

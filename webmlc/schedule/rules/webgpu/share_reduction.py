@@ -2,8 +2,8 @@
 
 A product with few rows, or a convolution over a small feature map, has fewer tiles than a GPU has
 lanes. Here several threads compute the same tile, each over a part of the reduction. They put their
-sums into workgroup memory. Then all threads of the workgroup share the elements of its tiles: each
-adds the sums of some elements, and runs the epilogue on them.
+sums into workgroup memory. Then the threads of a tile share its rows (or vectors, where it has one
+row): each adds the sums of its elements, and runs the epilogue on them.
 
     for m, o:                                 for group (workgroups):
         for k: Y += A[m, k] * B[k, o]             for p, tile (threads):
@@ -37,7 +37,8 @@ SHORT_SUM = 8
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """The threads of a workgroup: `down` × `across` tiles of `rows` × `columns` elements, each by
-    `parts` threads. Steps of the reduction are unrolled as `steps` and `body` say.
+    `parts` threads. `steps` and `body` bound how far the reduction is unrolled
+    (`fold_tile.unroll_reduction`).
     """
 
     parts: int
@@ -51,8 +52,9 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """The loops of a nest under those over workgroups, outermost first. `rows` and `row` are
-    missing where the product has a single row.
+    """The loops of a nest under those over workgroups, outermost first: over its tiles (`rows`,
+    `across`), then within one (`row`, `vector`, `lane`). `rows` and `row` are missing where the
+    product has a single row.
     """
 
     rows: str | None
@@ -78,8 +80,8 @@ class _Tile:
 def share_reduction(schedule: Schedule, nest: Section, sharing: Sharing, lanes: int) -> None:
     """Schedule a fold with its epilogue.
 
-    Whole workgroups of whole tiles cover its rows and columns, and `parts` divides its innermost
-    reduction loop.
+    Needs: whole workgroups of whole tiles cover its rows and columns, `lanes` divides the columns
+    of a tile, and `parts` divides the innermost reduction loop.
     """
     rows = row = None
     row_groups = nest.rows
@@ -93,6 +95,7 @@ def share_reduction(schedule: Schedule, nest: Section, sharing: Sharing, lanes: 
     part, _ = schedule.split(nest.reduced[-1], [sharing.parts, None])
     partial = schedule.rfactor(part, 0)
     inner = tile.loops[-1]
+    # The final sum and the epilogue stay in one nest, apart from the sums of the parts.
     together = [n for n in schedule.blocks() if n != partial and inner in schedule.loops(n)]
     for loop in reversed(tile.loops):
         schedule.fission(loop, together)
@@ -145,7 +148,7 @@ def _add_parts(schedule: Schedule, fold: str, tile: _Tile, sharing: Sharing) -> 
     outer = [tile.across] if tile.rows is None else [tile.rows, tile.across]
     inner = [turn] if tile.row is None else [turn, tile.vector]
     schedule.reorder(thread, *outer, *inner, tile.lane)
-    if (as_int(simplify(schedule.extent(part))) or 0) <= SHORT_SUM:
+    if (as_int(simplify(schedule.extent(part))) or 0) <= SHORT_SUM:  # an int: `parts` divides
         schedule.unroll(part)
     schedule.bind(thread, "threadIdx.z")
     if tile.rows is not None:
