@@ -5,16 +5,19 @@ In: nothing. Out: WAT text, and the addresses of its words in the control area.
 Thread 0 is the leader: it runs the program. Where a kernel has a parallel loop, it offers the
 iterations in chunks to all threads. The leader takes chunks from the front and the helpers take
 them from the back. In every kernel a thread therefore works on much of the data that it produced in
-the previous kernel. A helper that arrives late, or not at all, causes no delay: the leader waits
-for chunks that helpers took, never for helpers. Where the operating system runs both threads on one
+the previous kernel. A thread takes several chunks at a time, half of its share of what is left: the
+first turns are long, so that threads seldom meet at the offer, and the last are short, so that all
+end together (guided self-scheduling, Polychronopoulos and Kuck, 1987). A helper that arrives late,
+or not at all, causes no delay: the leader waits for chunks that helpers took, never for helpers. Where the operating system runs both threads on one
 core, they soon stop spinning.
 
     $parallel   leader: runs all iterations of loop `$loop` of the module's table
     $help       helper: takes chunks until the run is over
-    $claim      both: takes one chunk and runs it, if one is left
+    $claim      both: takes chunks and runs them, if any are left; returns their number
+    $chunks     both: runs consecutive chunks of a loop
 
 An offer is one i64, `turn << 32 | front << 16 | left`: the chunks front ... front + left - 1 are
-free. The thread that lowers `left` by compare-and-exchange owns a chunk. The turn distinguishes
+free. The thread that lowers `left` by compare-and-exchange owns that many. The turn distinguishes
 offers. The words that describe an offer do not change until all of its chunks are done.
 """
 
@@ -72,35 +75,42 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
 (func $distrust
   (if (i32.gt_u (global.get $patience) (i32.const {_MIN_SPINS})) (then
     (global.set $patience (i32.shr_u (global.get $patience) (i32.const 2))))))
-(func $chunk (param $loop i32) (param $extent i32) (param $chunks i32) (param $i i32)
-    (local $size i32) (local $more i32) (local $first i32)
-  (local.set $size (i32.div_u (local.get $extent) (local.get $chunks)))
+(func $start (param $extent i32) (param $chunks i32) (param $i i32) (result i32) (local $more i32)
   (local.set $more (i32.rem_u (local.get $extent) (local.get $chunks)))
-  (local.set $first (i32.add (i32.mul (local.get $i) (local.get $size))
+  (i32.add (i32.mul (local.get $i) (i32.div_u (local.get $extent) (local.get $chunks)))
     (select (local.get $i) (local.get $more) (i32.lt_u (local.get $i) (local.get $more)))))
-  (call_indirect (type $loop) (local.get $first)
-    (i32.add (i32.add (local.get $first) (local.get $size))
-      (i32.lt_u (local.get $i) (local.get $more)))
+(func $chunks (param $loop i32) (param $extent i32) (param $chunks i32) (param $i i32)
+    (param $count i32)
+  (call_indirect (type $loop)
+    (call $start (local.get $extent) (local.get $chunks) (local.get $i))
+    (call $start (local.get $extent) (local.get $chunks)
+      (i32.add (local.get $i) (local.get $count)))
     (local.get $loop)))
 (func $claim (result i32) (local $offer i64) (local $seen i64) (local $word i32)
+    (local $left i32) (local $count i32)
   (local.set $seen (i64.atomic.load offset={OFFER} (i32.const 0)))
   (loop $again
     (local.set $offer (local.get $seen))
     (local.set $word (i32.wrap_i64 (local.get $offer)))
-    (if (i32.eqz (i32.and (local.get $word) (i32.const 0xffff)))
-      (then (return (i32.const 0))))
+    (local.set $left (i32.and (local.get $word) (i32.const 0xffff)))
+    (if (i32.eqz (local.get $left)) (then (return (i32.const 0))))
+    (local.set $count (i32.div_u (local.get $left)
+      (i32.shl (global.get $threads) (i32.const 1))))
+    (local.set $count (select (local.get $count) (i32.const 1) (local.get $count)))
     (local.set $seen (i64.atomic.rmw.cmpxchg offset={OFFER} (i32.const 0) (local.get $offer)
       (i64.add (local.get $offer)
-        (select (i64.const -1) (i64.const 0xffff) (global.get $tid)))))
+        (i64.mul (i64.extend_i32_u (local.get $count))
+          (select (i64.const -1) (i64.const 0xffff) (global.get $tid))))))
     (br_if $again (i64.ne (local.get $seen) (local.get $offer))))
-  (call $chunk (i32.load offset={LOOP} (i32.const 0)) (i32.load offset={EXTENT} (i32.const 0))
+  (call $chunks (i32.load offset={LOOP} (i32.const 0)) (i32.load offset={EXTENT} (i32.const 0))
     (i32.load offset={CHUNKS} (i32.const 0))
     (i32.add (i32.shr_u (local.get $word) (i32.const 16))
-      (select (i32.sub (i32.and (local.get $word) (i32.const 0xffff)) (i32.const 1))
-        (i32.const 0) (global.get $tid))))
-  (i32.const 1))
+      (select (i32.sub (local.get $left) (local.get $count)) (i32.const 0) (global.get $tid)))
+    (local.get $count))
+  (local.get $count))
 (func $parallel (param $loop i32) (param $extent i32)
     (local $chunks i32) (local $own i32) (local $theirs i32) (local $done i32) (local $spins i32)
+    (local $count i32)
   (if (i32.le_s (local.get $extent) (i32.const 0)) (then (return)))
   (local.set $chunks (select (local.get $extent) (i32.const {_MAX_CHUNKS})
     (i32.lt_u (local.get $extent) (i32.const {_MAX_CHUNKS}))))
@@ -108,8 +118,8 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
               (i32.eq (local.get $chunks) (i32.const 1)))
     (then
       (loop $next
-        (call $chunk
-          (local.get $loop) (local.get $extent) (local.get $chunks) (local.get $own))
+        (call $chunks
+          (local.get $loop) (local.get $extent) (local.get $chunks) (local.get $own) (i32.const 1))
         (br_if $next (i32.lt_u
           (local.tee $own (i32.add (local.get $own) (i32.const 1))) (local.get $chunks))))
       (return)))
@@ -123,8 +133,8 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
           (i64.shr_u (i64.atomic.load offset={OFFER} (i32.const 0)) (i64.const 32)))
         (i64.const 32))))
   (loop $next
-    (if (call $claim) (then
-      (local.set $own (i32.add (local.get $own) (i32.const 1)))
+    (if (local.tee $count (call $claim)) (then
+      (local.set $own (i32.add (local.get $own) (local.get $count)))
       (br $next))))
   (local.set $theirs (i32.sub (local.get $chunks) (local.get $own)))
   (local.set $spins (global.get $patience))
@@ -141,14 +151,14 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
         (drop (memory.atomic.wait32 offset={DONE}
           (i32.const 0) (local.get $done) (i64.const {_LEADER_NAP})))))
       (br $wait)))))
-(func $help (local $spins i32) (local $nap i64)
+(func $help (local $spins i32) (local $nap i64) (local $count i32)
   (local.set $spins (global.get $patience))
   (local.set $nap (i64.const {_MIN_NAP}))
   (loop $on
     (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (return)))
-    (if (call $claim)
+    (if (local.tee $count (call $claim))
       (then
-        (drop (i32.atomic.rmw.add offset={DONE} (i32.const 0) (i32.const 1)))
+        (drop (i32.atomic.rmw.add offset={DONE} (i32.const 0) (local.get $count)))
         (call $trust)
         (local.set $spins (global.get $patience))
         (local.set $nap (i64.const {_MIN_NAP})))
