@@ -34,6 +34,7 @@ from webmlc.loops.text import parse_function
 from webmlc.package import compile_kernels, kernel_pool
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.kernel_code import Task
+from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.write import Parts, write_package
 from webmlc.schedule.rules import default_schedule
@@ -206,6 +207,24 @@ def test_a_spawned_process_compiles_the_same_code(monkeypatch: pytest.MonkeyPatc
     assert (
         codes == KernelCompiler(default_schedule, ignore).compile(kernels, WEBGPU, "webgpu").codes
     )
+
+
+def task_key(task: Task) -> bytes:
+    """Instead of its code, the key of a task."""
+    return task.key.encode()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.usefixtures("forks")
+def test_one_process_compiles_all_variants_of_a_kernel() -> None:
+    kernels = [parse_function(RELU), parse_function(RELU.replace("max", "min"))]
+    machines = {"relaxed": RELAXED, "simd128": SIMD128}
+    all_tasks = [Task(k, machine, form) for k in kernels for form, machine in machines.items()]
+    with KernelPool(2, task_key) as pool:
+        pool.start({task.key: task for task in all_tasks})
+        groups = [pool.pending[task.key] for task in all_tasks]
+        assert [pool.take(task.key) for task in all_tasks] == list(map(task_key, all_tasks))
+    assert groups[0] is groups[1] is not groups[2] is groups[3]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")

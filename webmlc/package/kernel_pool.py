@@ -6,6 +6,9 @@ In: tasks (`kernel_code.Task`), and a function that compiles one. Out: the code 
         pool.start({"a key": task})            # returns at once
         pool.take("a key")                     # None: compile it here
 
+One process compiles all tasks of a kernel, one after the other. Most variants of a kernel have one
+lowered form, which the first task leaves in the caches of that process.
+
 On Linux, processes are forked where this process has no other thread, as a fork copies the locks
 that other threads hold. Elsewhere each starts anew and imports webmlc, which takes longer.
 """
@@ -24,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from webmlc.core.garbage import THRESHOLDS
-from webmlc.loops.content import content_digest
+from webmlc.loops.content import ContentDigest, content_digest
 from webmlc.package.kernel_code import Task
 
 FEWEST: Mapping[str, int] = {"fork": 12, "spawn": 100}
@@ -41,7 +44,7 @@ class KernelPool:
 
     jobs: int
     compile_task: Callable[[Task], bytes]
-    pending: dict[str, Future[bytes]] = field(default_factory=dict)
+    pending: dict[str, Future[dict[str, bytes]]] = field(default_factory=dict)
     executor: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> KernelPool:
@@ -61,10 +64,13 @@ class KernelPool:
                 return
             context = multiprocessing.get_context(method)
             self.executor = ProcessPoolExecutor(self.jobs, context, _begin)
-        sizes = {key: content_digest(task.kernel).size for key, task in tasks.items()}
-        for key in sorted(tasks, key=lambda key: (-sizes[key], key)):
+        groups: dict[ContentDigest, dict[str, Task]] = {}
+        for key, task in tasks.items():
             if key not in self.pending:
-                self.pending[key] = self.executor.submit(self.compile_task, tasks[key])
+                groups.setdefault(content_digest(task.kernel), {})[key] = task
+        for digest in sorted(groups, key=lambda digest: (-digest.size, digest.sha256)):
+            future = self.executor.submit(_compile, self.compile_task, groups[digest])
+            self.pending |= dict.fromkeys(groups[digest], future)
 
     def take(self, key: str) -> bytes | None:
         """Wait for the code of a kernel. It is `None` if no process compiles the kernel, or if it
@@ -73,13 +79,18 @@ class KernelPool:
         future = self.pending.pop(key, None)
         if future is None or future.exception() is not None:
             return None
-        return future.result()
+        return future.result()[key]
 
 
 def start_method() -> Literal["fork", "spawn"]:
     """How other processes start."""
     is_alone = threading.active_count() == 1
     return "fork" if sys.platform == "linux" and is_alone else "spawn"
+
+
+def _compile(compile_task: Callable[[Task], bytes], tasks: Mapping[str, Task]) -> dict[str, bytes]:
+    """The code of the tasks of one kernel, by their keys."""
+    return {key: compile_task(task) for key, task in tasks.items()}
 
 
 def _begin() -> None:
