@@ -15,12 +15,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from webmlc.core.constructors import quick
 from webmlc.core.expr import Call, Cast, Const, Expr, Var
 from webmlc.core.rewrite import postorder
 
 Bound = int | float  # an int, or an infinity
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Interval:
     """All values from `low` to `high`, both included. An infinite end is unbounded.

@@ -13,7 +13,10 @@ and the tables of passes compare structure at once.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.interning import interned
@@ -142,18 +145,22 @@ class Const(Expr):
 
     @staticmethod
     def identity(value: Number, dtype: DType = INDEX) -> tuple[object, ...]:
+        if dtype is INDEX and type(value) is int:  # first, since most literals are indices
+            return (value, dtype)
         if dtype.is_float:  # its text distinguishes 0.0 from -0.0, and equates NaNs
             return (repr(float(value)), dtype)
         return (bool(value) if dtype is DType.bool else int(value), dtype)
 
     def __post_init__(self) -> None:
+        set_lanes(self, 1)
+        if self.dtype is INDEX and type(self.value) is int:
+            return
         if self.dtype.is_float:
             object.__setattr__(self, "value", float(self.value))
         elif self.dtype is DType.bool:
             object.__setattr__(self, "value", bool(self.value))
         else:
             object.__setattr__(self, "value", int(self.value))
-        set_lanes(self, 1)
 
 
 @interned
@@ -172,7 +179,7 @@ class Var(Expr):
 
 
 @interned
-@dataclass(frozen=True, slots=True, eq=False, init=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call(Expr):
     """A scalar operator applied to arguments. Build it with `call`, which checks them."""
 
@@ -180,21 +187,14 @@ class Call(Expr):
     args: tuple[Expr, ...]
     dtype: DType
 
-    def __init__(self, op: str, args: tuple[Expr, ...], dtype: DType) -> None:
-        # By hand, since most nodes are calls: the setters of slots are faster than a dataclass's.
-        _SET_OP(self, op)
-        _SET_ARGS(self, args)
-        _SET_DTYPE(self, dtype)
-        set_lanes(self, widest(args))
+    def __post_init__(self) -> None:
+        set_lanes(self, widest(self.args))
 
     def children(self) -> tuple[Expr, ...]:
         return self.args
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
         return Call(self.op, children, self.dtype)
-
-
-_SET_OP, _SET_ARGS, _SET_DTYPE = (vars(Call)[n].__set__ for n in ("op", "args", "dtype"))
 
 
 @interned
@@ -283,6 +283,10 @@ def const(value: Number, dtype: DType = INDEX) -> Const:
     return Const(value, dtype)
 
 
+_SMALL_LITERALS = tuple(map(Const, range(-16, 257)))
+"""The literals that indices hold most often. They stay in use, so that they are built only once."""
+
+
 def literal(value: Number, like: Expr, dtype: DType | None = None) -> Expr:
     """Build a literal as wide as `like`, and of its dtype unless `dtype` is given."""
     scalar = Const(value, dtype or like.dtype)
@@ -322,16 +326,13 @@ def call(op: str, *operands: Operand) -> Expr:
 
 def _as_expressions(operands: tuple[Operand, ...]) -> tuple[Expr, ...]:
     """Convert operands to expressions; numbers take the dtype of the last expression operand."""
-    like: DType | None = None
-    has_numbers = False
     for operand in operands:
-        if isinstance(operand, Expr):
-            like = operand.dtype
-        else:
-            has_numbers = True
-    if not has_numbers:
+        if not isinstance(operand, Expr):
+            break
+    else:
         return operands  # type: ignore[return-value]
-    return tuple(as_expr(o, INDEX if like is None else like) for o in operands)
+    like = next((o.dtype for o in reversed(operands) if isinstance(o, Expr)), INDEX)
+    return tuple([o if isinstance(o, Expr) else Const(o, like) for o in operands])
 
 
 def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
@@ -343,6 +344,8 @@ def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
     if y == 0 and op in _DIVISIONS:
         return None
     if x is not None and y is not None:
+        if (on_integers := _ON_INTEGERS.get(op)) is not None:
+            return Const(on_integers(x, y))
         row = SCALAR_OPERATORS[op]
         return Const(int(row.meaning(x, y))) if row.result == "same" else None
     match op:
@@ -359,6 +362,16 @@ def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
     return None
 
 
+_ON_INTEGERS: Mapping[str, Callable[[Any, Any], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "floormod": operator.mod,
+    "min": min,
+    "max": max,
+}
+"""The operators of indices on Python's integers, for which numpy's take ten times as long."""
 _DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
 """The operators whose results by 0 do not fold."""
 

@@ -18,6 +18,8 @@ from threading import Lock
 from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
+from webmlc.core.constructors import write_constructor
+
 Key = tuple[object, ...]
 T = TypeVar("T")
 
@@ -39,33 +41,40 @@ def interned(cls: type[T]) -> type[T]:
 
     A decorator, not a metaclass, because `isinstance` is twice as slow for a class of a metaclass.
     """
-    fill: Callable[..., None] = cls.__init__
-    identity: Callable[..., Key] | None = getattr(cls, "identity", None)
     names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
-    defaults = {name: field.default for name, field in cls.__dataclass_fields__.items()}  # type: ignore[attr-defined]
-
-    def find_or_build(_: type[T], *arguments: Any, **named: Any) -> object:
-        if identity is not None:
-            key = (cls, *identity(*arguments, **named))
-        else:
-            if len(arguments) < len(names):
-                missing = names[len(arguments) :]
-                arguments += tuple([named.pop(n) if n in named else defaults[n] for n in missing])
-            key = (cls, *arguments)
-        reference = _ENTRIES.get(key)
-        if reference is not None and (existing := reference()) is not None:
-            return existing
-        new = object.__new__(cls)
-        fill(new, *arguments, **named)
-        return _OBJECTS.add(key, new)
 
     def reduce(self: T) -> tuple[object, ...]:
         return cls, tuple([getattr(self, name) for name in names])
 
     cls.__reduce__ = reduce  # type: ignore[method-assign, assignment]
-    cls.__new__ = find_or_build  # type: ignore[method-assign, assignment]
+    cls.__new__ = _find_or_build(cls)  # type: ignore[method-assign, assignment]
     del cls.__init__
     return cls
+
+
+def _find_or_build(cls: type) -> Callable[..., Any]:
+    """The constructor that returns the object in use, or builds one."""
+    key = "key = (cls, *identity(FIELDS))" if hasattr(cls, "identity") else "key = (cls, FIELDS)"
+    names = {
+        "cls": cls,
+        "identity": getattr(cls, "identity", None),
+        "find": _ENTRIES.get,
+        "build": object.__new__,
+        "add": _OBJECTS.add,
+    }
+    return write_constructor(
+        cls, f"{key}\n{_RETURN_EXISTING}", "new", "return add(key, new)", names
+    )
+
+
+_RETURN_EXISTING = """
+reference = find(key)
+if reference is not None:
+    existing = reference()
+    if existing is not None:
+        return existing
+new = build(cls)
+"""
 
 
 class _Objects:

@@ -23,6 +23,7 @@ from itertools import zip_longest
 from operator import is_
 from typing import Literal
 
+from webmlc.core.constructors import quick
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, set_lanes, widest
 from webmlc.core.interning import interned
@@ -81,6 +82,7 @@ class Load(Expr):
         return f"{self.buffer.name}[{', '.join(parts) or '()'}]"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Store:
     """`buffer[indices] = value`."""
@@ -90,6 +92,7 @@ class Store:
     value: Expr
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Seq:
     """Statements in order; an empty sequence does nothing.
@@ -100,6 +103,7 @@ class Seq:
     statements: tuple[Stmt, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class For:
     """`for var in range(extent)`, executed as `kind` says.
@@ -114,6 +118,7 @@ class For:
     thread: str | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class If:
     """`if condition: then` with an optional `otherwise`."""
@@ -123,6 +128,7 @@ class If:
     otherwise: Stmt | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Let:
     """`var = value` for the statements of `body`."""
@@ -150,6 +156,7 @@ class Axis:
     kind: AxisKind
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Block:
     """The unit of scheduling: `body` over `axes`, which are bound to expressions of outer loops.
