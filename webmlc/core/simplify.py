@@ -30,7 +30,13 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 Monomial = tuple[Expr, ...]  # atoms sorted by their text; () is the constant term
 Polynomial = dict[Monomial, int]
+Ends = tuple[tuple[Var, Bound, Bound, Expr | None], ...]
+"""Variables, each with the ends of its interval."""
 
+_MAX_POLYNOMIALS = 1 << 10
+"""The number of canonical forms that one set of ranges keeps for further expressions. A larger
+number costs memory, a smaller one repeats work. Chosen by hand.
+"""
 _NO_RANGES: dict[Var, Interval] = {}
 """The ranges of a caller that gives none."""
 
@@ -54,10 +60,20 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
 
 
 @lru_cache(maxsize=1 << 16)
-def _simplify(expr: Expr, ends: tuple[tuple[Var, Bound, Bound, Expr | None], ...]) -> Expr:
+def _simplify(expr: Expr, ends: Ends) -> Expr:
     """Simplify for variables between these ends. Not intervals, which would take long to hash."""
-    ranges = {var: Interval(low, high, below) for var, low, high, below in ends}
-    return _Simplifier(ranges).simplify(expr)
+    simplifier = _simplifier(ends)
+    if len(simplifier.polynomials) > _MAX_POLYNOMIALS:
+        simplifier.polynomials = {}  # not cleared: another thread may read them
+    return simplifier.simplify(expr)
+
+
+@lru_cache(maxsize=64)
+def _simplifier(ends: Ends) -> _Simplifier:
+    """The simplifier for variables between these ends. Cached: the indices of unrolled statements
+    share most of their parts.
+    """
+    return _Simplifier({var: Interval(low, high, below) for var, low, high, below in ends})
 
 
 def prove_equal(a: Expr, b: Expr, ranges: Ranges | None = None) -> bool:
@@ -86,6 +102,8 @@ class _Simplifier:
         """Simplify bottom-up, but treat a whole tree of index arithmetic as one polynomial."""
         results: dict[Expr, Expr] = {}
         stack: list[tuple[Expr, bool]] = [(expr, False)]
+        if _is_arithmetic(expr) and expr.lanes == 1:
+            return self.to_expr(self.polynomial(expr))
         while stack:
             node, expanded = stack.pop()
             if node in results:
@@ -223,7 +241,10 @@ class _Simplifier:
         match node:
             case Const(value=value):
                 return {(): int(value)} if value else {}
-            case Var() if (interval := self.ranges.get(node)) is not None and interval.is_point:
+            case Var():
+                interval = self.ranges.get(node)
+                if interval is None or interval.low != interval.high:
+                    return {(node,): 1}
                 return {(): int(interval.low)} if interval.low else {}
         children = tuple(self.simplify(child) for child in node.children())
         atom = node.rebuild(children) if children else node
@@ -429,6 +450,7 @@ def _covers(factor: int, part: int) -> bool:
     return factor == part or (factor * part > 0 and abs(factor) >= abs(part))
 
 
+@lru_cache(maxsize=1 << 14)
 def _order(term: Monomial) -> tuple[int, str]:
     return (-len(term), " ".join(map(_text, term)))
 
