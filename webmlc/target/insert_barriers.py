@@ -14,10 +14,12 @@ for k in range(8):                             for k in range(8):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+
+import numpy as np
 
 from webmlc.core.expr import Expr, Ramp, Var, as_int
 from webmlc.core.rewrite import evaluate, substitute, variables
@@ -83,16 +85,18 @@ def _may_meet(a: _Access, b: _Access) -> bool:
 @lru_cache(maxsize=1024)
 def _threads_by_element(
     index: Expr, axes: tuple[tuple[str, int], ...]
-) -> Mapping[int, frozenset[tuple[int, ...]]]:
+) -> Mapping[int, Set[tuple[int, ...]]]:
     """The threads that access each element at an index."""
     base, lanes = (index.base, index.width) if isinstance(index, Ramp) else (index, 1)
     stride = int(evaluate(index.stride, {})) if isinstance(index, Ramp) else 1
-    result: dict[int, frozenset[tuple[int, ...]]] = {}
-    names = [name for name, _ in axes]
-    for thread in product(*(range(count) for _, count in axes)):
-        start = int(evaluate(base, dict(zip(names, thread, strict=True))))
+    counts = [count for _, count in axes]
+    coordinates = np.indices(counts).reshape(len(counts), -1)
+    values = {name: row for (name, _), row in zip(axes, coordinates, strict=True)}
+    starts = np.broadcast_to(evaluate(base, values), coordinates.shape[1:]).tolist()
+    result: dict[int, set[tuple[int, ...]]] = {}
+    for start, thread in zip(starts, product(*map(range, counts)), strict=True):
         for element in range(start, start + lanes * stride, stride):
-            result[element] = result.get(element, frozenset()) | {thread}
+            result.setdefault(element, set()).add(thread)
     return result
 
 
@@ -131,18 +135,20 @@ def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pendi
         case For(thread=str() as thread, body=body):
             inner_threads = {**threads, thread: stmt}
             accesses = _accesses(body, inner_threads)
-            alone, _ = _order(body, _NOTHING, inner_threads)
-            if not any(isinstance(s, Barrier) for s in walk_statements(alone)):
+            inner, after = _order(body, _NOTHING, inner_threads)
+            if not any(isinstance(s, Barrier) for s in walk_statements(inner)):
                 return _with_barrier_before(stmt, before, accesses)
-            inner, after = _order(body, before, inner_threads)
+            if before != _NOTHING:
+                inner, after = _order(body, before, inner_threads)
             return replace(stmt, body=inner), after
         case For(body=body):
             accesses = _accesses(body, threads)
             if not accesses.reads or not accesses.conflicts(accesses):
                 return _with_barrier_before(stmt, before, accesses)  # iterations are independent
             # Accesses at the end of one iteration are pending at the start of the next.
-            _, first_pass = _order(body, before, threads)
-            inner, after = _order(body, before | first_pass, threads)
+            inner, after = _order(body, before, threads)
+            if before | after != before:
+                inner, after = _order(body, before | after, threads)
             return replace(stmt, body=inner), after
         case Let(body=body):
             inner, after = _order(body, before, threads)
