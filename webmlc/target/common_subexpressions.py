@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from itertools import chain
 
 from webmlc.core.dtypes import LANE_TYPES
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
-from webmlc.core.rewrite import bottom_up, rewrite, walk, written_out
+from webmlc.core.rewrite import bottom_up, rewrite, written_out
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -311,11 +311,15 @@ def reads_only(root: Expr, available: frozenset[Expr]) -> bool:
     return True
 
 
-@lru_cache(maxsize=65536)
+@bottom_up()
 def memory_loads(root: Expr) -> frozenset[Load]:
     """The loads of an expression from `global` and `shared` memory."""
-    nodes = walk(root)
-    return frozenset(n for n in nodes if isinstance(n, Load) and n.buffer.scope != "local")
+    result: frozenset[Load] = frozenset()
+    for child in root.children():
+        result = (result | memory_loads(child)) if result else memory_loads(child)
+    if isinstance(root, Load) and root.buffer.scope != "local":
+        return result | {root}
+    return result
 
 
 def _with_operands(node: Expr, results: dict[Expr, Expr]) -> Expr:
@@ -325,10 +329,15 @@ def _with_operands(node: Expr, results: dict[Expr, Expr]) -> Expr:
     return node if all(a is b for a, b in zip(new, children, strict=True)) else node.rebuild(new)
 
 
-@lru_cache(maxsize=65536)
+@bottom_up()
 def buffers_read(node: Expr) -> tuple[Buffer, ...]:
     """The buffers that `node` loads from, without repetition."""
-    return tuple({n.buffer: None for n in walk(node) if isinstance(n, Load)})
+    children = node.children()
+    if isinstance(node, Load):
+        return tuple(dict.fromkeys([node.buffer, *chain(*map(buffers_read, children))]))
+    if len(children) == 1:
+        return buffers_read(children[0])
+    return tuple(dict.fromkeys(chain(*map(buffers_read, children))))
 
 
 def _suggested_name(value: Expr) -> str:
