@@ -9,11 +9,12 @@ for i in T.serial(6):                          for i in T.serial(6):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Const, Expr, Var, as_int, call
-from webmlc.core.rewrite import substitute, variables
+from webmlc.core.rewrite import substitute, substitution, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, LoopFunction, Seq, seq
 from webmlc.schedule.errors import ScheduleError
@@ -57,7 +58,7 @@ def fission(
             elif as_int(old.extent) == 1:
                 culprit = None  # there is no later iteration
             else:
-                culprit = _conflict(scans[earlier], scans[later], old.var, ranges)
+                culprit = _conflict(scans[earlier], scans[later], old.var)
             if culprit is not None:
                 reason = (
                     f"iterations of loop {loop!r} may meet in buffer {culprit!r}: "
@@ -88,28 +89,16 @@ def _common(earlier: Scan, later: Scan) -> str | None:
     return None
 
 
-def _conflict(earlier: Scan, later: Scan, var: Var, ranges: Mapping[Var, Interval]) -> str | None:
+def _conflict(earlier: Scan, later: Scan, var: Var) -> str | None:
     """The buffer in which `later` at one iteration and `earlier` at another may meet, if any."""
+    comparison = _Comparison.of(earlier, later, var)
     mine, theirs = earlier.by_buffer(), later.by_buffer()
     for name in mine.keys() & theirs.keys():
         for a in mine[name]:
             for b in theirs[name]:
-                if (a.writes or b.writes) and not _apart(a, b, earlier, later, var):
+                if (a.writes or b.writes) and not comparison.apart(a, b):
                     return name
     return None
-
-
-def _apart(a: Access, b: Access, earlier: Scan, later: Scan, var: Var) -> bool:
-    """True where the two accesses touch different elements whenever their iterations of `var`
-    differ.
-    """
-    if any(_differs(i, j, earlier, later, var) for i, j in zip(a.indices, b.indices, strict=True)):
-        return True
-    rests = ((a.buffer.shape[d:], a.indices[d:], b.indices[d:]) for d in range(len(a.indices)))
-    return any(
-        _differs(_flat(shape, mine), _flat(shape, theirs), earlier, later, var)
-        for shape, mine, theirs in rests
-    )
 
 
 def _flat(shape: Sequence[Expr], indices: Sequence[Expr]) -> Expr:
@@ -119,30 +108,70 @@ def _flat(shape: Sequence[Expr], indices: Sequence[Expr]) -> Expr:
     return result
 
 
-def _differs(a: Expr, b: Expr, earlier: Scan, later: Scan, var: Var) -> bool:
-    """True where two indices move equally with `var`, by more than they are apart in one iteration.
-
-    `a(i) - b(j) = step * (i - j) + offset`, with `offset` in an interval shorter than `step` both
-    ways.
+@dataclass(frozen=True, slots=True)
+class _Movement:
+    """How an index moves with the variable of the loop: by `step` from one iteration to the next
+    (`None` where that depends on the iteration), from `start` on.
     """
-    ranges = {**earlier.ranges, **later.ranges}
-    renamed: dict[Var, Expr] = {}
-    for inner in later.inner:
-        renamed[inner] = Var(f"{inner.name}'")
-        ranges[Var(f"{inner.name}'")] = later.ranges[inner]
-    a, b = simplify(a, ranges), simplify(substitute(b, renamed), ranges)
-    step, other = _step(a, var, ranges), _step(b, var, ranges)
-    if step is None or step != other:
-        return False
-    start: dict[Var, Expr] = {var: Const(0)}
-    offset = bounds(simplify(substitute(a, start) - substitute(b, start), ranges), ranges)
-    size = bounds(step, ranges)
-    if size.high < 0:
-        return offset.low > size.high and offset.high < -size.high
-    return offset.low > -size.low and offset.high < size.low
+
+    step: Expr | None
+    start: Expr
 
 
-def _step(index: Expr, var: Var, ranges: Mapping[Var, Interval]) -> Expr | None:
-    """How far `index` moves with each step of `var`; `None` where that depends on `var`."""
-    step = simplify(substitute(index, {var: var + 1}) - index, ranges)
-    return None if var in variables(step) else step
+@dataclass(slots=True)
+class _Comparison:
+    """Compares indices of an earlier statement with those of a later one, at iterations of `var`.
+    `rename` gives the loops inside the later statement names of their own.
+    """
+
+    var: Var
+    ranges: Mapping[Var, Interval]
+    rename: Callable[[Expr], Expr]
+    movements: dict[Expr, _Movement] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, earlier: Scan, later: Scan, var: Var) -> _Comparison:
+        """The comparison of the accesses of two statements."""
+        ranges = {**earlier.ranges, **later.ranges}
+        new_names: dict[Var, Expr] = {}
+        for inner in later.inner:
+            new = Var(f"{inner.name}'")
+            new_names[inner], ranges[new] = new, later.ranges[inner]
+        return cls(var, ranges, substitution(new_names))
+
+    def apart(self, a: Access, b: Access) -> bool:
+        """True where the two accesses touch different elements whenever their iterations differ."""
+        if any(self.differs(i, j) for i, j in zip(a.indices, b.indices, strict=True)):
+            return True
+        suffixes = (
+            (a.buffer.shape[d:], a.indices[d:], b.indices[d:]) for d in range(len(a.indices))
+        )
+        return any(
+            self.differs(_flat(shape, mine), _flat(shape, theirs))
+            for shape, mine, theirs in suffixes
+        )
+
+    def differs(self, a: Expr, b: Expr) -> bool:
+        """True where two indices move equally, by more than they are apart in one iteration.
+
+        `a(i) - b(j) = step * (i - j) + offset`, with `offset` in an interval shorter than `step`
+        both ways.
+        """
+        mine, theirs = self.movement(a), self.movement(self.rename(b))
+        if mine.step is None or mine.step != theirs.step:
+            return False
+        offset = bounds(simplify(mine.start - theirs.start, self.ranges), self.ranges)
+        size = bounds(mine.step, self.ranges)
+        if size.high < 0:
+            return offset.low > size.high and offset.high < -size.high
+        return offset.low > -size.low and offset.high < size.low
+
+    def movement(self, index: Expr) -> _Movement:
+        """How an index moves. Kept: an access is compared with many."""
+        if index not in self.movements:
+            simple = simplify(index, self.ranges)
+            step = simplify(substitute(simple, {self.var: self.var + 1}) - simple, self.ranges)
+            is_constant = self.var not in variables(step)
+            start = substitute(simple, {self.var: Const(0)})
+            self.movements[index] = _Movement(step if is_constant else None, start)
+        return self.movements[index]
