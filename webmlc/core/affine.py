@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from webmlc.core.expr import Call, Const, Expr, Var, call
-from webmlc.core.rewrite import bottom_up, walk
+from webmlc.core.rewrite import bottom_up, variables
 
 Term = tuple[Expr, ...]
 Terms = Mapping[Term, int]
@@ -133,15 +133,9 @@ def split_linear(expr: Expr, var: Var) -> tuple[Expr, Expr] | None:
     return from_terms(offset), from_terms(stride)
 
 
-@lru_cache(maxsize=65536)
-def atoms(expr: Expr) -> frozenset[Expr]:
-    """The set of all nodes of `expr`."""
-    return frozenset(walk(expr))
-
-
-def depends(expr: Expr, var: Expr) -> bool:
+def depends(expr: Expr, var: Var) -> bool:
     """True if `var` occurs in `expr`."""
-    return expr == var or (bool(expr.children()) and var in atoms(expr))
+    return var in variables(expr)
 
 
 def constant_part(expr: Expr) -> tuple[Expr, int]:

@@ -34,7 +34,7 @@ def write_constructor(
     `instance` names. `before` and `after` are lines around that, which may use `names`, and the
     name `FIELDS` for all fields.
     """
-    all_fields: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]
+    all_fields: tuple[Field[Any], ...] = fields(cls)
     scope: dict[str, Any] = dict(names)
     parameters = ["self"]
     body: list[str] = []

@@ -47,7 +47,7 @@ def interned(cls: type[T]) -> type[T]:
         return cls, tuple([getattr(self, name) for name in names])
 
     cls.__reduce__ = reduce  # type: ignore[method-assign, assignment]
-    cls.__new__ = _find_or_build(cls)  # type: ignore[method-assign, assignment]
+    cls.__new__ = _find_or_build(cls)  # type: ignore[method-assign]
     del cls.__init__
     return cls
 

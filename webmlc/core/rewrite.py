@@ -13,7 +13,8 @@ the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, wraps
+from functools import wraps
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from webmlc.core.dtypes import INDEX
@@ -38,7 +39,7 @@ many distinct expressions.
 
 
 def bottom_up(
-    operands: Callable[[Expr], tuple[Expr, ...]] = lambda node: node.children(),
+    operands: Callable[[Expr], tuple[Expr, ...]] = methodcaller("children"),
 ) -> Callable[[Callable[[Expr], T]], Callable[[Expr], T]]:
     """Cache a function of expressions that calls itself for the `operands` of its argument.
 
@@ -105,10 +106,17 @@ def walk(root: Expr, into: Callable[[Expr], bool] = lambda _: True) -> Iterator[
                 stack.extend(node.children()[::-1])
 
 
-@lru_cache(maxsize=1 << 16)
+@bottom_up()
 def variables(root: Expr) -> frozenset[Var]:
     """The variables that occur in `root`."""
-    return frozenset(node for node in walk(root) if isinstance(node, Var))
+    if isinstance(root, Var):
+        return frozenset((root,))
+    result: frozenset[Var] = frozenset()
+    for child in root.children():
+        others = variables(child)
+        if not others <= result:  # most parents have the variables of one child, and share its set
+            result = result | others if result else others
+    return result
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:

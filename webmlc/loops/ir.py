@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from operator import is_
 from typing import Literal
 
@@ -27,7 +26,7 @@ from webmlc.core.constructors import quick
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, set_lanes, widest
 from webmlc.core.interning import interned
-from webmlc.core.rewrite import substitution, walk
+from webmlc.core.rewrite import bottom_up, substitution
 
 Scope = Literal["global", "shared", "local"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
@@ -376,10 +375,15 @@ def loads(root: Stmt) -> Iterator[Load]:
                 yield from _loads(expr)
 
 
-@lru_cache(maxsize=1 << 16)
+@bottom_up()
 def _loads(root: Expr) -> tuple[Load, ...]:
-    """The loads in one expression. Cached: many passes and rules ask for them."""
-    return tuple(node for node in walk(root) if isinstance(node, Load))
+    """The distinct loads in one expression."""
+    parts = [inner for child in root.children() if (inner := _loads(child))]
+    if isinstance(root, Load):
+        parts.insert(0, (root,))
+    if len(parts) < 2:
+        return parts[0] if parts else ()
+    return tuple(dict.fromkeys(chain(*parts)))
 
 
 def stores(root: Stmt) -> Iterator[Store]:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.affine import atoms
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var, as_int
+from webmlc.core.rewrite import variables, walk
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -230,9 +230,9 @@ class _Variant:
     @classmethod
     def of(cls, loop: For) -> _Variant:
         """What the iterations of `loop` change. Loads may move if the loop runs at least once."""
-        variables = {s.var for s in walk_statements(loop.body) if isinstance(s, For | Let)}
+        bound = {s.var for s in walk_statements(loop.body) if isinstance(s, For | Let)}
         buffers = {s.buffer for s in stores(loop.body)}
-        return cls(variables | {loop.var}, buffers, (as_int(loop.extent) or 0) >= 1)
+        return cls(bound | {loop.var}, buffers, (as_int(loop.extent) or 0) >= 1)
 
     def allows(self, value: Expr) -> bool:
         """True where `value` is the same in every iteration and may be computed before the first
@@ -243,10 +243,11 @@ class _Variant:
             not self.may_load and any(b.scope != "local" for b in buffers)
         ):
             return False
-        nodes = atoms(value)
-        if not self.names.isdisjoint(nodes):
+        if not self.names.isdisjoint(variables(value)):
             return False
-        return self.may_load or not any(isinstance(n, Call) and n.op in _MAY_TRAP for n in nodes)
+        return self.may_load or not any(
+            isinstance(n, Call) and n.op in _MAY_TRAP for n in walk(value)
+        )
 
 
 def _value(item: Item) -> Expr:

@@ -146,6 +146,8 @@ class _Reducer:
 
     def use(self, root: Expr, scope: Scope, needs: Needs) -> Expr:
         """`root` with the index of every load from memory replaced."""
+        if self.registers.issuperset(buffers_read(root)):
+            return root
 
         def rule(node: Expr) -> Expr | None:
             match node:
