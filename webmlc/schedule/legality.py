@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.rewrite import variables
@@ -44,13 +46,17 @@ def require_own_locals(primitive: str, function: LoopFunction, loop: For) -> Non
 
 def locals_shared_with(function: LoopFunction, loop: For) -> list[Buffer]:
     """The `local` buffers that are used both under `loop` and elsewhere."""
-
-    def uses(stmt: Stmt, buffer: Buffer) -> int:
-        used = [*(load.buffer for load in loads(stmt)), *(store.buffer for store in stores(stmt))]
-        return sum(other.name == buffer.name for other in used)
-
     local = [buffer for buffer in function.allocations if buffer.scope == "local"]
-    return [b for b in local if 0 < uses(loop, b) < uses(function.body, b)]
+    if not local:
+        return []
+    inside, everywhere = _uses(loop), _uses(function.body)
+    return [b for b in local if 0 < inside[b.name] < everywhere[b.name]]
+
+
+def _uses(stmt: Stmt) -> Counter[str]:
+    """How often a statement loads from and stores to each buffer, by the buffer's name."""
+    accesses = chain(loads(stmt), stores(stmt))
+    return Counter(access.buffer.name for access in accesses)
 
 
 def only_output(primitive: str, function: LoopFunction, block: Block) -> Buffer:

@@ -36,16 +36,27 @@ Intervals = dict[Var, Interval]
 
 def find(root: Stmt, wanted: Callable[[Stmt], bool]) -> Path | None:
     """The path to the first statement that is `wanted`, in program order."""
-    stack = [(root, 0)]
-    path: list[Stmt] = []
+    stack: list[_Place] = [(root, None)]
     while stack:
-        stmt, depth = stack.pop()
-        path[depth:] = (stmt,)
+        place = stack.pop()
+        stmt = place[0]
         if wanted(stmt):
-            return tuple(path)
-        if children := child_statements(stmt):
-            stack.extend([(child, depth + 1) for child in reversed(children)])
+            return _path_to(place)
+        stack += [(child, place) for child in reversed(child_statements(stmt))]
     return None
+
+
+_Place = tuple[Stmt, "_Place | None"]
+"""A statement, and the place of the statement around it."""
+
+
+def _path_to(place: _Place | None) -> Path:
+    """The path to a place."""
+    path: list[Stmt] = []
+    while place is not None:
+        stmt, place = place
+        path.append(stmt)
+    return tuple(reversed(path))
 
 
 def path_to_loop(function: LoopFunction, primitive: str, name: str) -> tuple[Path, For]:
