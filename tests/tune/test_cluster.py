@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.conftest import QUICK
+from tests.tune.conftest import QUICK, good_candidates, matmul_task, trial_of
 from tests.tune.small_search import small_tasks
 from webmlc.core.errors import UserError
 from webmlc.tune import feeder, slots
@@ -21,6 +21,7 @@ from webmlc.tune.local_scheduler import Process, local_scheduler, python_process
 from webmlc.tune.search import Search
 from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import Options
+from webmlc.tune.trial import Measurement
 
 pytestmark = pytest.mark.xdist_group("cluster")  # one worker starts the cluster of the tests
 
@@ -146,3 +147,16 @@ def listening(pid: int) -> set[str]:
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(UserError, match="--engine chromium: choose one of wasmtime, wgpu"):
         run_worker("tcp://127.0.0.1:1", "chromium", 1)
+
+
+def test_an_event_says_what_a_trial_showed() -> None:
+    task = matmul_task()
+    trial = trial_of(task, good_candidates(task, 2))
+    count = trial.candidates
+    measurement = {"milliseconds": [[1.0]] * count, "reasons": [""] * count}
+    assert slots.outcome_of({"measurement": measurement}, trial) == Measurement(
+        ((1.0,),) * count, ("",) * count
+    )
+    assert slots.outcome_of({"error": "no result in 5 s"}, trial) == "no result in 5 s"
+    for broken in ({"measurement": {"milliseconds": [], "reasons": []}}, {"refusal": "no GPU"}):
+        assert isinstance(slots.outcome_of(broken, trial), Exception)

@@ -7,6 +7,10 @@ One loop hands out all jobs. It waits for events: a worker joins, a worker is lo
 Then it gives each idle slot the next job of its platform. A trial is pinned to its worker. If the
 worker is lost, the trial is given back, and another worker measures it. Workers may join and leave
 at any time.
+
+Trials are no tasks of Dask, each of which costs the scheduler milliseconds. One call hands a worker
+all trials that have come up since its last call, so that calls are fewer where there is more to do.
+What a trial showed comes back as an event.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +32,16 @@ from webmlc.core.errors import UserError
 from webmlc.core.machine import Device
 from webmlc.tune.platforms import Platform
 from webmlc.tune.search import Job, Search
-from webmlc.tune.slots import CONNECT_SECONDS, describe, measure, no_scheduler
+from webmlc.tune.slots import (
+    CONNECT_SECONDS,
+    RESULTS,
+    Assignment,
+    Outcome,
+    describe,
+    no_scheduler,
+    outcome_of,
+    start,
+)
 from webmlc.tune.trial import Measurement
 from webmlc.tune.workers import seconds_for
 
@@ -79,12 +92,18 @@ class _Pool:
 class _Member:
     """A connected worker. It has no pool until it has said what it measures on, or if it cannot
     measure; `refusal` says why.
+
+    - `jobs`: those of its slots, by their numbers.
+    - `unsent`: those of them that it was not told of.
+    - `call`: what it does not answer yet.
     """
 
     address: str
     pool: _Pool | None = None
     refusal: str = ""
-    calls: dict[Future[Any], Job | None] = field(default_factory=dict)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    unsent: list[Job] = field(default_factory=list)
+    call: Future[Any] | None = None
 
 
 class Feeder:
@@ -101,14 +120,18 @@ class Feeder:
     def work(self) -> None:
         """Hand out jobs until there are none for any connected worker."""
         self.client.subscribe_topic("all", self._note)
+        self.client.subscribe_topic(RESULTS, self._note_result)
         for address in self.client.scheduler_info(n_workers=-1)["workers"]:
             self._join(address)
         while not self._is_done():
             self._check_scheduler()
             self._check_members()
             has_fed = [self._feed(pool) for pool in self.pools.values()]
+            for member in self.members.values():
+                self._send(member)
             self._handle_events(0.0 if any(has_fed) else self._pause())
-        self.client.unsubscribe_topic("all")
+        for topic in ("all", RESULTS):
+            self.client.unsubscribe_topic(topic)
 
     def give_back_all(self) -> None:
         """Give back every job that is measured now."""
@@ -119,7 +142,7 @@ class Feeder:
         """True if no connected worker has or will have a job."""
         members = self.members.values()
         pools = {member.pool for member in members if member.pool is not None}
-        is_idle = not any(member.calls for member in members)
+        is_idle = not any(member.call or member.jobs for member in members)
         is_done = self.search.is_done or (bool(pools) and all(pool.is_done for pool in pools))
         return is_idle and is_done
 
@@ -135,7 +158,7 @@ class Feeder:
     def _check_members(self) -> None:
         """Raise `UserError` if no worker could measure for too long."""
         now = time.monotonic()
-        if any(member.calls or member.pool for member in self.members.values()):
+        if any(member.call or member.pool for member in self.members.values()):
             self.last_usable = now
         elif now - self.last_usable > PATIENCE_SECONDS:
             refusals = {m.refusal for m in self.members.values() if m.refusal}
@@ -153,12 +176,20 @@ class Feeder:
         job = self.search.next_job(pool.platform)
         if isinstance(job, Job):
             member = pool.idle.popleft()
-            handle = partial(self._take_in, member, job)
-            self._call(member, job, handle, measure, job.trial, seconds_for(job))
+            member.jobs[job.number] = job
+            member.unsent.append(job)
             return True
         pool.is_done = job is None
         pool.ask_at = time.monotonic() + (job or 0.0)
         return False
+
+    def _send(self, member: _Member) -> None:
+        """Tell a worker of all jobs that it was not told of, unless it still answers a call."""
+        if member.unsent and member.call is None:
+            jobs, member.unsent = member.unsent, []
+            assignments = [Assignment(j.number, j.trial, seconds_for(j)) for j in jobs]
+            handle = partial(self._confirm, member)
+            self._call(member, handle, start, self.client.id, assignments)
 
     def _pause(self) -> float:
         """The seconds until something is due without an event."""
@@ -184,12 +215,18 @@ class Feeder:
             case (_, {"action": "remove-worker", "worker": address}):
                 self.events.put(partial(self._lose, address))
 
+    def _note_result(self, event: tuple[float, Any]) -> None:
+        """Note what a trial showed, if it was one of this search."""
+        _, message = event
+        if message["client"] == self.client.id:
+            self.events.put(partial(self._take_in, message))
+
     def _join(self, address: str) -> None:
         """Ask a new worker what it measures on."""
         if address not in self.members:
             member = self.members[address] = _Member(address)
             handle = partial(self._describe, member)
-            self._call(member, None, handle, describe, self.search.threads)
+            self._call(member, handle, describe, self.search.threads)
 
     def _describe(self, member: _Member, description: tuple[Platform, int] | Exception) -> None:
         """Take in what a worker measures on."""
@@ -203,9 +240,19 @@ class Feeder:
         member.pool = self.pools.setdefault(platform, _Pool(platform))
         member.pool.idle.extend([member] * slots)
 
-    def _take_in(self, member: _Member, job: Job, outcome: Measurement | str | Exception) -> None:
+    def _confirm(self, member: _Member, answer: Exception | None) -> None:
+        """Part with a worker that could not be told of its jobs."""
+        if answer is not None:
+            member.refusal = str(answer)
+            self._release(member)
+
+    def _take_in(self, message: Mapping[str, Any]) -> None:
         """Take in what a trial showed, and free its slot."""
-        assert member.pool is not None
+        member = self.members.get(message["worker"])
+        job = member.jobs.pop(message["number"], None) if member is not None else None
+        if member is None or member.pool is None or job is None:
+            return  # it was given back, and another worker has it
+        outcome: Outcome = outcome_of(message, job.trial)
         if isinstance(outcome, Measurement):
             self.search.finish(job, outcome)
         elif isinstance(outcome, str):
@@ -225,13 +272,14 @@ class Feeder:
             self._release(member)
 
     def _release(self, member: _Member) -> None:
-        """Cancel the calls of a worker, give back its jobs, and give it no others."""
+        """Cancel the call of a worker, give back its jobs, and give it no others."""
         pool, member.pool = member.pool, None
-        calls, member.calls = member.calls, {}
-        for call, job in calls.items():
+        call, member.call = member.call, None
+        jobs, member.jobs, member.unsent = member.jobs, {}, []
+        if call is not None:
             call.cancel()
-            if job is not None:
-                self.search.give_back(job)
+        for job in jobs.values():
+            self.search.give_back(job)
         if pool is not None:
             pool.ask_at = 0.0
             pool.idle = deque(other for other in pool.idle if other is not member)
@@ -239,7 +287,6 @@ class Feeder:
     def _call(
         self,
         member: _Member,
-        job: Job | None,
         handle: Callable[[Any], None],
         function: Callable[..., Any],
         *arguments: Any,
@@ -247,19 +294,15 @@ class Feeder:
         """Let a worker call a function. An event hands its result, or its error, to `handle`."""
 
         async def result() -> Any:
-            return await self.client.submit(
-                function, *arguments, workers=[member.address], pure=False
-            )
+            answers = await self.client.run(function, *arguments, workers=[member.address])
+            return answers[member.address]
 
         def end() -> None:
-            if future not in member.calls:
+            if member.call is not future:
                 return  # the worker was lost
-            del member.calls[future]
-            if future.cancelled():
-                handle(RuntimeError("the scheduler cancelled its trial"))
-            else:
-                handle(future.exception() or future.result())
+            member.call = None
+            handle(future.exception() or future.result())
 
         future = asyncio.run_coroutine_threadsafe(result(), self.client.loop.asyncio_loop)
-        member.calls[future] = job
+        member.call = future
         future.add_done_callback(lambda _: self.events.put(end))

@@ -1,10 +1,10 @@
 """The slots of a worker of a Dask cluster: each of them measures one trial at a time.
 
 In: a function that starts an engine. Out: a plugin of the Dask worker, and two functions that the
-tuner submits to it as tasks (see `cluster`):
+tuner lets the worker call (see `feeder`):
 
-    describe(threads)            # the worker's platform, and the number of its slots
-    measure(trial, seconds)      # a measurement, or the text of what went wrong
+    await describe(threads)      # the worker's platform, and the number of its slots
+    start(client, assignments)   # begin some trials; an event tells the client of each that ends
 
 An engine runs in a process beside the Dask worker. A candidate that crashes it leaves the worker
 alone.
@@ -16,8 +16,11 @@ import asyncio
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import distributed
@@ -26,11 +29,26 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from webmlc.core.errors import UserError
 from webmlc.host.serve import HOST
 from webmlc.tune.platforms import Platform
-from webmlc.tune.trial import Measurement, Trial
+from webmlc.tune.trial import Measurement, Trial, measurement_of
 from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, Worker, WorkerFailed
 
 CONNECT_SECONDS = 10.0
 """Seconds in which a scheduler must answer."""
+RESULTS = "webmlc results"
+"""The topic of the events that tell what trials showed. All searches of a scheduler share it: the
+scheduler keeps the last thousand events of each topic."""
+
+Outcome = Measurement | str | Exception
+"""What a trial showed, what went wrong in it, or why the worker cannot measure any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A trial that a worker measures within some seconds. The tuner knows it by its number."""
+
+    number: int
+    trial: Trial
+    seconds: float
 
 
 class Slots(WorkerPlugin):
@@ -46,6 +64,17 @@ class Slots(WorkerPlugin):
         self._engines: list[Worker] = []
         self._is_closed = False
         self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(count)
+        self._worker: Any = None
+
+    def setup(self, worker: distributed.Worker) -> None:
+        """Note the Dask worker, which sends the results."""
+        self._worker = worker
+
+    def start(self, client: str, assignments: Iterable[Assignment]) -> None:
+        """Measure some trials in the slots, and tell the client of each when it ends."""
+        for assignment in assignments:
+            self._threads.submit(self._answer, client, assignment)
 
     def platform(self, threads: int) -> Platform:
         """What kernels of some threads are measured on. Raises `UserError` if the engine cannot be
@@ -67,12 +96,22 @@ class Slots(WorkerPlugin):
         finally:
             self._return(engine, trial.threads)
 
+    def _answer(self, client: str, assignment: Assignment) -> None:
+        """Measure a trial, and tell the client what it showed."""
+        try:
+            outcome = _to_data(self.measure(assignment.trial, assignment.seconds))
+        except Exception as error:
+            outcome = {"refusal": str(error)}
+        head = {"client": client, "worker": self._worker.address, "number": assignment.number}
+        self._worker.log_event(RESULTS, {**head, **outcome})
+
     def teardown(self, worker: distributed.Worker) -> None:
         """Stop all engines: the Dask worker ends."""
         self.stop()
 
     def stop(self) -> None:
         """Stop all engines."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._is_closed = True
             for engine in self._engines:
@@ -93,22 +132,42 @@ class Slots(WorkerPlugin):
             self._idle[threads].append(engine)
 
 
-def describe(threads: int) -> tuple[Platform, int]:
+def _to_data(outcome: Measurement | str) -> dict[str, Any]:
+    """What a trial showed, as data of an event."""
+    if isinstance(outcome, Measurement):
+        return {"measurement": {"milliseconds": outcome.milliseconds, "reasons": outcome.reasons}}
+    return {"error": outcome}
+
+
+def outcome_of(message: Mapping[str, Any], trial: Trial) -> Outcome:
+    """What the event of a trial tells."""
+    match message:
+        case {"measurement": data}:
+            try:
+                return measurement_of(data, trial.candidates)
+            except ValueError as error:
+                return error
+        case {"error": text}:
+            return str(text)
+    return UserError(message["refusal"])
+
+
+async def describe(threads: int, dask_worker: distributed.Worker) -> tuple[Platform, int]:
     """The platform of this Dask worker, for kernels of some threads, and the number of its slots.
 
     Raises `UserError` if it cannot measure.
     """
-    slots = _slots()
-    return slots.platform(threads), slots.count
+    slots = _slots(dask_worker)
+    return await asyncio.to_thread(slots.platform, threads), slots.count
 
 
-def measure(trial: Trial, seconds: float) -> Measurement | str:
-    """Measure a trial on this Dask worker."""
-    return _slots().measure(trial, seconds)
+def start(client: str, assignments: Iterable[Assignment], dask_worker: distributed.Worker) -> None:
+    """Begin to measure some trials on this Dask worker."""
+    _slots(dask_worker).start(client, assignments)
 
 
-def _slots() -> Slots:
-    slots = distributed.get_worker().plugins.get(Slots.name)
+def _slots(worker: distributed.Worker) -> Slots:
+    slots = worker.plugins.get(Slots.name)
     if not isinstance(slots, Slots):
         raise UserError("it was not started by `webmlc tune-worker`")
     return slots
@@ -163,7 +222,7 @@ async def _serve(scheduler: str, slots: Slots, platform: Platform, address: str)
         worker = await distributed.Worker(
             scheduler,
             host=address,
-            nthreads=slots.count,
+            nthreads=1,
             plugins=(slots,),
             death_timeout=CONNECT_SECONDS,
             memory_limit=0,  # the engines' memory is not the worker's
