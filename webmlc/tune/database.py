@@ -4,17 +4,19 @@
         database.add(record)
         database.records(task=record.task, state="confirmed")
 
-A record is one candidate of one task, measured on one platform beside the default schedule. It is
-kept from the moment it was measured, so that an interrupted search loses nothing and the cost model
-learns from all of them. A search ends with records whose state is "confirmed": the winner, measured
-once more with more rounds. Only these change a build.
+A record is one candidate of one task, measured on one platform beside the default schedule. A
+thread writes it as soon as it was measured, so that an interrupted search loses nothing and the
+cost model learns from all of them. A search ends with records whose state is "confirmed": the
+winner, measured once more with more rounds. Only these change a build.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,9 +125,13 @@ class AlgorithmRecord:
 
 
 class Database:
-    """An open file of records. Every `add` is committed at once.
+    """An open file of records.
 
-    Several threads may use it, one at a time.
+    A thread of its own writes and commits what is added. A commit takes milliseconds, and has all
+    records that came since the last one began. So a search on a large cluster never waits for the
+    disk.
+
+    Several threads may use a database, one at a time.
     """
 
     def __init__(self, path: Path, *, must_exist: bool = False) -> None:
@@ -135,6 +141,10 @@ class Database:
         does not exist although it must.
         """
         self.path = path
+        self._writer = ThreadPoolExecutor(1)
+        self._unwritten: list[Record] = []
+        self._lock = threading.Lock()
+        self._last: Future[None] | None = None
         if must_exist and not path.is_file():
             raise UserError(f"{path}: no such file; `webmlc tune MODEL --database {path}` makes it")
         with self._typed_errors():
@@ -149,36 +159,43 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
-        self.connection.close()
+        """Write what was added, and close the file. Raises `UserError` where that is impossible."""
+        try:
+            self._finish_writing()
+        finally:
+            self._writer.shutdown()
+            self.connection.close()
 
     def add(self, records: Iterable[Record]) -> None:
-        """Add records; one of the same candidate and state is replaced."""
+        """Add records; one of the same candidate and state is replaced. They are written after
+        this call returns, and before any record is read.
+
+        Raises `UserError` where earlier ones could not be written.
+        """
+        if self._last is not None and self._last.done():
+            self._last.result()
+        with self._lock:
+            is_idle = not self._unwritten
+            self._unwritten += records
+            if is_idle and self._unwritten:
+                self._last = self._writer.submit(self._write)
+
+    def _write(self) -> None:
+        """Write all records that were added, in one transaction."""
+        with self._lock:
+            records, self._unwritten = self._unwritten, []
         with self._typed_errors(), self.connection as connection:
-            for r in records:
-                self._add_platform(r.platform)
-                connection.execute(
-                    "INSERT OR REPLACE INTO task VALUES (?, ?, ?, ?)",
-                    (r.task, r.name, r.device, r.rule),
-                )
-                connection.execute(
-                    f"INSERT OR REPLACE INTO record VALUES ({', '.join('?' * 13)})",
-                    (
-                        r.task,
-                        r.platform.key,
-                        r.sizes,
-                        json.dumps(dict(r.parameters), sort_keys=True),
-                        r.state,
-                        r.milliseconds,
-                        r.ratio,
-                        r.rounds,
-                        r.reason,
-                        json.dumps([round(number, 4) for number in r.features]),
-                        r.model,
-                        r.compiler,
-                        r.date,
-                    ),
-                )
+            for platform in {r.platform for r in records}:
+                self._add_platform(platform)
+            tasks = {(r.task, r.name, r.device, r.rule): None for r in records}
+            connection.executemany("INSERT OR REPLACE INTO task VALUES (?, ?, ?, ?)", tasks)
+            insert = f"INSERT OR REPLACE INTO record VALUES ({', '.join('?' * 13)})"
+            connection.executemany(insert, map(_row, records))
+
+    def _finish_writing(self) -> None:
+        """Wait until all records are written. Raises `UserError` where they could not be."""
+        if self._last is not None:
+            self._last.result()
 
     def records(self, **conditions: str) -> Iterator[Record]:
         """The records whose columns have these values, the oldest first."""
@@ -188,12 +205,14 @@ class Database:
             " JOIN task ON task.key = record.task JOIN platform ON platform.key = record.platform"
             f" WHERE {where} ORDER BY date, parameters"
         )
+        self._finish_writing()
         with self._typed_errors():
             for row in self.connection.execute(query, tuple(conditions.values())):
                 yield _record(row)
 
     def add_algorithms(self, records: Iterable[AlgorithmRecord]) -> None:
         """Add the algorithms of layers; one of the same layer, machine and platform is replaced."""
+        self._finish_writing()
         with self._typed_errors(), self.connection as connection:
             for r in records:
                 self._add_platform(r.platform)
@@ -217,6 +236,7 @@ class Database:
             "SELECT algorithm.*, description FROM algorithm"
             " JOIN platform ON platform.key = algorithm.platform ORDER BY layer"
         )
+        self._finish_writing()
         with self._typed_errors():
             for row in self.connection.execute(query):
                 yield AlgorithmRecord(**_fields(row))
@@ -226,6 +246,7 @@ class Database:
         records = "SELECT platform FROM record JOIN task ON task.key = record.task"
         where = "" if device is None else f" WHERE key IN ({records} WHERE device = ?)"
         query = f"SELECT description FROM platform{where} ORDER BY key"
+        self._finish_writing()
         with self._typed_errors():
             rows = self.connection.execute(query, () if device is None else (device,))
             return [_platform(row["description"]) for row in rows]
@@ -272,6 +293,25 @@ class Database:
                 f"{self.path}: not a usable database ({error}). Name another file, or restore a "
                 "copy of this one."
             ) from error
+
+
+def _row(record: Record) -> tuple[object, ...]:
+    """A record as a row of its table."""
+    return (
+        record.task,
+        record.platform.key,
+        record.sizes,
+        json.dumps(dict(record.parameters), sort_keys=True),
+        record.state,
+        record.milliseconds,
+        record.ratio,
+        record.rounds,
+        record.reason,
+        json.dumps([round(number, 4) for number in record.features]),
+        record.model,
+        record.compiler,
+        record.date,
+    )
 
 
 def _fields(row: sqlite3.Row) -> dict[str, Any]:

@@ -1,0 +1,43 @@
+"""The database: what is added is written by a thread, and nothing of it is lost."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.tune.small_search import PLATFORM
+from webmlc.core.errors import UserError
+from webmlc.tune.database import Database, Record
+
+
+def record(number: int) -> Record:
+    """The record of a candidate."""
+    return Record(
+        "task", "matmul", "wasm", "contraction", "", PLATFORM, {"rows": number}, "measured", 1.0,
+        1.0, 12, "", (1.5,), "model", "0", f"2026-11-26T00:00:{number:02}",
+    )  # fmt: skip
+
+
+def test_what_was_added_is_read_at_once(tmp_path: Path) -> None:
+    with Database(tmp_path / "t.db") as database:
+        for number in range(20):
+            database.add([record(number)])
+            assert list(database.records())[-1] == record(number)
+
+
+def test_nothing_that_several_threads_add_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    with Database(path) as database, ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: database.add([record(number)]), range(60)))
+    with Database(path, must_exist=True) as database:
+        assert list(database.records()) == [record(number) for number in range(60)]
+
+
+def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    database = Database(tmp_path / "t.db")
+    database.connection.execute("PRAGMA query_only = ON")
+    database.add([record(0)])
+    with pytest.raises(UserError, match="not a usable database"):
+        database.close()
