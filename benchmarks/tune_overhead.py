@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx.parser
 
@@ -24,6 +26,7 @@ from webmlc.schedule.rules.space import Values, values_of
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, candidate
 from webmlc.tune.cluster import work_on_cluster
+from webmlc.tune.database import Database
 from webmlc.tune.local_scheduler import local_scheduler, python_process
 from webmlc.tune.model_trial import Scheduled
 from webmlc.tune.platforms import Platform
@@ -95,10 +98,12 @@ def measure(processes: int, slots: int, seconds: float) -> None:
     task = read_graph(onnx.parser.parse_model(MODEL), "wasm", {}).tasks()[-1]
     tasks = [replace(task, key=f"task {number}") for number in range(slots)]
     options = Options("random", 1e9, measurements=TRIALS * BATCH)
-    search = Search(tasks, options, builder=PrebuiltCandidates(task))
-    for number in range(processes):  # the controls of each platform
-        search.join(SleepingWorker(f"machine {number}", seconds).platform)
     with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        database = stack.enter_context(Database(Path(folder) / "tuned.db"))
+        search = Search(tasks, options, database, PrebuiltCandidates(task))
+        for number in range(processes):  # the controls of each platform
+            search.join(SleepingWorker(f"machine {number}", seconds).platform)
         scheduler, _ = stack.enter_context(local_scheduler())
         for number in range(processes):
             arguments = ("--join", scheduler, "--number", str(number), "--slots", str(slots))

@@ -34,6 +34,11 @@ class Priorities:
         self._works: dict[int, KernelWork] = {}  # by the id of a task, which the search keeps
         self._limits: dict[tuple[str, int], Limit] = {}
 
+    def prepare(self, searches: Iterable[TaskSearch]) -> None:
+        """Count the work of kernels before a worker waits for its first trial."""
+        for search in searches:
+            self._work(search)
+
     def first(self, waiting: Iterable[TaskSearch], searches: Sequence[TaskSearch]) -> TaskSearch:
         """The search that comes next, of those that wait for a trial."""
         limit = self._limit(searches)

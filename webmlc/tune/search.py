@@ -138,7 +138,9 @@ class Search:
         """The searches of a platform, which begin when its first worker joins."""
         with self._lock:
             if platform.key not in self.searches:
-                self.searches[platform.key] = self._start_all(platform)
+                searches = self._start_all(platform)
+                self._priorities.prepare(searches)
+                self.searches[platform.key] = searches
             return self.searches[platform.key]
 
     def next_job(self, platform: Platform) -> Job | float | None:

@@ -62,8 +62,9 @@ class RandomSearch:
                 values = self.space.random(self.generator)
             except ValueError:
                 break
-            if identity(values) not in self.asked:
-                self.asked.add(identity(values))
+            key = identity(values)
+            if key not in self.asked:
+                self.asked.add(key)
                 members.append(values)
         return members
 
@@ -190,8 +191,8 @@ def mutate(space: Space, values: Values, generator: Random, seed: int) -> dict[s
 
 
 def identity(values: Values) -> str:
-    """A text that is the same for the same values."""
-    return repr(sorted(values.items()))
+    """A text that is the same for the same values of a space. A search asks for it often."""
+    return repr([values[name] for name in sorted(values)])
 
 
 def is_small(space: Space) -> bool:

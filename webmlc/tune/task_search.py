@@ -160,9 +160,7 @@ class TaskSearch:
         """Add the code of some members that was not measured yet. The strategy is told the times of
         the others.
         """
-        self.build(members)
-        for values in members:
-            built = self.built[identity(values)]
+        for values, built in zip(members, self.build(members), strict=True):
             if built is None:
                 self.strategy.tell(values, None)
             elif built.text in self.ratios:
@@ -172,10 +170,10 @@ class TaskSearch:
             else:
                 fresh[built.text] = built
 
-    def build(self, members: Iterable[Values]) -> list[Candidate | None]:
-        """The candidates of some members, `None` for one that cannot be built."""
-        keys = {identity(values): values for values in members}
-        missing = {key: values for key, values in keys.items() if key not in self.built}
+    def build(self, members: Sequence[Values]) -> list[Candidate | None]:
+        """The candidate of each member, `None` for one that cannot be built."""
+        keys = [identity(values) for values in members]
+        missing = {k: v for k, v in zip(keys, members, strict=True) if k not in self.built}
         candidates = self.builder.build(repeat(self.task, len(missing)), missing.values())
         for key, candidate in zip(missing, candidates, strict=True):
             if isinstance(candidate, Refusal):
