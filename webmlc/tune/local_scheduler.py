@@ -16,9 +16,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import dask.config
 import distributed
 
 from webmlc.host.serve import HOST
+from webmlc.tune.slots import QUIET
 
 Process = subprocess.Popen[str]
 
@@ -51,9 +53,10 @@ def local_scheduler() -> Iterator[tuple[str, Process]]:
 async def _serve() -> None:
     """Print the address of a scheduler, and run it until it is killed."""
     logging.disable()
-    async with distributed.Scheduler(host=HOST, port=0, dashboard=False) as scheduler:
-        print(scheduler.address, flush=True)
-        await scheduler.finished()
+    with dask.config.set(QUIET):
+        async with distributed.Scheduler(host=HOST, port=0, dashboard=False) as scheduler:
+            print(scheduler.address, flush=True)
+            await scheduler.finished()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import dask.config
 import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
@@ -37,6 +38,10 @@ CONNECT_SECONDS = 10.0
 RESULTS = "webmlc results"
 """The topic of the events that tell what trials showed. All searches of a scheduler share it: the
 scheduler keeps the last thousand events of each topic."""
+
+QUIET = {"distributed.worker.profile.enabled": False}
+"""The configuration of Dask: its profiler interrupts a process 100 times a second, and trials with
+it."""
 
 Outcome = Measurement | str | Exception
 """What a trial showed, what went wrong in it, or why the worker cannot measure any."""
@@ -219,14 +224,15 @@ def _is_here(host: str) -> bool:
 async def _serve(scheduler: str, slots: Slots, platform: Platform, address: str) -> None:
     """Join a scheduler, and return when it has ended."""
     try:
-        worker = await distributed.Worker(
-            scheduler,
-            host=address,
-            nthreads=1,
-            plugins=(slots,),
-            death_timeout=CONNECT_SECONDS,
-            memory_limit=0,  # the engines' memory is not the worker's
-        )
+        with dask.config.set(QUIET):
+            worker = await distributed.Worker(
+                scheduler,
+                host=address,
+                nthreads=1,
+                plugins=(slots,),
+                death_timeout=CONNECT_SECONDS,
+                memory_limit=0,  # the engines' memory is not the worker's
+            )
     except (OSError, ValueError, RuntimeError) as error:
         raise no_scheduler(scheduler, error.__cause__ or error) from error
     async with worker:
