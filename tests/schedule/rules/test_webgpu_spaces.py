@@ -19,7 +19,7 @@ from webmlc.core.errors import InternalError
 from webmlc.core.machine import ADAPTERS
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import match_kernel, rules_of
-from webmlc.schedule.rules.space import from_values
+from webmlc.schedule.rules.space import Value, from_values, values_of
 from webmlc.target.targets import lower
 
 Array = np.ndarray[Any, Any]
@@ -124,6 +124,28 @@ def test_random_members_compute_what_numpy_computes(name: str, adapter: str) -> 
         want = case.reference(*wide)
         (got,) = gpu.run_on_gpu(lower(schedule.function, machine), data, case.symbols).values()
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=str(values))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": 16, "logit_rows": 2},
+        {"rows": 16, "logit_rows": 8},
+        {"rows": 8, "logit_rows": 8, "unrolled": 8},
+        {"rows": 1, "unrolled": 16},
+    ],
+)
+def test_threads_of_attention_have_other_tiles(changes: dict[str, Value]) -> None:
+    kernel, machine = k.attention_of_heads(1, 2, 37, 70, 20), ADAPTERS["gpu"]
+    match = match_kernel(kernel, machine)
+    assert match is not None
+    values = {**values_of(match.default()), **changes}
+    assert values in match.space()
+    schedule = match.build(from_values(match.default(), values))
+    data = k.arguments(kernel, {})
+    want = attention(*(data[b.name].astype(np.float64) for b in kernel.params[:-1]))
+    (got,) = gpu.run_on_gpu(lower(schedule.function, machine), data, {}).values()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_most_rules_have_a_case() -> None:

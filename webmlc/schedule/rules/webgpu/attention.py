@@ -29,9 +29,14 @@ from webmlc.schedule.rules.webgpu.attention_facts import (
     attention_facts,
     final_loops,
 )
-from webmlc.schedule.rules.webgpu.attention_rows import RADIX, schedule_row
+from webmlc.schedule.rules.webgpu.attention_rows import (
+    MAX_UNROLLED,
+    RADIX,
+    schedule_row,
+)
 from webmlc.schedule.rules.webgpu.attention_tiles import (
     HEIGHTS,
+    LOGIT_ROWS,
     MOST_THREADS,
     STEPS,
     schedule_tile,
@@ -54,6 +59,10 @@ class Parameters:
     """Results of threads that one thread of a single row folds at each level of a tree."""
     steps: int = STEPS
     """Steps of a reduction that a thread of a tile writes out."""
+    logit_rows: int = LOGIT_ROWS
+    """Rows of the logits that a thread of a tile computes together."""
+    unrolled: int = MAX_UNROLLED
+    """Iterations of a loop that a thread of a single row writes out, at most."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -80,6 +89,8 @@ def space(facts: Facts, machine: Machine) -> Space:
             rows=(1, *heights),
             radix=(RADIX, 4, 16),
             steps=(STEPS, 2, 8),
+            logit_rows=(LOGIT_ROWS, 2, 8),
+            unrolled=(MAX_UNROLLED, 8, 16, 32),
         )
         .where(
             "tiles, and the rows left over, fit the memory of a workgroup",
@@ -88,6 +99,14 @@ def space(facts: Facts, machine: Machine) -> Space:
         .where(
             "only tiles have steps that are written out",
             lambda rows, steps: rows > 1 or steps == STEPS,
+        )
+        .where(
+            "the threads of a tile share its logits evenly",
+            lambda rows, logit_rows: (
+                logit_rows == LOGIT_ROWS
+                if rows == 1
+                else tile_threads(facts, rows, logit_rows) is not None
+            ),
         )
     )
     return proven(choices, build, facts, default(facts, machine))
@@ -128,9 +147,11 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         schedule.compute_at(block.name, loops.batch[-1])
     tiles, single = _split_rows(schedule, facts, loops, parameters.rows)
     if tiles is not None:
-        schedule_tile(schedule, *tiles, parameters.rows, parameters.steps)
+        steps, logit_rows = parameters.steps, parameters.logit_rows
+        schedule_tile(schedule, *tiles, parameters.rows, steps, logit_rows)
     if single is not None:
-        schedule_row(schedule, *single, parameters.workgroup, parameters.radix)
+        radix, unrolled = parameters.radix, parameters.unrolled
+        schedule_row(schedule, *single, parameters.workgroup, radix, unrolled)
     return schedule
 
 

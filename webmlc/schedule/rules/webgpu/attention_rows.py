@@ -30,21 +30,22 @@ RADIX = 8
 """Results of threads that one thread folds at each level of a tree, by default: 64 threads take two
 levels (as in `reduction.py`)."""
 MAX_UNROLLED = 64
-"""Iterations of a loop that are written out: drivers count and bound each iteration of others (an
-estimate: the elements of most heads)."""
+"""Iterations of a loop that are written out, by default: drivers count and bound each iteration of
+others (an estimate: the elements of most heads)."""
 
 
 def schedule_row(
-    schedule: Schedule, facts: Facts, loops: Loops, workgroup: int, radix: int
+    schedule: Schedule, facts: Facts, loops: Loops, workgroup: int, radix: int, unrolled: int
 ) -> None:
     """Give each row to a workgroup, in which a thread folds `radix` results at each level of a
-    tree. All blocks are under the loops over rows and batch.
+    tree, and writes out `unrolled` iterations of a loop, at most. All blocks are under the loops
+    over rows and batch.
     """
     batch = fuse_all(schedule, loops.batch)
     assert batch is not None
     depth = schedule.loops(facts.final).index(batch) + 1
     parts, keys = _step(facts, workgroup)
-    steps = _Steps(schedule, facts, depth, parts, keys, radix)
+    steps = _Steps(schedule, facts, depth, parts, keys, radix, unrolled)
     step = steps.roll()
     steps.share_logits(step)
     steps.share_sums()
@@ -78,6 +79,7 @@ class _Steps:
     parts: int
     keys: int
     radix: int
+    unrolled: int
     largest: str = ""
     """The maximum of a step."""
     sums: str = ""
@@ -192,8 +194,8 @@ class _Steps:
         fold_together(self.schedule, block, threads, threads if threads < 2 * radix else radix)
 
     def unroll(self, loop: str) -> None:
-        """Write a loop out, or as much of it as `MAX_UNROLLED` allows."""
-        factor = unroll_factor(self.schedule.extent(loop), MAX_UNROLLED)
+        """Write a loop out, or as much of it as `unrolled` allows."""
+        factor = unroll_factor(self.schedule.extent(loop), self.unrolled)
         if factor != as_int(self.schedule.extent(loop)):
             _, loop = self.schedule.split(loop, [None, factor])
         self.schedule.unroll(loop)

@@ -28,8 +28,8 @@ from webmlc.schedule.schedule import Schedule
 HEIGHTS = (8, 16)
 """The rows that a tile may have: 16 rows of 64 elements fill most of a workgroup's memory."""
 LOGIT_ROWS = 4
-"""Rows of the logits that a thread computes together: each key is read for so many (chosen by hand:
-with four keys, 16 sums stay in registers)."""
+"""Rows of the logits that a thread computes together, by default: each key is read for so many
+(chosen by hand: with four keys, 16 sums stay in registers)."""
 MOST_THREADS = 64
 """Threads of a workgroup, at most: as many as the machine's workgroup has."""
 FEWEST_THREADS = 32
@@ -43,34 +43,39 @@ STEPS = 4
 """Steps of a reduction that are written out by default: a vec4 of keys."""
 
 
-def tile_threads(facts: Facts, height: int) -> int | None:
+def tile_threads(facts: Facts, height: int, logit_rows: int = LOGIT_ROWS) -> int | None:
     """The threads that compute a tile, which are also the keys of a step; `None` if there are too
-    few, or if the tile does not fit the memory of a workgroup.
+    few, if they cannot share its logits, or if the tile does not fit the memory of a workgroup.
     """
+    if height % logit_rows:
+        return None
     groups = [n for n in divisors(height, height) if n * facts.vectors <= MOST_THREADS]
     threads = max(groups, default=0) * facts.vectors
     elements = height * (2 * threads + facts.columns + 2 * (threads // height) + 4)
     elements += ROW_ELEMENTS * max(MOST_THREADS, 2 * facts.vectors)
-    if threads < FEWEST_THREADS or threads % (height // LOGIT_ROWS) or elements * 4 > SHARED_BYTES:
+    if threads < FEWEST_THREADS or threads % (height // logit_rows) or elements * 4 > SHARED_BYTES:
         return None
-    return None if step_keys(facts, height, threads) is None else threads
+    return None if step_keys(facts, height, threads, logit_rows) is None else threads
 
 
-def step_keys(facts: Facts, height: int, threads: int) -> int | None:
+def step_keys(facts: Facts, height: int, threads: int, logit_rows: int) -> int | None:
     """The keys of a step: as many as threads, or fewer if there are no more. There are two steps at
     least, as a loop of one is none; `None` if there are too few keys.
     """
-    most = height // LOGIT_ROWS
+    most = height // logit_rows
     counts = [threads * n // most for n in reversed(divisors(most, most))]
     return next((keys for keys in counts if facts.keys is None or facts.keys > keys), None)
 
 
-def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, height: int, steps: int) -> None:
-    """Give each tile of rows to a workgroup, and write out `steps` steps of the reductions. All
-    blocks are under the loops over rows and batch.
+def schedule_tile(
+    schedule: Schedule, facts: Facts, loops: Loops, height: int, steps: int, logit_rows: int
+) -> None:
+    """Give each tile of rows to a workgroup, whose threads compute the logits of `logit_rows` rows
+    each, and write out `steps` steps of the reductions. All blocks are under the loops over rows
+    and batch.
     """
-    threads = tile_threads(facts, height)
-    keys = None if threads is None else step_keys(facts, height, threads)
+    threads = tile_threads(facts, height, logit_rows)
+    keys = None if threads is None else step_keys(facts, height, threads, logit_rows)
     assert loops.row is not None and threads is not None and keys is not None
     tile, row = schedule.split(loops.row, [None, height])
     schedule.reorder(tile, *loops.batch, row)
@@ -78,7 +83,7 @@ def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, height: int, s
     batch = fuse_all(schedule, loops.batch)
     assert batch is not None
     depth = schedule.loops(facts.final).index(batch) + 1
-    work = _Tile(schedule, facts, height, threads, keys, depth, steps)
+    work = _Tile(schedule, facts, height, threads, keys, depth, steps, logit_rows)
     step = work.roll()
     work.share_logits(step)
     work.share_maximum(step)
@@ -91,8 +96,8 @@ def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, height: int, s
 @dataclass(slots=True)
 class _Tile:
     """The schedule of a tile of `height` rows, in steps of `keys` keys. The loops of a block inside
-    the workgroup begin at `depth`. Reductions write out `unrolled` steps. The names are those of
-    the blocks that a step has.
+    the workgroup begin at `depth`. Reductions write out `unrolled` steps, and each thread computes
+    the logits of `logit_rows` rows. The names are those of the blocks that a step has.
     """
 
     schedule: Schedule
@@ -102,6 +107,7 @@ class _Tile:
     keys: int
     depth: int
     unrolled: int
+    logit_rows: int
     parts: int = field(init=False)
     """The parts of a step that threads fold for themselves, for each row."""
     largest: str = ""
@@ -164,8 +170,8 @@ class _Tile:
         schedule.compute_at(facts.logits, step)
         schedule.set_scope(facts.logits, "shared")
         row, key = self.inner(facts.logits)[1:]
-        rows, row = schedule.split(row, [None, LOGIT_ROWS])
-        count = self.height // LOGIT_ROWS * self.keys // self.threads
+        rows, row = schedule.split(row, [None, self.logit_rows])
+        count = self.height // self.logit_rows * self.keys // self.threads
         keys, key = schedule.split(key, [None, count])
         schedule.reorder(rows, keys, key, row)
         thread = schedule.fuse(rows, keys)
