@@ -5,8 +5,9 @@
 Simulated workers sleep instead of measuring: each of 10 processes has 100 slots, and is a platform
 of its own. A real search hands out the trials. Each of its tasks has one trial in flight on each
 platform, so there are as many tasks as slots. Building candidates and trials is not part of the
-overhead: candidates and trials are prebuilt. Every task has the same number of trials, one after
-the other, so the ideal time is that number times the seconds of one trial.
+overhead: candidates and trials are prebuilt, and no whole model is compared in the end. Every task
+has the same number of trials, one after the other, so the ideal time is that number times the
+seconds of one trial.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from webmlc.tune.candidates import Candidate, candidate
 from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.database import Database
 from webmlc.tune.local_scheduler import local_scheduler, python_process
-from webmlc.tune.model_trial import Scheduled
 from webmlc.tune.platforms import Platform
 from webmlc.tune.search import Search
 from webmlc.tune.slots import Slots, serve
@@ -74,12 +74,10 @@ class PrebuiltCandidates(CandidateBuilder):
 
     def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate]:
         """A candidate for each member."""
-        code = self.candidate.code
-        texts = ((values, identity(values)) for values in members)
-        return (
-            replace(self.candidate, values=values, code=replace(code, text=text))
-            for values, text in texts
-        )
+        first, code = self.candidate, self.candidate.code
+        for values in members:
+            named = replace(code, text=identity(values))
+            yield Candidate(values, first.kernel, named, first.features)
 
     def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
         """A trial of as many candidates."""
@@ -87,10 +85,6 @@ class PrebuiltCandidates(CandidateBuilder):
         if count not in self.trials:
             self.trials[count] = super().trial(task, [self.candidate] * count, protocol)
         return replace(self.trials[count], protocol=protocol)
-
-    def model_trial(self, sets: Sequence[Sequence[Scheduled]]) -> Trial | None:
-        """None: the overhead is that of trials of kernels."""
-        return None
 
 
 def measure(processes: int, slots: int, seconds: float) -> None:
@@ -101,7 +95,8 @@ def measure(processes: int, slots: int, seconds: float) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
         database = stack.enter_context(Database(Path(folder) / "tuned.db"))
-        search = Search(tasks, options, database, PrebuiltCandidates(task))
+        builder = PrebuiltCandidates(task)
+        search = Search(tasks, options, database, builder, compare=lambda _: ())
         for number in range(processes):  # the controls of each platform
             search.join(SleepingWorker(f"machine {number}", seconds).platform)
         scheduler, _ = stack.enter_context(local_scheduler())

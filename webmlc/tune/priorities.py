@@ -27,12 +27,17 @@ MOST_SOURCES = 2 * HINTS
 """The kernels whose changes are tried on another one, at most: some do not fit its space."""
 
 
+_NO_PRIORITY = -1, math.nan, Limit(0.0, 0.0, False), 0.0
+"""Stands for what is not computed yet."""
+
+
 class Priorities:
     """The order in which the kernels of a model are searched."""
 
     def __init__(self) -> None:
         self._works: dict[int, KernelWork] = {}  # by the id of a task, which the search keeps
         self._limits: dict[tuple[str, int], Limit] = {}
+        self._priorities: dict[int, tuple[int, float, Limit, float]] = {}  # by the id of a search
 
     def prepare(self, searches: Iterable[TaskSearch]) -> None:
         """Count the work of kernels before a worker waits for its first trial."""
@@ -42,14 +47,27 @@ class Priorities:
     def first(self, waiting: Iterable[TaskSearch], searches: Sequence[TaskSearch]) -> TaskSearch:
         """The search that comes next, of those that wait for a trial."""
         limit = self._limit(searches)
-        return max(waiting, key=lambda s: self._headroom(s, limit) / (1 + s.trials) ** 2)
+        return max(waiting, key=lambda s: self._priority(s, limit))
+
+    def _priority(self, search: TaskSearch, limit: Limit) -> float:
+        """How soon a search is to come. It changes with a trial, or with the limit. A cluster asks
+        for those of all searches before each trial.
+        """
+        trials, control_ms, earlier, priority = self._priorities.get(id(search), _NO_PRIORITY)
+        if trials != search.trials or control_ms != search.control_ms or earlier is not limit:
+            priority = self._headroom(search, limit) / (1 + search.trials) ** 2
+            self._priorities[id(search)] = search.trials, search.control_ms, limit, priority
+        return priority
 
     def _limit(self, searches: Sequence[TaskSearch]) -> Limit:
         """The limit of a platform, of the kernels that were measured so far. A cluster asks for it
         thousands of times.
         """
+        platform = searches[0].platform.key
+        if all_measured := self._limits.get((platform, len(searches))):
+            return all_measured
         measured = [s for s in searches if not math.isnan(s.control_ms)]
-        key = searches[0].platform.key, len(measured)
+        key = platform, len(measured)
         if key not in self._limits:
             outcomes = [Outcome(s, s.control_ms, 1.0, s.control.values) for s in measured]
             self._limits[key] = limit_of([(o, self._work(o.search)) for o in outcomes])

@@ -223,7 +223,7 @@ class Search:
     def _next_trial(self, searches: Sequence[TaskSearch]) -> Job | None:
         """A trial of candidates, while the budget lasts."""
         while self.seconds_left > 0:
-            waiting = [s for s in searches if s.is_open and s.in_flight == 0]
+            waiting = [s for s in searches if s.in_flight == 0 and s.is_open]
             if not waiting:
                 break
             search = self._priorities.first(waiting, searches)
@@ -235,8 +235,9 @@ class Search:
     def _confirmation(self, searches: Sequence[TaskSearch]) -> Job | None:
         """The last trial of a task whose search is over."""
         for search in searches:
-            is_over = not search.is_open or self.seconds_left == 0
-            if search.confirmed is None and search.in_flight == 0 and is_over:
+            if search.confirmed is not None or search.in_flight > 0:
+                continue
+            if not search.is_open or self.seconds_left == 0:
                 finalists = search.finalists()
                 if finalists:
                     return self._job(search, finalists, confirms=True)

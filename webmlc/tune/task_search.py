@@ -71,7 +71,8 @@ class TaskSearch:
 
     `space` holds the members that it may try. `ratios` holds the relative time of each text of code
     (`None`: disqualified), `reasons` why a text is disqualified. `refusals` say why a member could
-    not be built. `best` is the lowest ratio, and `curve` what it was after each measurement.
+    not be built. `best` is the lowest ratio, `fastest` the member that has it, if that is not the
+    default, and `curve` what the lowest ratio was after each measurement.
     `failure` says why not even the default schedule could be measured. `confirmed` are the
     parameters that a build gets, and their relative time.
     """
@@ -90,6 +91,7 @@ class TaskSearch:
     refusals: dict[str, str] = field(default_factory=dict)
     retries: list[list[Candidate]] = field(default_factory=list)
     best: float = 1.0
+    fastest: Values | None = None
     curve: list[float] = field(default_factory=list)
     trials: int = 0
     in_flight: int = 0
@@ -126,9 +128,7 @@ class TaskSearch:
     @property
     def best_values(self) -> Values | None:
         """The fastest member so far, if it is worth a change."""
-        times = ((ratio, text) for text, ratio in self.ratios.items() if ratio is not None)
-        ratio, text = min(times, default=(math.inf, ""))
-        return self.members[text] if ratio < WORTHWHILE else None
+        return self.fastest if self.best < WORTHWHILE else None
 
     def propose(self, hints: Iterable[Values] = ()) -> list[Candidate]:
         """The candidates of the next trial: code that was not measured yet. The hints come before
@@ -191,8 +191,8 @@ class TaskSearch:
 
     def learn(self, built: Candidate, ratio: float | None, milliseconds: float | None) -> None:
         """Note the time of a candidate, relative to the control's."""
-        if ratio is not None:
-            self.best = min(self.best, ratio)
+        if ratio is not None and ratio < self.best:
+            self.best, self.fastest = ratio, built.values
         self.ratios[built.text] = ratio
         self.members[built.text] = built.values
         self.strategy.tell(built.values, ratio)
@@ -235,4 +235,4 @@ def is_faster(times: Sequence[float], control: Sequence[float], limit: float = W
     probability of 0.3 %.
     """
     ratios = [t / c for t, c in zip(times, control, strict=False)]
-    return float(np.quantile(ratios, 0.75)) < limit
+    return 4 * sum(ratio < limit for ratio in ratios) >= 3 * len(ratios)
