@@ -12,6 +12,7 @@ from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
 from webmlc.target.flatten_buffers import flatten_buffers
 from webmlc.target.guard_division import guard_division
+from webmlc.target.hoist_clamps import hoist_clamps
 from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.legalise_types import legalise_types
 from webmlc.target.lower import Pass
@@ -41,6 +42,7 @@ def _passes(vector_registers: int, dots: frozenset[str], sums_in_pairs: bool) ->
         lower_blocks,
         compact_buffers,
         flatten_buffers,
+        hoist_clamps,
         expand_vectors,
         unroll_loops,
         scalar_replacement,

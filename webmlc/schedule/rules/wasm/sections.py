@@ -6,13 +6,15 @@ under it. Heads that share keys are rows of the register tiles, so a key is read
 
     for t, h, s, j, d: scores[t, h, s, j] += ...     for s in T.parallel(n):
     ... softmax ...                                      for t:
-    for t, h, s, d, j: product[t, h, s, d] += ...  ->        for j, g: scores[0:3, 0:3] += ...
+    for t, h, s, d, j: product[t, h, s, d] += ...  ->        for j, g: sums[0:3, 0:3, 0:4] += ...
+                                                             for h, j: scores[h, j:j+8] = ...
                                                              ... softmax ...
-                                                             for j, g: product[0:3, 0:8] += ...
+                                                             for g, d: product[0:3, d:d+8] += ...
 
 Scores are dot products along contiguous elements. Their tile is one of heads times keys, and each
-sum is a vector. The tile of the product is one of heads times elements. Both products read all
-heads of a few keys before the next keys, so they walk through memory in order.
+sum is a vector, whose elements are added afterwards, for several keys side by side. The tile of the
+product is one of heads times elements. It stays in registers for all keys of the section, which are
+in the cache by then.
 """
 
 from __future__ import annotations
@@ -29,9 +31,14 @@ from webmlc.schedule.rules.rule import Rule, accepts, proven
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.axes import loop_of, reads
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.tiling.nests import Nest
+from webmlc.schedule.rules.tiling.nests import (
+    accumulate_locally,
+    compute_results_at,
+    epilogue_of,
+    extent_of,
+)
 from webmlc.schedule.rules.tiling.softmax_blocks import softmax_blocks
-from webmlc.schedule.rules.tiling.tile import make_tile
+from webmlc.schedule.rules.tiling.tile import make_tile, vectorize_columns
 from webmlc.schedule.rules.wasm.stages import (
     StageFacts,
     StageParameters,
@@ -45,10 +52,10 @@ from webmlc.schedule.schedule import Schedule
 MOST_HEADS = 8
 """Heads of a register tile, at most: each has a sum for each key or vector (chosen by hand)."""
 UNROLLED = 2
-"""Vectors of a key that one iteration multiplies, by default: more share the increments of the
-pointers (an estimate)."""
+"""Vectors of a key, and keys whose values, that one iteration multiplies by default: they share the
+increments of the pointers (an estimate)."""
 MOST_VALUES = 12
-"""Keys whose values are added in registers, at most: each has a pointer (chosen by hand)."""
+"""Keys whose values one iteration multiplies, at most (chosen by hand)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class Parameters:
     vectors: int
     """Vectors of a head in a tile of the product."""
     values: int
-    """Keys whose values are added in registers before they are added in memory."""
+    """Keys whose values one iteration multiplies."""
     stages: tuple[StageParameters, ...]
     is_fetched: bool
     """Whether keys and values come from memory at once, before a section begins."""
@@ -122,8 +129,10 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     around = [loop for loop in (layout.section, layout.row) if loop is not None]
     if not accepts(lambda: _gather(gathered, first, around)):
         return None
+    ends = (epilogue_of(gathered.function, gathered.block(name)) for name in products)
+    tiled = products | {block.name for block in ends if block is not None}
     stages = stage_facts(
-        gathered, machine, len(around), tuple(name for name in others if name not in products)
+        gathered, machine, len(around), tuple(name for name in others if name not in tiled)
     )
     facts = Facts(function, first, names.product, stages, tuple(around), layout, machine.lanes)
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
@@ -194,10 +203,7 @@ def space(facts: Facts, machine: Machine) -> Space:
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """The largest tiles that fit the registers, and as many keys of values as leave room for the
-    weights of all heads: six keys instead of two take 16 % longer (measured with 9 heads that share
-    3 heads of 64 elements, 1056 keys from memory, one thread).
-    """
+    """The largest tiles that fit the registers, and the values of a few keys at a time."""
     layout, registers = facts.layout, machine.vector_registers
     vectors = layout.size // facts.lanes
     heads = divisors(layout.shared, MOST_HEADS)[-1]
@@ -205,13 +211,12 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         next(n for n in reversed(divisors(of, registers)) if _registers(heads, n) <= registers)
         for of in (layout.keys, vectors)
     )
-    spare = registers - heads * width - min(heads, width)
     return Parameters(
         heads=heads,
         keys=keys,
         unrolled=divisors(vectors, UNROLLED)[-1],
         vectors=width,
-        values=divisors(layout.keys, max(2, spare // heads))[-1],
+        values=divisors(layout.keys, UNROLLED)[-1],
         stages=tuple(default_stage(stage, machine) for stage in facts.stages),
         is_fetched=True,
         is_shared=True,
@@ -266,6 +271,7 @@ def _split_heads(schedule: Schedule, loop: str, facts: Facts, heads: int) -> lis
 def _tile_scores(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Sum the scores of some heads and keys side by side, each in a vector. Those of which there
     are fewer stay in registers for all of the others. All heads read a key before the next one.
+    Then sum the elements of the vectors, those of several keys side by side.
     """
     heads, keys, scores = parameters.heads, parameters.keys, facts.scores
     *groups, head = _split_heads(schedule, facts.layout.head, facts, heads)
@@ -275,45 +281,59 @@ def _tile_scores(schedule: Schedule, facts: Facts, parameters: Parameters) -> No
     (element,) = schedule.reduce_loops(scores)
     _, unrolled, lane = schedule.split(element, [None, parameters.unrolled, facts.lanes])
     vectors = schedule.rfactor(lane, -1)
-    copies = [schedule.cache_write(block, "local") for block in (vectors, scores)]
     schedule.set_scope(vectors, "local")
-    for loop in reversed(pair):
+    outer = [loop for loop in (tile, *groups) if extent_of(schedule, loop) != 1]
+    for loop in reversed((tile, *groups, *pair)):
         schedule.fission(loop)
-    *_, outer, inner, step, unrolled, lane = schedule.loops(vectors)
-    schedule.reorder(step, unrolled, outer, inner, lane)
-    start = schedule.decompose_reduction(vectors, step)
-    schedule.unroll(unrolled)
-    for block in (start, vectors, copies[0]):
-        schedule.vectorize(schedule.loops(block)[-1])
-    (lane,) = schedule.reduce_loops(scores)
-    schedule.decompose_reduction(scores, lane)
-    schedule.unroll(lane)
-    for block in (start, vectors, copies[0], scores):
-        for loop in schedule.loops(block)[-3:-1]:
+    copy = schedule.cache_write(vectors, "local")
+    fixed = len(facts.around) + len(outer)
+    schedule.compute_at(vectors, schedule.loops(copy)[fixed - 1])
+    reduced = schedule.reduce_loops(vectors)
+    schedule.reorder(*reduced, *_tile_loops(schedule, vectors, fixed))
+    starts = [schedule.decompose_reduction(vectors, loop) for loop in reduced[:1]]
+    if unrolled in reduced:
+        schedule.unroll(unrolled)
+    for block in (*starts, vectors, copy):
+        *loops, lane = _tile_loops(schedule, block, fixed)
+        schedule.vectorize(lane)
+        for loop in loops:
             schedule.unroll(loop)
+    _add_lanes(schedule, facts)
+
+
+def _tile_loops(schedule: Schedule, block: str, fixed: int) -> list[str]:
+    """The loops of a block over a register tile, under `fixed` others."""
+    reduced = schedule.reduce_loops(block)
+    return [loop for loop in schedule.loops(block)[fixed:] if loop not in reduced]
+
+
+def _add_lanes(schedule: Schedule, facts: Facts) -> None:
+    """Sum the elements of each vector of scores, and compute the logits of the sums."""
+    nest = accumulate_locally(schedule, facts.scores)
+    key = schedule.loops(nest.result)[-1]
+    _, key = schedule.split(key, [None, divisors(facts.layout.keys, 2 * facts.lanes)[-1]])
+    compute_results_at(schedule, nest, schedule.loops(nest.result)[-2])
+    *_, key, lane = schedule.loops(facts.scores)
+    schedule.reorder(lane, key)
+    start = schedule.decompose_reduction(facts.scores, lane)
+    schedule.unroll(lane)
+    for block in dict.fromkeys((start, facts.scores, *nest.unrolled, nest.result)):
+        loop = schedule.loops(block)[-1]
+        vectorize_columns(schedule, block, loop, facts.lanes, gathers=True)
 
 
 def _tile_product(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Sum vectors of the values of a few keys for some heads in registers, then add them to what
-    other keys gave. The values of these keys are read in order, for all heads.
-    """
+    """Sum some vectors of the values of all keys for some heads in registers."""
     product = facts.product
-    head, column, key = schedule.loops(product)[len(facts.around) :]
-    keys, _ = schedule.split(key, [None, parameters.values])
-    part = schedule.rfactor(keys, 0)
-    for loop in (column, head):
-        schedule.fission(loop)
-    head, column, keys = schedule.loops(product)[len(facts.around) :]
+    nest = accumulate_locally(schedule, product)
+    head, column = schedule.loops(nest.result)[len(facts.around) :]
     *groups, head = _split_heads(schedule, head, facts, parameters.heads)
     columns, column = schedule.split(column, [None, parameters.vectors * facts.lanes])
-    schedule.reorder(keys, *groups, columns, head, column)
-    start = schedule.decompose_reduction(product, keys)
-    schedule.compute_at(part, column)
-    unrolled = schedule.reduce_loops(part)
-    make_tile(schedule, Nest(part, product), head, column, facts.lanes)
-    for key in unrolled:
-        schedule.unroll(key)
-    schedule.vectorize(schedule.split(schedule.loops(start)[-1], [None, facts.lanes])[-1])
+    schedule.reorder(*groups, columns, head, column)
+    compute_results_at(schedule, nest, column)
+    _, unrolled = schedule.split(schedule.reduce_loops(product)[-1], [None, parameters.values])
+    make_tile(schedule, nest, head, column, facts.lanes)
+    schedule.unroll(unrolled)
 
 
 def _fetch(schedule: Schedule, facts: Facts, product: str) -> None:
