@@ -54,7 +54,7 @@ function describe(model) {
   const { weights, arena, memory, download } = model.resources;
   fact("Device", `${model.device} (${model.deviceReason})`);
   if (model.variant) fact("WebAssembly", model.variant);
-  if (model.shaders) fact("Shaders for", model.shaders === "gpu" ? "GPUs" : "software adapters");
+  if (model.shaders) fact("Shaders", model.shaders);
   fact("Threads", `${model.threads} (${model.threadsReason})`);
   fact("Weights", byteText(weights));
   for (const [device, bytes] of Object.entries(arena)) fact(`Arena, ${device}`, byteText(bytes));

@@ -1,5 +1,5 @@
-// Choose the schedules of a package for this host: the variant of the shaders for the kind of its adapter, and other schedules of some
-// kernels for its class of machines. The twin of webmlc/host/choose_schedules.py and webmlc/core/machine_class.py.
+// Choose the schedules of a package for this host: the variant of the shaders for its adapter, and other schedules of some kernels for
+// its class of machines. The twin of webmlc/host/choose_schedules.py and webmlc/core/machine_class.py.
 //
 //   in:  the classes in the manifest, numbered from 1, and what the program runs on
 //   out: the program with the kernels for this host
@@ -45,18 +45,27 @@ export function isSoftware(adapter) {
 }
 
 /**
- * The variant of the shaders to run: `choice`, or that for the kind of the adapter, or the first.
- * @param {Record<string, string>} shaders
+ * The variant of the shaders to run: `choice`, or that for software on such an adapter, or the one that uses the most of the features
+ * that the adapter offers. On adapters that no variant was made for, the first.
+ * @param {Program} program
  * @param {GPUAdapter | GPUDevice | null} adapter
  * @param {string} [choice]
  */
-function chooseShaders(shaders, adapter, choice) {
+function chooseShaders({ shaders = {}, shader_features: features = {} }, adapter, choice) {
   const names = Object.keys(shaders);
   if (choice && !shaders[choice]) {
-    throw new PackageError(`the package has no ${choice} shaders (it has ${names}); build it with --adapter ${choice} or --adapter all`);
+    throw new PackageError(`the package has no ${choice} shaders (it has ${names}); build it with --adapter all`);
   }
-  const kind = isSoftware(adapter) ? "software" : "gpu";
-  return choice ?? (shaders[kind] ? kind : names[0]);
+  if (choice || names.length === 1) return choice ?? names[0];
+  if (isSoftware(adapter) && shaders.software) return "software";
+  const needs = (/** @type {string} */ name) => features[name] ?? [];
+  const usable = names.filter((name) => name !== "software" && needs(name).every((feature) => adapter?.features.has(feature)));
+  return usable.sort((a, b) => needs(b).length - needs(a).length)[0] ?? names[0];
+}
+
+/** The resources of a program that needs some features more. @param {Program["resources"]} resources @param {string[]} [features] */
+function withFeatures(resources, features = []) {
+  return features.length ? { ...resources, features: [...resources.features, ...features] } : resources;
 }
 
 /**
@@ -70,8 +79,9 @@ function chooseShaders(shaders, adapter, choice) {
  */
 export function withSchedules(manifest, device, threads, adapter, choice) {
   const { machines = [] } = manifest;
-  const { steps, shaders, ...program } = /** @type {Program} */ (manifest.programs[device]);
-  const variant = shaders && chooseShaders(shaders, adapter, choice);
+  const full = /** @type {Program} */ (manifest.programs[device]);
+  const { steps, shaders, shader_features: features, ...program } = full;
+  const variant = shaders && chooseShaders(full, adapter, choice);
   const engine = engineName();
   const machine = machineNumber(machines, { device: "wasm", engine, parallel: threads > 1 });
   const { vendor, architecture } = infoOf(adapter);
@@ -84,7 +94,7 @@ export function withSchedules(manifest, device, threads, adapter, choice) {
       return { ...launch, ...alternatives?.[gpu] };
     }),
     machine,
-    ...(shaders && variant && { shaders: { [variant]: shaders[variant] } }),
+    ...(shaders && variant && { shaders: { [variant]: shaders[variant] }, resources: withFeatures(program.resources, features?.[variant]) }),
   };
   return { ...manifest, programs: { ...manifest.programs, [device]: chosen } };
 }

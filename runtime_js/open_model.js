@@ -66,7 +66,7 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
   const kind = gpu ? "webgpu" : /** @type {"auto" | Device} */ (device);
   expect(["auto", "wasm", "webgpu"].includes(kind), { device }, '"auto", "wasm", "webgpu" or a GPUDevice');
   expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
-  expect([undefined, "gpu", "software"].includes(shaders), { shaders }, '"gpu" or "software"');
+  expect([undefined, "gpu", "software", "subgroups"].includes(shaders), { shaders }, '"gpu", "software" or "subgroups"');
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
   const options = { device: kind, gpu, variant, shaders, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
   // If a worker is likely to be needed, it starts while the manifest is downloaded.

@@ -84,6 +84,8 @@ export interface Program {
   modules?: Record<string, string>;
   /** The files of the shaders by variant. The loader leaves one. */
   shaders?: Record<string, string>;
+  /** The features that variants of the shaders need. The loader adds those of its variant to the resources. */
+  shader_features?: Record<string, string[]>;
   /** The number of this CPU's class of machines, or 0. The loader sets it. */
   machine?: number;
 }

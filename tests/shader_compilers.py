@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from webmlc.host.webgpu_adapter import for_naga
 from webmlc.target.webgpu import emit_shaders
 
 ROOT = Path(__file__).parents[1]
@@ -53,8 +54,9 @@ class CompiledShaders(emit_shaders.Shaders):
         text: str,
         entries: Mapping[str, emit_shaders.Entry],
         lines: Mapping[str, range] | None = None,
+        features: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(text, entries, lines or {})
+        super().__init__(text, entries, lines or {}, features)
         compile_shaders(text)
 
 
@@ -82,7 +84,7 @@ def naga(text: str) -> list[Message]:
     import wgpu
 
     try:
-        _wgpu_device().create_shader_module(code=text)
+        _wgpu_device().create_shader_module(code=for_naga(text))
     except wgpu.GPUValidationError as error:
         whole = str(error)
         reason = _FIRST_LINE.search(whole)
@@ -120,7 +122,7 @@ def describe(compiler: str, text: str, message: Message) -> str:
 
 @cache
 def _wgpu_device() -> Any:
-    """A device with the default limits of WebGPU."""
+    """A device with the default limits of WebGPU, and the features that shaders may use."""
     from tests.target.webgpu import gpu
 
     return gpu.device()

@@ -1,4 +1,5 @@
-"""Packages with shaders for GPUs and shaders for software adapters: each host takes one variant.
+"""Packages with shaders for GPUs of several features, and for software adapters: each host takes
+one variant.
 
 All adapters of the tests compute on the CPU, so hosts are also told that theirs is hardware.
 """
@@ -20,15 +21,17 @@ import webmlc
 from tests.browser.pages import Page, open_pages
 from tests.node import answer_once
 from tests.test_machine_classes import BLANK, Numbering
-from webmlc.core.errors import InputError, PackageError
+from webmlc.core.errors import AdapterError, InputError, PackageError
+from webmlc.core.machine import ADAPTERS, PLAIN_ADAPTERS, SHADER_FEATURES
 from webmlc.core.machine_class import MachineClass, adapter_name
-from webmlc.host import choose_schedules
+from webmlc.host import choose_schedules, webgpu_adapter
 from webmlc.host.webgpu_adapter import find_adapter
 from webmlc.package.manifest import Program
 from webmlc.package.read_manifest import read_manifest
 
 SCRIPT = Path(__file__).parent / "js" / "choose_shaders.mjs"
-SHADERS = {kind: f"kernels.{kind}.wgsl.deflate" for kind in ("gpu", "software")}
+SHADERS = {kind: f"kernels.{kind}.wgsl.deflate" for kind in ADAPTERS}
+NEEDS = {kind: tuple(m.features) for kind, m in ADAPTERS.items() if m.features}
 ROWS = 5
 
 
@@ -53,10 +56,10 @@ def expected() -> Any:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A blank page beside a package with both variants, and one with shaders for GPUs only."""
+    """A blank page beside a package with all variants, and one with shaders for GPUs only."""
     root = tmp_path_factory.mktemp("variants")
     (root / "index.html").write_text(BLANK)
-    webmlc.build(MODEL, root / "both", adapter="all", emit_text=True)
+    webmlc.build(MODEL, root / "all", adapter="all", emit_text=True)
     webmlc.build(MODEL, root / "gpu")
     return root
 
@@ -75,30 +78,34 @@ def in_python(package: Path, shaders: Any = None) -> str | None:
 
 
 def test_the_variants_share_all_but_the_shaders_and_the_workgroups(site: Path) -> None:
-    both, gpu = (program_of(site / name) for name in ("both", "gpu"))
-    assert (both.buffers, both.segments, both.resources) == (
+    every, gpu = (program_of(site / name) for name in ("all", "gpu"))
+    assert (every.buffers, every.segments, every.resources) == (
         gpu.buffers,
         gpu.segments,
         gpu.resources,
     )
-    assert [step.workgroups for step in both.steps] == [step.workgroups for step in gpu.steps]
-    assert [list(step.variants) for step in both.steps] == [["software"]] * 2
-    assert both.shaders == SHADERS
-    assert gpu.shaders == {"gpu": SHADERS["gpu"]}
+    assert [step.workgroups for step in every.steps] == [step.workgroups for step in gpu.steps]
+    assert [list(step.variants) for step in every.steps] == [["software"]] * 2
+    assert (every.shaders, every.shader_features) == (SHADERS, NEEDS)
+    assert (gpu.shaders, gpu.shader_features) == ({"gpu": SHADERS["gpu"]}, {})
     webmlc.build(MODEL, site / "software", adapter="software")
     software = program_of(site / "software")
-    assert [step.variants["software"].workgroups for step in both.steps] == [
+    assert [step.variants["software"].workgroups for step in every.steps] == [
         step.workgroups for step in software.steps
     ]
     for kind, package in (("gpu", "gpu"), ("software", "software")):
         path = SHADERS[kind]
-        assert (site / "both" / path).read_bytes() == (site / package / path).read_bytes()
-        assert "@compute" in (site / "both" / f"kernels.{kind}.wgsl").read_text()
+        assert (site / "all" / path).read_bytes() == (site / package / path).read_bytes()
+    for kind in SHADERS:
+        text = (site / "all" / f"kernels.{kind}.wgsl").read_text()
+        assert "@compute" in text
+        assert [f for f in SHADER_FEATURES if f"enable {f};" in text] == [*NEEDS.get(kind, ())]
 
 
 def test_equal_variants_are_one_file(tmp_path: Path) -> None:
     webmlc.build(model_of("h = MatMul(x, w) y = Relu(h)"), tmp_path / "differ", adapter="all")
-    assert len(set(program_of(tmp_path / "differ").shaders.values())) == 2
+    differing = program_of(tmp_path / "differ").shaders
+    assert differing == {kind: SHADERS[kind] for kind in PLAIN_ADAPTERS}
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float[n,8] x) => (float[n,8] y) {
             y = Relu(x)
@@ -106,19 +113,39 @@ def test_equal_variants_are_one_file(tmp_path: Path) -> None:
     )
     manifest = webmlc.build(model, tmp_path / "equal", adapter="all")
     program = manifest.programs["webgpu"]
-    assert program.shaders == dict.fromkeys(SHADERS, SHADERS["gpu"])
-    assert SHADERS["software"] not in manifest.files
+    assert program.shaders == dict.fromkeys(PLAIN_ADAPTERS, SHADERS["gpu"])
+    assert program.shader_features == {}
+    assert not {path for kind, path in SHADERS.items() if kind != "gpu"} & manifest.files.keys()
     assert not any(step.variants for step in program.steps)
 
 
 def test_python_takes_the_shaders_for_its_adapter(site: Path) -> None:
-    assert in_python(site / "both") == "software", "the adapter of the tests is software"
-    assert in_python(site / "both", "gpu") == "gpu"
+    package = site / "all"
+    assert in_python(package) == "software", "the adapter of the tests is software"
+    for kind in SHADERS:
+        assert in_python(package, kind) == kind
     assert in_python(site / "gpu") == "gpu", "there is no other"
     with patch.object(choose_schedules, "is_software", lambda adapter: False):
-        assert in_python(site / "both") == "gpu"
-        assert in_python(site / "both", "software") == "software"
-    assert webmlc.load(site / "both", device="wasm").shaders is None
+        assert in_python(package) == list(SHADERS)[-1], "the adapter of the tests has all features"
+        assert in_python(package, "software") == "software"
+        with patch.object(choose_schedules, "offered_features", lambda adapter: frozenset()):
+            assert in_python(package) == "gpu"
+    assert webmlc.load(package, device="wasm").shaders is None
+
+
+def test_a_program_needs_the_features_of_its_variant(site: Path) -> None:
+    for kind, path in SHADERS.items():
+        program = choose_schedules.program_in(program_of(site / "all"), kind)
+        assert program.shaders == {kind: path}
+        assert program.resources.features == NEEDS.get(kind, ())
+
+
+def test_an_adapter_without_the_features_is_refused(site: Path) -> None:
+    offers_nothing = patch.object(webgpu_adapter, "offered_features", lambda adapter: frozenset())
+    for kind, features in NEEDS.items():
+        lacking = ", ".join(features)
+        with offers_nothing, pytest.raises(AdapterError, match=f"lacks {lacking}, which the"):
+            in_python(site / "all", kind)
 
 
 def test_python_reads_one_file_of_shaders(site: Path, tmp_path: Path) -> None:
@@ -132,8 +159,8 @@ def test_python_reads_one_file_of_shaders(site: Path, tmp_path: Path) -> None:
 def test_python_names_shaders_that_there_are_not(site: Path) -> None:
     with pytest.raises(PackageError, match=r"no 'software' shaders \(it has gpu\); build it with"):
         in_python(site / "gpu", "software")
-    with pytest.raises(InputError, match="shaders is 'fast', expected 'gpu' or 'software'"):
-        in_python(site / "both", "fast")
+    with pytest.raises(InputError, match="shaders is 'fast', expected 'gpu' or 'software' or 's"):
+        in_python(site / "all", "fast")
 
 
 def test_each_variant_has_the_schedules_for_a_class_of_machines(tmp_path: Path) -> None:
@@ -144,16 +171,17 @@ def test_each_variant_has_the_schedules_for_a_class_of_machines(tmp_path: Path) 
     }"""
     model = onnx.parser.parse_model(text)
     webmlc.build(model, tmp_path, "webgpu", adapter="all", choose=Numbering(machine))
-    assert {t.variant for t in read_manifest(tmp_path).tuned} == {"gpu", "software"}
-    for kind in ("gpu", "software"):
+    assert {t.variant for t in read_manifest(tmp_path).tuned} == {*PLAIN_ADAPTERS}
+    for kind in PLAIN_ADAPTERS:
         loaded = webmlc.load(tmp_path, device="webgpu", shaders=kind)  # type: ignore[arg-type]
         y = loaded.run({"x": np.zeros((ROWS, 64), np.float32)})["y"]
         loaded.dispose()
         assert {*y.ravel().tolist()} == {1001}
 
 
-ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
+HOSTS: dict[str, tuple[dict[str, Any], str]] = {
     "hardware": ({"info": {"vendor": "nvidia", "architecture": "hopper"}}, "gpu"),
+    "subgroups": ({"info": {"vendor": "nvidia"}, "features": ["subgroups"]}, "subgroups"),
     "fallback": ({"info": {"vendor": "google", "isFallbackAdapter": True}}, "software"),
     "SwiftShader": ({"info": {"vendor": "google", "architecture": "swiftshader"}}, "software"),
     "lavapipe": ({"info": {"description": "llvmpipe (LLVM 19.1.7, 256 bits)"}}, "software"),
@@ -164,42 +192,47 @@ ADAPTERS: dict[str, tuple[dict[str, Any], str]] = {
 
 def in_script(shaders: dict[str, str], choice: str | None = None) -> dict[str, Any]:
     """What the JavaScript runtime chooses on each adapter."""
-    adapters = [adapter for adapter, _ in ADAPTERS.values()]
-    job = {"adapters": adapters, "shaders": shaders, "choice": choice}
-    return dict(zip(ADAPTERS, answer_once(SCRIPT, job), strict=True))
+    adapters = [adapter for adapter, _ in HOSTS.values()]
+    job = {"adapters": adapters, "shaders": shaders, "features": NEEDS, "choice": choice}
+    return dict(zip(HOSTS, answer_once(SCRIPT, job), strict=True))
 
 
 def test_javascript_takes_the_shaders_for_its_adapter() -> None:
-    workgroups = {"gpu": [8, 1, 1], "software": [2, 1, 1]}
     results = {
-        kind: {"shaders": {kind: SHADERS[kind]}, "workgroups": workgroups[kind]} for kind in SHADERS
+        kind: {
+            "shaders": {kind: path},
+            "features": [*NEEDS.get(kind, ())],
+            "workgroups": [2 if kind == "software" else 8, 1, 1],
+        }
+        for kind, path in SHADERS.items()
     }
-    assert in_script(SHADERS) == {name: results[kind] for name, (_, kind) in ADAPTERS.items()}
+    assert in_script(SHADERS) == {name: results[kind] for name, (_, kind) in HOSTS.items()}
     for kind in SHADERS:
-        assert in_script(SHADERS, kind) == dict.fromkeys(ADAPTERS, results[kind])
-        assert in_script({kind: SHADERS[kind]}) == dict.fromkeys(ADAPTERS, results[kind])
+        assert in_script(SHADERS, kind) == dict.fromkeys(HOSTS, results[kind])
+        assert in_script({kind: SHADERS[kind]}) == dict.fromkeys(HOSTS, results[kind])
     missing = in_script({"software": SHADERS["software"]}, "gpu")["hardware"]
     assert missing["code"] == "package"
     assert missing["error"] == (
-        "the package has no gpu shaders (it has software); "
-        "build it with --adapter gpu or --adapter all"
+        "the package has no gpu shaders (it has software); build it with --adapter all"
     )
 
 
 IN_PAGE = """async ({ shaders, hides }) => {
-  const { load } = await import("/both/webmlc.js");
+  const { load } = await import("/all/webmlc.js");
   const hidden = { get: () => ({ vendor: "hidden" }) };
   if (hides) Object.defineProperty(GPUAdapter.prototype, "info", hidden);
   let last;
   const onProgress = (progress) => (last = progress);
-  const model = await load("/both/", { device: "webgpu", shaders, onProgress });
+  const model = await load("/all/", { device: "webgpu", shaders, onProgress });
   const data = Float32Array.from({ length: ROWS * 64 }, (_, i) => Math.sin(i));
   const { y } = await model.run({ x: { dtype: "float32", shape: [ROWS, 64], data } });
   const { shaders: chosen, resources } = model;
   model.dispose();
   const text = ({ code, message }) => [code, message];
-  const error = await load("/both/", { shaders: "fast" }).catch(text);
-  return { y: Array.from(y.data), chosen, download: resources.download, last, error };
+  const error = await load("/all/", { shaders: "fast" }).catch(text);
+  const adapter = await navigator.gpu.requestAdapter();
+  const offered = [...adapter.features];
+  return { y: Array.from(y.data), chosen, download: resources.download, last, error, offered };
 }""".replace("ROWS", str(ROWS))
 
 
@@ -207,15 +240,21 @@ def test_chromium_downloads_the_shaders_for_its_adapter(site: Path) -> None:
     cases = [
         ({}, "software"),
         ({"shaders": "gpu"}, "gpu"),
-        ({"hides": True}, "gpu"),
+        ({"hides": True}, None),
     ]
     reports = open_pages({"/": site}, *(Page("/", IN_PAGE, arg=arg) for arg, _ in cases))
     for report, (_, kind) in zip(reports, cases, strict=True):
         value = report.value
+        if kind is None:
+            offered = [
+                k for k in SHADERS if k != "software" and {*NEEDS.get(k, ())} <= {*value["offered"]}
+            ]
+            kind = offered[-1]
         assert value["chosen"] == kind
         y = np.reshape(value["y"], (ROWS, 96))
         np.testing.assert_allclose(y, expected(), atol=1e-6)
         assert value["last"]["loaded"] == value["last"]["total"] == value["download"]
         fetched = [r["path"] for r in report.requests if ".wgsl" in r["path"]]
-        assert fetched == [f"/both/{SHADERS[kind]}"]
-        assert value["error"] == ["input", 'shaders is "fast", expected "gpu" or "software"']
+        assert fetched == [f"/all/{SHADERS[kind]}"]
+        assert value["error"][0] == "input"
+        assert value["error"][1].startswith('shaders is "fast", expected "gpu", "software"')

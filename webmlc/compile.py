@@ -21,7 +21,7 @@ from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import Device, Machine
+from webmlc.core.machine import PLAIN_ADAPTERS, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
@@ -106,7 +106,8 @@ def build(
     ranking classes (`graph.typed.options`). `tokenizer` is the `tokenizer.json` of a model of
     texts. `emit_text` also writes the code as text. `context` limits the tokens of a language model
     in a GGUF file. `adapter` says what the shaders are made fast for: a "gpu", or an adapter of
-    "software". They run on both. With "all", the package has both variants, and `load` chooses.
+    "software". They run on both. With "all", the package has both variants, and those for GPUs with
+    more features (`core.machine.ADAPTERS`); `load` chooses.
     `choose` chooses the schedule of each kernel, and `algorithms` what a device does for some
     layers (`Target.alternatives`). With `state="auto"`, pairs of a past and a present become states
     of sessions, which grow in place or are replaced; with "off" they stay inputs and outputs.
@@ -247,6 +248,7 @@ def compile_model(
         },
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders={v: s.shaders.text for v, s in shaders.items() if s.shaders.entries},
+        shader_features={v: s.shaders.features for v, s in shaders.items() if s.shaders.features},
         texts=_texts(modules, shaders) if emit_text else {},
         assets=module.assets,
         typed=module.typed,
@@ -261,8 +263,8 @@ def device_variants(adapter: str) -> dict[Device, Mapping[str, Machine]]:
     for an unknown kind of adapter.
     """
     shaders = WEBGPU.variants
-    if adapter not in (*shaders, "all"):
-        raise UserError(f"unknown adapter {adapter!r}: choose {', '.join(shaders)} or all")
+    if adapter not in (*PLAIN_ADAPTERS, "all"):
+        raise UserError(f"unknown adapter {adapter!r}: choose {', '.join(PLAIN_ADAPTERS)} or all")
     chosen = {name: m for name, m in shaders.items() if adapter in (name, "all")}
     return {**{d: target.variants for d, target in TARGETS.items()}, WEBGPU.device: chosen}
 

@@ -267,7 +267,7 @@ def inspect(
     the work of each step (with the sizes of --dim): its operations, and the bytes that it moves
     beside the least possible bytes. For each dispatch on a GPU, it also says how large it is, and
     what bounds its time on an H100, an M2, an Adreno 740 and an Intel Iris Xe. With --adapter all,
-    the stages of both variants of the shaders are printed, and the work of that for GPUs.
+    the stages of all variants of the shaders are printed, and the work of that for any GPU.
     """
     from webmlc.compile import compile_model
     from webmlc.frontend.bind_constants import read_constants

@@ -24,14 +24,14 @@ class TargetChoice(StrEnum):
 
 
 class AdapterChoice(StrEnum):
-    """The adapters that shaders are scheduled for (`core.machine.ADAPTERS`)."""
+    """The adapters that schedules are searched for (`core.machine.PLAIN_ADAPTERS`)."""
 
     gpu = "gpu"
     software = "software"
 
 
 class BuildAdapterChoice(StrEnum):
-    """The adapters that a package has shaders for: those of one kind, or a variant for each."""
+    """The adapters that a package has shaders for: of one kind, or variants for all kinds."""
 
     gpu = "gpu"
     software = "software"
@@ -95,8 +95,9 @@ BuildAdapter = Annotated[
     BuildAdapterChoice,
     typer.Option(
         "--adapter",
-        help="Make the shaders fast on GPUs, on software adapters such as SwiftShader, or have a "
-        "variant for each: a page downloads the one for its adapter. All run on both.",
+        help="Make the shaders fast on GPUs, or on software adapters such as SwiftShader. With "
+        "all, the package has variants for both, and for GPUs with more features: a page downloads "
+        "the one for its adapter.",
     ),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]

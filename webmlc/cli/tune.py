@@ -203,17 +203,17 @@ def search_first(
     model: Path, database: Path, target: str, adapter: str, constants: Constants, time: str
 ) -> None:
     """Search the schedules of a model before it is built. Its devices, and with the adapter "all"
-    the variants of its shaders, share the time, such as "10m", evenly. Records of an earlier build
-    are used again.
+    the variants of its shaders that need no features, share the time, such as "10m", evenly.
+    Records of an earlier build are used again.
     """
     from webmlc import tune as run_search
-    from webmlc.core.machine import ADAPTERS
+    from webmlc.core.machine import PLAIN_ADAPTERS
     from webmlc.tune.progress import Progress
 
     seconds = duration(time)
     if seconds == 0:
         raise UserError("--tune: a search needs more than no time; try --tune 5m")
-    adapters = tuple(ADAPTERS) if adapter == "all" else (adapter,)
+    adapters = PLAIN_ADAPTERS if adapter == "all" else (adapter,)
     devices = ("wasm", "webgpu") if target == "both" else (target,)
     searches = [(d, a) for d in devices for a in (adapters if d == "webgpu" else adapters[:1])]
     for device, kind in searches:

@@ -22,8 +22,11 @@ Features = Literal["dot", "pairs", "relaxed", "simd128"]
 """The names of WebAssembly variants, by what sets each apart. `Machine.features` lists what a
 variant may use."""
 
-AdapterKind = Literal["gpu", "software"]
-"""The kinds of adapters that shaders are made for."""
+AdapterKind = Literal["gpu", "software", "subgroups"]
+"""The kinds of adapters that shaders are made for (`ADAPTERS`)."""
+
+SHADER_FEATURES = frozenset({"subgroups"})
+"""The optional features of WebGPU that shaders may use, by their names in its specification."""
 
 ADDRESSABLE_BYTES = 1 << 32
 """The bytes that a 32-bit WebAssembly memory can hold: 2³², from the specification."""
@@ -96,7 +99,8 @@ class Machine:
     features: frozenset[str]
     """What may be emitted. "relaxed": relaxed SIMD, such as FMA. "dot": its dot product of four
     unsigned and four signed bytes, which is exact here. "pairs": that of two bytes each, with sums
-    of 16 bits, is faster than that of four."""
+    of 16 bits, is faster than that of four. Those of shaders are in
+    `SHADER_FEATURES`."""
     lanes: int
     """32-bit elements of a vector, fixed by the instruction set (WASM's v128, WGSL's vec4)."""
     vector_registers: int
@@ -276,12 +280,19 @@ These numbers, and what follows from `shared_bytes`, were measured on an H200
 (`benchmarks/gpu_results.md`).
 """
 
-ADAPTERS: Mapping[str, Machine] = {"gpu": WEBGPU, "software": SOFTWARE}
-"""The variants of a package's shaders, by the kind of adapter that they are made for.
+SUBGROUPS = replace(WEBGPU, features=frozenset({"subgroups"}))
+"""A GPU whose threads exchange values within a subgroup, of whatever size that is."""
+
+ADAPTERS: Mapping[str, Machine] = {"gpu": WEBGPU, "software": SOFTWARE, "subgroups": SUBGROUPS}
+"""The variants of a package's shaders, by the kind of adapter that they are made for. Those with
+features follow those without, and the richest is the last.
 
 The passes of the webgpu `Target` choose by the numbers of `WEBGPU`, so all variants have the same
 steps and buffers.
 """
+
+PLAIN_ADAPTERS = tuple(name for name, machine in ADAPTERS.items() if not machine.features)
+"""The kinds of adapters whose shaders run on every adapter."""
 
 MACHINES: Mapping[str, Machine] = {**WASM_MACHINES, **ADAPTERS}
 """Every machine that kernels are scheduled for, by its name."""

@@ -7,14 +7,13 @@ WebAssembly module reads from memory. The twin for JavaScript is `runtime_js/mac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from webmlc.core.errors import PackageError
 from webmlc.core.machine import AdapterKind, Device
 from webmlc.core.machine_class import MachineClass, adapter_name, machine_number
-from webmlc.host.webgpu_adapter import find_adapter, is_software
-from webmlc.package.manifest import Manifest, Step
+from webmlc.host.webgpu_adapter import find_adapter, is_software, offered_features
+from webmlc.package.manifest import Manifest, Program, Step
 
 
 def choose_schedules(
@@ -30,9 +29,7 @@ def choose_schedules(
     number = machine_number(manifest.machines, cpu)
     program = manifest.programs[device]
     if program.shaders:
-        variant = choose_shaders(program.shaders, shaders)
-        steps = tuple(_step_in(step, variant) for step in program.steps)
-        program = replace(program, steps=steps, shaders={variant: program.shaders[variant]})
+        program = program_in(program, choose_shaders(program, shaders))
     if any(step.alternatives for step in program.steps):
         gpu = MachineClass("webgpu", "wgpu", adapter_name(find_adapter().info))
         gpu_number = machine_number(manifest.machines, gpu)
@@ -41,19 +38,38 @@ def choose_schedules(
     return replace(manifest, programs={**manifest.programs, device: program}), number
 
 
-def choose_shaders(shaders: Mapping[str, str], choice: AdapterKind | None) -> str:
-    """The variant of the shaders to run: `choice`, or that for the kind of the adapter, or the
-    first.
+def choose_shaders(program: Program, choice: AdapterKind | None) -> str:
+    """The variant of the shaders to run: `choice`, or that for software on such an adapter, or the
+    one that uses the most of the features that the adapter offers. On adapters that no variant was
+    made for, the first.
     """
+    shaders = program.shaders
     if choice is not None and choice not in shaders:
         raise PackageError(
             f"the package has no {choice!r} shaders (it has {', '.join(shaders)}); "
-            f"build it with --adapter {choice} or --adapter all"
+            "build it with --adapter all"
         )
     if choice is not None or len(shaders) == 1:
         return choice or next(iter(shaders))
-    kind = "software" if is_software(find_adapter()) else "gpu"
-    return kind if kind in shaders else next(iter(shaders))
+    adapter = find_adapter()
+    if is_software(adapter) and "software" in shaders:
+        return "software"
+    needs = {v: program.shader_features.get(v, ()) for v in shaders if v != "software"}
+    offered = offered_features(adapter)
+    usable = [v for v, features in needs.items() if offered.issuperset(features)]
+    return max(usable, key=lambda v: len(needs[v]), default=next(iter(shaders)))
+
+
+def program_in(program: Program, variant: str) -> Program:
+    """A program as a variant of the shaders runs it."""
+    features = (*program.resources.features, *program.shader_features.get(variant, ()))
+    return replace(
+        program,
+        steps=tuple(_step_in(step, variant) for step in program.steps),
+        resources=replace(program.resources, features=features),
+        shaders={variant: program.shaders[variant]},
+        shader_features={},
+    )
 
 
 def _step_in(step: Step, variant: str) -> Step:

@@ -365,10 +365,10 @@ def load(
 
     `auto` takes the GPU where there is a hardware adapter and the model loads on it, else the CPU:
     `Model.device_reason` says why. `features` chooses the WebAssembly variant. `shaders` chooses
-    the variant of the shaders, which is otherwise that for the kind of the adapter; `Model.shaders`
-    names it. `red_zones` is for debugging: a run that writes outside its buffers raises
-    `InternalError`, which names the buffer (`host.red_zones`); memory is larger then. Raises
-    `PackageError` (a bad package) or `AdapterError` (no usable GPU).
+    the variant of the shaders, which is otherwise that for the kind of the adapter and its
+    features; `Model.shaders` names it. `red_zones` is for debugging: a run that writes outside its
+    buffers raises `InternalError`, which names the buffer (`host.red_zones`); memory is larger
+    then. Raises `PackageError` (a bad package) or `AdapterError` (no usable GPU).
     """
     if shaders is not None and shaders not in ADAPTERS:
         names = " or ".join(map(repr, ADAPTERS))

@@ -37,6 +37,7 @@ from webmlc.host.webgpu_adapter import (
     BINDING_MULTIPLE,
     Timestamps,
     bind_group_layout,
+    for_naga,
     request_device,
 )
 from webmlc.package.manifest import Control, Run, Step
@@ -371,7 +372,7 @@ class WebGpuExecutor:
         if not steps:
             return {}
         (path,) = self.loaded.program.shaders.values()
-        module = self.device.create_shader_module(label=path, code=self.loaded.shaders)
+        module = self.device.create_shader_module(label=path, code=for_naga(self.loaded.shaders))
         pipelines = {}
         constants = {b.name for b in self.loaded.program.buffers if b.kind == "constant"}
         for kernel, step in steps.items():

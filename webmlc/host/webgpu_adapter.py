@@ -14,6 +14,7 @@ import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, UserError
+from webmlc.core.machine import SHADER_FEATURES
 from webmlc.host.executor import Loaded
 from webmlc.package.manifest import Resources
 from webmlc.package.placement import align
@@ -23,6 +24,10 @@ BINDING_MULTIPLE = 16
 
 Kernels may read a whole `vec4<f32>`. Values begin at multiples of 256 bytes: there is room for it.
 """
+WGPU_FEATURES = {"subgroups": "subgroup"}
+"""The features whose names in wgpu-py are not those of WebGPU's specification."""
+ENABLE_SUBGROUPS = "enable subgroups;\n"
+"""A directive that naga refuses, although it compiles what the directive enables."""
 DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
 """The limits of every adapter, in bytes, from the specification of WebGPU."""
 
@@ -56,6 +61,17 @@ def is_software(adapter: Any) -> bool:
     return str(adapter.info["adapter_type"]) == "CPU"
 
 
+def offered_features(adapter: Any) -> frozenset[str]:
+    """The features that an adapter offers, by their names in WebGPU's specification."""
+    names = {wgpu_name: name for name, wgpu_name in WGPU_FEATURES.items()}
+    return frozenset(names.get(feature, feature) for feature in adapter.features)
+
+
+def for_naga(text: str) -> str:
+    """The text of shaders as naga compiles it."""
+    return text.replace(ENABLE_SUBGROUPS, "", 1)
+
+
 def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
     """The limits that a program needs beyond the default ones.
 
@@ -83,13 +99,14 @@ def request_device(loaded: Loaded) -> Any:
     adapter = find_adapter()
     resources = loaded.program.resources
     # The features of a program are those of its modules, too.
-    required = [f for f in resources.features if f in wgpu.FeatureName]
-    if lacking := [f for f in required if f not in adapter.features]:
+    required = [f for f in resources.features if f in SHADER_FEATURES]
+    offered = offered_features(adapter)
+    if lacking := [f for f in required if f not in offered]:
         raise AdapterError(f"this GPU adapter lacks {', '.join(lacking)}, which the package needs")
-    if "timestamp-query" in adapter.features:
+    if "timestamp-query" in offered:
         required.append("timestamp-query")
     return adapter.request_device_sync(
-        required_features=required,
+        required_features=[WGPU_FEATURES.get(feature, feature) for feature in required],
         required_limits=larger_limits(resources, adapter.limits),
     )
 

@@ -145,6 +145,10 @@ class KernelCompiler:
         lowered = {name: partial(self._lowered, task, title) for name, task in tasks.items()}
         return CompiledKernels(codes, {}, lowered)
 
+    def forget(self, title: str) -> None:
+        """Drop the schedules of a variant that the package does not have."""
+        self.tuned = [kernel for kernel in self.tuned if kernel.variant != title]
+
     def _code(self, task: Task, title: str) -> Code:
         """The code of a kernel with its default schedule."""
         key = task.key

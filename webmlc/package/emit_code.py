@@ -73,7 +73,8 @@ def emit_shaders(
 ) -> tuple[dict[str, ShaderVariant], dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text per variant.
 
-    Returns the variants, and the kernels of the first one by entry point.
+    Returns the variants, and the kernels of the first one by entry point. A variant for adapters
+    with some features is left out if it has the same text as another one.
     """
     kernels: Mapping[str, LoopFunction] = {}
     constants: Mapping[str, frozenset[str]] = {}
@@ -85,6 +86,9 @@ def emit_shaders(
     for variant, machine in variants.items():
         compiled = compiler.compile(kernels, machine, variant, constants)
         shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
+        if machine.features and any(shaders.text == v.shaders.text for v in emitted.values()):
+            compiler.forget(variant)
+            continue
         emitted[variant] = ShaderVariant(shaders, compiled.alternatives)
         compiler.watch(Stage(f"{variant}: wgsl", partial(str, shaders.text), result=shaders))
         for name in kernels:

@@ -57,7 +57,7 @@ def form_of(variant: str) -> str:
 def print_code(lowered: LoopFunction, task: Task) -> Code:
     """The code of a task's kernel, which was lowered."""
     if task.machine.device == "webgpu":
-        return emit_shader(lowered, task.constants)
+        return emit_shader(lowered, task.constants, task.machine.features)
     return print_function(lowered, task.form)
 
 
@@ -68,7 +68,7 @@ def to_bytes(code: Code) -> bytes:
             return json.dumps([text, loops, parameters, scratch]).encode()
         case Shader(text=text, workgroups=sizes, symbols=symbols, helpers=helpers):
             workgroups = [to_size(size) for size in sizes]
-            record = [text, workgroups, symbols, helpers, code.needs_infinity]
+            record = [text, workgroups, symbols, helpers, code.needs_infinity, code.features]
             return json.dumps(record).encode()
 
 
@@ -77,7 +77,13 @@ def from_bytes(data: bytes | memoryview) -> Code:
     match json.loads(bytes(data)):
         case [text, int(loops), parameters, scratch]:
             return Printed(text, loops, parameters, scratch)
-        case [text, [x, y, z], symbols, helpers, needs_infinity]:
-            workgroups = from_size(x), from_size(y), from_size(z)
-            return Shader(text, workgroups, tuple(symbols), tuple(helpers), needs_infinity)
+        case [text, [x, y, z], symbols, helpers, needs_infinity, features]:
+            return Shader(
+                text,
+                (from_size(x), from_size(y), from_size(z)),
+                tuple(symbols),
+                tuple(helpers),
+                needs_infinity,
+                features=tuple(features),
+            )
     raise ValueError("not the code of a kernel")

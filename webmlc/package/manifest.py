@@ -268,7 +268,8 @@ class Program:
     """The program that runs the model on one target: buffers, steps and code files.
 
     The segments cover the steps in order. `modules` and `shaders` are files by variant. A host uses
-    one of each.
+    one of each. `shader_features` are the features of WebGPU that a variant of the shaders needs,
+    of variants that need some.
     """
 
     buffers: tuple[Buffer, ...]
@@ -277,6 +278,7 @@ class Program:
     resources: Resources
     modules: Mapping[str, str] = field(default_factory=dict)
     shaders: Mapping[str, str] = field(default_factory=dict)
+    shader_features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def loops(self) -> tuple[Control, ...]:

@@ -222,12 +222,21 @@ def _read_program(o: JsonObject, device: Device, tensors: Sequence[str]) -> Prog
         ),
         modules=_read_paths(o, "modules"),
         shaders=_read_paths(o, "shaders"),
+        shader_features=_read_features(o),
     )
 
 
 def _read_paths(o: JsonObject, key: str) -> Mapping[str, str]:
     """Files by variant."""
     return cast("Mapping[str, str]", o.get(key, dict)) if key in o.data else {}
+
+
+def _read_features(o: JsonObject) -> Mapping[str, tuple[str, ...]]:
+    """The features that variants of the shaders need."""
+    if "shader_features" not in o.data:
+        return {}
+    features = JsonObject(o.get("shader_features", dict), o.path("shader_features"))
+    return {variant: features.strings(variant) for variant in features.data}
 
 
 def _read_buffer(o: JsonObject, sizes: Mapping[str, Expr], tensors: Sequence[str]) -> Buffer:

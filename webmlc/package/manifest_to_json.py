@@ -181,6 +181,8 @@ def _program(device: Device, program: Program, tensors: Mapping[str, int]) -> di
         data["modules"] = dict(program.modules)
     if program.shaders:
         data["shaders"] = dict(program.shaders)
+    if program.shader_features:
+        data["shader_features"] = {v: list(f) for v, f in program.shader_features.items()}
     return data
 
 

@@ -141,6 +141,7 @@ class Parts:
     - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Each holds the steps of the
       wasm program, then the wasm steps of the webgpu program.
     - `shaders`: the WGSL texts by variant (`"gpu"`, `"software"`).
+    - `shader_features`: the features of WebGPU that a variant needs, of variants that need some.
     - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
     - `assets`: further files of the model, such as a tokeniser.
     - `requirements`: conditions on the symbols of a run.
@@ -162,6 +163,7 @@ class Parts:
     constants: Mapping[str, NDArray[Any]]
     modules: Mapping[str, bytes] = field(default_factory=dict)
     shaders: Mapping[str, str] = field(default_factory=dict)
+    shader_features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
@@ -362,6 +364,7 @@ def _program(device: Device, parts: Parts) -> Program:
         ),
         modules={v: module_path(v) for v in parts.modules} if uses_wasm else {},
         shaders=shader_paths(parts.shaders) if uses_webgpu else {},
+        shader_features=parts.shader_features if uses_webgpu else {},
     )
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import ADAPTERS, Device, Features, machine_name
+from webmlc.core.machine import PLAIN_ADAPTERS, Device, Features, machine_name
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
@@ -207,8 +207,8 @@ def _check(request: Request) -> None:
         raise UserError(f"--threads {threads}: kernels run with 1 thread or more")
     if device == "webgpu" and threads > 1:
         raise UserError("--threads: a GPU has its own; leave the option out with --device webgpu")
-    if request.adapter not in ADAPTERS:
-        raise UserError(f"--adapter {request.adapter}: choose {' or '.join(ADAPTERS)}")
+    if request.adapter not in PLAIN_ADAPTERS:
+        raise UserError(f"--adapter {request.adapter}: choose {' or '.join(PLAIN_ADAPTERS)}")
     if engine is not None and engine not in ENGINES[device]:
         raise UserError(
             f"--engine {engine}: kernels on {device} are measured by {', '.join(ENGINES[device])}"

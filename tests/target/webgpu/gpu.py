@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from webmlc.core.machine import SHADER_FEATURES
 from webmlc.core.rewrite import evaluate
+from webmlc.host.webgpu_adapter import WGPU_FEATURES, for_naga
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.webgpu.emit_shaders import Entry, emit_shaders
 
@@ -23,14 +25,15 @@ Array = np.ndarray[Any, Any]
 
 @lru_cache(maxsize=1)
 def device() -> Any:
-    """A device with the default limits of WebGPU."""
+    """A device with the default limits of WebGPU, and the features that shaders may use."""
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
     import wgpu
 
     adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     if adapter is None:
         raise RuntimeError("no WebGPU adapter: install mesa-vulkan-drivers (lavapipe)")
-    return adapter.request_device_sync()
+    features = [WGPU_FEATURES.get(feature, feature) for feature in SHADER_FEATURES]
+    return adapter.request_device_sync(required_features=features)
 
 
 def run_on_gpu(
@@ -38,9 +41,12 @@ def run_on_gpu(
     arrays: Mapping[str, Array],
     symbols: Mapping[str, int] | None = None,
     constants: frozenset[str] = frozenset(),
+    features: frozenset[str] = frozenset(),
 ) -> dict[str, Array]:
-    """The outputs of a lowered kernel, by name. They start as the arrays of the same name."""
-    shaders = emit_shaders({function.name: function}, {function.name: constants})
+    """The outputs of a lowered kernel, by name. They start as the arrays of the same name. The
+    shader may use some features.
+    """
+    shaders = emit_shaders({function.name: function}, {function.name: constants}, features)
     return launch(
         shaders.text, shaders.entries[function.name], function, arrays, symbols or {}, constants
     )
@@ -76,7 +82,10 @@ def launch(
     groups = gpu.create_bind_group_layout(entries=layout)
     pipeline = gpu.create_compute_pipeline(
         layout=gpu.create_pipeline_layout(bind_group_layouts=[groups]),
-        compute={"module": gpu.create_shader_module(code=text), "entry_point": entry.name},
+        compute={
+            "module": gpu.create_shader_module(code=for_naga(text)),
+            "entry_point": entry.name,
+        },
     )
     entries = [
         {"binding": i, "resource": {"buffer": r, "offset": 0, "size": r.size}}

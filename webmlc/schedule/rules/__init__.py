@@ -8,11 +8,20 @@ kernel answers for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from webmlc.core.errors import InternalError
-from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, SOFTWARE, WEBGPU, Device, Machine
+from webmlc.core.machine import (
+    DOT,
+    PAIRS,
+    RELAXED,
+    SIMD128,
+    SOFTWARE,
+    WEBGPU,
+    Device,
+    Machine,
+)
 from webmlc.core.machine_class import MachineClass
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import (
@@ -66,8 +75,10 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
     `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
     products. A kernel that no rule takes for `SOFTWARE` gets the schedule for `WEBGPU`, for which
-    kernels are cut.
+    kernels are cut. A GPU with subgroups differs from `WEBGPU` in folds of whole workgroups.
     """
+    if "subgroups" in variant.features and not folds_in_subgroups(function, variant):
+        return replace(variant, features=variant.features - {"subgroups"})
     if variant == SOFTWARE and match_kernel(function, variant) is None:
         return WEBGPU
     if variant == DOT and not multiplies_bytes(function):
@@ -77,6 +88,12 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     if variant == SIMD128 and not reduces_products(function):
         return RELAXED
     return variant
+
+
+def folds_in_subgroups(function: LoopFunction, machine: Machine) -> bool:
+    """True if the schedule of a kernel folds at once what the threads of a workgroup have."""
+    match = match_kernel(function, machine)
+    return match is not None and getattr(match.facts, "has_subgroups", False)
 
 
 def find_match(function: LoopFunction, machine: Machine) -> Match:

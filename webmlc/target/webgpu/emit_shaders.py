@@ -26,7 +26,7 @@ from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
 from webmlc.target.webgpu.shorten_names import shorten_names
-from webmlc.target.webgpu.table import INFINITY
+from webmlc.target.webgpu.table import ENABLE, INFINITY
 from webmlc.target.webgpu.threads import grid_of
 from webmlc.target.webgpu.views import vector_views
 from webmlc.target.webgpu.widen_loads import widen_loads
@@ -46,32 +46,40 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Shaders:
     """A WGSL module, its entry points by kernel, and the lines of each kernel in the text, counted
-    from 0: its comment, its bindings and its function.
+    from 0: its comment, its bindings and its function. `features` of WebGPU are those it needs.
     """
 
     text: str
     entries: Mapping[str, Entry]
     lines: Mapping[str, range] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
 
 
 def emit_shaders(
-    kernels: Mapping[str, LoopFunction], constants: Mapping[str, frozenset[str]] | None = None
+    kernels: Mapping[str, LoopFunction],
+    constants: Mapping[str, frozenset[str]] | None = None,
+    features: frozenset[str] = frozenset(),
 ) -> Shaders:
     """Print all kernels into one module. `constants` names the parameters of each kernel that hold
-    constants.
+    constants. `features` are those of WebGPU that kernels may use.
 
     Raises InternalError, naming the kernel, where WGSL has no spelling for an expression.
     """
     read_only = constants or {}
     return join_shaders(
-        {name: emit_shader(f, read_only.get(name, frozenset())) for name, f in kernels.items()}
+        {
+            name: emit_shader(f, read_only.get(name, frozenset()), features)
+            for name, f in kernels.items()
+        }
     )
 
 
 def join_shaders(shaders: Mapping[str, Shader]) -> Shaders:
     """Join printed kernels to a module."""
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
-    preamble = [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
+    features = sorted({feature for shader in shaders.values() for feature in shader.features})
+    preamble = [f"{ENABLE[feature]}\n" for feature in features]
+    preamble += [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
     texts = [s.named(name, number) for number, (name, s) in enumerate(shaders.items())]
     text = "\n".join([*preamble, *helpers, *texts])
     first = sum(part.count("\n") + 1 for part in (*preamble, *helpers))
@@ -80,10 +88,12 @@ def join_shaders(shaders: Mapping[str, Shader]) -> Shaders:
         name: Entry(wgsl_name(name), shader.workgroups, shader.symbols)
         for name, shader in shaders.items()
     }
-    return Shaders(text, entries, lines)
+    return Shaders(text, entries, lines, tuple(features))
 
 
-def emit_shader(function: LoopFunction, constants: frozenset[str]) -> Shader:
+def emit_shader(
+    function: LoopFunction, constants: frozenset[str], features: frozenset[str] = frozenset()
+) -> Shader:
     """Widen, legalise, hoist, rename and print one kernel."""
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
@@ -99,4 +109,4 @@ def emit_shader(function: LoopFunction, constants: frozenset[str]) -> Shader:
         + [b.name for b in function.params if b.name in views]
     )
     workgroups = grid_of(function).workgroups  # with divisions, as hosts evaluate them
-    return print_shader(shortened, constants, short_views, short_registers, workgroups)
+    return print_shader(shortened, constants, short_views, short_registers, workgroups, features)

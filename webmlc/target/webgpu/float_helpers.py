@@ -27,6 +27,19 @@ fn maximum_{suffix}(a: {T}, b: {T}) -> {T} {{
     return select(select(max(a, b), b, is_nan_{suffix}(b)), a, is_nan_{suffix}(a));
 }}
 """,
+    # The same over the threads of a subgroup: a sum that has a NaN is one.
+    "subgroup_minimum": """\
+fn subgroup_minimum_{suffix}(x: {T}) -> {T} {{
+    let sum = subgroupAdd(x);
+    return select(subgroupMin(x), sum, subgroupAny(is_nan_{suffix}(x)));
+}}
+""",
+    "subgroup_maximum": """\
+fn subgroup_maximum_{suffix}(x: {T}) -> {T} {{
+    let sum = subgroupAdd(x);
+    return select(subgroupMax(x), sum, subgroupAny(is_nan_{suffix}(x)));
+}}
+""",
     # The same where `b` is a literal, and so no NaN.
     "at_most": """\
 fn at_most_{suffix}(a: {T}, b: {T}) -> {T} {{
@@ -220,5 +233,6 @@ CALLED = {
     "hyperbolic_tangent": "is_nan",
     "power": "is_nan",
     **dict.fromkeys(("minimum", "maximum", "at_most", "at_least", "sign_of"), "is_nan"),
+    **dict.fromkeys(("subgroup_minimum", "subgroup_maximum"), "is_nan"),
 }
 """The template that a template calls."""

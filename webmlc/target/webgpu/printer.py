@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const, Expr, Ramp, as_int, call
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
@@ -27,14 +28,14 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    loads,
     stores,
-    walk_statements,
 )
 from webmlc.target import VECTOR_LANES
+from webmlc.target.webgpu.declare_in_place import declared_in_place
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter, vector_index
 from webmlc.target.webgpu.storage import PARTS, store_lines
+from webmlc.target.webgpu.subgroup_folds import FEATURE, LANES_LINES, fold_lines, subgroup_fold
 from webmlc.target.webgpu.table import type_name
 from webmlc.target.webgpu.threads import Grid, Section, grid_of
 
@@ -59,6 +60,7 @@ class Shader:
     - `workgroups`: the size of the dispatch, over the `symbols` of the uniform buffer.
     - `helpers`, `needs_infinity`: what the module must declare.
     - `origin`: the ONNX nodes that the kernel computes.
+    - `features`: the features of WebGPU that it needs.
     """
 
     text: str
@@ -67,6 +69,7 @@ class Shader:
     helpers: tuple[str, ...]
     needs_infinity: bool
     origin: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     def named(self, name: str, number: int) -> str:
         """The text of the kernel `name`, after a comment with its origin. `number` tells its
@@ -90,14 +93,18 @@ def print_shader(
     views: frozenset[str],
     registers: frozenset[str],
     workgroups: tuple[Expr, Expr, Expr],
+    features: frozenset[str] = frozenset(),
 ) -> Shader:
-    """Print a kernel. Raises InternalError, with the kernel's name, where WGSL has no spelling."""
+    """Print a kernel, which may use some features of WebGPU. Raises InternalError, with the
+    kernel's name, where WGSL has no spelling.
+    """
     grid = grid_of(function)
     names = _global_names(function, registers)
     words = frozenset(b.name for b in function.params if b.dtype in PARTS)
     atomics = (words & {store.buffer.name for store in stores(function.body)}) - views
     expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics)
-    printer = _Printer(function, grid, expressions, _declared_in_place(function, registers))
+    declared = declared_in_place(function, registers)
+    printer = _Printer(function, grid, expressions, declared, features)
     body = printer.entry()
     head = _declarations(function, constants, expressions)
     return Shader(
@@ -107,6 +114,7 @@ def print_shader(
         tuple(expressions.helpers),
         expressions.needs_infinity,
         function.origin,
+        tuple(sorted(printer.used_features)),
     )
 
 
@@ -177,49 +185,6 @@ def _declarations(
     return lines
 
 
-def _declared_in_place(function: LoopFunction, registers: frozenset[str]) -> dict[int, str]:
-    """The registers that their first store can declare: it stands in a sequence that holds all
-    their uses, after it.
-
-    Maps the identity of that store to `let` where it is the only store, else to `var`.
-    """
-    access_counts: dict[str, int] = {}
-    store_counts: dict[str, int] = {}
-    for load in loads(function.body):
-        access_counts[load.buffer.name] = access_counts.get(load.buffer.name, 0) + 1
-    for store in stores(function.body):
-        name = store.buffer.name
-        access_counts[name] = access_counts.get(name, 0) + 1
-        store_counts[name] = store_counts.get(name, 0) + 1
-    declarations: dict[int, str] = {}
-    for stmt in walk_statements(function.body):
-        if isinstance(stmt, Seq):
-            declarations |= _declared_in(stmt, registers, access_counts, store_counts)
-    return declarations
-
-
-def _declared_in(
-    sequence: Seq,
-    registers: frozenset[str],
-    access_counts: dict[str, int],
-    store_counts: dict[str, int],
-) -> dict[int, str]:
-    """The declaring stores that stand directly in `sequence`."""
-    first_stores: dict[str, Store] = {}
-    counts_here: dict[str, int] = {}
-    for stmt in sequence.statements:
-        if isinstance(stmt, Store) and stmt.buffer.name in registers:
-            first_stores.setdefault(stmt.buffer.name, stmt)
-        names = [load.buffer.name for load in loads(stmt)] + [s.buffer.name for s in stores(stmt)]
-        for name in names:
-            counts_here[name] = counts_here.get(name, 0) + (name in first_stores)
-    return {
-        id(store): "let" if store_counts[name] == 1 else "var"
-        for name, store in first_stores.items()
-        if counts_here[name] == access_counts[name]
-    }
-
-
 @dataclass(slots=True)
 class _Printer:
     """Prints the entry point of one kernel, line by line."""
@@ -228,11 +193,14 @@ class _Printer:
     grid: Grid
     expressions: ExpressionPrinter
     declared: dict[int, str]  # `let` or `var`, by the identity of the declaring store
+    features: frozenset[str]
+    used_features: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     block: str = ""  # the workgroup's number within the section, where the grid is linear
     section: Section | None = None
     guards: int = 0  # conditions around the current statement that may differ between threads
+    uneven_loops: int = 0  # loops around it whose iterations may differ between threads
 
     def write(self, line: str) -> None:
         """Append a line at the current depth."""
@@ -251,15 +219,17 @@ class _Printer:
             vector, component = divmod(position, VECTOR_LANES)
             value = f"symbols_{NUMBER}[{vector}].{'xyzw'[component]}"
             self.write(f"let {wgsl_name(symbol.name)} = {value};")
-        declared_in_place = {s.buffer.name for s in stores(function.body) if id(s) in self.declared}
+        in_place = {s.buffer.name for s in stores(function.body) if id(s) in self.declared}
         for buffer in function.allocations:
-            if buffer.scope == "local" and buffer.name not in declared_in_place:
+            if buffer.scope == "local" and buffer.name not in in_place:
                 self.declare(buffer)
         if grid.is_linear:
             rows = "" if grid.workgroups[1] == Const(1) else " + workgroup.y * workgroups.x"
             self.write(f"let group = i32(workgroup.x{rows});")
         for section in grid.sections:
             self.print_section(section)
+        if FEATURE in self.used_features:
+            self.lines[:0] = [f"{INDENT}{line}" for line in LANES_LINES]
         text = "\n".join(self.lines)
         builtins = ", ".join(
             f"@builtin({builtin}) {name}: vec3u"
@@ -312,9 +282,17 @@ class _Printer:
             case For(kind="thread_binding"):
                 self.thread_loop(root)
             case For(var=var, extent=extent, body=body, kind="serial"):
+                if self.can_use_subgroups() and (fold := subgroup_fold(root)) is not None:
+                    self.used_features.add(FEATURE)
+                    for line in fold_lines(fold, self.expressions):
+                        self.write(line)
+                    return
                 name = wgsl_name(var.name)
                 end = self.expressions.operand(extent)
+                is_uneven = not variables(extent) <= {*self.function.symbols}
+                self.uneven_loops += is_uneven
                 self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
+                self.uneven_loops -= is_uneven
             case For(kind=kind):
                 raise self.expressions.unsayable(f"{kind} loop")
             case If(condition=condition, then=then, otherwise=otherwise):
@@ -334,6 +312,10 @@ class _Printer:
                 self.write("workgroupBarrier();")
             case _:
                 raise self.expressions.unsayable(type(root).__name__)
+
+    def can_use_subgroups(self) -> bool:
+        """True where the kernel may use subgroups, and all threads run the same statement."""
+        return FEATURE in self.features and not self.guards and not self.uneven_loops
 
     def braced(self, head: str, body: Stmt) -> None:
         """Print a body in braces after `head`."""

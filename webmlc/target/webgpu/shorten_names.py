@@ -30,8 +30,11 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.target.scoped import Names
+from webmlc.target.webgpu.subgroup_folds import LANE, LANES
 
-RESERVED_NAMES = ("group", "thread", "vector", "workgroup", "workgroups", "infinity_bits")
+RESERVED_NAMES = (
+    "group", "thread", "vector", "workgroup", "workgroups", "infinity_bits", LANE, LANES,
+)  # fmt: skip
 """The names that the printer itself uses."""
 
 

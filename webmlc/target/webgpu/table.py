@@ -120,6 +120,9 @@ HELPERS: dict[str, Helper] = {**long_integers.HELPERS, **storage.HELPERS}
 INFINITY = "var<private> infinity_bits: u32 = 0x7f800000u;\n"
 """The bits of infinity as a variable: WGSL rejects constant expressions that are not finite."""
 
+ENABLE: dict[str, str] = {"subgroups": "enable subgroups;"}
+"""The directive that enables each feature of WebGPU (`machine.SHADER_FEATURES`)."""
+
 _SCALARS: dict[Kind, str] = {
     "float": "f32",
     "int": "i32",

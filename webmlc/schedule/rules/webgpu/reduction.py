@@ -2,7 +2,9 @@
 
 A workgroup computes a row of the last block. For each reduction that the row needs, every thread
 folds each 64th element by itself; what the threads have goes through workgroup memory, where a tree
-folds it. Then the threads share out the elements of the row.
+folds it. On machines with subgroups, one loop over all of it takes the place of the tree: the
+threads of each subgroup share its iterations (`target/webgpu/subgroup_folds.py`). Then the threads
+share out the elements of the row.
 
     m[i] = max(x[i, :]); y[i, :] = x[i, :] - m[i]
     ->  for i (workgroups):  for t in 64 threads: p[t] = max(x[i, t::64])
@@ -39,9 +41,12 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A kernel whose blocks lead to one last block through long reductions."""
+    """A kernel whose blocks lead to one last block through long reductions. On machines with
+    subgroups, these fold what the threads of a workgroup have at once.
+    """
 
     function: LoopFunction
+    has_subgroups: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     count = size_of([axis.extent for axis in axes if axis.var in rows])
     if not machine.reads_lines and count is not None and count >= machine.filling_threads:
         return None  # a thread for each row
-    facts = Facts(function)
+    facts = Facts(function, "subgroups" in machine.features)
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
 
 
@@ -119,7 +124,9 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         schedule.set_scope(name, "local")
     share_out(schedule, last, inner, parameters.workgroup)
     for name in producers:
-        fold_together(schedule, name, parameters.workgroup, parameters.radix)
+        fold_together(
+            schedule, name, parameters.workgroup, parameters.radix, at_once=facts.has_subgroups
+        )
     schedule.bind(group, "blockIdx.x")
     return schedule
 
@@ -164,10 +171,17 @@ def share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> No
 
 
 def fold_together(
-    schedule: Schedule, fold: str, size: int, radix: int, width: int | None = None
+    schedule: Schedule,
+    fold: str,
+    size: int,
+    radix: int,
+    width: int | None = None,
+    *,
+    at_once: bool = False,
 ) -> None:
     """Let the `size` threads of a workgroup fold together: each for itself, then a tree, level by
-    level; every thread has the result. With a `width`, the workgroup has rows of so many threads.
+    level, or one loop if `at_once`; every thread has the result. With a `width`, the workgroup has
+    rows of so many threads.
     """
     loop = fuse_all(schedule, schedule.reduce_loops(fold))
     assert loop is not None
@@ -176,6 +190,8 @@ def fold_together(
         partial = schedule.rfactor(part, -1)
         _fold_apart(schedule, partial, part, width)
         loop = schedule.loops(fold)[-1]
+        if at_once:
+            break
         size = max(1, size // radix)
     clear_first(schedule, fold)
 

@@ -1,0 +1,122 @@
+"""Test that the threads of subgroups share folds of workgroup memory, whatever their number is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.schedule.rules import kernels as k
+from tests.target.webgpu import gpu
+from webmlc.core.machine import SUBGROUPS, WEBGPU
+from webmlc.loops.ir import LoopFunction
+from webmlc.loops.text import parse_function
+from webmlc.schedule.rules import machine_of, schedule_kernel
+from webmlc.target.targets import lower
+from webmlc.target.webgpu.emit_shaders import emit_shaders
+
+Array = NDArray[Any]
+FEATURES = SUBGROUPS.features
+
+FOLD = """\
+@T.kernel
+def fold(A: T.Buffer((64,), "{dtype}"), C: T.Output((64,), "{dtype}")):
+    S = T.alloc_buffer((64,), "{dtype}", scope="shared")
+    R = T.alloc_buffer((), "{dtype}", scope="local")
+    for b in T.thread_binding(1, "blockIdx.x"):
+        for t in T.thread_binding(64, "threadIdx.x"):
+            S[t] = A[t]
+            R[()] = T.{dtype}(3)
+            T.barrier()
+            {head}
+                R[()] = {update}
+            C[t] = R[()]
+"""
+UPDATES: dict[str, tuple[str, str, np.ufunc]] = {
+    "sum": ("R[()] + S[u]", "subgroupAdd", np.add),
+    "product": ("R[()] * S[u]", "subgroupMul", np.multiply),
+    "largest": ("T.max(R[()], S[u])", "subgroupMax", np.maximum),
+    "smallest": ("T.min(R[()], S[u])", "subgroupMin", np.minimum),
+}
+"""The update of a fold, the operation of a subgroup that it becomes, and what it means."""
+
+
+def fold(update: str, dtype: str, head: str = "for u in range(64):") -> LoopFunction:
+    """A kernel whose threads all fold what they have in workgroup memory."""
+    return parse_function(FOLD.format(update=UPDATES[update][0], dtype=dtype, head=head))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint32"])
+@pytest.mark.parametrize("update", UPDATES)
+def test_threads_share_a_fold(update: str, dtype: str) -> None:
+    function = fold(update, dtype)
+    text = emit_shaders({"fold": function}, features=FEATURES).text
+    assert UPDATES[update][1] in text
+    assert text.startswith("enable subgroups;\n")
+    x = (np.arange(64) % 3 + 1).astype(dtype)
+    results = gpu.run_on_gpu(function, {"A": x, "C": x}, features=FEATURES)
+    with np.errstate(over="ignore"):
+        want = UPDATES[update][2].reduce(x, initial=x.dtype.type(3), dtype=x.dtype)
+    np.testing.assert_allclose(results["C"], np.full(64, want), rtol=1e-6)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("place", [0, 7, 40])
+def test_a_nan_is_not_lost(update: str, place: int) -> None:
+    x = np.ones(64, np.float32)
+    x[place] = np.nan
+    results = gpu.run_on_gpu(fold(update, "float32"), {"A": x, "C": x}, features=FEATURES)
+    assert np.isnan(results["C"]).all()
+
+
+@pytest.mark.parametrize("head", [
+    "for u in range(4):",  # too short
+    "for v in range(t):\n             for u in range(64):",
+    "if t < 9:\n             for u in range(64):",
+])  # fmt: skip
+def test_no_subgroup_runs_where_threads_differ(head: str) -> None:
+    lines = head.split("\n")
+    text = FOLD.format(update=UPDATES["sum"][0], dtype="float32", head=head)
+    if len(lines) > 1:
+        text = text.replace("                R[()] = R", "                 R[()] = R")
+    function = parse_function(text)
+    assert "subgroup" not in emit_shaders({"fold": function}, features=FEATURES).text
+
+
+def test_the_feature_is_used_only_where_a_machine_has_it() -> None:
+    assert "subgroup" not in emit_shaders({"fold": fold("sum", "float32")}).text
+    assert machine_of(k.softmax(3, 1000), SUBGROUPS) == SUBGROUPS
+    assert machine_of(k.softmax(100, 8), SUBGROUPS) == WEBGPU
+    assert machine_of(k.matmul(64, 64, 64), SUBGROUPS) == WEBGPU
+
+
+def softmax(x: Array) -> Array:
+    """The softmax of rows."""
+    exponentials = np.exp(x - x.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+ROWS = {
+    "softmax": (k.softmax(5, 1000), softmax, {}),
+    "symbolic softmax": (k.softmax(3, k.S), softmax, {"s": 777}),
+    "short symbolic softmax": (k.softmax(3, k.S), softmax, {"s": 5}),
+    "sum": (k.total(3, 777, keep=1), lambda x: x.sum(1), {}),
+    "sum of all": (k.total(13, 99), np.sum, {}),
+    "largest": (k.total(3, 500, keep=1, combine="max"), lambda x: x.max(1), {}),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_folded_with_one_barrier_each(name: str) -> None:
+    function, reference, symbols = ROWS[name]
+    lowered = lower(schedule_kernel(function, SUBGROUPS).function, SUBGROUPS)
+    text = emit_shaders({"rows": lowered}, features=FEATURES).text
+    folds = text.count("let total = ")
+    assert folds == (2 if "softmax" in name else 1)
+    assert text.count("workgroupBarrier") == folds
+    data = k.arguments(function, symbols)
+    (got,) = gpu.run_on_gpu(lowered, data, symbols, features=FEATURES).values()
+    want = reference(data[function.params[0].name].astype(np.float64))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

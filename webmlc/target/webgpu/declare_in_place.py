@@ -1,0 +1,54 @@
+"""Find the registers that a shader declares where it first stores to them.
+
+In: a function ready to print, and the names of its registers. Out: the stores that declare one.
+
+    var r: f32;
+    r = x_0[i];    ->    let r = x_0[i];
+"""
+
+from __future__ import annotations
+
+from webmlc.loops.ir import LoopFunction, Seq, Store, loads, stores, walk_statements
+
+
+def declared_in_place(function: LoopFunction, registers: frozenset[str]) -> dict[int, str]:
+    """The registers that their first store can declare: it stands in a sequence that holds all
+    their uses, after it.
+
+    Maps the identity of that store to `let` where it is the only store, else to `var`.
+    """
+    access_counts: dict[str, int] = {}
+    store_counts: dict[str, int] = {}
+    for load in loads(function.body):
+        access_counts[load.buffer.name] = access_counts.get(load.buffer.name, 0) + 1
+    for store in stores(function.body):
+        name = store.buffer.name
+        access_counts[name] = access_counts.get(name, 0) + 1
+        store_counts[name] = store_counts.get(name, 0) + 1
+    declarations: dict[int, str] = {}
+    for stmt in walk_statements(function.body):
+        if isinstance(stmt, Seq):
+            declarations |= _declared_in(stmt, registers, access_counts, store_counts)
+    return declarations
+
+
+def _declared_in(
+    sequence: Seq,
+    registers: frozenset[str],
+    access_counts: dict[str, int],
+    store_counts: dict[str, int],
+) -> dict[int, str]:
+    """The declaring stores that stand directly in `sequence`."""
+    first_stores: dict[str, Store] = {}
+    counts_here: dict[str, int] = {}
+    for stmt in sequence.statements:
+        if isinstance(stmt, Store) and stmt.buffer.name in registers:
+            first_stores.setdefault(stmt.buffer.name, stmt)
+        names = [load.buffer.name for load in loads(stmt)] + [s.buffer.name for s in stores(stmt)]
+        for name in names:
+            counts_here[name] = counts_here.get(name, 0) + (name in first_stores)
+    return {
+        id(store): "let" if store_counts[name] == 1 else "var"
+        for name, store in first_stores.items()
+        if counts_here[name] == access_counts[name]
+    }

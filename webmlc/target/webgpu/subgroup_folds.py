@@ -1,0 +1,115 @@
+"""Recognise loops that every thread of a workgroup runs alike, and spell them with subgroups.
+
+In: a serial loop of a lowered kernel. Out: what it folds, or None if it is no such loop. Each
+thread folds the same elements of workgroup memory into a register. The threads of a subgroup can
+share these iterations: each folds some of them, and one operation of the subgroup folds the parts.
+
+    for u in range(128):             var part = 0.0f;
+        S[()] = S[()] + P[u]    ->   for (var u = lane; u < 128; u += lanes) { part += P[u]; }
+                                     S += subgroupAdd(part);
+
+Here `lane` is the number of the subgroup's threads before this one, and `lanes` that of all its
+threads. So a subgroup may have any size, and any threads of the workgroup in any order. Each
+subgroup folds all elements: no barrier is needed to exchange the sums of subgroups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Call, Expr, Var, as_int, call
+from webmlc.core.rewrite import variables
+from webmlc.graph.compute import identity
+from webmlc.loops.ir import For, Load, Store
+from webmlc.target.webgpu.float_helpers import TEMPLATES
+from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.table import suffix
+
+FEATURE = "subgroups"
+"""The feature of WebGPU that these spellings need."""
+
+LANE, LANES = "subgroup_lane", "subgroup_lanes"
+"""The number of a thread within its subgroup, and the number of these threads."""
+
+LANES_LINES = (
+    f"let {LANE} = i32(subgroupExclusiveAdd(1u));",
+    f"let {LANES} = i32(subgroupAdd(1u));",
+)
+"""The statements that number the threads of each subgroup, where all of them run."""
+
+MIN_ITERATIONS = 8
+"""The fewest iterations that a subgroup shares: an operation of a subgroup costs about as much
+(derived: it takes a step for each doubling of the lanes, of which there are 8 to 64)."""
+
+FOLDS: dict[str, tuple[str, str]] = {
+    "add": ("subgroupAdd", "subgroupAdd"),
+    "mul": ("subgroupMul", "subgroupMul"),
+    "max": ("subgroup_maximum", "subgroupMax"),
+    "min": ("subgroup_minimum", "subgroupMin"),
+    "relaxed_max": ("subgroupMax", "subgroupMax"),
+}
+"""The operation of a subgroup for each operator: of floats, and of integers. Those with an
+underscore are templates of ours, which keep a NaN."""
+
+_DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
+"""The types that subgroups fold."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubgroupFold:
+    """A fold of `value`, which `var` indexes from 0 to `count - 1`, into `result` by `op`."""
+
+    var: Var
+    count: int
+    op: str
+    result: Load
+    value: Load
+
+    @property
+    def identity(self) -> Expr:
+        """The value that each thread starts from."""
+        return identity(self.op, self.value.dtype)
+
+    @property
+    def function(self) -> str:
+        """The operation of a subgroup."""
+        return FOLDS[self.op][0 if self.value.dtype.is_float else 1]
+
+
+def subgroup_fold(loop: For) -> SubgroupFold | None:
+    """What a loop folds, if the threads of a subgroup may share its iterations."""
+    count = as_int(loop.extent)
+    if loop.kind != "serial" or count is None or count < MIN_ITERATIONS:
+        return None
+    match loop.body:
+        case Store(
+            buffer=buffer,
+            indices=indices,
+            value=Call(op=op, args=(Load() as result, Load(indices=(index,)) as value)),
+        ) if op in FOLDS and index == loop.var and result == Load(buffer, indices):
+            is_in_register = buffer.scope == "local" and loop.var not in variables(result)
+            if is_in_register and value.buffer.scope == "shared" and value.dtype in _DTYPES:
+                return SubgroupFold(loop.var, count, op, result, value)
+    return None
+
+
+def fold_lines(fold: SubgroupFold, expressions: ExpressionPrinter) -> list[str]:
+    """Print a fold whose iterations the threads of a subgroup share."""
+    dtype, name, function = fold.value.dtype, wgsl_name(fold.var.name), fold.function
+    if function in TEMPLATES:
+        expressions.declare(function, dtype, 1)
+        function = f"{function}_{suffix(dtype, 1)}"
+    part = expressions.text(call(fold.op, Var("part", dtype), fold.value))
+    total = expressions.text(call(fold.op, fold.result, Var("total", dtype)))
+    result = expressions.access(fold.result.buffer, fold.result.indices)
+    head = f"var {name} = {LANE}; {name} < {fold.count}; {name} += {LANES}"
+    return [
+        "{",
+        f" var part = {expressions.text(fold.identity)};",
+        f" for ({head}) {{ part = {part}; }}",
+        f" let total = {function}(part);",
+        f" {result} = {total};",
+        "}",
+    ]
