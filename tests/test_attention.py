@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import webmlc
 from tests.small_models import LAYERS, speech_encoder, text_encoder
@@ -177,6 +177,27 @@ def test_a_gpu_computes_attention_in_one_dispatch(form: Form, tmp_path: Path) ->
         loaded = webmlc.load(tmp_path / "package", device=device)
         result = loaded.run(inputs)["y"]
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-6, err_msg=device)
+
+
+def test_packed_halves_are_no_plain_keys(tmp_path: Path) -> None:
+    """Keys that are constant halves are packed, and widened at load."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float16[n,32] q, float16[64,32] v) => (float16[n,32] y) {
+            h = MatMul(q, keys) s = Softmax <axis = -1> (h) y = MatMul(s, v)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    keys, v, q = (
+        rng.standard_normal(shape).astype(np.float16) for shape in ((32, 64), (64, 32), (7, 32))
+    )
+    model.graph.initializer.append(numpy_helper.from_array(keys, "keys"))
+    inputs = {"q": q, "v": v}
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    webmlc.build(model, tmp_path, "webgpu")
+    loaded = webmlc.load(tmp_path, "webgpu")
+    np.testing.assert_allclose(loaded.run(inputs)["y"], want, atol=4e-3, rtol=0)
+    loaded.dispose()
 
 
 @pytest.mark.parametrize("make", [text_encoder, speech_encoder], ids=lambda make: make.__name__)

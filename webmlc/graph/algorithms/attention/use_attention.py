@@ -109,7 +109,7 @@ class _Rewrite(FunctionRewriter):
             self.softmaxes[node] = softmax
             if mask is not None:
                 self.masks[node] = mask
-            if product is not None:
+            if product is not None and self.right_operand(product) is not None:
                 self.products.add(product)
 
     def replaces_rows(self, node: Node) -> bool:
@@ -139,8 +139,7 @@ class _Rewrite(FunctionRewriter):
 
     def is_plain(self, softmax: Node, product: Node) -> bool:
         """True for values from run time, of few columns and enough keys, without new batches."""
-        values = self.unpacked(product.inputs[1])
-        if values is None or values in self.constants:
+        if self.right_operand(product) is None:
             return False
         logits, result = (self.types[n.outputs[0]].shape for n in (softmax, product))
         keys, columns = as_int(logits[-1]), as_int(result[-1])
@@ -156,7 +155,7 @@ class _Rewrite(FunctionRewriter):
         build = Builder(replace(node, origin=origin), self)
         attributes: dict[str, Attribute] = {"columns": node.attributes.get("columns")}
         if self.operands == "plain":
-            values, attributes = self.unpacked(values) or values, {}
+            values, attributes = self.right_operand(node) or values, {}
         is_replaced = mask is not None and not self.is_never(mask.inputs[0])
         output = build.fresh("rows") if is_replaced else result
         build("Attention", logits, values, output=output, domain="webmlc", **attributes)
@@ -172,7 +171,7 @@ class _Rewrite(FunctionRewriter):
         is constant of both.
         """
         build = Builder(node, self)
-        keys = self.unpacked(node.inputs[1]) or node.inputs[1]
+        keys = self.right_operand(node) or node.inputs[1]
         (queries, by), (keys, by_too) = self.unscaled(node.inputs[0]), self.unscaled(keys)
         if by * by_too == 1:
             build("MatMul", queries, keys, output=node.outputs[0])
@@ -180,12 +179,15 @@ class _Rewrite(FunctionRewriter):
         factor = build.constant(by * by_too, DType.float32)
         build("Mul", build("MatMul", queries, keys), factor, output=node.outputs[0])
 
-    def unpacked(self, value: str) -> str | None:
-        """What a `Pack` packs, or a value that none packs; `None` for a packed constant."""
+    def right_operand(self, product: Node) -> str | None:
+        """The right operand of a product, as it is before a `Pack`; `None` for a constant, also if
+        it is packed halves, which a `Cast` widens.
+        """
+        value = product.inputs[1]
         maker = self.makers.get(value)
         if maker is not None and (maker.domain, maker.op) == ("webmlc", "Pack"):
             return maker.inputs[0]
-        return None if value in self.constants else value
+        return None if value in self.constants or product.domain else value
 
     def unscaled(self, value: str) -> tuple[str, float]:
         """The value without a constant factor, and the factor, also where a transposition follows
