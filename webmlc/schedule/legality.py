@@ -8,7 +8,7 @@ from itertools import chain
 
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import Block, Buffer, For, LoopFunction, Stmt, loads, stores
+from webmlc.loops.ir import Block, Buffer, For, Load, LoopFunction, Stmt, Store, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.tree import Path, depends_on, outer_blocks
 
@@ -55,7 +55,7 @@ def locals_shared_with(function: LoopFunction, loop: For) -> list[Buffer]:
 
 def _uses(stmt: Stmt) -> Counter[str]:
     """How often a statement loads from and stores to each buffer, by the buffer's name."""
-    accesses = chain(loads(stmt), stores(stmt))
+    accesses: Iterable[Load | Store] = chain(loads(stmt), stores(stmt))
     return Counter(access.buffer.name for access in accesses)
 
 

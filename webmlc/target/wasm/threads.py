@@ -8,8 +8,8 @@ them from the back. In every kernel a thread therefore works on much of the data
 the previous kernel. A thread takes several chunks at a time, half of its share of what is left: the
 first turns are long, so that threads seldom meet at the offer, and the last are short, so that all
 end together (guided self-scheduling, Polychronopoulos and Kuck, 1987). A helper that arrives late,
-or not at all, causes no delay: the leader waits for chunks that helpers took, never for helpers. Where the operating system runs both threads on one
-core, they soon stop spinning.
+or not at all, causes no delay: the leader waits for chunks that helpers took, never for helpers.
+Where the operating system runs both threads on one core, they soon stop spinning.
 
     $parallel   leader: runs all iterations of loop `$loop` of the module's table
     $help       helper: takes chunks until the run is over
