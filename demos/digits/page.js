@@ -2,9 +2,11 @@
 //
 // The package that `webmlc build` wrote is the folder `model/` beside this file.
 
+import { downloadedBytes } from "./downloads.js";
 import { load } from "./model/webmlc.js";
 import { createPad } from "./pad.js";
 import { imageOfStrokes, SIDE } from "./preprocess.js";
+import { workOffline } from "./work_offline.js";
 
 const PACKAGE = new URL("model/", import.meta.url).href;
 const DEVICE_NAMES = { wasm: "CPU (WebAssembly)", webgpu: "GPU (WebGPU)" };
@@ -79,8 +81,8 @@ async function start() {
     const threads = model.device === "wasm" ? `, ${model.threads} thread${model.threads === 1 ? "" : "s"}` : "";
     say("fact-device", DEVICE_NAMES[model.device] + threads);
     element("fact-device", HTMLElement).title = model.device === "wasm" ? model.threadsReason : model.deviceReason;
+    say("fact-bytes", kilobytes(await downloaded()));
     say("fact-time", "draw to see");
-    say("fact-bytes", kilobytes(downloaded()));
     await read();
   } catch (error) {
     if (loadNumber !== loads) return;
@@ -164,12 +166,8 @@ function showInput(/** @type {Float32Array} */ image) {
  * The bytes that this page has fetched, as sent. The browser lists the page and the runtime. The model's code and
  * weights go straight to a worker, so their bytes come from the model itself.
  */
-function downloaded() {
-  const entries = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
-  // Count each name once: a worker takes a file that the page has imported from the browser's cache.
-  const sizes = new Map(entries.map((e) => [e.name, /** @type {PerformanceResourceTiming} */ (e).encodedBodySize]));
-  const files = [...sizes].filter(([name]) => !MODEL_DATA.test(name));
-  return files.reduce((sum, [, bytes]) => sum + bytes, modelBytes);
+async function downloaded() {
+  return modelBytes + (await downloadedBytes((url) => !MODEL_DATA.test(url)));
 }
 
 function kilobytes(/** @type {number} */ bytes) {
@@ -190,4 +188,5 @@ element("clear", HTMLButtonElement).addEventListener("click", () => {
   say("announcement", "Cleared");
 });
 deviceChoice.addEventListener("change", () => void start());
-void start();
+await workOffline("./offline.js"); // before the model is loaded: the worker keeps what passes through it
+await start();

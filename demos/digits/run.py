@@ -26,6 +26,9 @@ HERE = Path(__file__).parent
 SITE = HERE.parents[1] / "build" / "digits"
 """The folder of the page."""
 PAGE_FILES = ("index.html", "style.css", "icon.svg", "page.js", "pad.js", "preprocess.js")
+SHARED = HERE.parent / "shared"
+SHARED_FILES = ("offline.js", "work_offline.js", "downloads.js")
+"""What the page shares with the other demos."""
 ENOUGH = 0.97
 """The share of the held-out digits that a device must classify correctly."""
 RUNS = 20
@@ -48,6 +51,8 @@ def build_site(site: Path = SITE) -> Path:
     site.mkdir(parents=True, exist_ok=True)
     for name in PAGE_FILES:
         shutil.copyfile(HERE / name, site / name)
+    for name in SHARED_FILES:
+        shutil.copyfile(SHARED / name, site / name)
     webmlc.build(HERE / "digits.onnx", site / "model", target="both")
     return site / "model"
 

@@ -1,5 +1,5 @@
 // The gallery works offline, like the pages that it shows.
 
-import { workOffline } from "./shared/demo.js";
+import { workOffline } from "./shared/work_offline.js";
 
-await workOffline();
+await workOffline("./offline.js");

@@ -1,4 +1,4 @@
-// What the pages of the demos share: loading packages, working offline, and the table of device, time and download.
+// What the pages of the demos share: loading packages, and the table of device, time and download.
 //
 //   const demo = await openDemo(load, { model: "./model/" }, "one file");
 //   const outputs = await demo.run("model", inputs);       // shows the time of the run
@@ -7,64 +7,26 @@
 // A page has an element #facts for the table. The table's button runs the inputs of the last task with ONNX Runtime Web, too.
 // It loads that from ../onnxruntime/ and the original models from ./original/, at the first click and not before.
 
+import { downloadedBytes } from "./downloads.js";
 import { element } from "./elements.js";
 import { median, relativeDifference, showBytes, showTime } from "./figures.js";
 import { Facts } from "./facts.js";
 import { openOriginals } from "./onnxruntime.js";
+import { workOffline } from "./work_offline.js";
 
 /** @typedef {import("../../runtime_js/webmlc.js").Model} Model */
 /** @typedef {import("../../runtime_js/webmlc.js").Outputs} Outputs */
 /** @typedef {Record<string, import("../../runtime_js/webmlc.js").Tensor>} Feeds */
 /** @typedef {{ name: string, inputs: Feeds, outputs: Outputs }} Run */
 
-const WORKER_MILLISECONDS = 10_000; // the page does not wait longer for the worker that makes it work offline
+const WORKER = new URL("../offline.js", import.meta.url);
 const COMPARISON = { rounds: 7, milliseconds: 6000 }; // the comparison ends after the rounds, or after the time
 const PACKAGE_DATA = /\.(deflate|safetensors)$/; // fetched by workers, and therefore counted by the models
 
-/**
- * Fetch again what the page loaded before the service worker had control: the worker keeps what passes through it. Files that
- * are still on their way are fetched again when they have come, and are not waited for.
- */
-async function fetchThroughWorker() {
-  const urls = new Set();
-  const fetchOnce = async (/** @type {string} */ url) => {
-    if (urls.has(url) || new URL(url).origin !== location.origin) return;
-    urls.add(url);
-    await (await fetch(url)).arrayBuffer();
-  };
-  const fetchFiles = (/** @type {PerformanceEntryList} */ entries) => {
-    const files = /** @type {PerformanceResourceTiming[]} */ (entries).filter(({ workerStart }) => !workerStart);
-    return Promise.all(files.map(({ name }) => fetchOnce(name)));
-  };
-  new PerformanceObserver((list) => void fetchFiles(list.getEntries()).catch(() => {})).observe({ type: "resource" });
-  await Promise.all([fetchOnce(location.href), fetchFiles(performance.getEntriesByType("resource"))]);
-}
-
-/** Let the service worker of the site keep the files, so that the page works offline. A page can do without it. */
-export async function workOffline() {
-  const container = navigator.serviceWorker;
-  if (!container) return "no: this browser or this address allows no service worker";
-  try {
-    const hasControl = new Promise((resolve) => container.addEventListener("controllerchange", resolve, { once: true }));
-    const registration = await container.register(new URL("../offline.js", import.meta.url));
-    // An active worker without control will get none: the person has forced the browser to load the page anew.
-    const comes = !container.controller && registration.active?.state !== "activated";
-    if (comes) await Promise.race([hasControl, new Promise((resolve) => setTimeout(resolve, WORKER_MILLISECONDS))]);
-    if (!container.controller) return "after the next visit";
-    await fetchThroughWorker();
-    return "yes";
-  } catch (error) {
-    return `no: ${/** @type {Error} */ (error).message}`;
-  }
-}
-
-/** The bytes of the scripts and other files in the folders of the packages, as the browser counted them. @param {string[]} folders */
+/** The bytes of the scripts and other files in the folders of the packages. @param {string[]} folders */
 function scriptBytes(folders) {
   const bases = folders.map((folder) => new URL(folder, location.href).href);
-  const entries = /** @type {PerformanceResourceTiming[]} */ (performance.getEntriesByType("resource"));
-  const files = entries.filter(({ name }) => bases.some((base) => name.startsWith(base)) && !PACKAGE_DATA.test(name));
-  const sizes = new Map(files.map(({ name, encodedBodySize }) => [name, encodedBodySize]));
-  return [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0);
+  return downloadedBytes((url) => bases.some((base) => url.startsWith(base)) && !PACKAGE_DATA.test(url));
 }
 
 /** The values of each output. @param {Outputs} outputs */
@@ -160,7 +122,7 @@ export async function openDemo(load, packages, unit, preference = "auto") {
   const threads = query.has("threads") ? Number(query.get("threads")) : undefined;
   const facts = new Facts(element("facts"), device, unit);
   try {
-    const offline = await workOffline();
+    const offline = await workOffline(WORKER);
     /** @type {Record<string, Model>} */
     const models = {};
     for (const [name, folder] of Object.entries(packages)) {
@@ -172,7 +134,7 @@ export async function openDemo(load, packages, unit, preference = "auto") {
     const data = Object.values(models).reduce((sum, { resources }) => sum + resources.download, 0);
     facts.showRow(0, {
       device: first.device === "webgpu" ? "GPU (WebGPU)" : cpu,
-      download: showBytes(data + scriptBytes(Object.values(packages))),
+      download: showBytes(data + (await scriptBytes(Object.values(packages)))),
     });
     if (first.device === "webgpu") facts.showReasons("Device", first.deviceReason, offline);
     else facts.showReasons("Threads", first.threadsReason, offline);
