@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser.firefox import visit_twice
 from tests.browser.pages import Page, open_pages
 from webmlc.package.runtime_files import runtime_files
 
@@ -89,3 +90,8 @@ def test_a_model_without_a_template_completes_texts(site: Path) -> None:
 
 def test_the_download_is_shown(site: Path) -> None:
     talk(site, DESKTOP, "/?slow", name="desktop", slow=True)
+
+
+def test_firefox_chats_without_a_server(site: Path) -> None:
+    [visit] = visit_twice({"/": site}, ("/", "chat"))
+    assert visit.online == visit.offline == "WHY IS THE SKY BLUE?"

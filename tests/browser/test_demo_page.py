@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from demos.digits.run import build_site
+from tests.browser.firefox import visit_twice
 from tests.browser.pages import Page, PageReport, open_pages
 
 DRIVER = str(Path(__file__).parent / "draw_digits.mjs")
@@ -94,3 +95,8 @@ def test_every_control_has_a_name(site: Path) -> None:
     [report] = open_pages({"/": site}, Page("/", names))
     assert all(report.value)
     assert len(report.value) >= 5
+
+
+def test_firefox_reads_a_digit_without_a_server(site: Path) -> None:
+    [visit] = visit_twice({"/": site}, ("/", "digits"))
+    assert visit.online == visit.offline == "1"

@@ -22,6 +22,7 @@ import demos.read_text.build
 import demos.semantic_search.build
 import demos.voice_activity.build
 from demos.website import write_shared
+from tests.browser.firefox import visit_twice
 from tests.browser.pages import Page, PageReport, open_pages
 
 DRIVER = str(Path(__file__).parent / "demos.mjs")
@@ -255,3 +256,22 @@ def test_a_notice_is_read_on_a_phone_without_network(read_text: Path) -> None:
     assert sorted(shown["answers"]) == sorted(NOTICE)
     assert shown["webmlc"][0] == "CPU, 1 thread"
     assert shown["overflow"] <= 0
+
+
+def test_firefox_uses_every_page_without_a_server(
+    site: Path, file_type: Path, voice_activity: Path, semantic_search: Path, read_text: Path
+) -> None:
+    types, speech, passage, lines = visit_twice(
+        {"/": site},
+        ("/file_type/", "fileTypes"),
+        ("/voice_activity/", "speech"),
+        ("/semantic_search/", "search"),
+        ("/read_text/", "readText"),
+    )
+    expected = ["html", "svg", "zlibstream", "json", "css", "javascript"]
+    assert types.online == types.offline == expected
+    assert speech.online == speech.offline == SPEECH
+    for text in (passage.online, passage.offline):
+        assert text.startswith("Forgot your login?")
+    for texts in (lines.online, lines.offline):
+        assert sorted(texts) == sorted(NOTICE)

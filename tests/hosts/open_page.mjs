@@ -14,6 +14,7 @@ export async function openPage(browser, url) {
   });
   await page.goto(url);
   return {
+    page,
     errors,
     evaluate: (callable, arg) => page.evaluate(`(${callable})(${JSON.stringify(arg)})`),
     close: () => page.close(),
