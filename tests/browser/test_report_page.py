@@ -64,10 +64,18 @@ FOLLOW = """export default async ({ page, arg }) => {
 MEASURE = """export default async ({ page }) => {
   await page.waitForFunction(() => document.documentElement.dataset.ready);
   await page.locator("#program").selectOption("webgpu");
+  const variants = {};
+  await page.locator("#search").fill("product_1");
+  await page.keyboard.press("Enter");
+  for (const index of [0, 1]) {
+    await page.locator("#variant").selectOption({ index });
+    variants[index] = await page.locator(".row.mine").allInnerTexts();
+  }
+  const node = await page.locator("#node").innerText();
   await page.locator("#measure").click();
   await page.waitForFunction(() => !document.querySelector("#measure").disabled);
   const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-  return { status: await page.locator("#status").innerText(), overflow };
+  return { status: await page.locator("#status").innerText(), overflow, variants, node };
 };"""
 
 
@@ -92,7 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(model, str(path))
     write_report(path, folder / "report.html")
     build(path, folder / "package")
-    write_report(path, folder / "package" / "report.html")
+    write_report(path, folder / "package" / "report.html", adapter="all")
     return folder
 
 
@@ -137,3 +145,6 @@ def test_in_a_package_the_page_measures_the_gpu(folder: Path, tmp_path: Path) ->
     assert report.value["status"].startswith("A run takes")
     assert "GPU, the package beside this page" in report.value["status"]
     assert report.value["overflow"] <= 0
+    gpu, software = report.value["variants"].values()
+    assert gpu and software and gpu != software
+    assert report.value["node"].startswith("product_1")

@@ -52,6 +52,13 @@ small (float[n, 4] x, bool flag) => (float[n, 2, 2] y, float[n, 4] z) {
   >
 }
 """
+WIDE = """
+wide (float[n, 64] x) => (float[n, 96] y) {
+  [product] a = MatMul(x, w)
+  [rest] y = Softmax(a)
+}
+"""
+"""A model whose shaders differ from adapter to adapter."""
 STATIC = """
 static (float[1, 4] x) => (float[1, 4] y) {
   [product] a = MatMul(x, w)
@@ -127,24 +134,46 @@ def test_nodes_of_branches_are_inside_the_branch(report: Report) -> None:
     assert nodes[inner["parent"]]["name"] == "choice"
 
 
+def function_of(code: dict[str, Any], name: str, texts: dict[str, str]) -> set[tuple[str, int]]:
+    """Check that the lines of a kernel's code hold its function, and return them."""
+    first, end = code["lines"]
+    text = "\n".join(texts[code["text"]].split("\n")[first:end])
+    is_module = code["text"] == "relaxed"
+    pattern = rf"^\(func \${name}(_cpu)?[ )]" if is_module else rf"^fn {name}\("
+    assert len(re.findall(pattern, text, re.MULTILINE)) == 1
+    assert text.startswith(("//", ";;", "@", "(func"))
+    assert code["rule"] and code["loops"].startswith("@T.kernel")
+    return {(code["text"], line) for line in range(first, end)}
+
+
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
 def test_the_lines_of_a_kernel_hold_its_function(report: Report, device: str) -> None:
     kernels = report.data["programs"][device]["kernels"]
     assert kernels
     taken: set[tuple[str, int]] = set()
     for kernel in kernels:
-        lines = report.data["texts"][kernel["text"]].split("\n")
-        first, end = kernel["lines"]
-        text = "\n".join(lines[first:end])
-        name = kernel["name"] if kernel["text"] == "gpu" else rf"{kernel['name']}(_cpu)?"
-        pattern = r"^fn {}\(" if kernel["text"] == "gpu" else r"^\(func \${}[ )]"
-        assert len(re.findall(pattern.format(name), text, re.MULTILINE)) == 1
-        assert text.startswith(("//", ";;", "@", "(func"))
-        places = {(kernel["text"], line) for line in range(first, end)}
-        assert taken.isdisjoint(places)
-        taken |= places
-        assert kernel["rule"] and kernel["loops"].startswith("@T.kernel")
+        lines = function_of(kernel, kernel["name"], report.data["texts"])
+        assert taken.isdisjoint(lines)
+        taken |= lines
     assert any(kernel["trace"] for kernel in kernels)
+
+
+def test_a_kernel_has_its_code_in_each_variant_of_the_shaders(tmp_path: Path) -> None:
+    model = model_of(WIDE, {"w": random(np.random.default_rng(0), 64, 96)})
+    onnx.save(model, str(tmp_path / "wide.onnx"))
+    page = tmp_path / "page.html"
+    data = write_report(tmp_path / "wide.onnx", page, "webgpu", adapter="all").data
+    assert list(data["texts"])[-2:] == ["gpu", "software"]
+    for kernel in data["programs"]["webgpu"]["kernels"]:
+        (other,) = kernel["others"]
+        assert (kernel["text"], other["text"]) == ("gpu", "software")
+        for code in (kernel, other):
+            function_of(code, kernel["name"], data["texts"])
+    build(model, tmp_path / "package", "webgpu", adapter="all")
+    packaged = write_report(tmp_path / "package", page).data
+    assert packaged["texts"] == {name: data["texts"][name] for name in ("gpu", "software")}
+    for kernel in packaged["programs"]["webgpu"]["kernels"]:
+        assert kernel["lines"] and kernel["others"][0]["lines"]
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])

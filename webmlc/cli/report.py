@@ -10,6 +10,8 @@ import typer
 
 from webmlc.cli.console import StageProgress, console, number
 from webmlc.cli.options import (
+    BuildAdapter,
+    BuildAdapterChoice,
     ConstantInputs,
     Context,
     Dimensions,
@@ -36,6 +38,7 @@ def report(
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
     context: Context = None,
+    adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
 ) -> None:
     """Write a page that shows a model's nodes, kernels, code, memory and times.
@@ -46,7 +49,7 @@ def report(
     from webmlc.report.write_report import write_report
 
     with ExitStack() as stack:
-        choose, _ = chooser(stack, tuned, "")
+        choose, _ = chooser(stack, tuned, "", adapter.value)
         advance = stack.enter_context(StageProgress(f"Reporting {source.name}", quiet=False))
         write_report(
             source,
@@ -54,6 +57,7 @@ def report(
             target.value,
             constants=read_constants(constant),
             context=context,
+            adapter=adapter.value,
             sizes=dimensions(dim),
             choose=choose,
             on_stage=advance,

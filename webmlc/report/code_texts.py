@@ -8,12 +8,12 @@ that call kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from webmlc.package.compression import inflate
 from webmlc.package.manifest import Manifest
-from webmlc.report.programs import SHADERS
+from webmlc.report.programs import VARIANT
 
 _FUNCTION = re.compile(r"^(?:fn (\w+)\(|\(func \$([^\s()]+))", re.MULTILINE)
 """The beginning of a function in WGSL and in WAT."""
@@ -24,17 +24,25 @@ _STEP = re.compile(
 
 
 def package_texts(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """The code of a package by the name that kernels give: the first variant of the shaders, and
-    the WebAssembly text if the package was built with it.
+    """The code of a package by variant: the shaders, and the WebAssembly text if the package was
+    built with it.
     """
     texts = {}
-    wat = folder / "model.relaxed.wat"
+    wat = folder / f"model.{VARIANT}.wat"
     if wat.is_file():
-        texts["relaxed"] = wat.read_text("utf-8")
+        texts[VARIANT] = wat.read_text("utf-8")
     for program in manifest.programs.values():
-        for path in list(program.shaders.values())[:1]:
-            texts[SHADERS] = inflate(path, (folder / path).read_bytes()).decode()
+        for variant, path in program.shaders.items():
+            texts[variant] = inflate(path, (folder / path).read_bytes()).decode()
     return texts
+
+
+def distinct(texts: Mapping[str, str]) -> dict[str, str]:
+    """The texts without those that equal an earlier one."""
+    first: dict[str, str] = {}
+    for name, text in texts.items():
+        first.setdefault(text, name)
+    return {name: text for text, name in first.items()}
 
 
 def function_lines(text: str, names: Collection[str]) -> dict[str, range]:

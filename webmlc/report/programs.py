@@ -25,9 +25,6 @@ from webmlc.report.recorder import KernelSchedule, Recorder
 
 VARIANT = "relaxed"
 """The WebAssembly module that a report shows: what most browsers run."""
-SHADERS = "gpu"
-"""The variant of the shaders that a report shows, beside the names of WebAssembly modules. For a
-package without it, the first variant has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +32,16 @@ class Sources:
     """What a report knows beside the manifest.
 
     `parts` and `recorder` are those of the build. A report of a package has neither, but `lines` of
-    kernels by the name of their text. `calls` are the lines of the module that run its steps, by
-    the step's number in the module.
+    kernels by the name of their text. `shaders` are the variants of the shaders whose texts differ:
+    the page shows the first one, unless somebody chooses another. `calls` are the lines of the
+    module that run its steps, by the step's number in the module.
     """
 
     nodes: Sequence[ModelNode]
     parts: Parts | None = None
     recorder: Recorder | None = None
     lines: Mapping[str, Mapping[str, range]] = field(default_factory=dict)
+    shaders: Sequence[str] = ()
     calls: Mapping[int, range] = field(default_factory=dict)
 
 
@@ -165,28 +164,34 @@ def _least(step: Step, sizes: Mapping[str, int]) -> int:
 
 
 def _kernel(device: Device, step: Step, sources: Sources) -> dict[str, Any]:
-    """A kernel with its lines and its schedule, as far as they are known."""
-    text = SHADERS if step.device == "webgpu" else VARIANT
-    result: dict[str, Any] = {"name": step.kernel, "text": text}
+    """A kernel. Its code in other variants of the shaders is `others`."""
+    texts = sources.shaders if step.device == "webgpu" else [VARIANT]
+    first, *others = (_code(device, step, text, sources) for text in texts)
+    return {"name": step.kernel, **first, **({"others": others} if others else {})}
+
+
+def _code(device: Device, step: Step, text: str, sources: Sources) -> dict[str, Any]:
+    """The lines of a kernel in a text, and its schedule there, as far as they are known."""
     if sources.recorder is None:
-        lines = sources.lines.get(text, {}).get(step.kernel)
-        return result if lines is None else result | {"lines": [lines.start, lines.stop]}
-    name, lines = _place(device, step, sources.recorder)
+        name, lines = step.kernel, sources.lines.get(text, {}).get(step.kernel)
+    else:
+        name, lines = _place(device, step, text, sources.recorder)
+    result: dict[str, Any] = {"text": text}
     if lines is not None:
         result["lines"] = [lines.start, lines.stop]
-    schedule = sources.recorder.schedules.get((text, name))
-    return result if schedule is None else result | _schedule(schedule)
+    schedule = sources.recorder and sources.recorder.schedules.get((text, name))
+    return result | _schedule(schedule) if schedule else result
 
 
-def _place(device: Device, step: Step, recorder: Recorder) -> tuple[str, range | None]:
-    """The name of a step's kernel in the emitted code, and its lines there."""
+def _place(device: Device, step: Step, text: str, recorder: Recorder) -> tuple[str, range | None]:
+    """The name of a step's kernel in a text, and its lines there."""
     if step.device == "webgpu":
-        assert recorder.shaders is not None
-        entries = recorder.shaders.entries.items()
+        shaders = recorder.shaders[text]
+        entries = shaders.entries.items()
         name = next(name for name, entry in entries if entry.name == step.kernel)
-        return name, recorder.shaders.lines.get(name)
+        return name, shaders.lines.get(name)
     name = step.kernel if device == "wasm" else f"{step.kernel}_cpu"
-    module = recorder.modules.get(VARIANT)
+    module = recorder.modules.get(text)
     return name, None if module is None else module.lines.get(name)
 
 

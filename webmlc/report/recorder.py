@@ -51,7 +51,7 @@ class KernelSchedule:
 class Recorder:
     """A watcher and a chooser that keeps what passes by. Stages also go to `also`.
 
-    `modules` are the emitted WebAssembly modules by variant. A schedule is of a variant and of a
+    `modules` and `shaders` are the emitted code by variant. A schedule is of a variant and of a
     kernel in it.
     """
 
@@ -59,7 +59,7 @@ class Recorder:
     also: Callable[[Stage], None] = lambda stage: None
     graphs: list[GraphStage] = field(default_factory=list)
     modules: dict[str, WasmModule] = field(default_factory=dict)
-    shaders: Shaders | None = None
+    shaders: dict[str, Shaders] = field(default_factory=dict)
     schedules: dict[tuple[str, str], KernelSchedule] = field(default_factory=dict)
     loops: Stage | None = None
 
@@ -70,9 +70,9 @@ class Recorder:
             case Module() as module:
                 self.graphs.append(GraphStage(stage.title, module))
             case WasmModule() as module:
-                self.modules[stage.title.partition(":")[0]] = module
-            case Shaders() as shaders:
-                self.shaders = shaders
+                self.modules[_variant(stage)] = module
+            case Shaders() as shaders if shaders.entries:
+                self.shaders[_variant(stage)] = shaders
         if stage.title.endswith(": loops"):
             self.loops = stage
 
@@ -83,14 +83,18 @@ class Recorder:
         """
         selection = self.chooser(match)
         if self.loops is not None and self.loops.kernel is not None:
-            variant = self.loops.title.partition(":")[0]
-            self.schedules[variant, self.loops.kernel] = KernelSchedule(
+            self.schedules[_variant(self.loops), self.loops.kernel] = KernelSchedule(
                 match.rule.name,
                 list(selection.schedule.trace),
                 self.loops.text(),
                 selection.tuning,
             )
         return selection
+
+
+def _variant(stage: Stage) -> str:
+    """The variant of the code that a stage is about."""
+    return stage.title.partition(":")[0]
 
 
 def all_nodes(module: Module) -> Iterator[Node]:

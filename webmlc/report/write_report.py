@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from webmlc.compile import TargetName, compile_model
+from webmlc.compile import AdapterName, TargetName, compile_model
 from webmlc.core.errors import UserError
 from webmlc.core.stages import Watcher, ignore
 from webmlc.frontend.bind_constants import Constants
@@ -32,11 +32,11 @@ from webmlc.package.manifest import MANIFEST, Manifest
 from webmlc.package.read_manifest import read_manifest
 from webmlc.package.runtime_files import join_modules
 from webmlc.package.write import write_package
-from webmlc.report.code_texts import function_lines, package_texts, step_lines
+from webmlc.report.code_texts import distinct, function_lines, package_texts, step_lines
 from webmlc.report.downloads import downloads, tensors
 from webmlc.report.measurable import measurable
 from webmlc.report.nodes import FATES, ModelNode, model_nodes
-from webmlc.report.programs import SHADERS, VARIANT, Sources, all_symbols, programs
+from webmlc.report.programs import VARIANT, Sources, all_symbols, programs
 from webmlc.report.recorder import Recorder
 from webmlc.report.step_nodes import step_nodes
 from webmlc.report.views import View, views
@@ -61,6 +61,7 @@ def write_report(
     *,
     constants: Constants | None = None,
     context: int | None = None,
+    adapter: AdapterName = "gpu",
     sizes: Mapping[str, int] | None = None,
     choose: Chooser = default_schedule,
     on_stage: Watcher | None = None,
@@ -74,12 +75,13 @@ def write_report(
     only a build has.
     """
     if (source / MANIFEST).is_file():
-        if constants or context is not None:
+        if constants or context is not None or adapter != "gpu":
             raise UserError("a package is built already: give the model, or leave these options")
         report = package_report(source, sizes or {})
     else:
         recorder = Recorder(choose, on_stage or ignore)
-        report = model_report(source, recorder, target, constants, context, sizes or {})
+        options = {"constants": constants, "context": context, "adapter": adapter}
+        report = model_report(source, recorder, target, options, sizes or {})
     out.write_text(page_text(report), "utf-8", newline="\n")
     return report
 
@@ -88,18 +90,16 @@ def model_report(
     source: Path,
     recorder: Recorder,
     target: TargetName,
-    constants: Constants | None,
-    context: int | None,
+    options: Mapping[str, Any],
     sizes: Mapping[str, int],
 ) -> Report:
-    """Build a model, and collect the data of its report."""
+    """Build a model, and collect the data of its report. `options` are those of `compile_model`."""
     parts = compile_model(
         source,
         target,
-        constants=constants,
-        context=context,
         choose=recorder.choose,
         on_stage=recorder,
+        **options,
     )
     computed = {
         origin for program in parts.programs.values() for s in program.steps for origin in s.origin
@@ -107,24 +107,29 @@ def model_report(
     constants_of_file = {} if is_gguf(source) else constant_nodes(source)
     nodes = model_nodes(recorder.graphs, computed, constants_of_file)
     texts = {v: m.text for v, m in recorder.modules.items() if v == VARIANT}
-    if recorder.shaders is not None and recorder.shaders.entries:
-        texts[SHADERS] = recorder.shaders.text
+    texts |= distinct({variant: shaders.text for variant, shaders in recorder.shaders.items()})
     with tempfile.TemporaryDirectory() as folder:
         manifest = write_package(Path(folder), parts)
         calls = step_lines(texts.get(VARIANT, ""))
-        result = Sources(nodes, parts, recorder, calls=calls)
+        result = Sources(nodes, parts, recorder, shaders=_shaders(texts), calls=calls)
         return _report(manifest, Path(folder), source.name, result, texts, sizes)
 
 
 def package_report(folder: Path, sizes: Mapping[str, int]) -> Report:
     """Collect the data of the report of a package."""
     manifest = read_manifest(folder)
-    texts = package_texts(folder, manifest)
+    texts = distinct(package_texts(folder, manifest))
     kernels = {s.kernel for program in manifest.programs.values() for s in program.steps}
     lines = {name: function_lines(text, kernels) for name, text in texts.items()}
     calls = step_lines(texts.get(VARIANT, ""))
-    sources = Sources(step_nodes(manifest), lines=lines, calls=calls)
+    shaders = _shaders(texts)
+    sources = Sources(step_nodes(manifest), lines=lines, shaders=shaders, calls=calls)
     return _report(manifest, folder, "", sources, texts, sizes)
+
+
+def _shaders(texts: Mapping[str, str]) -> list[str]:
+    """The names of the texts that are shaders."""
+    return [name for name in texts if name != VARIANT]
 
 
 def _report(

@@ -1,12 +1,13 @@
 // The emitted code: only the lines in view are elements, so a text of any length scrolls at once.
 
 import { build, byId, countText } from "./parts.js";
+import { MODULE } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
 
 const LINE_HEIGHT = 18; // pixels of a line, as in report.css
 const MARGIN = 12; // lines above and below those in view
-const TEXT_NAMES = /** @type {Record<string, string>} */ ({ relaxed: "WebAssembly text", gpu: "WGSL" });
+const VARIANT_NAMES = /** @type {Record<string, string>} */ ({ gpu: "for graphics cards", software: "for adapters in software" });
 const TOKEN = /(;;.*|\/\/.*)|(\$[\w.]+|\b(?:fn|func|loop|block|if|else|then|for|while|var|let|const|local|param|return)\b)/g;
 
 /** @param {State} state */
@@ -19,7 +20,8 @@ export function openCode(state) {
   let shownLine = -1;
   let cursor = -1; // the line of the keyboard
 
-  const name = () => state.kernel?.text ?? (state.device === "wasm" ? "relaxed" : "gpu");
+  const name = () => state.kernel?.text ?? (state.device === "wasm" ? MODULE : state.variant);
+  const language = () => (name() === MODULE ? "WebAssembly text" : "WGSL");
   const lines = () => {
     const key = name();
     const split = texts.get(key) ?? (state.data.texts[key] ?? "").split("\n");
@@ -56,11 +58,12 @@ export function openCode(state) {
     const all = lines();
     page.style.height = `${all.length * LINE_HEIGHT}px`;
     const { kernel } = state;
-    byId("codename").textContent = kernel ? kernel.name : TEXT_NAMES[name()] ?? "Code";
+    byId("codename").textContent = kernel ? kernel.name : language();
     const [first, end] = kernel?.lines ?? [0, 0];
     const range = end ? `lines ${first + 1} to ${end} of ${countText(all.length, "line")}` : all.length > 1 ? countText(all.length, "line") : "";
     const missing = !(name() in state.data.texts) ? "The package was built without --emit-text, so it does not hold this text." : "";
-    byId("codenote").textContent = missing || `${TEXT_NAMES[name()] ?? ""} ${range}`;
+    byId("codenote").textContent = missing || `${language()} ${range}`;
+    byId("variant").hidden = state.shaders.length < 2 || name() === MODULE;
     const { line } = state.selection;
     if (line !== undefined && (name() !== shown || line !== shownLine)) {
       cursor = line;
@@ -70,6 +73,9 @@ export function openCode(state) {
     render();
   };
 
+  const chooser = byId("variant");
+  for (const variant of state.shaders) chooser.append(build("option", { value: variant }, VARIANT_NAMES[variant] ?? variant));
+  chooser.addEventListener("change", () => state.showVariant(chooser.value));
   scroller.addEventListener("scroll", render);
   new ResizeObserver(render).observe(scroller);
   page.addEventListener("click", (/** @type {MouseEvent} */ event) => {

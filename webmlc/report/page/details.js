@@ -3,7 +3,7 @@
 import { build, byId, byteText, countText, short, timeText } from "./parts.js";
 
 /** @typedef {import("./state.js").State} State */
-/** @typedef {import("./types.d.ts").Kernel} Kernel */
+/** @typedef {import("./types.d.ts").Code} Code */
 /** @typedef {import("./types.d.ts").Step} Step */
 
 const MOST_CHIPS = 60; // buttons in one list
@@ -94,7 +94,7 @@ function nodePart(state, number) {
 /** @param {State} state @param {number} number */
 function stepPart(state, number) {
   const step = state.program.steps[number];
-  const kernel = state.program.kernels[step.kernel];
+  const kernel = state.kernelOf(step.kernel);
   if (!kernel) return [build("h3", {}, `Step ${number}`), facts([["Decides", `${step.control}: which step is next`]])];
   const shared = state.stepsOfKernel(step.kernel);
   const buffers = (/** @type {number[]} */ list) => list.map((buffer) => { const [name, type, kind] = state.program.buffers[buffer]; return `${name}: ${type}${kind === "scratch" ? "" : ` (${kind})`}`; }).join("; ");
@@ -127,7 +127,7 @@ function stepPart(state, number) {
 /** Buttons that show the kernel of a step, and the line that calls it. @param {State} state @param {number} number */
 function codeChips(state, number) {
   const step = state.program.steps[number];
-  const { lines } = state.program.kernels[step.kernel];
+  const lines = state.kernelOf(step.kernel)?.lines;
   const { calls } = step;
   const go = (/** @type {number} */ line) => () => state.select({ node: state.selection.node, step: number, line });
   const items = [
@@ -159,7 +159,7 @@ function timeOf(state, number, step) {
   return parts.join(" · ");
 }
 
-/** The schedule of a kernel. @param {Kernel} kernel */
+/** The schedule of a kernel. @param {Code} kernel */
 function schedulePart({ rule, trace = [], loops = "", tuning }) {
   if (rule === undefined) return [];
   const changes = tuning && `${JSON.stringify(tuning.changes)}, ${(1 / tuning.ratio).toFixed(2)}× as fast on ${tuning.platform}`;

@@ -5,6 +5,8 @@
 /** @typedef {import("./types.d.ts").Selection} Selection */
 /** @typedef {import("./types.d.ts").Times} Times */
 
+export const MODULE = "relaxed"; // the text of the WebAssembly module; all others are shaders
+
 export class State {
   /** @type {"wasm" | "webgpu"} */
   device;
@@ -35,6 +37,10 @@ export class State {
       for (const value of new Set(inputs)) if (value) this.consumers.set(value, [...(this.consumers.get(value) ?? []), number]);
     }
     this.device = data.programs.wasm ? "wasm" : "webgpu";
+    /** The variants of the shaders. */
+    this.shaders = Object.keys(data.texts).filter((name) => name !== MODULE);
+    /** The variant whose code is shown. */
+    this.variant = this.shaders[0] ?? "gpu";
     this.#index();
   }
 
@@ -49,7 +55,13 @@ export class State {
 
   /** The kernel of the selected step, or undefined. */
   get kernel() {
-    return this.step === undefined ? undefined : this.program.kernels[this.step.kernel];
+    return this.step === undefined ? undefined : this.kernelOf(this.step.kernel);
+  }
+
+  /** A kernel, with its code in the variant of the shaders that is shown. Undefined for -1. @param {number} number */
+  kernelOf(number) {
+    const kernel = this.program.kernels[number];
+    return kernel && { ...kernel, ...kernel.others?.find(({ text }) => text === this.variant) };
   }
 
   /** The measured times of the current program. */
@@ -73,6 +85,13 @@ export class State {
     const { node } = this.selection;
     if (node === undefined) this.changed();
     else this.select({ node });
+  }
+
+  /** Show another variant of the shaders. The node and the step stay selected. @param {string} variant */
+  showVariant(variant) {
+    this.variant = variant;
+    const { node, step } = this.selection;
+    this.select({ node, step });
   }
 
   /** @param {number} node */
@@ -122,7 +141,7 @@ export class State {
   /** Select the kernel of a line, or the step that it runs. Returns false if the line belongs to none. @param {string} text @param {number} line */
   selectLine(text, line) {
     const kernel = this.kernelOfLine(text, line);
-    const step = text === "gpu" ? undefined : this.#calls.get(line);
+    const step = text === MODULE ? this.#calls.get(line) : undefined;
     if (step !== undefined) this.select({ step, line });
     if (kernel === undefined) return step !== undefined;
     const steps = this.stepsOfKernel(kernel);
@@ -144,11 +163,13 @@ export class State {
       for (let line = first; line < end; line++) this.#calls.set(line, number);
     }
     this.#lines = new Map();
-    for (const [kernel, { text, lines }] of kernels.entries()) {
-      if (!lines) continue;
-      const ranges = this.#lines.get(text) ?? [];
-      ranges.push({ start: lines[0], end: lines[1], kernel });
-      this.#lines.set(text, ranges);
+    for (const [kernel, code] of kernels.entries()) {
+      for (const { text, lines } of [code, ...(code.others ?? [])]) {
+        if (!lines) continue;
+        const ranges = this.#lines.get(text) ?? [];
+        ranges.push({ start: lines[0], end: lines[1], kernel });
+        this.#lines.set(text, ranges);
+      }
     }
     for (const ranges of this.#lines.values()) ranges.sort((a, b) => a.start - b.start);
   }

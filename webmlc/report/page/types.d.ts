@@ -57,8 +57,8 @@ export interface Dispatch {
   bounds: Record<string, [string, number]>;
 }
 
-export interface Kernel {
-  name: string;
+/** The code of a kernel in one text, and how it was made. */
+export interface Code {
   /** The text that holds it: a key of `Data.texts`. */
   text: string;
   /** Its first line, and the line after its last one. */
@@ -67,6 +67,12 @@ export interface Kernel {
   trace?: string[];
   loops?: string;
   tuning?: { changes: Record<string, unknown>; platform: string; ratio: number };
+}
+
+export interface Kernel extends Code {
+  name: string;
+  /** Its code in the other variants of the shaders. */
+  others?: Code[];
 }
 
 export interface Memory {
