@@ -39,7 +39,7 @@ from webmlc.loops.ir import (
 from webmlc.target.scoped import Names, simplify_function
 from webmlc.target.unroll_loops import rename_bound
 
-LEAST_ITERATIONS = 512
+LEAST_ITERATIONS = 1024
 """The least iterations of a nest that are worth a second copy of its code.
 
 Unit: iterations of all loops around an innermost statement. Chosen by hand: loops that fetch the
