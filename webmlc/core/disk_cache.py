@@ -147,14 +147,23 @@ def compiler_key() -> str:
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(repr((sys.version_info[:2], *map(_version, LIBRARIES))).encode())
     for folder in (package, package.parent / "runtime_js"):
-        for path in sorted(folder.rglob("*.*")):
-            if path.suffix == ".pyc" or not path.is_file():
-                continue
-            if path.stat().st_mtime > _START_TIME:
-                return ""
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode() + content)
+        for path in _source_files(str(folder)):
+            with open(path, "rb") as file:
+                if os.fstat(file.fileno()).st_mtime > _START_TIME:
+                    return ""
+                content = file.read()
+            name = path.removeprefix(str(folder))
+            digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+def _source_files(folder: str) -> Iterator[str]:
+    """The files under a folder, in order, without those that Python compiled. Not with `pathlib`,
+    which takes three times as long: each command lists some hundred files.
+    """
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        yield from (os.path.join(root, name) for name in sorted(names) if "." in name)
 
 
 def _version(name: str) -> str:
