@@ -172,6 +172,30 @@ def test_exported_records_can_be_merged_and_shipped(
     assert "records.jsonl, line 1: not a record" in error
 
 
+def test_records_that_no_model_uses_are_told_and_dropped(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, lines = tmp_path / "tuned.db", tmp_path / "records.jsonl"
+    platform = local_platform("wasmtime", 1)
+    used = record_of(model, platform, 0.5)
+    older = replace(used, task="a key of an older compiler", name="older kernel")
+    other_rule = replace(used, parameters={"a parameter of an older rule": 1})
+    layer = AlgorithmRecord("a layer of no model", "relaxed", platform, "direct", 0.9, "", "0", "")
+    with Database(database) as records:
+        records.add([used, older, other_rule])
+        records.add_algorithms([layer])
+        lines.write_text(json_lines.to_lines(records), "utf-8")
+    _, out, _ = run("tune", "--list", "--database", database, "--json")
+    assert sorted(row["candidates"] for row in json.loads(out)) == [0, 0]
+    _, out, _ = run("tune", model, "--list", "--database", database, "--json")
+    (row,) = json.loads(out)
+    assert row["gain"] == "2.00×"
+    monkeypatch.setattr(json_lines, "SHIPPED", lines)
+    assert json_lines.drop_unused([model]) == 3
+    with shipped() as records:
+        assert [*records.records(), *records.algorithms()] == [used]
+
+
 def test_the_shipped_records_can_be_read() -> None:
     with shipped() as records:
         assert all(r.state == "confirmed" and (r.ratio or 1) < 1 for r in records.records())

@@ -121,7 +121,12 @@ def tune(
         ),
     ] = None,
     list_records: Annotated[
-        bool, typer.Option("--list", help="List what the database holds instead of searching.")
+        bool,
+        typer.Option(
+            "--list",
+            help="List what the database holds instead of searching; with MODEL, what its kernels "
+            "can use of it.",
+        ),
     ] = False,
     merge: Annotated[
         list[Path],
@@ -142,7 +147,7 @@ def tune(
     keeps what it found.
     """
     if list_records or merge or export is not None:
-        _manage(database, list_records, merge, export, as_json)
+        _manage(database, model, list_records, merge, export, as_json)
         return
     if model is None:
         raise UserError("name a model to tune, or use --list, --merge or --export")
@@ -278,12 +283,18 @@ def tune_worker(
 
 
 def _manage(
-    database: Path, list_records: bool, merge: list[Path], export: Path | None, as_json: bool
+    database: Path,
+    model: Path | None,
+    list_records: bool,
+    merge: list[Path],
+    export: Path | None,
+    as_json: bool,
 ) -> None:
     """Merge, then export, then list records, as the options ask."""
     from webmlc.tune.database import Database
     from webmlc.tune.json_lines import add_lines, to_lines
     from webmlc.tune.summary import summary
+    from webmlc.tune.usage import usage_of
 
     with Database(database, must_exist=not merge) as records:
         for path in merge:
@@ -298,7 +309,7 @@ def _manage(
             export.write_text(lines, "utf-8")
             errors.print(f"{escape(str(export))}: {len(lines.splitlines())} records written")
         if list_records:
-            rows = summary(records)
+            rows = summary(records, None if model is None else usage_of([model], records))
             if as_json:
                 print_json(rows)
                 return

@@ -6,13 +6,17 @@ webmlc.
     with shipped() as database: ...      # webmlc build MODEL --tuned shipped
 
 `shipped.jsonl` holds the schedules that were confirmed on machines of webmlc's developers, for the
-kernels of the benchmark models. `python -m webmlc.tune.json_lines tuned.db` adds those of a file.
+kernels of the benchmark models:
+
+    python -m webmlc.tune.json_lines tuned.db             # add those of a file
+    python -m webmlc.tune.json_lines --models A.onnx ...  # drop those that no model uses any more
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from typing import Any
 from webmlc.core.errors import UserError
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.platforms import platform_of
+from webmlc.tune.usage import usage_of
 
 SHIPPED = Path(__file__).parent / "shipped.jsonl"
 """The file of the records that come with webmlc."""
@@ -27,8 +32,7 @@ SHIPPED = Path(__file__).parent / "shipped.jsonl"
 
 def to_lines(database: Database) -> str:
     """Every record of a database, and the algorithm of every layer, a line of JSON each."""
-    records: list[Record | AlgorithmRecord] = [*database.records(), *database.algorithms()]
-    return "".join(f"{json.dumps(asdict(record), sort_keys=True)}\n" for record in records)
+    return _lines([*database.records(), *database.algorithms()])
 
 
 def add_lines(database: Database, path: Path) -> int:
@@ -61,6 +65,23 @@ def shipped() -> Database:
     return database
 
 
+def drop_unused(models: Sequence[Path]) -> int:
+    """Drop the shipped records that serve no kernel and no layer of some models; returns how many.
+    The models are all of those that records ship for.
+    """
+    with shipped() as database:
+        usage = usage_of(models, database)
+        records, algorithms = list(database.records()), list(database.algorithms())
+    kernels = [record for record in records if usage.has_kernel(record)]
+    layers = [record for record in algorithms if usage.has_layer(record)]
+    SHIPPED.write_text(_lines([*kernels, *layers]), "utf-8")
+    return len(records) + len(algorithms) - len(kernels) - len(layers)
+
+
+def _lines(records: Sequence[Record | AlgorithmRecord]) -> str:
+    return "".join(f"{json.dumps(asdict(record), sort_keys=True)}\n" for record in records)
+
+
 def _ship(path: Path) -> None:
     """Add to the shipped records what a database confirmed to be faster than the default."""
     with shipped() as database, Database(path, must_exist=True) as other:
@@ -71,5 +92,18 @@ def _ship(path: Path) -> None:
         SHIPPED.write_text(to_lines(database), "utf-8")
 
 
+def _main() -> None:
+    """Change the records that come with webmlc."""
+    parser = argparse.ArgumentParser(description=_main.__doc__)
+    parser.add_argument("database", type=Path, nargs="?", help="add what it confirmed")
+    help_text = "drop what none of these ONNX files uses: name all that records ship for"
+    parser.add_argument("--models", type=Path, nargs="+", help=help_text)
+    options = parser.parse_args()
+    if options.database is not None:
+        _ship(options.database)
+    if options.models:
+        print(f"{drop_unused(options.models)} records dropped")
+
+
 if __name__ == "__main__":
-    _ship(Path(sys.argv[1]))
+    _main()

@@ -6,12 +6,17 @@ from collections import defaultdict
 from typing import Any
 
 from webmlc.tune.database import Database, Record
+from webmlc.tune.usage import Usage
 
 
-def summary(database: Database) -> list[dict[str, Any]]:
-    """A row for each task and platform: what was measured, and the confirmed gain."""
+def summary(database: Database, usage: Usage | None = None) -> list[dict[str, Any]]:
+    """A row for each task and platform: what was measured, and the confirmed gain. With a usage,
+    only of the records that it has.
+    """
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in database.records():
+        if usage is not None and not usage.has_kernel(record):
+            continue
         groups[record.task, record.sizes, record.platform.key].append(record)
     rows = []
     for (_, sizes, platform), records in sorted(groups.items(), key=lambda item: item[0][2]):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -159,15 +159,19 @@ class Graph:
         """The device that runs the kernels."""
         return self.machine.device
 
-    def tasks(self, algorithms: Mapping[str, str] | None = None) -> list[Task]:
-        """The tasks, in the order of the model's kernels, if some layers have these algorithms.
+    def tasks(
+        self, algorithms: Mapping[str, str] | None = None, machines: Sequence[Machine] = ()
+    ) -> list[Task]:
+        """The tasks, in the order of the model's kernels, if some layers have these algorithms. The
+        kernels are scheduled for the graph's machine, or for each of several of its device.
 
         Kernels whose sizes depend on data, kernels with nothing to choose, and those that run once,
         at load, are left out.
         """
         module = replace(self.module, algorithms=algorithms or {})
         lowered = kernel_module(module, TARGETS[self.device], watcher(None))
-        return list(_merged(_tasks(lowered, self.machine, self.sizes)))
+        every = machines or (self.machine,)
+        return list(_merged(t for m in every for t in _tasks(lowered, m, self.sizes)))
 
     def alternatives(self) -> Mapping[str, tuple[str, ...]]:
         """The algorithms of each layer that has a choice, the default one first."""

@@ -1,0 +1,74 @@
+"""Tell which records of a database serve the kernels and layers of some models.
+
+In: models and a database. Out: what the models use, which judges records and algorithms.
+
+    usage = usage_of([Path("model.onnx")], database)
+    unused = [record for record in database.records() if not usage.has_kernel(record)]
+
+A record serves nothing once a kernel has another loop nest, or its rule other parameters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from webmlc.core.machine import MACHINES, Device
+from webmlc.schedule.rules.rule import Match
+from webmlc.tune.database import AlgorithmRecord, Database, Record
+from webmlc.tune.tasks import read_graph
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The kernels of some models on all machines, by their keys, and the layers on each device."""
+
+    kernels: Mapping[str, Match]
+    layers: frozenset[tuple[Device, str]]
+
+    def has_kernel(self, record: Record) -> bool:
+        """True if a kernel has the record's key, and its rule the record's parameters."""
+        match = self.kernels.get(record.task)
+        if match is None or match.rule.name != record.rule:
+            return False
+        return record.parameters in match.space()
+
+    def has_layer(self, record: AlgorithmRecord) -> bool:
+        """True if a layer of the models is the record's."""
+        return (record.device, record.layer) in self.layers
+
+
+def usage_of(models: Iterable[Path], database: Database) -> Usage:
+    """What models use on the devices of a database: their kernels with the default algorithms, and
+    with those that the database has for a platform.
+    """
+    devices = {r.device for r in database.records()} | {a.device for a in database.algorithms()}
+    algorithms = _algorithms(database)
+    kernels: dict[str, Match] = {}
+    layers: set[tuple[Device, str]] = set()
+    for model in models:
+        for device in sorted(devices):
+            graph = read_graph(model, device, {})
+            alternatives = graph.alternatives()
+            layers |= {(device, layer) for layer in alternatives}
+            machines = [machine for machine in MACHINES.values() if machine.device == device]
+            for chosen in ({}, *algorithms[device]):
+                other = {layer: name for layer, name in chosen.items() if layer in alternatives}
+                if chosen and not other:
+                    continue
+                tasks = graph.tasks(other, machines)
+                kernels |= {task.key: task.match for task in tasks}
+    return Usage(kernels, frozenset(layers))
+
+
+def _algorithms(database: Database) -> Mapping[Device, list[dict[str, str]]]:
+    """For each device, the algorithms of layers that each machine of each platform has."""
+    groups: dict[tuple[Device, str, str], dict[str, str]] = defaultdict(dict)
+    for record in database.algorithms():
+        groups[record.device, record.platform.key, record.machine][record.layer] = record.name
+    by_device: dict[Device, list[dict[str, str]]] = defaultdict(list)
+    for (device, _, _), chosen in groups.items():
+        by_device[device].append(chosen)
+    return by_device
