@@ -63,9 +63,19 @@ function chooseShaders({ shaders = {}, shader_features: features = {} }, adapter
   return usable.sort((a, b) => needs(b).length - needs(a).length)[0] ?? names[0];
 }
 
-/** The resources of a program that needs some features more. @param {Program["resources"]} resources @param {string[]} [features] */
-function withFeatures(resources, features = []) {
-  return features.length ? { ...resources, features: [...resources.features, ...features] } : resources;
+/**
+ * The buffers and resources of a program as a variant of its shaders has them, which needs some features.
+ * @param {Program} program
+ * @param {string[]} [features]
+ */
+function withFeatures({ buffers, resources, halves }, features = []) {
+  const needed = { ...resources, features: [...resources.features, ...features] };
+  if (!halves || !features.includes("shader-f16")) return { buffers, resources: needed };
+  const isHalf = new Set(halves.buffers);
+  return {
+    buffers: buffers.map((buffer, number) => (isHalf.has(number) ? { ...buffer, dtype: "float16" } : buffer)),
+    resources: { ...needed, arena: { ...resources.arena, webgpu: halves.arena } },
+  };
 }
 
 /**
@@ -80,7 +90,7 @@ function withFeatures(resources, features = []) {
 export function withSchedules(manifest, device, threads, adapter, choice) {
   const { machines = [] } = manifest;
   const full = /** @type {Program} */ (manifest.programs[device]);
-  const { steps, shaders, shader_features: features, ...program } = full;
+  const { steps, shaders, shader_features: features, halves, ...program } = full;
   const variant = shaders && chooseShaders(full, adapter, choice);
   const engine = engineName();
   const machine = machineNumber(machines, { device: "wasm", engine, parallel: threads > 1 });
@@ -94,7 +104,7 @@ export function withSchedules(manifest, device, threads, adapter, choice) {
       return { ...launch, ...alternatives?.[gpu] };
     }),
     machine,
-    ...(shaders && variant && { shaders: { [variant]: shaders[variant] }, resources: withFeatures(program.resources, features?.[variant]) }),
+    ...(shaders && variant && { shaders: { [variant]: shaders[variant] }, ...withFeatures(full, features?.[variant]) }),
   };
   return { ...manifest, programs: { ...manifest.programs, [device]: chosen } };
 }

@@ -66,7 +66,8 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
   const kind = gpu ? "webgpu" : /** @type {"auto" | Device} */ (device);
   expect(["auto", "wasm", "webgpu"].includes(kind), { device }, '"auto", "wasm", "webgpu" or a GPUDevice');
   expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
-  expect([undefined, "gpu", "software", "subgroups"].includes(shaders), { shaders }, '"gpu", "software" or "subgroups"');
+  const kinds = ["gpu", "software", "subgroups", "f16", "f16-subgroups"];
+  expect([undefined, ...kinds].includes(shaders), { shaders }, kinds.map((name) => `"${name}"`).join(" or "));
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
   const options = { device: kind, gpu, variant, shaders, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };
   // If a worker is likely to be needed, it starts while the manifest is downloaded.

@@ -86,6 +86,8 @@ export interface Program {
   shaders?: Record<string, string>;
   /** The features that variants of the shaders need. The loader adds those of its variant to the resources. */
   shader_features?: Record<string, string[]>;
+  /** The numbers of the float32 buffers that variants with `shader-f16` store as float16, and their arena. The loader applies them. */
+  halves?: { buffers: number[]; arena: number | null };
   /** The number of this CPU's class of machines, or 0. The loader sets it. */
   machine?: number;
 }

@@ -52,6 +52,7 @@ from webmlc.graph.typed.connect_values import check_labels, connect_values
 from webmlc.graph.typed.options import ValueOptions
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.emit_code import called_kernels, emit_modules, emit_shaders
+from webmlc.package.half_buffers import HalfBuffers, half_buffers, stores_halves
 from webmlc.package.manifest import Manifest
 from webmlc.package.program import program_parts, signature
 from webmlc.package.read_manifest import read_manifest
@@ -228,7 +229,15 @@ def compile_model(
         model_signature = signature(module)
         programs = {d: program_parts(m) for d, m in lowered_modules.items()}
         modules, cpu_kernels = emit_modules(lowered_modules, programs, model_signature, compiler)
-        shaders, gpu_kernels = emit_shaders(lowered_modules, compiler, variants[WEBGPU.device])
+        shader_variants = variants[WEBGPU.device]
+        halves = HalfBuffers()
+        if WEBGPU.device in programs and stores_halves(shader_variants):
+            gpu = lowered_modules[WEBGPU.device]
+            halves = half_buffers(programs[WEBGPU.device], gpu, model_signature)
+            programs[WEBGPU.device] = replace(programs[WEBGPU.device], halves=halves.buffers)
+        shaders, gpu_kernels = emit_shaders(
+            lowered_modules, compiler, shader_variants, halves.parameters
+        )
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",

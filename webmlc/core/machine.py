@@ -22,10 +22,10 @@ Features = Literal["dot", "pairs", "relaxed", "simd128"]
 """The names of WebAssembly variants, by what sets each apart. `Machine.features` lists what a
 variant may use."""
 
-AdapterKind = Literal["gpu", "software", "subgroups"]
+AdapterKind = Literal["gpu", "software", "subgroups", "f16", "f16-subgroups"]
 """The kinds of adapters that shaders are made for (`ADAPTERS`)."""
 
-SHADER_FEATURES = frozenset({"subgroups"})
+SHADER_FEATURES = frozenset({"shader-f16", "subgroups"})
 """The optional features of WebGPU that shaders may use, by their names in its specification."""
 
 ADDRESSABLE_BYTES = 1 << 32
@@ -283,7 +283,19 @@ These numbers, and what follows from `shared_bytes`, were measured on an H200
 SUBGROUPS = replace(WEBGPU, features=frozenset({"subgroups"}))
 """A GPU whose threads exchange values within a subgroup, of whatever size that is."""
 
-ADAPTERS: Mapping[str, Machine] = {"gpu": WEBGPU, "software": SOFTWARE, "subgroups": SUBGROUPS}
+F16 = replace(WEBGPU, features=frozenset({"shader-f16"}))
+"""A GPU that loads and stores halves. It computes with them in float32."""
+
+F16_SUBGROUPS = replace(WEBGPU, features=F16.features | SUBGROUPS.features)
+"""A GPU with both features."""
+
+ADAPTERS: Mapping[str, Machine] = {
+    "gpu": WEBGPU,
+    "software": SOFTWARE,
+    "subgroups": SUBGROUPS,
+    "f16": F16,
+    "f16-subgroups": F16_SUBGROUPS,
+}
 """The variants of a package's shaders, by the kind of adapter that they are made for. Those with
 features follow those without, and the richest is the last.
 

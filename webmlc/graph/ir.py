@@ -208,7 +208,8 @@ class Module:
     `equal_symbols` maps each symbol that only such an input has to an equal one of another input.
 
     `assets` are files that the package holds beside the model, such as a tokeniser. `typed` says
-    which inputs and outputs are values of the page (`typed/connect_values.py`).
+    which inputs and outputs are values of the page (`typed/connect_values.py`). `halves` are the
+    float32 values of `main` that are float16 in the model (`layout/widen_halves.py`).
     """
 
     name: str
@@ -224,6 +225,7 @@ class Module:
     equal_symbols: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
     typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    halves: frozenset[str] = frozenset()
 
     @property
     def main(self) -> Function:

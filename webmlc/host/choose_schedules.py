@@ -62,7 +62,9 @@ def choose_shaders(program: Program, choice: AdapterKind | None) -> str:
 
 def program_in(program: Program, variant: str) -> Program:
     """A program as a variant of the shaders runs it."""
-    features = (*program.resources.features, *program.shader_features.get(variant, ()))
+    needs = program.shader_features.get(variant, ())
+    program = program.with_halves() if "shader-f16" in needs else replace(program, halves=None)
+    features = (*program.resources.features, *needs)
     return replace(
         program,
         steps=tuple(_step_in(step, variant) for step in program.steps),

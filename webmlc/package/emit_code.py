@@ -13,6 +13,7 @@ from webmlc.core.machine import RELAXED, SIMD128, Device, Machine
 from webmlc.core.stages import Stage
 from webmlc.graph.ir import Module
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.narrow_parameters import narrow_parameters
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.program import Signature, module_calls
 from webmlc.package.write import ProgramParts, ShaderVariant
@@ -70,8 +71,10 @@ def emit_shaders(
     lowered_modules: Mapping[Device, Module],
     compiler: KernelCompiler,
     variants: Mapping[str, Machine],
+    halves: Mapping[str, frozenset[str]],
 ) -> tuple[dict[str, ShaderVariant], dict[str, Kernel]]:
-    """Emit every shader of the WebGPU program in one text per variant.
+    """Emit every shader of the WebGPU program in one text per variant. `halves` are the parameters
+    of kernels that variants with `shader-f16` store as float16.
 
     Returns the variants, and the kernels of the first one by entry point. A variant for adapters
     with some features is left out if it has the same text as another one.
@@ -81,10 +84,14 @@ def emit_shaders(
     if WEBGPU.device in lowered_modules:
         module = lowered_modules[WEBGPU.device]
         kernels, constants = called_kernels(module, WEBGPU.device)
+    narrow = {name: narrow_parameters(k, halves.get(name, ())) for name, k in kernels.items()}
+    stores_halves = {v: m for v, m in variants.items() if "shader-f16" in m.features}
+    compiler.start({name: narrow[name] for name in halves}, stores_halves, constants)
     emitted: dict[str, ShaderVariant] = {}
     by_entry: dict[str, Kernel] = {}
     for variant, machine in variants.items():
-        compiled = compiler.compile(kernels, machine, variant, constants)
+        stored = narrow if variant in stores_halves else kernels
+        compiled = compiler.compile(stored, machine, variant, constants)
         shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
         if machine.features and any(shaders.text == v.shaders.text for v in emitted.values()):
             compiler.forget(variant)

@@ -8,7 +8,7 @@ same file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from webmlc.core.dtypes import DType
@@ -264,12 +264,22 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Halves:
+    """The float32 buffers that variants of the shaders with `shader-f16` store as float16, and the
+    arena of such a variant in bytes, or `None` if it depends on symbols.
+    """
+
+    buffers: tuple[str, ...]
+    arena: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """The program that runs the model on one target: buffers, steps and code files.
 
     The segments cover the steps in order. `modules` and `shaders` are files by variant. A host uses
     one of each. `shader_features` are the features of WebGPU that a variant of the shaders needs,
-    of variants that need some.
+    of variants that need some. `halves` are there if some of them need `shader-f16`.
     """
 
     buffers: tuple[Buffer, ...]
@@ -279,12 +289,23 @@ class Program:
     modules: Mapping[str, str] = field(default_factory=dict)
     shaders: Mapping[str, str] = field(default_factory=dict)
     shader_features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    halves: Halves | None = None
 
     @property
     def loops(self) -> tuple[Control, ...]:
         """The loops, in order. The symbol of each counts its iterations."""
         controls = [step.control for step in self.steps if step.control is not None]
         return tuple(control for control in controls if control.kind == "loop")
+
+    def with_halves(self) -> Program:
+        """The program whose buffers are as variants with `shader-f16` store them."""
+        if self.halves is None:
+            return self
+        names = frozenset(self.halves.buffers)
+        buffers = (replace(b, dtype=DType.float16) if b.name in names else b for b in self.buffers)
+        arena = {**self.resources.arena, "webgpu": self.halves.arena}
+        resources = replace(self.resources, arena=arena)
+        return replace(self, buffers=tuple(buffers), resources=resources, halves=None)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of this name. There must be one."""

@@ -29,6 +29,7 @@ from webmlc.package.manifest import (
     BufferKind,
     Control,
     File,
+    Halves,
     Launch,
     Manifest,
     Port,
@@ -223,6 +224,7 @@ def _read_program(o: JsonObject, device: Device, tensors: Sequence[str]) -> Prog
         modules=_read_paths(o, "modules"),
         shaders=_read_paths(o, "shaders"),
         shader_features=_read_features(o),
+        halves=_read_halves(o, buffers),
     )
 
 
@@ -237,6 +239,17 @@ def _read_features(o: JsonObject) -> Mapping[str, tuple[str, ...]]:
         return {}
     features = JsonObject(o.get("shader_features", dict), o.path("shader_features"))
     return {variant: features.strings(variant) for variant in features.data}
+
+
+def _read_halves(o: JsonObject, buffers: Sequence[Buffer]) -> Halves | None:
+    """The buffers that variants with `shader-f16` store as halves."""
+    if "halves" not in o.data:
+        return None
+    halves = JsonObject(o.get("halves", dict), o.path("halves"))
+    numbers = halves.get("buffers", list)
+    if not all(isinstance(number, int) and 0 <= number < len(buffers) for number in numbers):
+        raise PackageError(f"manifest.json: {halves.path('buffers')} are no numbers of buffers")
+    return Halves(tuple(buffers[number].name for number in numbers), halves.size("arena"))
 
 
 def _read_buffer(o: JsonObject, sizes: Mapping[str, Expr], tensors: Sequence[str]) -> Buffer:

@@ -183,6 +183,10 @@ def _program(device: Device, program: Program, tensors: Mapping[str, int]) -> di
         data["shaders"] = dict(program.shaders)
     if program.shader_features:
         data["shader_features"] = {v: list(f) for v, f in program.shader_features.items()}
+    if program.halves is not None:
+        numbers = {buffer.name: number for number, buffer in enumerate(program.buffers)}
+        buffers = [numbers[name] for name in program.halves.buffers]
+        data["halves"] = {"buffers": buffers, "arena": program.halves.arena}
     return data
 
 

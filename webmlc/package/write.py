@@ -36,6 +36,7 @@ from webmlc.package.manifest import (
     Bind,
     Buffer,
     File,
+    Halves,
     Launch,
     Manifest,
     Port,
@@ -93,6 +94,7 @@ class ProgramParts:
     - `scratch_bytes`: the scratch memory of each thread, from `emit_module`.
     - `features`: the requirements of the target (`"simd128"`, `"shader-f16"`, ...).
     - `once`: the number of leading steps that run once, at load. Binds do not count.
+    - `halves`: the buffers that variants of the shaders with `shader-f16` store as float16.
     """
 
     buffers: Sequence[Buffer]
@@ -100,6 +102,7 @@ class ProgramParts:
     scratch_bytes: int = 0
     features: tuple[str, ...] = ()
     once: int = 0
+    halves: frozenset[str] = frozenset()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -224,7 +227,9 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     )
     programs = {
         device: replace(
-            p, resources=replace(resources(draft, device), row=row_work(parts, draft, device))
+            p,
+            resources=replace(resources(draft, device), row=row_work(parts, draft, device)),
+            halves=_with_arena(p.halves, draft, device),
         )
         for device, p in draft.programs.items()
     }
@@ -365,7 +370,23 @@ def _program(device: Device, parts: Parts) -> Program:
         modules={v: module_path(v) for v in parts.modules} if uses_wasm else {},
         shaders=shader_paths(parts.shaders) if uses_webgpu else {},
         shader_features=parts.shader_features if uses_webgpu else {},
+        halves=_halves(program),
     )
+
+
+def _halves(program: ProgramParts) -> Halves | None:
+    """The buffers that some variants store as halves, in the order of the buffers."""
+    names = tuple(b.name for b in program.buffers if b.name in program.halves)
+    return Halves(names) if names else None
+
+
+def _with_arena(halves: Halves | None, manifest: Manifest, device: Device) -> Halves | None:
+    """Fill in the arena of a variant that stores some buffers as halves."""
+    if halves is None:
+        return None
+    program = manifest.programs[device].with_halves()
+    narrow = replace(manifest, programs={**manifest.programs, device: program})
+    return replace(halves, arena=resources(narrow, device).arena.get("webgpu"))
 
 
 def resources(manifest: Manifest, device: Device) -> Resources:

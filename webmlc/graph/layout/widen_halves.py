@@ -42,12 +42,17 @@ _MOVES = frozenset({"select", "finite"})
 
 
 def widen_halves(module: Module) -> Module:
-    """Rewrite every function. A function without halves is returned unchanged."""
+    """Rewrite every function. A function without halves is returned unchanged. The module names
+    the float32 form of each float16 value of `main`: storage may hold it as float16.
+    """
     functions = {}
+    halves: frozenset[str] = frozenset()
     for name, function in module.functions.items():
         writer = _Widening(function, widens_at_load=function is module.main)
         functions[name] = writer.run()
-    return replace(module, functions=functions)
+        if function is module.main:
+            halves = writer.float16_values()
+    return replace(module, functions=functions, halves=halves)
 
 
 @dataclass(slots=True)
@@ -71,6 +76,14 @@ class _Widening(FunctionWriter):
         for value in self.source.outputs:
             self.narrow(Builder.without_origin(self), value)
         return remove_dead_code(self.written())
+
+    def float16_values(self) -> frozenset[str]:
+        """The float32 forms of values that are float16 in the model."""
+        return frozenset(
+            wide
+            for value, wide in self.wide.items()
+            if (type_ := self.scope.type_of(value)) is not None and type_.dtype is DType.float16
+        )
 
     def is_half(self, value: str) -> bool:
         type_ = self.scope.type_of(value) if value else None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import (
     DOT,
@@ -75,8 +76,11 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
     `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
     products. A kernel that no rule takes for `SOFTWARE` gets the schedule for `WEBGPU`, for which
-    kernels are cut. A GPU with subgroups differs from `WEBGPU` in folds of whole workgroups.
+    kernels are cut. GPUs with subgroups differ from `WEBGPU` in folds of whole workgroups, those
+    with `shader-f16` in loads and stores of halves.
     """
+    if "shader-f16" in variant.features and not has_halves(function):
+        variant = replace(variant, features=variant.features - {"shader-f16"})
     if "subgroups" in variant.features and not folds_in_subgroups(function, variant):
         return replace(variant, features=variant.features - {"subgroups"})
     if variant == SOFTWARE and match_kernel(function, variant) is None:
@@ -88,6 +92,11 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     if variant == SIMD128 and not reduces_products(function):
         return RELAXED
     return variant
+
+
+def has_halves(function: LoopFunction) -> bool:
+    """True if a parameter of a kernel is of float16."""
+    return any(buffer.dtype is DType.float16 for buffer in function.params)
 
 
 def folds_in_subgroups(function: LoopFunction, machine: Machine) -> bool:

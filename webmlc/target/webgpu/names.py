@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import re
 
+NAME, NUMBER = "kernel#", "number#"
+"""Stand for the name of a kernel and for its number in its text, so that equal kernels of all
+models have the same text. No identifier has such a name.
+"""
+
 _WORDS = """
     alias break case const const_assert continue continuing default diagnostic discard else enable
     false fn for if let loop override requires return struct switch true var while

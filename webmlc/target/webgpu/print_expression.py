@@ -36,6 +36,7 @@ from webmlc.target.webgpu.table import (
     OPERATORS,
     cast_spelling,
     definitions,
+    half_type,
     kind_of,
     literal,
     suffix,
@@ -65,7 +66,8 @@ _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 class ExpressionPrinter:
     """Prints the expressions of one kernel. `globals` names its memory buffers, and `views` lists
     those whose elements are vectors. `words` lists the buffers whose elements are parts of words,
-    and `atomics` those of them that the kernel writes.
+    and `atomics` those of them that the kernel writes. `halves` lists the buffers whose elements
+    are `f16`; their values are float32, as those of all small types.
     """
 
     kernel: str
@@ -74,6 +76,7 @@ class ExpressionPrinter:
     registers: frozenset[str]
     words: frozenset[str] = frozenset()
     atomics: frozenset[str] = frozenset()
+    halves: frozenset[str] = frozenset()
     helpers: dict[str, None] = field(default_factory=dict)
     needs_infinity: bool = False
 
@@ -154,6 +157,8 @@ class ExpressionPrinter:
 
     def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
         """32-bit values, rounded to the small type that they stand for."""
+        if dtype is DType.float16 and self.halves:
+            return f"{type_name(DType.float32, lanes)}({half_type(lanes)}({printed[0]}))", ATOM
         return self.spelled(PARTS[dtype].narrowed, printed, lanes=lanes)
 
     def cast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
@@ -211,7 +216,19 @@ class ExpressionPrinter:
         return text, row.level
 
     def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-        """A load, or the reference that a store of the same shape assigns to."""
+        """A load, or the reference that a store of the same shape assigns to, but for halves."""
+        if buffer.name not in self.halves:
+            return self.reference(buffer, indices)
+        match indices:
+            case (Ramp(stride=Const(value=1), width=width),) if buffer.name in self.views:
+                wide = type_name(DType.float32, width)
+                return f"{wide}({self.reference(buffer, indices)})"
+            case (Ramp(),):
+                return self.reference(buffer, indices)  # which widens element by element
+        return f"f32({self.reference(buffer, indices)})"
+
+    def reference(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+        """The elements of a buffer as they are stored; widened where a vector joins several."""
         if buffer.name in self.registers:
             match indices:
                 case (Const(value=int() as lane),):
@@ -226,10 +243,10 @@ class ExpressionPrinter:
                 text, level = self.spelled(PARTS[buffer.dtype].vector, (words, ATOM))
                 return text if level == ATOM else f"({text})"
             case (Ramp(base=base, stride=stride, width=width),):
-                elements = [
-                    self.element(buffer, call("add", base, call("mul", stride, Const(lane))))
-                    for lane in range(width)
-                ]
+                places = [call("add", base, call("mul", stride, Const(n))) for n in range(width)]
+                elements = [self.element(buffer, place) for place in places]
+                if buffer.name in self.halves:
+                    elements = [f"f32({element})" for element in elements]
                 return f"{type_name(buffer.dtype, width)}({', '.join(elements)})"
             case (index,) if index.lanes == 1:
                 return self.element(buffer, index)

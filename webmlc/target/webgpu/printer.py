@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Call, Const, Expr, Ramp, as_int, call
+from webmlc.core.expr import Call, Cast, Const, Expr, Ramp, as_int, call
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
@@ -31,12 +32,13 @@ from webmlc.loops.ir import (
     stores,
 )
 from webmlc.target import VECTOR_LANES
+from webmlc.target.webgpu.declarations import array_type, declarations
 from webmlc.target.webgpu.declare_in_place import declared_in_place
-from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter, vector_index
 from webmlc.target.webgpu.storage import PARTS, store_lines
 from webmlc.target.webgpu.subgroup_folds import FEATURE, LANES_LINES, fold_lines, subgroup_fold
-from webmlc.target.webgpu.table import type_name
+from webmlc.target.webgpu.table import half_type, type_name
 from webmlc.target.webgpu.threads import Grid, Section, grid_of
 
 _BUILTINS = (
@@ -45,6 +47,8 @@ _BUILTINS = (
     ("num_workgroups", "workgroups"),
 )
 """The built-in values that an entry point may take, and the names of its parameters."""
+HALVES = "shader-f16"
+"""The feature of WebGPU whose shaders have halves in memory."""
 _AXES = "xyz"
 """The axes of a grid, in the order of its dimensions."""
 INDENT = " "
@@ -81,12 +85,6 @@ class Shader:
         return f"{comment}\n{text}"
 
 
-NAME, NUMBER = "kernel#", "number#"
-"""Stand for the name of a kernel and for its number in its text, so that equal kernels of all
-models have the same text. No identifier has such a name.
-"""
-
-
 def print_shader(
     function: LoopFunction,
     constants: frozenset[str],
@@ -100,13 +98,14 @@ def print_shader(
     """
     grid = grid_of(function)
     names = _global_names(function, registers)
-    words = frozenset(b.name for b in function.params if b.dtype in PARTS)
+    halves = _halves(function) if HALVES in features else frozenset[str]()
+    words = frozenset(b.name for b in function.params if b.dtype in PARTS) - halves
     atomics = (words & {store.buffer.name for store in stores(function.body)}) - views
-    expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics)
+    expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics, halves)
     declared = declared_in_place(function, registers)
     printer = _Printer(function, grid, expressions, declared, features)
     body = printer.entry()
-    head = _declarations(function, constants, expressions)
+    head = declarations(function, constants, expressions)
     return Shader(
         "\n".join([*head, *body, ""]),
         workgroups,
@@ -114,8 +113,14 @@ def print_shader(
         tuple(expressions.helpers),
         expressions.needs_infinity,
         function.origin,
-        tuple(sorted(printer.used_features)),
+        tuple(sorted({*printer.used_features, *([HALVES] if halves else [])})),
     )
+
+
+def _halves(function: LoopFunction) -> frozenset[str]:
+    """The names of the buffers in memory that hold float16."""
+    shared = [b for b in function.allocations if b.scope == "shared"]
+    return frozenset(b.name for b in (*function.params, *shared) if b.dtype is DType.float16)
 
 
 def _global_names(function: LoopFunction, registers: frozenset[str]) -> dict[str, str]:
@@ -127,62 +132,6 @@ def _global_names(function: LoopFunction, registers: frozenset[str]) -> dict[str
         elif buffer.name not in registers:
             names[buffer.name] = wgsl_name(buffer.name)
     return names
-
-
-def _array(buffer: Buffer, views: frozenset[str], function: LoopFunction) -> str:
-    """The WGSL type of an array of constant size."""
-    size = as_int(buffer.shape[0]) if buffer.shape else 1
-    if size is None:
-        raise InternalError(
-            f"webgpu: kernel {function.name}: {buffer.scope} buffer {buffer.name} has no constant "
-            "size"
-        )
-    if buffer.name in views:
-        return f"array<{type_name(buffer.dtype, VECTOR_LANES)}, {size // VECTOR_LANES}>"
-    return f"array<{type_name(buffer.dtype)}, {size}>"
-
-
-def _element(buffer: Buffer, expressions: ExpressionPrinter) -> str:
-    """The element type of a parameter, in the form in which the shader addresses it."""
-    if buffer.name in expressions.atomics:
-        return "atomic<u32>"
-    if buffer.name in expressions.words:
-        is_pair = buffer.name in expressions.views and buffer.dtype.bytes == 2
-        return "vec2u" if is_pair else "u32"
-    return type_name(buffer.dtype, VECTOR_LANES if buffer.name in expressions.views else 1)
-
-
-def _declarations(
-    function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter
-) -> list[str]:
-    """The declarations of the bindings and of workgroup memory."""
-    lines: list[str] = []
-    names, views = expressions.globals, expressions.views
-    for position, buffer in enumerate(function.params):
-        access = "read" if buffer.name in constants else "read_write"
-        element = _element(buffer, expressions)
-        lines.append(
-            f"@group(0) @binding({position}) "
-            f"var<storage, {access}> {names[buffer.name]}: array<{element}>;"
-        )
-    if function.symbols:
-        vectors = -(-len(function.symbols) // VECTOR_LANES)
-        lines.append(
-            f"@group(0) @binding({len(function.params)}) "
-            f"var<uniform> symbols_{NUMBER}: array<vec4<i32>, {vectors}>;"
-        )
-    for buffer in function.allocations:
-        match buffer.scope:
-            case "shared":
-                array = _array(buffer, views, function)
-                lines.append(f"var<workgroup> {names[buffer.name]}: {array};")
-            case "global":
-                raise InternalError(
-                    f"webgpu: kernel {function.name}: buffer {buffer.name} is global and no "
-                    "parameter: a dispatch cannot wait for all its workgroups, so what writes it "
-                    "must be a kernel of its own"
-                )
-    return lines
 
 
 @dataclass(slots=True)
@@ -250,7 +199,7 @@ class _Printer:
             lanes = as_int(buffer.shape[0]) if buffer.shape else 1
             self.write(f"var {name}: {type_name(buffer.dtype, lanes or 1)};")
         else:
-            self.write(f"var {name}: {_array(buffer, self.expressions.views, self.function)};")
+            self.write(f"var {name}: {array_type(buffer, self.expressions, self.function)};")
 
     def print_section(self, section: Section) -> None:
         """Print one section. Its condition depends only on the workgroup, so control flow
@@ -378,6 +327,9 @@ class _Printer:
         if buffer.name in self.expressions.words:
             self.store_part(buffer, stmt.indices, stmt.value)
             return
+        is_half = buffer.name in self.expressions.halves
+        if is_half:
+            value = self.half(stmt.value)
         is_spread = (
             stmt.indices
             and stmt.indices[0].lanes > 1
@@ -385,7 +337,7 @@ class _Printer:
             and buffer.name not in self.expressions.views
         )
         if not is_spread:
-            self.write(f"{self.expressions.access(buffer, stmt.indices)} = {value};")
+            self.write(f"{self.expressions.reference(buffer, stmt.indices)} = {value};")
             return
         match stmt.indices:
             case (Ramp(base=base, stride=stride, width=width),):
@@ -400,6 +352,13 @@ class _Printer:
             self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
         self.depth -= 1
         self.write("}")
+
+    def half(self, value: Expr) -> str:
+        """The text of a value as float16 in memory."""
+        match value:
+            case Cast(value=wide, dtype=DType.float16) if wide.dtype is DType.float32:
+                value = wide
+        return f"{half_type(value.lanes)}({self.text(value)})"
 
     def store_part(self, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> None:
         """Print an assignment to parts of words."""

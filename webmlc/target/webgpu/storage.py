@@ -7,7 +7,8 @@ extracts an element from its word; four aligned elements form a vector from one 
 store of four elements writes their words. A store of a single element must not change the other
 elements of the word, which other invocations may write. It therefore clears its own bits, and then
 sets them, each in one atomic step; no other invocation accesses the same element. 16-bit floats are
-widened to float32 for every operation, and rounded where they are stored.
+widened to float32 for every operation, and rounded where they are stored. With the feature
+`shader-f16`, an element of float16 is no part of a word: the printer has its type, `f16`.
 
     lowered form                       WGSL
     x[i]  (uint8)                      byte_at(x[i >> 2u], i)

@@ -120,7 +120,7 @@ HELPERS: dict[str, Helper] = {**long_integers.HELPERS, **storage.HELPERS}
 INFINITY = "var<private> infinity_bits: u32 = 0x7f800000u;\n"
 """The bits of infinity as a variable: WGSL rejects constant expressions that are not finite."""
 
-ENABLE: dict[str, str] = {"subgroups": "enable subgroups;"}
+ENABLE: dict[str, str] = {"shader-f16": "enable f16;", "subgroups": "enable subgroups;"}
 """The directive that enables each feature of WebGPU (`machine.SHADER_FEATURES`)."""
 
 _SCALARS: dict[Kind, str] = {
@@ -163,6 +163,11 @@ def type_name(dtype: DType, lanes: int = 1) -> str:
     if scalar == "vec2u":
         raise InternalError(f"webgpu: a shader has no vectors of {dtype}")
     return f"vec{lanes}{scalar[0]}"
+
+
+def half_type(lanes: int = 1) -> str:
+    """The WGSL type of float16 in memory, with the feature `shader-f16`."""
+    return "f16" if lanes == 1 else f"vec{lanes}h"
 
 
 def suffix(dtype: DType, lanes: int) -> str:

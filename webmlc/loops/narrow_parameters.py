@@ -1,0 +1,109 @@
+"""Store some float32 parameters of a kernel as halves.
+
+needs: a naive kernel. guarantees: the same computation in float32, whose operands are widened where
+they are loaded, and whose results are rounded where they are stored. A reduction keeps its sums in
+a float32 buffer until they are complete. before → after (A, Y):
+
+    Y[i] = Y[i] + A[i, k] * B[k]     sums[i] = sums[i] + float32(A[i, k]) * B[k]
+                                     Y[i] = float16(sums[i])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Cast, Expr, Var
+from webmlc.core.rewrite import rewriter
+from webmlc.loops.ir import (
+    Axis,
+    Block,
+    Buffer,
+    For,
+    Load,
+    LoopFunction,
+    Stmt,
+    Store,
+    blocks,
+    loads,
+    map_expressions,
+    map_statements,
+    seq,
+    stores,
+)
+from webmlc.loops.replace_buffers import replace_buffers
+
+
+def narrow_parameters(function: LoopFunction, names: Iterable[str]) -> LoopFunction:
+    """The kernel with halves in the place of these float32 parameters."""
+    chosen = frozenset(names)
+    narrow = {b: replace(b, dtype=DType.float16) for b in function.params if b.name in chosen}
+    if not narrow:
+        return function
+    read = {load.buffer for load in loads(function.body)}
+    outputs = function.params[len(function.params) - function.outputs :]
+    folded = [b for b in outputs if b in narrow and (b in read or _is_folded(function, b))]
+    sums = {b: replace(b, name=_unused(function, f"{b.name}_sums")) for b in folded}
+    body = replace_buffers(function.body, sums)
+    body = _narrowed(body, {b: half for b, half in narrow.items() if b not in sums})
+    copies = [_copy(function, total, narrow[output]) for output, total in sums.items()]
+    return replace(
+        function,
+        params=tuple(narrow.get(b, b) for b in function.params),
+        allocations=(*function.allocations, *sums.values()),
+        body=seq(body, *copies),
+    )
+
+
+def _is_folded(function: LoopFunction, buffer: Buffer) -> bool:
+    """True if a reduction writes a buffer."""
+    return any(
+        store.buffer == buffer
+        for block in blocks(function.body)
+        if any(axis.kind == "reduce" for axis in block.axes)
+        for store in stores(block)
+    )
+
+
+def _unused(function: LoopFunction, name: str) -> str:
+    """A name that no buffer and no block of the function has."""
+    used = {b.name for b in (*function.params, *function.allocations)}
+    used |= {block.name for block in blocks(function.body)}
+    while name in used:
+        name = f"{name}_"
+    return name
+
+
+def _narrowed(body: Stmt, narrow: dict[Buffer, Buffer]) -> Stmt:
+    """Widen what is loaded from these buffers, and round what is stored to them."""
+
+    def load(node: Expr) -> Expr | None:
+        match node:
+            case Load(buffer=buffer, indices=indices) if buffer in narrow:
+                return Cast(Load(narrow[buffer], indices), DType.float32)
+        return None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Store(buffer=buffer, indices=indices, value=value) if buffer in narrow:
+                return Store(narrow[buffer], indices, Cast(value, DType.float16))
+        return None
+
+    return map_statements(map_expressions(body, rewriter(load)), store)
+
+
+def _copy(function: LoopFunction, source: Buffer, target: Buffer) -> Stmt:
+    """Round a whole buffer."""
+    name = _unused(function, f"{target.name}_half")
+    loops = [Var(f"{name}_{axis}") for axis in range(len(source.shape))]
+    axes = [Var(f"v_{loop.name}") for loop in loops]
+    body: Stmt = Block(
+        name,
+        tuple(Axis(v, n, "spatial") for v, n in zip(axes, source.shape, strict=True)),
+        tuple(loops),
+        Store(target, tuple(axes), Cast(Load(source, tuple(axes)), DType.float16)),
+    )
+    for loop, extent in reversed([*zip(loops, source.shape, strict=True)]):
+        body = For(loop, extent, body)
+    return body

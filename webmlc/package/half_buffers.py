@@ -1,0 +1,72 @@
+"""Choose the buffers of a GPU program that adapters with `shader-f16` store as halves.
+
+In: a program, its kernels, and the float32 values that are halves in the model
+(`graph/layout/widen_halves.py`). Out: the names of buffers, and the parameters of each kernel that
+they are.
+
+    x.wide: float32[n, 64]  ->  float16[n, 64], where x.wide is the value x of a float16 model
+
+A buffer qualifies if only kernels on the GPU use it, and if every call of such a kernel passes
+halves for the same parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from webmlc.core.dtypes import DType
+from webmlc.core.machine import Machine
+from webmlc.graph.ir import Module
+from webmlc.package.manifest import Bind, Step
+from webmlc.package.program import Signature
+from webmlc.package.write import ProgramParts
+
+
+@dataclass(frozen=True, slots=True)
+class HalfBuffers:
+    """The buffers, and the names of the parameters that they are, by kernel."""
+
+    buffers: frozenset[str] = frozenset()
+    parameters: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def stores_halves(variants: Mapping[str, Machine]) -> bool:
+    """True if some variant of the shaders stores halves."""
+    return any("shader-f16" in machine.features for machine in variants.values())
+
+
+def half_buffers(program: ProgramParts, module: Module, signature: Signature) -> HalfBuffers:
+    """The buffers of a lowered module's program to store as halves: none of the signature."""
+    ports = {port.buffer for port in (*signature.inputs, *signature.outputs)}
+    ports |= {port.past.buffer for port in signature.state_ports}
+    ports |= {check.value for check in module.checks}
+    chosen = {
+        b.name
+        for b in program.buffers
+        if b.name in module.halves and b.dtype is DType.float32 and b.kind in ("scratch", "derived")
+    }
+    chosen -= ports
+    chosen -= {item.buffer for item in program.body if isinstance(item, Bind)}
+    arguments: dict[tuple[str, int], set[str]] = {}
+    for step in program.steps:
+        if _is_plain(step):
+            for position, name in enumerate(step.arguments):
+                arguments.setdefault((step.kernel, position), set()).add(name)
+        else:
+            chosen -= {*step.arguments}
+    while mixed := {
+        name for names in arguments.values() if not names <= chosen for name in names & chosen
+    }:
+        chosen -= mixed
+    parameters: dict[str, frozenset[str]] = {}
+    for (kernel, position), names in arguments.items():
+        if names <= chosen:
+            parameter = module.kernels[kernel].params[position].name
+            parameters[kernel] = parameters.get(kernel, frozenset()) | {parameter}
+    return HalfBuffers(frozenset(chosen), parameters)
+
+
+def _is_plain(step: Step) -> bool:
+    """True for a kernel on the GPU that reads and writes whole buffers."""
+    return step.device == "webgpu" and step.control is None and not step.displacements

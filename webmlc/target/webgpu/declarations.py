@@ -1,0 +1,75 @@
+"""Print the declarations of a kernel's bindings and of its workgroup memory.
+
+In: a function ready to print, and which of its buffers are constants. Out: one line each.
+
+    @group(0) @binding(0) var<storage, read> relu_in0: array<vec4<f32>>;
+    var<workgroup> stage: array<vec4f, 64>;
+"""
+
+from __future__ import annotations
+
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import as_int
+from webmlc.loops.ir import Buffer, LoopFunction
+from webmlc.target import VECTOR_LANES
+from webmlc.target.webgpu.names import NUMBER
+from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.table import half_type, type_name
+
+
+def array_type(buffer: Buffer, expressions: ExpressionPrinter, function: LoopFunction) -> str:
+    """The WGSL type of an array of constant size."""
+    size = as_int(buffer.shape[0]) if buffer.shape else 1
+    if size is None:
+        raise InternalError(
+            f"webgpu: kernel {function.name}: {buffer.scope} buffer {buffer.name} has no constant "
+            "size"
+        )
+    lanes = VECTOR_LANES if buffer.name in expressions.views else 1
+    is_half = buffer.name in expressions.halves
+    element = half_type(lanes) if is_half else type_name(buffer.dtype, lanes)
+    return f"array<{element}, {size // lanes}>"
+
+
+def _element_type(buffer: Buffer, expressions: ExpressionPrinter) -> str:
+    """The element type of a parameter, in the form in which the shader addresses it."""
+    if buffer.name in expressions.atomics:
+        return "atomic<u32>"
+    if buffer.name in expressions.words:
+        is_pair = buffer.name in expressions.views and buffer.dtype.bytes == 2
+        return "vec2u" if is_pair else "u32"
+    lanes = VECTOR_LANES if buffer.name in expressions.views else 1
+    return half_type(lanes) if buffer.name in expressions.halves else type_name(buffer.dtype, lanes)
+
+
+def declarations(
+    function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter
+) -> list[str]:
+    """The declarations of the bindings and of workgroup memory."""
+    lines: list[str] = []
+    names = expressions.globals
+    for position, buffer in enumerate(function.params):
+        access = "read" if buffer.name in constants else "read_write"
+        element = _element_type(buffer, expressions)
+        lines.append(
+            f"@group(0) @binding({position}) "
+            f"var<storage, {access}> {names[buffer.name]}: array<{element}>;"
+        )
+    if function.symbols:
+        vectors = -(-len(function.symbols) // VECTOR_LANES)
+        lines.append(
+            f"@group(0) @binding({len(function.params)}) "
+            f"var<uniform> symbols_{NUMBER}: array<vec4<i32>, {vectors}>;"
+        )
+    for buffer in function.allocations:
+        match buffer.scope:
+            case "shared":
+                array = array_type(buffer, expressions, function)
+                lines.append(f"var<workgroup> {names[buffer.name]}: {array};")
+            case "global":
+                raise InternalError(
+                    f"webgpu: kernel {function.name}: buffer {buffer.name} is global and no "
+                    "parameter: a dispatch cannot wait for all its workgroups, so what writes it "
+                    "must be a kernel of its own"
+                )
+    return lines
