@@ -318,9 +318,8 @@ def _with_children(stmt: Stmt, children: Sequence[Stmt]) -> Stmt:
         case If(condition=condition):
             return If(condition, *children)
         case Block(init=init, body=body):
-            if children[-1] is body and (init is None or children[0] is init):
-                return stmt
-            return replace(stmt, body=children[-1], init=init and children[0])
+            is_same = children[-1] is body and (init is None or children[0] is init)
+            return stmt if is_same else replace(stmt, body=children[-1], init=init and children[0])
     return stmt
 
 
@@ -346,13 +345,10 @@ def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
             case Let(var=var, body=body):
                 return Let(var, new[0], body)
             case Block(axes=axes):
-                count = len(axes)
-                return replace(
-                    stmt,
-                    axes=tuple(map(_with_extent, axes, new)),
-                    bindings=new[count : 2 * count],
-                    predicate=None if stmt.predicate is None else new[-1],
-                )
+                bindings = new[len(axes) : 2 * len(axes)]
+                predicate = None if stmt.predicate is None else new[-1]
+                axes = tuple(map(_with_extent, axes, new))
+                return replace(stmt, axes=axes, bindings=bindings, predicate=predicate)
         return None
 
     return map_statements(root, rule)
@@ -378,12 +374,9 @@ def loads(root: Stmt) -> Iterator[Load]:
 @bottom_up()
 def _loads(root: Expr) -> tuple[Load, ...]:
     """The distinct loads in one expression."""
-    parts = [inner for child in root.children() if (inner := _loads(child))]
-    if isinstance(root, Load):
-        parts.insert(0, (root,))
-    if len(parts) < 2:
-        return parts[0] if parts else ()
-    return tuple(dict.fromkeys(chain(*parts)))
+    parts: list[tuple[Load, ...]] = [(root,)] if isinstance(root, Load) else []
+    parts += [inner for child in root.children() if (inner := _loads(child))]
+    return tuple(dict.fromkeys(chain(*parts))) if len(parts) > 1 else sum(parts, ())
 
 
 def stores(root: Stmt) -> Iterator[Store]:
