@@ -16,7 +16,6 @@ from webmlc.package.manifest import (
     Manifest,
     Port,
     Program,
-    Resources,
     Run,
     Segment,
     Step,
@@ -26,6 +25,7 @@ from webmlc.package.manifest import (
 from webmlc.package.manifest_from_json import from_json
 from webmlc.package.manifest_to_json import to_json
 from webmlc.package.memory_plan import LARGE, layout, place_constants, place_derived
+from webmlc.package.resources import Resources
 from webmlc.package.transfers import segments_of, stages
 
 SCRIPT = Path(__file__).parent / "plan.mjs"

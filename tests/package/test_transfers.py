@@ -3,7 +3,8 @@
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
 from webmlc.core.machine import Device
-from webmlc.package.manifest import Buffer, Program, Resources, Step
+from webmlc.package.manifest import Buffer, Program, Step
+from webmlc.package.resources import Resources
 from webmlc.package.transfers import Stage, segments_of, stages
 
 NOTHING = Resources(0, {}, None, None)

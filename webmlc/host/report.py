@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from webmlc.core.machine import Device
-from webmlc.package.manifest import Manifest, Program, RowWork
+from webmlc.package.manifest import Manifest, Program
 from webmlc.package.read_manifest import read_manifest
+from webmlc.package.resources import RowWork
 
 _RUNTIME_SUFFIXES = (".js", ".html", ".css")
 

@@ -19,6 +19,7 @@ from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Check, Requirement
 from webmlc.package.file_names import FORMAT as FORMAT
 from webmlc.package.file_names import MANIFEST as MANIFEST
+from webmlc.package.resources import Resources
 from webmlc.schedule.tuning import Tuning
 
 VERSION = 8
@@ -229,38 +230,6 @@ class Bind:
 
 Segment = Run | Bind
 """The unit of a host's execution. In JSON, the key `device` marks a `Run`, and `bind` a `Bind`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowWork:
-    """The work of a run that appends one row to the states of a session: a token of a language
-    model.
-
-    `steps` counts the kernels, each of which is a dispatch on a GPU. They read and write at least
-    `bytes` bytes, and `bytes_per_row` more for each row that the session holds.
-    """
-
-    steps: int
-    bytes: int
-    bytes_per_row: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """The exact resources of a run, in bytes, which the hosts assert.
-
-    A resource that depends on symbols is `None`. `arena` is the memory of the activations per
-    device, `memory` the whole WebAssembly memory with one thread, and `largest_binding` the largest
-    buffer that a GPU binds. Models with states have `row`.
-    """
-
-    weights: int
-    arena: Mapping[str, int | None]
-    memory: int | None
-    largest_binding: int | None
-    scratch_per_thread: int = 0
-    features: tuple[str, ...] = ()
-    row: RowWork | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,6 @@ from webmlc.package.manifest import (
     Manifest,
     Port,
     Program,
-    Resources,
-    RowWork,
     Run,
     Segment,
     StatePort,
@@ -47,6 +45,7 @@ from webmlc.package.manifest import (
 )
 from webmlc.package.placement import align
 from webmlc.package.repetitions import unfold
+from webmlc.package.resources import Resources, RowWork
 from webmlc.package.size_json import from_size, from_sizes
 from webmlc.package.weights import ALIGNMENT
 from webmlc.schedule.tuning import Tuning

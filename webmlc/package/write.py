@@ -41,7 +41,6 @@ from webmlc.package.manifest import (
     Manifest,
     Port,
     Program,
-    Resources,
     StatePort,
     Step,
     StepVariant,
@@ -54,6 +53,7 @@ from webmlc.package.manifest_to_json import to_json
 from webmlc.package.memory_plan import layout, used_on
 from webmlc.package.model_types import MODEL_TYPES, model_types
 from webmlc.package.replace_package import replaced_package
+from webmlc.package.resources import Resources
 from webmlc.package.runtime_files import runtime_files
 from webmlc.package.step_work import row_work
 from webmlc.package.tokenizer_file import pack_tokenizer
