@@ -235,11 +235,15 @@ def _substitute(root: Expr, mapping: Mapping[Var, Expr], results: dict[Expr, Exp
         if node in results:
             stack.pop()
             continue
-        children = node.children()
-        if not children:
+        if variables(node).isdisjoint(mapping):
             stack.pop()
-            results[node] = mapping.get(node, node) if isinstance(node, Var) else node
+            results[node] = node
             continue
+        if isinstance(node, Var):
+            stack.pop()
+            results[node] = mapping[node]
+            continue
+        children = node.children()
         waiting = [child for child in children if child not in results]
         if waiting:
             stack.extend(waiting)
