@@ -85,6 +85,14 @@ def test_no_subgroup_runs_where_threads_differ(head: str) -> None:
     assert "subgroup" not in emit_shaders({"fold": function}, features=FEATURES).text
 
 
+@pytest.mark.parametrize("value", ["S[(u + t) % 64]", "S[u] + A[u]", "S[u] * R[()]"])
+def test_no_subgroup_folds_what_differs_between_threads(value: str) -> None:
+    head = "for u in range(64):"
+    text = FOLD.format(update=f"R[()] + {value}", dtype="float32", head=head)
+    shaders = emit_shaders({"fold": parse_function(text)}, features=FEATURES)
+    assert "subgroup" not in shaders.text
+
+
 def test_the_feature_is_used_only_where_a_machine_has_it() -> None:
     assert "subgroup" not in emit_shaders({"fold": fold("sum", "float32")}).text
     assert machine_of(k.softmax(3, 1000), SUBGROUPS) == SUBGROUPS
@@ -120,3 +128,20 @@ def test_rows_are_folded_with_one_barrier_each(name: str) -> None:
     (got,) = gpu.run_on_gpu(lowered, data, symbols, features=FEATURES).values()
     want = reference(data[function.params[0].name].astype(np.float64))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("keys", [333, k.S])
+def test_a_row_of_attention_is_folded_with_half_the_barriers(keys: k.Size) -> None:
+    function = k.attention_of_heads(1, 2, 1, keys, 32)
+    symbols = {} if keys == 333 else {"s": 333}
+    lowered = {m: lower(schedule_kernel(function, m).function, m) for m in (WEBGPU, SUBGROUPS)}
+    texts = {m: emit_shaders({"a": f}, features=m.features).text for m, f in lowered.items()}
+    barriers = {machine: text.count("workgroupBarrier") for machine, text in texts.items()}
+    assert 2 * barriers[SUBGROUPS] <= barriers[WEBGPU]
+    assert "subgroupMax" in texts[SUBGROUPS]  # of the logits of a step
+    data = k.arguments(function, symbols)
+    (got,) = gpu.run_on_gpu(lowered[SUBGROUPS], data, symbols, features=FEATURES).values()
+    q, keys_of, values = (data[b.name].astype(np.float64) for b in function.params[:3])
+    weights = softmax(np.einsum("bihd,bjhd->bhij", q, keys_of) * 0.5)
+    want = np.einsum("bhij,bjhd->bihd", weights, values)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Call, Cast, Const, Expr, Ramp, as_int, call
-from webmlc.core.rewrite import variables
+from webmlc.core.expr import Call, Cast, Const, Expr, Ramp, Var, as_int, call
+from webmlc.core.rewrite import variables, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
@@ -150,6 +150,7 @@ class _Printer:
     section: Section | None = None
     guards: int = 0  # conditions around the current statement that may differ between threads
     uneven_loops: int = 0  # loops around it whose iterations may differ between threads
+    differing: set[Var] = field(default_factory=set)  # variables that may differ between threads
 
     def write(self, line: str) -> None:
         """Append a line at the current depth."""
@@ -223,6 +224,8 @@ class _Printer:
         """Print a statement."""
         while isinstance(root, Let):  # a loop: Python's recursion is too shallow for long chains
             self.write(f"let {wgsl_name(root.var.name)} = {self.text(root.value)};")
+            if self.differs(root.value):
+                self.differing.add(root.var)
             root = root.body
         match root:
             case Seq(statements=statements):
@@ -231,14 +234,15 @@ class _Printer:
             case For(kind="thread_binding"):
                 self.thread_loop(root)
             case For(var=var, extent=extent, body=body, kind="serial"):
-                if self.can_use_subgroups() and (fold := subgroup_fold(root)) is not None:
+                if self.can_use_subgroups() and (fold := subgroup_fold(root, self.differing)):
                     self.used_features.add(FEATURE)
                     for line in fold_lines(fold, self.expressions):
                         self.write(line)
                     return
                 name = wgsl_name(var.name)
                 end = self.expressions.operand(extent)
-                is_uneven = not variables(extent) <= {*self.function.symbols}
+                if is_uneven := self.differs(extent):
+                    self.differing.add(var)
                 self.uneven_loops += is_uneven
                 self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
                 self.uneven_loops -= is_uneven
@@ -261,6 +265,11 @@ class _Printer:
                 self.write("workgroupBarrier();")
             case _:
                 raise self.expressions.unsayable(type(root).__name__)
+
+    def differs(self, value: Expr) -> bool:
+        """True for a value that may differ between the threads of a workgroup."""
+        is_loaded = any(isinstance(node, Load) for node in walk(value))
+        return is_loaded or not variables(value).isdisjoint(self.differing)
 
     def can_use_subgroups(self) -> bool:
         """True where the kernel may use subgroups, and all threads run the same statement."""
@@ -286,6 +295,7 @@ class _Printer:
             self.write(f"let {name} = {self.block_index(position)};")
             self.statement(loop.body)
             return
+        self.differing.add(loop.var)
         self.write(f"let {name} = i32(thread.{axis});")
         if as_int(loop.extent) == self.grid.workgroup_size[position]:
             self.statement(loop.body)

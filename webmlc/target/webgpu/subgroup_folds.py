@@ -1,8 +1,9 @@
 """Recognise loops that every thread of a workgroup runs alike, and spell them with subgroups.
 
-In: a serial loop of a lowered kernel. Out: what it folds, or None if it is no such loop. Each
-thread folds the same elements of workgroup memory into a register. The threads of a subgroup can
-share these iterations: each folds some of them, and one operation of the subgroup folds the parts.
+In: a serial loop of a lowered kernel, and the variables that differ between its threads. Out: what
+it folds, or None if it is no such loop. Each thread folds the same values, which are in workgroup
+memory, into a register. The threads of a subgroup can share these iterations: each folds some of
+them, and one operation of the subgroup folds the parts.
 
     for u in range(128):             var part = 0.0f;
         S[()] = S[()] + P[u]    ->   for (var u = lane; u < 128; u += lanes) { part += P[u]; }
@@ -15,11 +16,12 @@ subgroup folds all elements: no barrier is needed to exchange the sums of subgro
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_int, call
-from webmlc.core.rewrite import variables
+from webmlc.core.rewrite import variables, walk
 from webmlc.graph.compute import identity
 from webmlc.loops.ir import For, Load, Store
 from webmlc.target.webgpu.float_helpers import TEMPLATES
@@ -59,13 +61,13 @@ _DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
 
 @dataclass(frozen=True, slots=True)
 class SubgroupFold:
-    """A fold of `value`, which `var` indexes from 0 to `count - 1`, into `result` by `op`."""
+    """A fold of `value`, for `var` from 0 to `count - 1`, into `result` by `op`."""
 
     var: Var
     count: int
     op: str
     result: Load
-    value: Load
+    value: Expr
 
     @property
     def identity(self) -> Expr:
@@ -78,8 +80,10 @@ class SubgroupFold:
         return FOLDS[self.op][0 if self.value.dtype.is_float else 1]
 
 
-def subgroup_fold(loop: For) -> SubgroupFold | None:
-    """What a loop folds, if the threads of a subgroup may share its iterations."""
+def subgroup_fold(loop: For, differing: AbstractSet[Var]) -> SubgroupFold | None:
+    """What a loop folds, if the threads of a subgroup may share its iterations. The `differing`
+    variables have other values in other threads.
+    """
     count = as_int(loop.extent)
     if loop.kind != "serial" or count is None or count < MIN_ITERATIONS:
         return None
@@ -87,12 +91,19 @@ def subgroup_fold(loop: For) -> SubgroupFold | None:
         case Store(
             buffer=buffer,
             indices=indices,
-            value=Call(op=op, args=(Load() as result, Load(indices=(index,)) as value)),
-        ) if op in FOLDS and index == loop.var and result == Load(buffer, indices):
+            value=Call(op=op, args=(Load() as result, value)),
+        ) if op in FOLDS and result == Load(buffer, indices):
             is_in_register = buffer.scope == "local" and loop.var not in variables(result)
-            if is_in_register and value.buffer.scope == "shared" and value.dtype in _DTYPES:
+            if is_in_register and value.dtype in _DTYPES and _is_common(value, differing):
                 return SubgroupFold(loop.var, count, op, result, value)
     return None
+
+
+def _is_common(value: Expr, differing: AbstractSet[Var]) -> bool:
+    """True for a value of workgroup memory that is the same in all threads."""
+    buffers = [node.buffer for node in walk(value) if isinstance(node, Load)]
+    is_shared = bool(buffers) and all(buffer.scope == "shared" for buffer in buffers)
+    return is_shared and variables(value).isdisjoint(differing)
 
 
 def fold_lines(fold: SubgroupFold, expressions: ExpressionPrinter) -> list[str]:

@@ -23,7 +23,8 @@ class Facts:
     """The blocks of a kernel of attention, by what they compute: the `final` one divides a product
     with the values by the sum of the exponentials. `rows` and `keys`: how many there are, `None` if
     symbols say; `columns`: elements of a row of the result; `lanes`: those of a vector, which one
-    thread computes; `tallest`: the rows of the tallest tile that the primitives build.
+    thread computes; `tallest`: the rows of the tallest tile that the primitives build. On machines
+    with subgroups, a workgroup folds what its threads have at once.
     """
 
     function: LoopFunction
@@ -38,6 +39,7 @@ class Facts:
     columns: int
     lanes: int
     tallest: int = 1
+    has_subgroups: bool = False
 
     @property
     def vectors(self) -> int:
@@ -73,7 +75,8 @@ def attention_facts(function: LoopFunction, machine: Machine) -> Facts | None:
     rows = 1 if row is None else as_int(simplify(row.extent))
     lanes = machine.lanes if size % machine.lanes == 0 else 1
     keys = as_int(simplify(axes_of_kind(product, "reduce")[-1].extent))
-    return Facts(function, *names, final.name, rows, keys, size, lanes)
+    has_subgroups = "subgroups" in machine.features
+    return Facts(function, *names, final.name, rows, keys, size, lanes, has_subgroups=has_subgroups)
 
 
 def final_loops(function: LoopFunction, facts: Facts) -> Loops:

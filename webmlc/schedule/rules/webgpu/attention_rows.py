@@ -187,8 +187,11 @@ class _Steps:
 
     def fold_together(self, block: str) -> None:
         """Let the threads fold what they have for each key of a step. Their number divides the
-        keys: a step reads nothing of the next one.
+        keys: a step reads nothing of the next one. Subgroups fold all keys at once.
         """
+        if self.facts.has_subgroups:
+            fold_together(self.schedule, block, self.keys, self.keys)
+            return
         radix = self.radix
         threads = next(n for n in divisors(self.keys, self.keys) if n * radix >= self.keys)
         fold_together(self.schedule, block, threads, threads if threads < 2 * radix else radix)
