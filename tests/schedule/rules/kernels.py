@@ -238,6 +238,14 @@ def winograd_rows(tiles: int, channels: int) -> LoopFunction:
     return naive([a], input_planes(a, (Form(3, 1, 2, 3), Form(1, 1, 1, 1)), shape))
 
 
+def winograd_output(form: Form, size: int, outputs: int, batch: Size = 1) -> LoopFunction:
+    """The outputs of a square map of the products of such tiles; relu."""
+    tiles = form.tiles(as_expr(size))
+    a = _tensor("a", form.planes, form.planes, batch, tiles, tiles, outputs)
+    y = output_tiles(a, (form, form), _sizes(batch, size, size, outputs))
+    return naive([a], compute("relu", y.shape, lambda *i: maximum(y[i], _f32(0))))
+
+
 def special_element(size: int) -> LoopFunction:
     """Another value for the first element: no formula for each."""
     a = _tensor("a", 4, size)

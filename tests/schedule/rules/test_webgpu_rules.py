@@ -12,6 +12,7 @@ import pytest
 from tests.schedule.rules import kernels as k
 from tests.target.webgpu import gpu
 from webmlc.core.machine import MAX_WORKGROUP_BYTES, SOFTWARE, WEBGPU, Machine
+from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
@@ -115,6 +116,19 @@ CASES: dict[str, Case] = {
     "long layer norm": ("reduction", k.layer_norm(2, 3, 384), {}),
     "long layer norm, symbolic": ("reduction", k.layer_norm(S, 3, 300), {"s": 2}),
     "long transposed matmul": ("reduction", k.transposed_matmul(2, 3, 300), {}),
+    **{f"transform of {c} channels": ("transform", k.winograd_input(3, c), {}) for c in (4, 20)},
+    "transform, windows of one column": ("transform", k.winograd_rows(7, 8), {}),
+    "transform to outputs": ("transform", k.winograd_output(Form(3, 1, 4, 3), 8, 8), {}),
+    "transform to outputs, no whole tiles, symbolic batch": (
+        "transform",
+        k.winograd_output(Form(3, 1, 3, 3), 7, 8, S),
+        {"s": 2},
+    ),
+    "transform to outputs in a border": (
+        "slabs",
+        k.bordered(k.winograd_output(Form(3, 1, 2, 3), 7, 8), 7, 7, 8),
+        {},
+    ),
     "add": ("pointwise", k.add(2, 3, 5, 7), {}),
     "add, symbolic": ("pointwise", k.add(S, 4, 3), {"s": 5}),
     "add scalars": ("pointwise", k.add(), {}),
@@ -143,6 +157,13 @@ SOFTWARE_CASES: dict[str, Case] = {
     "row sums": ("window", k.total(4, 100, keep=1), {}),
     "sum": ("rows", k.total(8, 16), {}),
     "transpose blocks": ("pointwise", k.transpose((1, 0), 32, 48), {}),
+    "transform": ("transform", k.winograd_input(3, 20), {}),
+    "transform, windows of one column": ("transform", k.winograd_rows(7, 8), {}),
+    "transform to outputs in a border": (
+        "slabs",
+        k.bordered(k.winograd_output(Form(3, 1, 4, 3), 10, 8), 10, 10, 8),
+        {},
+    ),
 }
 """Kernels that software adapters compute in another way than GPUs."""
 

@@ -77,6 +77,15 @@ def in_border(x: Array, w: Array, b: Array, r: Array) -> Array:
     return np.pad(convolution(x, w, b, r), ((0, 0), (1, 2), (1, 2), (0, 0)))
 
 
+def planes(a: Array) -> Array:
+    """The planes of F(2x2, 3x3), by the polynomials with all but one of the roots 0, 1 and -1, and
+    with all of them.
+    """
+    polynomials = np.array([[-1, 0, 1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, -1, 0, 1]])
+    tiles = sliding_window_view(a, 4, 1)[:, ::2]  # y, tile, c, x
+    return np.einsum("iy,jx,ytcx->ijtc", polynomials, polynomials, tiles)
+
+
 CASES = {
     "matmul": Case(k.matmul(21, 32, 24), product, "contraction"),
     "matmul, as deep as parts": Case(k.matmul(7, 12, 12), product, "contraction"),
@@ -95,6 +104,7 @@ CASES = {
     ),
     "softmax": Case(k.softmax(6, 40), softmax, "rows"),
     "long softmax": Case(k.softmax(3, 300), softmax, "reduction"),
+    "transform": Case(k.winograd_input(5, 12), planes, "transform"),
     "add bias": Case(k.add_bias(3, 4, 12), np.add, "pointwise"),
     "transpose": Case(k.transpose((1, 0), 40, 33), np.transpose, "transpose", "pointwise"),
 }

@@ -23,6 +23,7 @@ from webmlc.schedule.analysis import contraction_of
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.nests import extent_of
+from webmlc.schedule.rules.tiling.transforms import TileLoops, find_loops, is_transform
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.contraction_defaults import (
     ContractionParameters,
@@ -37,12 +38,9 @@ from webmlc.schedule.rules.wasm.threads import (
     sharing_space,
 )
 from webmlc.schedule.rules.wasm.transform import (
-    TileLoops,
     TransformFacts,
     TransformParameters,
     default_transform,
-    find_loops,
-    is_transform,
     transform_facts,
     transform_space,
     transform_tiles,

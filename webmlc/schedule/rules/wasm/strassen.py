@@ -33,6 +33,7 @@ from webmlc.schedule.rules.tiling.nests import (
     written_buffer,
 )
 from webmlc.schedule.rules.tiling.tile import make_tile
+from webmlc.schedule.rules.tiling.transforms import is_transform
 from webmlc.schedule.rules.wasm.threads import (
     Sharing,
     default_sharing,
@@ -40,7 +41,6 @@ from webmlc.schedule.rules.wasm.threads import (
     sharing_space,
 )
 from webmlc.schedule.rules.wasm.tile_costs import tile_height
-from webmlc.schedule.rules.wasm.transform import is_transform
 from webmlc.schedule.schedule import Schedule
 
 

@@ -22,21 +22,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Const, Expr, Var, as_int
+from webmlc.core.expr import Const, Expr
 from webmlc.core.machine import Machine
-from webmlc.core.rewrite import variables
 from webmlc.core.simplify import divides, simplify
-from webmlc.loops.ir import Block, LoopFunction, Store, loads
-from webmlc.loops.write_out_combinations import combinations
-from webmlc.schedule.analysis import fold_of, is_vectorizable
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
-from webmlc.schedule.rules.tiling.nests import (
-    axis_loops,
-    extent_of,
-    is_parameter,
-    written_buffer,
+from webmlc.schedule.rules.tiling.nests import extent_of
+from webmlc.schedule.rules.tiling.transforms import (
+    TileLoops,
+    find_loops,
+    picks_row,
+    stages_of,
 )
 from webmlc.schedule.rules.wasm.threads import (
     Sharing,
@@ -76,26 +75,6 @@ class TransformParameters:
     """Whether a tile's lines are computed in a `local` buffer and copied to their planes whole."""
     few_vectors: int
     """Vectors of channels of which a loop is unrolled, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class TileLoops:
-    """The loops of a stage: over whole tiles, within a tile (they pick rows), and along channels.
-    `planes`: the outermost picks, so that a tile is written to planes.
-    """
-
-    tiles: tuple[str, ...]
-    short: tuple[str, ...]
-    lane: str
-    planes: bool
-
-
-def is_transform(schedule: Schedule, stages: Sequence[str], lanes: int) -> bool:
-    """True where every stage is a linear combination, and channels fill vectors."""
-    blocks = [schedule.block(name) for name in stages]
-    if not blocks or any(fold_of(b) is not None or not combinations(b.body) for b in blocks):
-        return False
-    return (as_int(blocks[-1].axes[-1].extent) or 1) % lanes == 0
 
 
 def transform_facts(
@@ -168,7 +147,7 @@ def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_ve
     those that pick its row; of a copy, its line.
     """
     *short, line = loops
-    picking = [loop for loop in short if _picks(schedule, block, loop)]
+    picking = [loop for loop in short if picks_row(schedule, block, loop)]
     order = [*(loop for loop in short if loop not in picking), *picking]
     unrolled = order
     if extent_of(schedule, line) != lanes:
@@ -183,73 +162,6 @@ def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_ve
             schedule.unroll(loop)
     if is_vectorizable(schedule.function, block, line, lanes):
         schedule.vectorize(line)
-
-
-def find_loops(
-    schedule: Schedule, producers: Sequence[str], last: str, fixed: int = 0
-) -> TileLoops:
-    """The loops of a stage, those split that run along tiles and within them; the outermost `fixed`
-    ones are not its own.
-    """
-    stage = schedule.block(last)
-    picked = set(_picked(stage))
-    for producer in producers:
-        picked |= _read_where_picked(schedule.block(producer), stage)
-    tiles: list[str] = []
-    short: list[str] = []
-    *loops, lane = axis_loops(schedule, last, fixed)
-    assert lane is not None
-    for loop, axis in zip(loops, stage.axes, strict=False):
-        if loop is None:
-            continue
-        periods = [
-            as_int(e.args[1]) for e in picked if isinstance(e, Call) and e.args[0] == axis.var
-        ]
-        if axis.var in picked:
-            short.append(loop)
-        elif periods:
-            tile, inside = schedule.split(loop, [None, periods[0]])
-            tiles.append(tile)
-            short.append(inside)
-        else:
-            tiles.append(loop)
-    return TileLoops(tuple(tiles), tuple(short), lane, stage.axes[0].var in picked)
-
-
-def _picked(block: Block) -> frozenset[Expr]:
-    """What picks the rows of the block's combinations: axes, or axes modulo a tile."""
-    return frozenset(c.row for c in combinations(block.body) if _is_short(c.row))
-
-
-def _is_short(index: Expr) -> bool:
-    """True for an axis, and for an axis modulo a tile."""
-    match index:
-        case Var() | Call(op="floormod", args=(Var(), Const())):
-            return True
-    return False
-
-
-def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
-    """The indices of `reader` along the dimensions of a producer's buffer that pick its rows."""
-    assert isinstance(producer.body, Store)
-    stored, picked = producer.body, _picked(producer)
-    return {
-        index
-        for load in loads(reader.body)
-        if load.buffer == stored.buffer
-        for index, axis in zip(load.indices, stored.indices, strict=True)
-        if axis in picked and _is_short(index)
-    }
-
-
-def _picks(schedule: Schedule, block: str, loop: str) -> bool:
-    """True where a loop runs along an axis that picks a row of the block's combination."""
-    stage = schedule.block(block)
-    picked = {v for index in _picked(stage) for v in variables(index)}
-    return any(
-        axis.var in picked and Var(loop) in variables(binding)
-        for axis, binding in zip(stage.axes, stage.bindings, strict=True)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +184,10 @@ class Parameters:
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
     """Matches stages of linear combinations, the last one writing the kernel's result."""
     schedule = Schedule(function)
-    *producers, last = schedule.blocks()
-    results = [written_buffer(schedule.block(name)) for name in (*producers, last)]
-    is_output = [buffer and is_parameter(schedule.function, buffer) for buffer in results]
-    if None in is_output or any(is_output[:-1]) or not is_output[-1]:
+    stages = stages_of(schedule, machine.lanes)
+    if stages is None:
         return None
-    if not is_transform(schedule, (*producers, last), machine.lanes):
-        return None
+    *producers, last = stages
     return Facts(function, transform_facts(schedule, producers, last), machine.lanes)
 
 

@@ -17,6 +17,7 @@ from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
 from webmlc.schedule.rules.webgpu.reduction import REDUCTION
 from webmlc.schedule.rules.webgpu.rows import ROWS
 from webmlc.schedule.rules.webgpu.slabs import slabs
+from webmlc.schedule.rules.webgpu.transform import TRANSFORM
 from webmlc.schedule.rules.webgpu.transpose import TRANSPOSE
 from webmlc.schedule.rules.webgpu.updates import UPDATES
 from webmlc.schedule.rules.webgpu.window import WINDOW
@@ -24,6 +25,7 @@ from webmlc.schedule.rules.webgpu.window import WINDOW
 KERNELS: tuple[AnyRule, ...] = (
     UPDATES,
     TRANSPOSE,
+    TRANSFORM,
     POINTWISE,
     BLOCK_PRODUCT,
     ATTENTION,
