@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
 from tests.node import as_tensors, in_node
+from webmlc.compile import TargetName
 from webmlc.core.expr import as_int
 from webmlc.core.machine import RELAXED
 from webmlc.graph.algorithms.winograd.cost_model import Layer
@@ -185,7 +186,10 @@ def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(case, case.model(), tmp_path_factory.mktemp("winograd"))
 
 
-def build(case: Case, model: onnx.ModelProto, folder: Path) -> Path:
+def build(case: Case, model: onnx.ModelProto, folder: Path, target: TargetName = "wasm") -> Path:
+    """A package in which the convolution has the form of the case. Its shaders are for software
+    adapters.
+    """
     forms = case.forms()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("webmlc.graph.algorithms.winograd.cost_model.Layer.forms", lambda *_: [forms])
@@ -195,7 +199,7 @@ def build(case: Case, model: onnx.ModelProto, folder: Path) -> Path:
         patch.setattr(
             "webmlc.graph.algorithms.winograd.cost_model.CODE", -(10**9)
         )  # in a map so small it loses
-        webmlc.build(model, folder, target="wasm")
+        webmlc.build(model, folder, target=target, adapter="software")
     return folder
 
 

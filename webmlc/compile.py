@@ -59,7 +59,7 @@ from webmlc.package.read_manifest import read_manifest
 from webmlc.package.write import Parts, ShaderVariant, write_package
 from webmlc.schedule.rules import Chooser, default_schedule
 from webmlc.target.target import Target
-from webmlc.target.targets import TARGETS
+from webmlc.target.targets import TARGETS, target_of
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.webgpu.target import WEBGPU
@@ -222,7 +222,7 @@ def compile_model(
         lowered_modules: dict[Device, Module] = {}
         for device in devices:
             chosen = replace(module, algorithms=(algorithms or {}).get(device, {}))
-            lowered_modules[device] = kernel_module(chosen, TARGETS[device], watch)
+            lowered_modules[device] = kernel_module(chosen, _target(device, variants), watch)
             for runner in TARGETS:
                 kernels, read_only = called_kernels(lowered_modules[device], runner)
                 compiler.start(kernels, variants[runner], read_only)
@@ -276,6 +276,14 @@ def device_variants(adapter: str) -> dict[Device, Mapping[str, Machine]]:
         raise UserError(f"unknown adapter {adapter!r}: choose {', '.join(PLAIN_ADAPTERS)} or all")
     chosen = {name: m for name, m in shaders.items() if adapter in (name, "all")}
     return {**{d: target.variants for d, target in TARGETS.items()}, WEBGPU.device: chosen}
+
+
+def _target(device: Device, variants: Mapping[Device, Mapping[str, Machine]]) -> Target:
+    """The target of a device. All variants of its kernels have the same steps and buffers, so only
+    a single variant has algorithms of its own.
+    """
+    machines = list(variants[device].values())
+    return target_of(machines[0]) if len(machines) == 1 else TARGETS[device]
 
 
 def _texts(

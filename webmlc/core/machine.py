@@ -186,6 +186,14 @@ class Machine:
     private_elements: int = 256
     """Elements of temporaries that a GPU thread keeps to itself: more spill to memory (an
     estimate: 1 KiB of private memory)."""
+    binding_bytes: int = ADDRESSABLE_BYTES
+    """Bytes of the largest buffer that a kernel can bind."""
+    dispatch_operations: int = 0
+    """Multiply-adds that a GPU computes in the time that a further dispatch takes. Winograd's form
+    has two dispatches more than a direct convolution."""
+    copy_operations: int = 0
+    """Multiply-adds that a GPU computes in the time of writing an element and reading it again.
+    Elements of Winograd's planes take at least as long."""
 
 
 RELAXED = Machine(
@@ -255,6 +263,8 @@ SOFTWARE = Machine(
     l2_bytes=1 << 20,
     parallel_operations=0,
     workgroup_size=64,
+    binding_bytes=MAX_BINDING_BYTES,
+    dispatch_operations=200_000,  # 50 us at 4 GMAC/s
 )
 """An adapter that runs shaders on the CPU, such as SwiftShader or lavapipe, on the default limits.
 
@@ -273,6 +283,8 @@ WEBGPU = replace(
     short_fold=64,
     row_threads=128,
     fold_radix=4,
+    dispatch_operations=50_000_000,  # 3.5 us at the rate of a product of 2048³
+    copy_operations=140,  # the largest of the classes in `core/adapters.py`: that of the M2
 )
 """A GPU, on the default limits of WebGPU.
 

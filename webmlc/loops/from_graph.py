@@ -191,13 +191,14 @@ class _Lowering:
         return {value: group for value, group in parts.items() if value in self.body.outputs}
 
     def pads_results(self, node: Node, inputs: Sequence[Tensor | None]) -> bool:
-        """True if the node pads what a reduction of this kernel computes with a constant: then the
-        slabs around it need no other thread's results.
+        """True if the node pads the results of a stage of this kernel, such as a reduction, with a
+        constant: then the slabs around them need no other thread's results.
         """
         is_last = node.outputs[0] in self.body.outputs
         if not is_last or not is_constant(node) or inputs[0] is None:
             return False
-        return any(isinstance(stage.body, Reduction) for stage in _stages((inputs[0],)))
+        stages = _stages((inputs[0],))
+        return any(isinstance(stage.body, Reduction) or stage.is_stored for stage in stages)
 
     def is_map_of(self, node: Node, value: str, parts: Mapping[str, tuple[Part, ...]]) -> bool:
         """True if the node maps `value` element by element, and it has at most `_MAX_PARTS`."""

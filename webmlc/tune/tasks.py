@@ -34,7 +34,7 @@ from webmlc.loops.text import print_function
 from webmlc.schedule.rules import find_match, machine_of, match_kernel
 from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
-from webmlc.target.targets import TARGETS, lower
+from webmlc.target.targets import lower, target_of
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -169,13 +169,13 @@ class Graph:
         at load, are left out.
         """
         module = replace(self.module, algorithms=algorithms or {})
-        lowered = kernel_module(module, TARGETS[self.device], watcher(None))
+        lowered = kernel_module(module, target_of(self.machine), watcher(None))
         every = machines or (self.machine,)
         return list(_merged(t for m in every for t in _tasks(lowered, m, self.sizes)))
 
     def alternatives(self) -> Mapping[str, tuple[str, ...]]:
         """The algorithms of each layer that has a choice, the default one first."""
-        return TARGETS[self.device].alternatives(self.module)
+        return target_of(self.machine).alternatives(self.module)
 
 
 def read_graph(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from webmlc.core.machine import ADAPTERS, MAX_BINDING_BYTES, MAX_BINDINGS
+from webmlc.core.machine import ADAPTERS, MAX_BINDING_BYTES, MAX_BINDINGS, SOFTWARE, Machine
 from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.graph.algorithms.attention.use_attention import use_attention
+from webmlc.graph.algorithms.winograd.use_winograd import use_winograd, winograd_alternatives
 from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.concat_in_place import concat_in_place
 from webmlc.graph.fuse.fuse import fuse
@@ -25,9 +26,12 @@ from webmlc.target.wasm.target import split_for_scratch
 from webmlc.target.webgpu.lowering import lowering
 
 
-def webgpu_target(limits: FusionLimits) -> Target:
-    """The target for devices with these limits."""
+def webgpu_target(limits: FusionLimits, adapter: Machine = MACHINE) -> Target:
+    """The target for devices with these limits. The numbers of `adapter` choose the algorithms of
+    convolutions. Kernels are cut for GPUs, and run on every adapter.
+    """
     to_kernels: tuple[ModulePass, ...] = (
+        ("use winograd", partial(use_winograd, machine=adapter)),
         ("use float products", use_float_products),
         ("use attention", partial(use_attention, operands="plain")),
         ("split operands", partial(split_operands, limits=limits)),
@@ -40,10 +44,11 @@ def webgpu_target(limits: FusionLimits) -> Target:
     )
 
     def alternatives(module: Module) -> dict[str, tuple[str, ...]]:
-        """The numbers of parts of reductions."""
+        """The algorithms of convolutions, and the numbers of parts of reductions."""
+        convolutions = winograd_alternatives(module, adapter)
         for _, transform in to_kernels:
             module = transform(module)
-        return reduction_alternatives(module, MACHINE)
+        return convolutions | reduction_alternatives(module, MACHINE)
 
     return Target(
         device="webgpu",
@@ -60,15 +65,17 @@ def webgpu_target(limits: FusionLimits) -> Target:
     )
 
 
-WEBGPU = webgpu_target(
-    FusionLimits(
-        buffers=MAX_BINDINGS,
-        binding_bytes=MAX_BINDING_BYTES,
-        pads="always",
-        joins_operands=True,
-        joins_transposes=True,
-        binds_once=True,
-        copied_parts=1,
-    )
+_LIMITS = FusionLimits(
+    buffers=MAX_BINDINGS,
+    binding_bytes=MAX_BINDING_BYTES,
+    pads="always",
+    joins_operands=True,
+    joins_transposes=True,
+    binds_once=True,
+    copied_parts=1,
 )
-"""The target for any device, with the default limits of WebGPU."""
+"""What every device can bind, by the default limits of WebGPU."""
+WEBGPU = webgpu_target(_LIMITS)
+"""The target for any device. Its algorithms are chosen for GPUs."""
+SOFTWARE_WEBGPU = webgpu_target(_LIMITS, SOFTWARE)
+"""The target for software adapters alone."""

@@ -6,7 +6,8 @@ most beside the code of their kernels, or none.
     best_forms([Layer(64, 64, (56, 56))] * 4, RELAXED)  ->  F(4, 3) along rows and along columns
 
 The model counts multiply-adds of the inner loop of a product (`algorithms/cost.py`). A transform
-costs, for each element of its planes, as many as there are points; half as many in the cache.
+costs, for each element of its planes, as many as there are points; half as many in the cache. On a
+GPU it costs at least what the memory takes, and each further dispatch its pause.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ CODE = 350_000
 """Multiply-adds that a plane must save in a run, in all layers of one shape together, to be worth
 the hundred bytes of code or more that it adds to their kernels (chosen by hand).
 """
+_MORE_DISPATCHES = 2
+"""Dispatches of Winograd's form beyond that of a direct convolution: both transforms."""
 FIXED_PLANES = 4
 """Planes that take as much code as the parts of the kernels that every form has."""
 
@@ -174,7 +177,7 @@ def direct_cost(layer: Layer) -> int:
 
 def winograd_cost(layer: Layer, forms: Forms, machine: Machine) -> Cost:
     """The least cost of these forms, over the numbers of bands that tiles may be taken in."""
-    costs = (_cost(layer, forms, bands, machine) for bands in _bands(layer, forms))
+    costs = (_cost(layer, forms, bands, machine) for bands in _bands(layer, forms, machine))
     return min(costs, key=lambda cost: cost.total)
 
 
@@ -182,41 +185,82 @@ def goes_by_rows(layer: Layer, forms: Forms, machine: Machine) -> bool:
     """True if it is faster to transform and multiply one row of tiles after the other, although
     every row reads the weights again.
     """
-    whole, *rows = (_cost(layer, forms, bands, machine) for bands in _bands(layer, forms))
+    bands = _bands(layer, forms, machine)
+    whole, *rows = (_cost(layer, forms, count, machine) for count in bands)
     return any(cost.total < whole.total for cost in rows)
 
 
-def _bands(layer: Layer, forms: Forms) -> list[int]:
+def _bands(layer: Layer, forms: Forms, machine: Machine) -> list[int]:
     """The numbers of bands that tiles may be taken in: one, or a row of tiles each if rows share no
-    planes of inputs and there are no groups.
+    planes of inputs and there are no groups. On a GPU, whose dispatches cannot wait between the
+    stages of a band, there is one.
     """
     (rows, columns), height = forms, layer.sizes[0]
-    if rows.blocks * columns.blocks * layer.groups > 1:
+    if rows.blocks * columns.blocks * layer.groups > 1 or machine.device == "webgpu":
         return [1]
     return [1, as_int(rows.tiles(const(height))) or 1]
 
 
 def _cost(layer: Layer, forms: Forms, bands: int, machine: Machine) -> Cost:
     """The cost of these forms, with the tiles in so many bands."""
+    planes = _planes(layer, forms, bands, machine)
+    rows = _product_rows(planes.rows, planes.weights, machine)
+    points = sum(form.points for form in forms)
+    transforms = sum(
+        max(
+            elements * points // (2 if _stays_cached(elements, machine) else 1),
+            elements * machine.copy_operations,
+        )
+        for elements in (planes.inputs, planes.products)
+    )
+    products = product_cost(machine, rows, planes.depth, layer.computed_outputs(machine))
+    return Cost(
+        products=bands * planes.count * products,
+        transforms=bands * transforms + _MORE_DISPATCHES * machine.dispatch_operations,
+        load=planes.weights * LOAD_COST,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planes:
+    """The planes of a band: how many there are; the elements of those of the inputs, of the
+    products and of the weights; the rows and the depth of the product of each.
+    """
+
+    count: int
+    inputs: int
+    products: int
+    weights: int
+    rows: int
+    depth: int
+
+
+def _planes(layer: Layer, forms: Forms, bands: int, machine: Machine) -> _Planes:
+    """The planes of these forms, with the tiles in so many bands."""
     channels, outputs = layer.folded(machine).channels, layer.computed_outputs(machine)
     tiles = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
     down, across = tiles[0] // bands, tiles[1]
     blocks = [form.blocks for form in forms]
     input_tiles = (down + blocks[0] - 1) * (across + blocks[1] - 1)
-    planes = math.prod(form.planes for form in forms)
+    count = math.prod(form.planes for form in forms)
     depth = math.prod(blocks) * channels // layer.groups
-    weights = planes * depth * outputs
-    rows = _product_rows(down * across, weights, machine)
-    points = sum(form.points for form in forms)
-    transforms = sum(
-        elements * points // (2 if _stays_cached(elements, machine) else 1)
-        for elements in (planes * input_tiles * channels, planes * down * across * outputs)
+    return _Planes(
+        count=count,
+        inputs=count * input_tiles * channels,
+        products=count * down * across * outputs,
+        weights=count * depth * outputs,
+        rows=down * across,
+        depth=depth,
     )
-    return Cost(
-        products=bands * planes * product_cost(machine, rows, depth, outputs),
-        transforms=bands * transforms,
-        load=weights * LOAD_COST,
-    )
+
+
+def can_bind_planes(layer: Layer, forms: Forms, batch: int, machine: Machine) -> bool:
+    """True if the planes of all images of a batch, and those of the weights, are each no larger
+    than what a kernel can bind.
+    """
+    planes = _planes(layer, forms, 1, machine)
+    largest = max(batch * planes.inputs, batch * planes.products, planes.weights)
+    return largest * ELEMENT_BYTES <= machine.binding_bytes
 
 
 def _product_rows(count: int, weights: int, machine: Machine) -> int:

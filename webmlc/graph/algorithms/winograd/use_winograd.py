@@ -30,6 +30,7 @@ from webmlc.graph.algorithms.winograd.cost_model import (
     MAX_BLOCK_TAPS,
     Layer,
     best_forms,
+    can_bind_planes,
     goes_by_rows,
     name_of,
     ranked_forms,
@@ -90,11 +91,16 @@ class _Rewrite(FunctionRewriter):
         """Write the function; a convolution takes the forms of its layer, if it has any."""
         for node in self.source.nodes:
             layer = self.layer(node)
-            if layer is not None and layer in forms:
+            if layer is not None and layer in forms and self.can_bind(node, layer, forms[layer]):
                 self.convolution(node, layer, forms[layer])
             else:
                 self.keep(node)
         return self.written()
+
+    def can_bind(self, node: Node, layer: Layer, forms: Forms) -> bool:
+        """True if kernels can bind the planes of all images. A symbolic batch counts as one."""
+        batch = as_int(self.types[node.inputs[0]].shape[0]) or 1
+        return can_bind_planes(layer, forms, batch, self.machine)
 
     def layer(self, node: Node) -> Layer | None:
         """The sizes of a convolution over one or two dimensions; `None` for other nodes. One
