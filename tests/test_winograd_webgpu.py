@@ -1,4 +1,4 @@
-"""Winograd's form on a GPU: its error, any batch and size, its dispatches; weights derived once, at load."""
+"""Winograd's form on a GPU: its error for any batch and size, its dispatches, and where it pays."""
 
 from __future__ import annotations
 
