@@ -13,6 +13,7 @@ import pytest
 
 import webmlc
 from tests.tune.small_search import PLATFORM, FixedWorker
+from webmlc.core.machine import ADAPTERS
 from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
 from webmlc.tune.algorithm_search import Variants, layers, plan
@@ -23,6 +24,7 @@ from webmlc.tune.search import Search, TaskJob
 from webmlc.tune.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Graph, read_graph
 from webmlc.tune.trial import Measurement, Trial
+from webmlc.tune.usage import graphs_of_targets
 from webmlc.tune.workers import work
 
 pytestmark = pytest.mark.xdist_group("algorithm_search")  # one worker builds what the tests share
@@ -126,6 +128,20 @@ def test_a_feature_map_is_padded_before_or_apart(tmp_path: Path) -> None:
         webmlc.build(PADDED, tmp_path / place, "wasm", constants=constants, algorithms=chosen)
         outputs.append(webmlc.load(tmp_path / place, device="wasm").run({"x": x})["y"])
     np.testing.assert_array_equal(*outputs)
+
+
+def test_a_search_on_the_gpu_tries_winograds_form() -> None:
+    graph = read_graph(MODEL, "webgpu", {}, constants={"w": WEIGHTS}, machine="software")
+    default, form, *_ = graph.alternatives()[LAYER]
+    assert default == DIRECT
+    names = {task.match.function.name for task in graph.tasks({LAYER: form})}
+    assert {"winogradinput", "winogradproduct"} <= names
+
+
+def test_records_may_serve_kernels_of_each_target() -> None:
+    graph = Graph(read_graph(SUM, "webgpu", {}).module, ADAPTERS["gpu"], {})
+    graphs = graphs_of_targets(graph, ADAPTERS.values())
+    assert [graph.machine for graph in graphs] == [ADAPTERS["gpu"], ADAPTERS["software"]]
 
 
 SUM = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>

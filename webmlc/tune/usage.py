@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from webmlc.core.machine import MACHINES, Device
+from webmlc.core.machine import MACHINES, Device, Machine
 from webmlc.schedule.rules.rule import Match
+from webmlc.target.targets import target_of
 from webmlc.tune.database import AlgorithmRecord, Database, Record
-from webmlc.tune.tasks import read_graph
+from webmlc.tune.tasks import Graph, read_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,26 @@ def usage_of(models: Iterable[Path], database: Database) -> Usage:
     layers: set[tuple[Device, str]] = set()
     for model in models:
         for device in sorted(devices):
-            graph = read_graph(model, device, {})
-            alternatives = graph.alternatives()
-            layers |= {(device, layer) for layer in alternatives}
             machines = [machine for machine in MACHINES.values() if machine.device == device]
-            for chosen in ({}, *algorithms[device]):
-                other = {layer: name for layer, name in chosen.items() if layer in alternatives}
-                if chosen and not other:
-                    continue
-                tasks = graph.tasks(other, machines)
-                kernels |= {task.key: task.match for task in tasks}
+            for graph in graphs_of_targets(read_graph(model, device, {}), machines):
+                alternatives = graph.alternatives()
+                layers |= {(device, layer) for layer in alternatives}
+                for chosen in ({}, *algorithms[device]):
+                    other = {layer: name for layer, name in chosen.items() if layer in alternatives}
+                    if chosen and not other:
+                        continue
+                    tasks = graph.tasks(other, machines)
+                    kernels |= {task.key: task.match for task in tasks}
     return Usage(kernels, frozenset(layers))
+
+
+def graphs_of_targets(graph: Graph, machines: Iterable[Machine]) -> list[Graph]:
+    """The graph for the first machine of each target, as their passes make other kernels."""
+    graphs: list[Graph] = []
+    for machine in machines:
+        if all(target_of(machine) is not target_of(other.machine) for other in graphs):
+            graphs.append(replace(graph, machine=machine))
+    return graphs
 
 
 def _algorithms(database: Database) -> Mapping[Device, list[dict[str, str]]]:
