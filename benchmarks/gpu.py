@@ -12,7 +12,9 @@ models: milliseconds of a run on the GPU alone, and from inputs to outputs. With
 
     python benchmarks/gpu.py --kernels "product 2048,softmax" --models resnet50 --json gpu.json
 
-On a machine without a GPU this measures lavapipe: build for it with `--adapter software`.
+With `--adapter all`, the variant of the shaders with the most features that the adapter offers is
+measured; the JSON names it. On a machine without a GPU this measures lavapipe: build for it with
+`--adapter software`.
 """
 
 from __future__ import annotations
@@ -134,7 +136,9 @@ def seconds_of(executor: WebGpuExecutor, runs: Any) -> float:
 
 
 def measure(model: onnx.ModelProto, source: Source, adapter: str) -> dict[str, Any]:
-    """Seconds on the GPU, and from inputs to outputs; dispatches; the relative error."""
+    """Seconds on the GPU, and from inputs to outputs; dispatches; the relative error; the variant
+    of the shaders.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
     session = onnxruntime.InferenceSession(
@@ -156,7 +160,7 @@ def measure(model: onnx.ModelProto, source: Source, adapter: str) -> dict[str, A
             steps = sum(run.last - run.first for run in runs if run.device == "webgpu")
             error = error_of(session, inputs, outputs)
             row = {"gpu": seconds_of(executor, runs), "run": whole}
-            return row | {"dispatches": steps, "error": error}
+            return row | {"dispatches": steps, "error": error, "shaders": loaded.shaders}
         finally:
             loaded.dispose()
 
@@ -215,7 +219,9 @@ def fastest(device: Any, code: str, sizes: list[int], workgroups: int) -> float:
 def main(
     kernels: Annotated[str, typer.Option(help="Names, or parts of names.")] = "",
     models: Annotated[str, typer.Option(help="Names of `benchmarks/models.py`; - for none.")] = "",
-    adapter: Annotated[str, typer.Option(help="What to compile for: gpu or software.")] = "gpu",
+    adapter: Annotated[
+        str, typer.Option(help="What to compile for: gpu, software, or all and let load choose.")
+    ] = "gpu",
     as_json: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """Measure our shaders on the GPU of this machine."""
