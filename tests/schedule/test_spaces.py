@@ -109,6 +109,12 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "running sums": ("updates", running_sum(1, GPU_FORM), {}),
     "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 8, 12), {}),
+    "transform": ("transform", k.winograd_input(2, 8), {}),
+    "transform to outputs, symbolic batch": (
+        "transform",
+        k.winograd_output(Form(3, 1, 3, 3), 4, 4, S),
+        {"s": 2},
+    ),
     "transpose in tiles": ("transpose", k.transpose((1, 0), 20, 33), {}),
     "conv in a border": ("slabs", k.bordered(k.convolution(3, 3, 3, 8, 3), 3, 3, 8), {}),
 }
