@@ -17,6 +17,8 @@ from gguf import GGMLQuantizationType as Type
 import webmlc
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import LLAMA, write_model
+from webmlc.core.dtypes import DType
+from webmlc.core.machine import Device
 from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.host.load import Model
 from webmlc.host.session import Session
@@ -63,6 +65,23 @@ def test_a_prompt_at_once_equals_single_tokens(
 
 
 def test_a_truncated_session_grows_again_like_a_new_one(model: Model) -> None:
+    check_truncated(model)
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_a_session_of_halves_is_truncated_and_saved(tmp_path: Path, device: Device) -> None:
+    """A model of block-quantised weights rounds its keys and values to float16."""
+    write_model(tmp_path / "rounded.gguf", replace(SMALL, types=(Type.Q8_0,)))
+    webmlc.build(tmp_path / "rounded.gguf", tmp_path / "package", target=device)
+    model = webmlc.load(tmp_path / "package", device=device)
+    states = (b for b in model.manifest.programs[device].buffers if b.kind == "state")
+    assert {buffer.dtype for buffer in states} == {DType.float16}
+    check_truncated(model)
+    model.dispose()
+
+
+def check_truncated(model: Model) -> None:
+    """Compare a session that was truncated with a new one, and with a copy of what it saves."""
     session, fresh = model.session(capacity=32), model.session(capacity=32)
     run(session, *IDS)
     session.truncate(6)
