@@ -163,17 +163,18 @@ def test_a_kernel_has_its_code_in_each_variant_of_the_shaders(tmp_path: Path) ->
     onnx.save(model, str(tmp_path / "wide.onnx"))
     page = tmp_path / "page.html"
     data = write_report(tmp_path / "wide.onnx", page, "webgpu", adapter="all").data
-    assert list(data["texts"])[-2:] == ["gpu", "software"]
+    variants = ["gpu", "software", "subgroups"]
+    assert list(data["texts"])[-3:] == variants
     for kernel in data["programs"]["webgpu"]["kernels"]:
-        (other,) = kernel["others"]
-        assert (kernel["text"], other["text"]) == ("gpu", "software")
-        for code in (kernel, other):
+        codes = (kernel, *kernel["others"])
+        assert [code["text"] for code in codes] == variants
+        for code in codes:
             function_of(code, kernel["name"], data["texts"])
     build(model, tmp_path / "package", "webgpu", adapter="all")
     packaged = write_report(tmp_path / "package", page).data
-    assert packaged["texts"] == {name: data["texts"][name] for name in ("gpu", "software")}
+    assert packaged["texts"] == {name: data["texts"][name] for name in variants}
     for kernel in packaged["programs"]["webgpu"]["kernels"]:
-        assert kernel["lines"] and kernel["others"][0]["lines"]
+        assert kernel["lines"] and all(other["lines"] for other in kernel["others"])
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
