@@ -48,15 +48,17 @@ def bottom_up(
     """
 
     def cached(function: Callable[[Expr], T]) -> Callable[[Expr], T]:
-        results: dict[Expr, T] = {}
+        table: dict[Expr, T] = {}
 
         @wraps(function)
         def lookup(root: Expr) -> T:
+            nonlocal table
+            results = table
             result = results.get(root)
             if result is not None:
                 return result
             if len(results) > CACHED:
-                results.clear()
+                results = table = {}  # another thread may still fill the old one
             for node in postorder(root, operands, results):
                 results[node] = function(node)
             return results[root]
