@@ -143,16 +143,6 @@ class ExprPrinter:
                 if kind == "f32x4" and self.relaxed:
                     return f"(f32x4.relaxed_madd {x} {y} {z})"
                 return f"({kind}.add {z} ({kind}.mul {x} {y}))"
-            case Call(
-                op="shift_right",
-                args=(
-                    Call(
-                        op="shift_left", args=(Cast(value=value), Broadcast(value=Const(value=16)))
-                    ),
-                    Broadcast(value=Const(value=int() as amount)),
-                ),
-            ) if amount <= 16 and (halves := self.signed_shorts(value)):  # the load extends signs
-                return f"(i32x4.shl {halves} (i32.const {16 - amount}))"
             case Call(op="shift_left" | "shift_right" as op, args=(a, Broadcast(value=amount))):
                 return f"({LANE_SHIFTS[op, kind]} {self.value(a)} {self.value(amount)})"
             case Call(
@@ -205,16 +195,6 @@ class ExprPrinter:
             case _ if _is_zero(value):
                 return self.value(value)
         return LOWEST_BYTES.format(self.value(value))
-
-    def signed_shorts(self, value: Expr) -> str | None:
-        """The load of four adjacent uint16 as if they were int16, which extends their signs; `None`
-        for another value.
-        """
-        match value:
-            case Load(buffer=buffer, indices=(Ramp(base=base, stride=Const(value=1)),)):
-                if buffer.dtype is DType.uint16:
-                    return f"(v128.load16x4_s{self.address(buffer, base)})"
-        return None
 
     def select(self, expr: Call) -> str:
         condition, then, otherwise = expr.args

@@ -5,8 +5,7 @@ Sizes: T new tokens, N keys and values, H heads of queries, G heads of keys, D e
     CausalAttention(q [T, H, D], k [N, G, D], v [N, G, D])  ->  [T, H, D]
 
 The keys of the new tokens are the last ones. So row `i` of the queries attends to the keys
-`j <= i + N - T`. H / G heads of queries share a head of keys and of values. Keys and values may be
-float16. Attributes:
+`j <= i + N - T`. H / G heads of queries share a head of keys and of values. Attributes:
 
 - `scale`: the factor of the scores.
 - `softcap`: scores become `softcap * tanh(score / softcap)`; 0: they stay.
@@ -35,7 +34,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
@@ -77,7 +75,7 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
     scores = reduce(
         "scores", (*rows, count), (size,), "add",
-        lambda t, h, j, d: queries[t + first, h, d] * wide(keys[j, h // shared, d]),
+        lambda t, h, j, d: queries[t + first, h, d] * keys[j, h // shared, d],
     )  # fmt: skip
 
     logits = compute(
@@ -92,22 +90,9 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     shape = (*rows, size)
     product = reduce(
         "product", shape, (count,), "add",
-        lambda t, h, d, j: exponentials[t, h, j] * wide(values[j, h // shared, d]),
+        lambda t, h, d, j: exponentials[t, h, j] * values[j, h // shared, d],
     )  # fmt: skip
     return (compute("attention", shape, lambda t, h, d: product[t, h, d] / total[t, h]),)
-
-
-def wide(element: Expr) -> Expr:
-    """An element of keys or values, which may be float16, as float32.
-
-    It is decoded as a finite float16, in few instructions. That makes infinities and NaN numbers of
-    at least 2^16, which overflow if they are multiplied by 2^112. An infinity times zero is NaN.
-    So NaN stays, infinities become NaN, and the sum is exact for all other numbers.
-    """
-    if element.dtype is DType.float32:
-        return element
-    number = call("finite", element).astype(DType.float32)
-    return number + number * Const(2.0**112, DType.float32) * Const(0.0, DType.float32)
 
 
 def _shared(heads: Expr, groups: Expr) -> int:
@@ -152,7 +137,7 @@ def _infer_packed(context: Context) -> tuple[TensorType, ...]:
     keys, groups, size = context.shape(0)
     used = minimum(as_expr(context.attribute("rows")[1]), 1)
     panels = canonical((keys + (PACK - 1)) // PACK * used)
-    return (TensorType(DType.float32, (groups, panels, size, const(PACK))),)
+    return (TensorType(context.dtype(0), (groups, panels, size, const(PACK))),)
 
 
 def _pack_keys(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
@@ -164,7 +149,7 @@ def _pack_keys(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     return (
         compute(
             "packed", context.outputs[0].shape,
-            lambda g, p, d, c: wide(keys[minimum(p * PACK + c, last), g, d]),
+            lambda g, p, d, c: keys[minimum(p * PACK + c, last), g, d],
         ),
     )  # fmt: skip
 
@@ -201,7 +186,7 @@ def _values(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     return (
         reduce(
             "product", shape, (count,), "add",
-            lambda t, h, d, j: weights[h, t, j] * wide(values[j, h // shared, d]),
+            lambda t, h, d, j: weights[h, t, j] * values[j, h // shared, d],
         ),
     )  # fmt: skip
 
@@ -232,7 +217,7 @@ def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
     scores = reduce(
         "scores", (*rows, section), (size,), "add",
-        lambda t, h, s, j, d: queries[t + first, h, d] * wide(keys[key(s, j), h // shared, d]),
+        lambda t, h, s, j, d: queries[t + first, h, d] * keys[key(s, j), h // shared, d],
     )  # fmt: skip
     logits = compute(
         "logits", scores.shape,
@@ -247,7 +232,7 @@ def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     total = reduce("sum_exp", rows, (section,), "add", lambda *i: exponentials[i])
     product = reduce(
         "product", (*rows, size), (section,), "add",
-        lambda t, h, s, d, j: exponentials[t, h, s, j] * wide(values[key(s, j), h // shared, d]),
+        lambda t, h, s, d, j: exponentials[t, h, s, j] * values[key(s, j), h // shared, d],
     )  # fmt: skip
     return (
         compute("averages", product.shape, lambda *i: product[i] / total[i[:-1]]),
