@@ -115,9 +115,9 @@ def variables(root: Expr) -> frozenset[Var]:
         return frozenset((root,))
     result: frozenset[Var] = frozenset()
     for child in root.children():
-        others = variables(child)
-        if not others <= result:  # most parents have the variables of one child, and share its set
-            result = result | others if result else others
+        of_child = variables(child)
+        if not of_child <= result:  # most parents share the set of one child
+            result = result | of_child if result else of_child
     return result
 
 
