@@ -93,7 +93,12 @@ export function copyInputs(inputs) {
   return Object.fromEntries(copies);
 }
 
+/** True if some inputs are on a GPU. @param {Record<string, any>} inputs */
+export function hasGpuInputs(inputs) {
+  return Object.values(inputs ?? {}).some((value) => isGpuBuffer(value?.data));
+}
+
 /** A copy of an array; any other value as it is. @param {any} value */
-export function copyOf(value) {
+function copyOf(value) {
   return ArrayBuffer.isView(value) ? (/** @type {any} */ (value).slice?.() ?? value) : value;
 }

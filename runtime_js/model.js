@@ -1,6 +1,6 @@
 // A loaded package, which can run any number of times. The twin of the class in webmlc/host/load.py.
 
-import { copyInputs, copyOf } from "./binder.js";
+import { copyInputs, hasGpuInputs } from "./binder.js";
 import { InputError, InternalError } from "./errors.js";
 import { bindFromMemory, checkCounts, checkRequirements } from "./manifest.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
@@ -139,7 +139,9 @@ export class Model {
     const ports = signature.outputs(options);
     const overlaps = this.#loaded.overlaps && !states && !this.#trapped;
     const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? IN_FLIGHT : 1);
-    const readsFirst = startsNow && !this.#trapped && signature.readsInputsFirst(this.#stages(signature, ports));
+    // Where values are on the GPU, a download may come before the first upload.
+    const usesGpu = this.device === "webgpu" && (hasGpuInputs(inputs) || (options?.results && hasGpuResults(options.results)));
+    const readsFirst = startsNow && !usesGpu && !this.#trapped && signature.readsInputsFirst(this.#stages(signature, ports));
     const feeds = readsFirst ? inputs : copyInputs(inputs);
     const task = () => this.#run(signature, feeds, ports, options, states);
     return this.#enqueue(task, { startsNow, overlaps, signal: options?.signal });
@@ -269,9 +271,7 @@ export class Model {
     /** @type {Symbols | null} The length for which memory is planned: the largest from which this run fits into the session. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : null;
     let sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
-    const usesGpu = isOnGpu || (results && hasGpuResults(results));
-    if (usesGpu) for (const [name, value] of values) values.set(name, copyOf(value)); // downloads may come before the uploads
-    const onGpu = usesGpu ? this.#onGpu(ports, results, new Set(values.values())) : null;
+    const onGpu = isOnGpu || (results && hasGpuResults(results)) ? this.#onGpu(ports, results, new Set(values.values())) : null;
     /** @type {number[]} */
     const times = [];
     for (const stage of this.#stages(signature, ports)) {
