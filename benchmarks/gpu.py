@@ -9,8 +9,13 @@ models: milliseconds of a run on the GPU alone, and from inputs to outputs. With
   counts. So small kernels find their operands in a cache, and the pause between two dispatches is
   part of their time (`launch`).
 - A model's runs follow each other in one pass in the same way.
+- With `--llm`, a token of a language model (GGUF) is compared with two limits: the time to read
+  every weight once, and the pauses between dispatches.
+- With `--engines`, the models run in Dawn for Node as well, beside ONNX Runtime Web on the same
+  adapter: from inputs to outputs, the engines by turns.
 
     python benchmarks/gpu.py --kernels "product 2048,softmax" --models resnet50 --json gpu.json
+    python benchmarks/gpu.py --kernels - --models squeezenet --engines
 
 With `--adapter all`, the variant of the shaders with the most features that the adapter offers is
 measured; the JSON names it. On a machine without a GPU this measures lavapipe: build for it with
@@ -20,10 +25,11 @@ measured; the JSON names it. On a machine without a GPU this measures lavapipe: 
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -32,8 +38,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import typer
-import wgpu  # type: ignore[import-untyped]
-from models import QUIET, Source, named, random_inputs
+from gpu_decode import measure_decode
+from gpu_limits import ROUNDS, Limits, limits, seconds_of
+from models import QUIET, ROOT, Source, named, prepare, random_inputs
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
@@ -41,31 +48,15 @@ from rich.table import Table
 import webmlc
 from webmlc.compile import build
 from webmlc.host.webgpu import WebGpuExecutor
-from webmlc.host.webgpu_adapter import Timestamps, find_adapter
+from webmlc.host.webgpu_adapter import find_adapter
 
 RNG = np.random.default_rng(0)
-SECONDS = 0.02
-"""The seconds that the shorter of two passes of a kernel takes."""
-ROUNDS = 5
-REPEATS = 4
-"""The dispatches of a pass that measures a limit."""
-MULTIPLY_ADDS = """
-@group(0) @binding(0) var<storage, read_write> y: array<vec4f>;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3u) {
- var a = vec4f(f32(id.x)); var b = a + 1.0; var c = a + 2.0; var d = a + 3.0;
- let s = vec4f(y[0].x); let t = vec4f(y[0].y);
- for (var i = 0u; i < 512u; i++) {
-%s
- }
- y[id.x] = a + b + c + d;
-}"""
-"""Multiply-adds in registers, as many as `%s` repeats."""
-COPY = """
-@group(0) @binding(0) var<storage, read_write> x: array<vec4f>;
-@group(0) @binding(1) var<storage, read_write> y: array<vec4f>;
-@compute @workgroup_size(256)
-fn main(@builtin(global_invocation_id) id: vec3u) { y[id.x] = x[id.x]; }"""
+HERE = Path(__file__).parent
+OUT = ROOT / "build" / "gpu"
+RUNS, WARMUP = 10, 3
+"""The runs of each engine that count, and those before them."""
+CONTEXT = 256
+"""The tokens before the one that is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +99,11 @@ KERNELS: Mapping[str, Callable[[], Kernel]] = {
     },
     "product 128x384x1536": lambda: one_node("MatMul", [128, 384], [[384, 1536]]),
     "product 1x2048x1000": lambda: one_node("MatMul", [1, 2048], [[2048, 1000]]),
+    # as many multiply-adds as the four 3x3 convolutions of ResNet-50 below have
+    "product 3136x576x64": lambda: one_node("MatMul", [3136, 576], [[576, 64]]),
+    "product 784x1152x128": lambda: one_node("MatMul", [784, 1152], [[1152, 128]]),
+    "product 196x2304x256": lambda: one_node("MatMul", [196, 2304], [[2304, 256]]),
+    "product 49x4608x512": lambda: one_node("MatMul", [49, 4608], [[4608, 512]]),
     "convolution 56x56x64": lambda: convolution(56, 64),
     "convolution 28x28x128": lambda: convolution(28, 128),
     "convolution 14x14x256": lambda: convolution(14, 256),
@@ -123,16 +119,6 @@ KERNELS: Mapping[str, Callable[[], Kernel]] = {
     "transpose 4096x4096": lambda: one_node("Transpose", [4096, 4096], [], perm=[1, 0]),
 }
 MODELS = "resnet50,densenet121,squeezenet,shufflenet,inception_v2"
-
-
-def seconds_of(executor: WebGpuExecutor, runs: Any) -> float:
-    """The seconds of a run on the GPU: the median of some differences of two passes."""
-    once = executor.time_runs(runs, 2) / 2
-    count = max(2, min(200, round(SECONDS / max(once, 1e-6))))
-    differences = [
-        executor.time_runs(runs, 2 * count) - executor.time_runs(runs, count) for _ in range(ROUNDS)
-    ]
-    return median(differences) / count
 
 
 def measure(model: onnx.ModelProto, source: Source, adapter: str) -> dict[str, Any]:
@@ -177,91 +163,122 @@ def error_of(
     )
 
 
-def limits() -> tuple[float, float]:
-    """Floating-point operations and bytes per second that the adapter reaches."""
-    device = find_adapter().request_device_sync(required_features=["timestamp-query"])
-    lines = [f"  {v} = fma({v}, s, t);" for v in "abcd"] * 4
-    threads, vectors = 1 << 20, 6 << 20
-    products = MULTIPLY_ADDS % "\n".join(lines)
-    seconds = fastest(device, products, [16 * threads], threads // 256)
-    copy = fastest(device, COPY, [16 * vectors] * 2, vectors // 256)
-    return 512 * 16 * 8.0 * threads / seconds, 32.0 * vectors / copy
+def table_of(title: str, *headings: str) -> Table:
+    """A table whose first column holds names."""
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    return table
 
 
-def fastest(device: Any, code: str, sizes: list[int], workgroups: int) -> float:
-    """The seconds of a shader over buffers of these bytes, in the fastest pass."""
-    module = device.create_shader_module(code=code)
-    stage = {"module": module, "entry_point": "main"}
-    pipeline = device.create_compute_pipeline(layout="auto", compute=stage)
-    usage = wgpu.BufferUsage.STORAGE
-    buffers = [device.create_buffer(size=size, usage=usage) for size in sizes]
-    group = device.create_bind_group(
-        layout=pipeline.get_bind_group_layout(0),
-        entries=[
-            {"binding": n, "resource": {"buffer": b, "offset": 0, "size": b.size}}
-            for n, b in enumerate(buffers)
-        ],
+def measure_kernels(parts: list[str], adapter: str, limit: Limits) -> tuple[Table, dict[str, Any]]:
+    """The kernels whose names contain one of `parts`, or all where it is empty."""
+    headings = ("us", "TFLOPS", "GB/s", "of the limit", "dispatches", "error")
+    table, rows = table_of("kernels", "kernel", *headings), {}
+    for label, make in KERNELS.items():
+        if parts and not any(part in label for part in parts):
+            continue
+        kernel = make()
+        row = measure(kernel.model, Source(make=onnx.ModelProto), adapter)
+        rates = kernel.flops / row["gpu"], kernel.least_bytes / row["gpu"]
+        share = max(rates[0] / limit.flops, rates[1] / limit.bytes)
+        rows[label] = row | {"flops": rates[0], "bytes": rates[1], "share": share}
+        figures = (f"{1e6 * row['gpu']:.1f}", f"{rates[0] / 1e12:.2f}", f"{rates[1] / 1e9:,.0f}")
+        table.add_row(
+            label, *figures, f"{share:.0%}", str(row["dispatches"]), f"{row['error']:.0e}"
+        )
+    return table, rows
+
+
+def measure_models(names: list[str], adapter: str) -> tuple[Table, dict[str, Any]]:
+    """Each model on the GPU alone, and from inputs to outputs in Python."""
+    headings = ("ms on the GPU", "ms of a run", "dispatches", "error")
+    table, rows = table_of("models", "model", *headings), {}
+    for label in names:
+        source = named()[label]
+        row = rows[label] = measure(source.make(), source, adapter)
+        milliseconds = (f"{1e3 * row[key]:.3f}" for key in ("gpu", "run"))
+        table.add_row(label, *milliseconds, str(row["dispatches"]), f"{row['error']:.0e}")
+    return table, rows
+
+
+def measure_engines(names: list[str], adapter: str) -> tuple[Table, list[dict[str, Any]]]:
+    """webmlc and ONNX Runtime Web by turns, in Dawn for Node."""
+    for name in names:
+        prepare(name, OUT, "webgpu", {}, adapter)
+    job = {"runs": RUNS, "warmup": WARMUP, "folders": [str(OUT / name) for name in names]}
+    process = subprocess.run(
+        ["node", str(HERE / "dawn.mjs")],
+        input=json.dumps(job),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
-    seconds = []
-    for _ in range(ROUNDS):
-        times = Timestamps(device, 1)
-        encoder = device.create_command_encoder()
-        compute = times.begin_pass(encoder)
-        compute.set_pipeline(pipeline)
-        compute.set_bind_group(0, group)
-        for _ in range(REPEATS):
-            compute.dispatch_workgroups(workgroups)
-        compute.end()
-        seconds += times.submit(encoder)
-    return min(seconds) / REPEATS
+    rows: list[dict[str, Any]] = json.loads(process.stdout)["rows"]
+    headings = ("engine", "ms of a run", "ratio", "ms to the first result", "error")
+    table = table_of("in Dawn for Node, from inputs to outputs", "model", *headings)
+    ours = {row["model"]: row for row in rows if row["engine"] == "webmlc"}
+    for row in rows:
+        if "failure" in row:
+            table.add_row(row["model"], row["engine"], row["failure"])
+            continue
+        row["ms"] = median(row.pop("latencies"))
+        ratio = f"{row['ms'] / ours[row['model']]['ms']:.2f}" if "ms" in ours[row["model"]] else ""
+        figures = (f"{row['ms']:.2f}", ratio, f"{row['first']:.0f}", f"{row['error']:.0e}")
+        table.add_row(row["model"], f"{row['engine']} {row['version']}", *figures)
+    return table, rows
+
+
+def print_decode(console: Console, row: dict[str, Any]) -> None:
+    """Print what a token takes, and which limit binds it."""
+    least = max(row["least"], row["pauses"])
+    binding = "the weights' bytes" if least == row["least"] else f"{row['dispatches']} dispatches"
+    console.print(
+        f"a token after {CONTEXT}: {1e3 * row['gpu']:.2f} ms on the GPU, {1e3 * row['run']:.2f} in "
+        f"Python; {binding} take {1e3 * least:.2f} ms, {least / row['gpu']:.0%} of it"
+    )
 
 
 def main(
-    kernels: Annotated[str, typer.Option(help="Names, or parts of names.")] = "",
+    kernels: Annotated[
+        str, typer.Option(help="Names, or parts of names; all if empty; - for none.")
+    ] = "",
     models: Annotated[str, typer.Option(help="Names of `benchmarks/models.py`; - for none.")] = "",
     adapter: Annotated[
         str, typer.Option(help="What to compile for: gpu, software, or all and let load choose.")
     ] = "gpu",
+    engines: Annotated[
+        bool, typer.Option(help="Run the models beside ONNX Runtime Web, in Dawn for Node.")
+    ] = False,
+    llm: Annotated[Path | None, typer.Option(help="A GGUF file, to measure a token.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """Measure our shaders on the GPU of this machine."""
     console = Console(width=140)
     info = find_adapter().info
     name = f"{info['device']}, {info['description']}"
-    flops, bandwidth = limits()
-    console.print(f"{name}: {flops / 1e12:.1f} TFLOPS, {bandwidth / 1e12:.2f} TB/s in this run")
-    table = Table(title="kernels", title_justify="left")
-    for heading in ("kernel", "us", "TFLOPS", "GB/s", "of the limit", "dispatches", "error"):
-        table.add_column(heading, justify="right" if heading != "kernel" else "left")
-    rows: dict[str, Any] = {}
-    for label, make in KERNELS.items():
-        if kernels and not any(part.strip() in label for part in kernels.split(",")):
-            continue
-        kernel = make()
-        row = measure(kernel.model, Source(make=onnx.ModelProto), adapter)
-        rates = kernel.flops / row["gpu"], kernel.least_bytes / row["gpu"]
-        share = max(rates[0] / flops, rates[1] / bandwidth)
-        rows[label] = row | {"flops": rates[0], "bytes": rates[1], "share": share}
-        figures = (f"{1e6 * row['gpu']:.1f}", f"{rates[0] / 1e12:.2f}", f"{rates[1] / 1e9:,.0f}")
-        table.add_row(
-            label, *figures, f"{share:.0%}", str(row["dispatches"]), f"{row['error']:.0e}"
-        )
-    console.print(table)
-    table = Table(title="models", title_justify="left")
-    for heading in ("model", "ms on the GPU", "ms of a run", "dispatches", "error"):
-        table.add_column(heading, justify="right" if heading != "model" else "left")
-    sources = named()
-    for label in () if models == "-" else (models or MODELS).split(","):
-        source = sources[label]
-        model = source.make()
-        row = measure(model, source, adapter)
-        rows[label] = row
-        milliseconds = (f"{1e3 * row[key]:.3f}" for key in ("gpu", "run"))
-        table.add_row(label, *milliseconds, str(row["dispatches"]), f"{row['error']:.0e}")
-    console.print(table)
+    limit = limits()
+    reached = f"{limit.flops / 1e12:.2f} TFLOPS, {limit.bytes / 1e12:.3f} TB/s"
+    console.print(f"{name}: {reached}, {1e6 * limit.pause:.1f} us from dispatch to dispatch")
+    results: dict[str, Any] = {"adapter": name, "limits": asdict(limit), "rows": {}}
+    if kernels != "-":
+        parts = [part.strip() for part in kernels.split(",") if part.strip()]
+        table, rows = measure_kernels(parts, adapter, limit)
+        console.print(table)
+        results["rows"] |= rows
+    names = [] if models == "-" else (models or MODELS).split(",")
+    if names:
+        table, rows = measure_models(names, adapter)
+        console.print(table)
+        results["rows"] |= rows
+    if llm is not None:
+        results["token"] = measure_decode(llm, adapter, CONTEXT, limit)
+        print_decode(console, results["token"])
+    if engines:
+        table, results["engines"] = measure_engines(names, adapter)
+        console.print(table)
     if as_json is not None:
-        limit = {"flops": flops, "bytes": bandwidth}
-        as_json.write_text(json.dumps({"adapter": name, "limits": limit, "rows": rows}, indent=1))
+        as_json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from direct_flops import direct_flops
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from webmlc.compile import TargetName, compile_model
+from webmlc.compile import AdapterName, TargetName, compile_model
 from webmlc.package.step_work import step_work
 from webmlc.package.write import write_package
 
@@ -218,8 +218,17 @@ def read_arrays(folder: Path, side: str) -> Arrays:
     }
 
 
-def prepare(model: str, out: Path, target: TargetName, dims: Mapping[str, int]) -> Ready:
-    """Prepare the model's folder. Raises FileNotFoundError where the model is not available."""
+def prepare(
+    model: str,
+    out: Path,
+    target: TargetName,
+    dims: Mapping[str, int],
+    adapter: AdapterName = "software",
+) -> Ready:
+    """Prepare the model's folder. Raises FileNotFoundError where the model is not available.
+
+    `adapter` is what shaders are made for. The GPU of the browser that measures is SwiftShader.
+    """
     source = source_of(model)
     folder = out / name_of(model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -239,9 +248,8 @@ def prepare(model: str, out: Path, target: TargetName, dims: Mapping[str, int]) 
         data["constants"] = write_arrays(folder, "constants", constants)
     (folder / "data.json").write_text(json.dumps(data))
     begin = time.process_time()
-    # Peers take and return the pasts of a decoder, so our package does, too. The browser's GPU is
-    # SwiftShader.
-    parts = compile_model(folder / "model.onnx", target, state="off", adapter="software")
+    # Peers take and return the pasts of a decoder, so our package does, too.
+    parts = compile_model(folder / "model.onnx", target, state="off", adapter=adapter)
     write_package(folder / "package", parts)
     seconds = time.process_time() - begin
     symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.symbols}

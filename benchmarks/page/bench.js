@@ -7,31 +7,13 @@
 // The folder of a model contains model.onnx, package/ (of webmlc) and data.json. That names raw little-endian files of inputs, and
 // of the outputs that native onnxruntime computes from them.
 
-import { fetchData } from "./data.js";
+import { fetchData, relativeError } from "./data.js";
 
 /**
  * @typedef {{ dtype: string, shape: number[], data: any }} Tensor
  * @typedef {{ version: string, variant?: string | null, run: (inputs: Record<string, Tensor>) => Promise<Record<string, ArrayLike<number | bigint>>>, profile?: (inputs: Record<string, Tensor>) => Promise<any[]> }} Engine
  * @typedef {{ model: string, device: "wasm" | "webgpu", threads: number, variant?: "relaxed" | "simd128", folder?: string }} Options
  */
-
-/** The largest difference of an output, relative to the largest magnitude of that output. */
-function relativeError(/** @type {Record<string, any>} */ actual, /** @type {Record<string, Tensor>} */ expected) {
-  let worst = 0;
-  for (const [name, { data }] of Object.entries(expected)) {
-    let scale = 0;
-    let difference = 0;
-    if (actual[name]?.length !== data.length) throw new Error(`output ${name} has ${actual[name]?.length} elements, not ${data.length}`);
-    for (let i = 0; i < data.length; i++) {
-      scale = Math.max(scale, Math.abs(Number(data[i])));
-      const d = Math.abs(Number(data[i]) - Number(actual[name][i]));
-      if (!(d <= difference)) difference = d; // NaN counts as the largest difference
-    }
-    const relative = difference / (scale || 1);
-    if (!(relative <= worst)) worst = relative;
-  }
-  return worst;
-}
 
 async function start() {
   const query = new URLSearchParams(location.search);

@@ -1,4 +1,4 @@
-// Read tensors from the raw files that data.json names.
+// Read tensors from the raw files that data.json names, and compare them.
 
 /** @type {Record<string, any>} */
 const ARRAYS = {
@@ -30,4 +30,22 @@ export async function fetchData(model, side) {
     return [name, { dtype, shape, data: arrayOf(dtype, buffer) }];
   });
   return Object.fromEntries(await Promise.all(tensors));
+}
+
+/** The largest difference of an output, relative to the largest magnitude of that output. */
+export function relativeError(/** @type {Record<string, any>} */ actual, /** @type {Record<string, import("./bench.js").Tensor>} */ expected) {
+  let worst = 0;
+  for (const [name, { data }] of Object.entries(expected)) {
+    let scale = 0;
+    let difference = 0;
+    if (actual[name]?.length !== data.length) throw new Error(`output ${name} has ${actual[name]?.length} elements, not ${data.length}`);
+    for (let i = 0; i < data.length; i++) {
+      scale = Math.max(scale, Math.abs(Number(data[i])));
+      const d = Math.abs(Number(data[i]) - Number(actual[name][i]));
+      if (!(d <= difference)) difference = d; // NaN counts as the largest difference
+    }
+    const relative = difference / (scale || 1);
+    if (!(relative <= worst)) worst = relative;
+  }
+  return worst;
 }

@@ -1,0 +1,123 @@
+// Time webmlc and ONNX Runtime Web on the GPU of this machine, without a browser: in Dawn for Node, on one adapter.
+//
+//   in (stdin):   { runs, warmup, folders: [path of a model's folder] }
+//   out (stdout): { adapter, rows: [{ model, engine, shaders?, version, load, first, error, latencies } | { model, engine, failure }] }
+//   stderr:       one line per model, while it works
+//
+// The folder of a model contains model.onnx, package/ (of webmlc) and data.json. The engines take turns, one run each. Times are
+// milliseconds, from inputs on the CPU to outputs on the CPU. `first` is from the import of the engine to its first result.
+
+import { readFile } from "node:fs/promises";
+import { basename, join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { create, globals } from "webgpu";
+import { arrayOf, relativeError } from "./page/data.js";
+
+Object.assign(globalThis, globals);
+const gpu = create(["enable-dawn-features=allow_unsafe_apis"]); // timestamps and features that are experimental elsewhere
+Object.defineProperty(globalThis, "navigator", { value: { gpu, userAgent: "" }, configurable: true });
+
+// A browser takes shared memory here, Dawn for Node refuses it. ONNX Runtime Web uploads from its shared memory.
+const { writeBuffer } = GPUQueue.prototype;
+GPUQueue.prototype.writeBuffer = function (buffer, offset, data, ...range) {
+  const isShared = ArrayBuffer.isView(data) && data.buffer instanceof SharedArrayBuffer;
+  return writeBuffer.call(this, buffer, offset, isShared ? data.slice() : data, ...range);
+};
+
+const ENGINES = {
+  async webmlc(folder) {
+    const path = pathToFileURL(join(folder, "package/"));
+    const { load } = await import(new URL("webmlc.js", path).href);
+    const model = await load(path.href, { device: "webgpu" });
+    if (model.device !== "webgpu") throw new Error(`it runs on ${model.device}: ${model.deviceReason}`);
+    return {
+      version: "",
+      shaders: model.shaders,
+      async run(inputs) {
+        const outputs = await model.run(inputs);
+        return Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data]));
+      },
+      dispose: () => model.dispose(),
+    };
+  },
+  async onnxruntime(folder) {
+    const ort = await import("onnxruntime-web/webgpu");
+    ort.env.wasm.numThreads = 1;
+    ort.env.logLevel = "error";
+    const model = await readFile(join(folder, "model.onnx"));
+    const session = await ort.InferenceSession.create(new Uint8Array(model), { executionProviders: ["webgpu"] });
+    return {
+      version: ort.env.versions.web,
+      async run(inputs) {
+        const feeds = Object.entries(inputs).map(([name, { dtype, shape, data }]) => [name, new ort.Tensor(dtype, data, shape)]);
+        const outputs = await session.run(Object.fromEntries(feeds));
+        return Object.fromEntries(session.outputNames.map((name) => [name, outputs[name].data]));
+      },
+      dispose: () => session.release(),
+    };
+  },
+};
+
+/** The inputs or the outputs of a model, read from its folder. */
+async function readData(folder, side) {
+  const entries = JSON.parse(await readFile(join(folder, "data.json"), "utf8"))[side];
+  const tensors = entries.map(async ({ name, dtype, shape, file }) => {
+    const bytes = await readFile(join(folder, file));
+    return [name, { dtype, shape, data: arrayOf(dtype, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength)) }];
+  });
+  return Object.fromEntries(await Promise.all(tensors));
+}
+
+async function open(row, folder, inputs, expected) {
+  const begin = performance.now();
+  const { run, version, shaders, dispose } = await ENGINES[row.engine](folder);
+  const load = performance.now() - begin;
+  const outputs = await run(inputs);
+  Object.assign(row, { version, shaders, load, first: performance.now() - begin, error: relativeError(outputs, expected), latencies: [] });
+  return { row, run, dispose };
+}
+
+async function measure(folder, { runs, warmup }) {
+  const [inputs, expected] = await Promise.all([readData(folder, "inputs"), readData(folder, "outputs")]);
+  const rows = Object.keys(ENGINES).map((engine) => ({ model: basename(folder), engine }));
+  const sessions = [];
+  for (const row of rows) {
+    try {
+      sessions.push(await open(row, folder, inputs, expected));
+    } catch (error) {
+      row.failure = String(error?.message ?? error).split("\n")[0];
+    }
+  }
+  for (let round = 0; round < warmup + runs; round++) {
+    for (const { row, run } of sessions) {
+      if (row.failure) continue;
+      const begin = performance.now();
+      try {
+        await run(inputs);
+      } catch (error) {
+        row.failure = String(error?.message ?? error).split("\n")[0];
+      }
+      if (round >= warmup) row.latencies.push(performance.now() - begin);
+    }
+  }
+  for (const { dispose } of sessions) await dispose();
+  return rows;
+}
+
+async function main() {
+  let input = "";
+  for await (const chunk of process.stdin) input += chunk;
+  const job = JSON.parse(input);
+  const adapter = await gpu.requestAdapter();
+  if (!adapter) throw new Error("Dawn finds no adapter: it needs a Vulkan, Metal or D3D12 driver");
+  const rows = [];
+  for (const folder of job.folders) {
+    console.error(`measuring ${basename(folder)}`);
+    rows.push(...(await measure(folder, job)));
+  }
+  const { vendor, architecture, device, description } = adapter.info;
+  process.stdout.write(JSON.stringify({ adapter: [vendor, architecture, device, description].filter(Boolean).join(" "), rows }));
+}
+
+await main();
+process.exit(0); // Dawn's threads would keep the process

@@ -1,0 +1,105 @@
+"""Time passes on the GPU of this machine, through wgpu-py, and measure what its adapter reaches.
+
+Multiply-adds in registers, a copy of a large buffer, and the pause between two dispatches are what
+kernels are compared with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import wgpu  # type: ignore[import-untyped]
+
+from webmlc.host.webgpu import WebGpuExecutor
+from webmlc.host.webgpu_adapter import Timestamps, find_adapter
+
+SECONDS = 0.02
+"""The seconds that the shorter of two passes of a kernel takes."""
+ROUNDS = 5
+REPEATS = 4
+"""The dispatches of a pass that measures a limit."""
+MULTIPLY_ADDS = """
+@group(0) @binding(0) var<storage, read_write> y: array<vec4f>;
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3u) {
+ var a = vec4f(f32(id.x)); var b = a + 1.0; var c = a + 2.0; var d = a + 3.0;
+ let s = vec4f(y[0].x); let t = vec4f(y[0].y);
+ for (var i = 0u; i < 512u; i++) {
+%s
+ }
+ y[id.x] = a + b + c + d;
+}"""
+"""Multiply-adds in registers, as many as `%s` repeats."""
+STEP = """
+@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3u) { x[id.x] += 1.0; }"""
+"""A shader that takes no time, and needs what the dispatch before it wrote."""
+COPY = """
+@group(0) @binding(0) var<storage, read_write> x: array<vec4f>;
+@group(0) @binding(1) var<storage, read_write> y: array<vec4f>;
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3u) { y[id.x] = x[id.x]; }"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Floating-point operations and bytes per second, and the seconds from one dispatch to the next
+    that needs its results.
+    """
+
+    flops: float
+    bytes: float
+    pause: float
+
+
+def seconds_of(executor: WebGpuExecutor, runs: Any) -> float:
+    """The seconds of a run on the GPU: the median of some differences of two passes."""
+    once = executor.time_runs(runs, 2) / 2
+    count = max(2, min(200, round(SECONDS / max(once, 1e-6))))
+    differences = [
+        executor.time_runs(runs, 2 * count) - executor.time_runs(runs, count) for _ in range(ROUNDS)
+    ]
+    return median(differences) / count
+
+
+def limits() -> Limits:
+    """What the adapter reaches."""
+    device = find_adapter().request_device_sync(required_features=["timestamp-query"])
+    lines = [f"  {v} = fma({v}, s, t);" for v in "abcd"] * 4
+    threads, vectors = 1 << 20, 6 << 20
+    products = MULTIPLY_ADDS % "\n".join(lines)
+    seconds = fastest(device, products, [16 * threads], threads // 256)
+    copy = fastest(device, COPY, [16 * vectors] * 2, vectors // 256)
+    pause = fastest(device, STEP, [4 * 64], 1)
+    return Limits(512 * 16 * 8.0 * threads / seconds, 32.0 * vectors / copy, pause)
+
+
+def fastest(device: Any, code: str, sizes: list[int], workgroups: int) -> float:
+    """The seconds of a shader over buffers of these bytes, in the fastest pass."""
+    module = device.create_shader_module(code=code)
+    stage = {"module": module, "entry_point": "main"}
+    pipeline = device.create_compute_pipeline(layout="auto", compute=stage)
+    usage = wgpu.BufferUsage.STORAGE
+    buffers = [device.create_buffer(size=size, usage=usage) for size in sizes]
+    group = device.create_bind_group(
+        layout=pipeline.get_bind_group_layout(0),
+        entries=[
+            {"binding": n, "resource": {"buffer": b, "offset": 0, "size": b.size}}
+            for n, b in enumerate(buffers)
+        ],
+    )
+    seconds = []
+    for _ in range(ROUNDS):
+        times = Timestamps(device, 1)
+        encoder = device.create_command_encoder()
+        compute = times.begin_pass(encoder)
+        compute.set_pipeline(pipeline)
+        compute.set_bind_group(0, group)
+        for _ in range(REPEATS):
+            compute.dispatch_workgroups(workgroups)
+        compute.end()
+        seconds += times.submit(encoder)
+    return min(seconds) / REPEATS
