@@ -63,6 +63,11 @@ BODIES = {
         "S[t] = A[0, t]\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
         "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
     ),
+    "in a condition that all threads decide alike": (
+        "if b < 1:\n    S[t] = A[0, t]\n    R[t] = S[3 - t]\nelse:\n    R[t] = 0.0",
+        "if b < 1:\n    S[t] = A[0, t]\n    T.barrier()\n    R[t] = S[3 - t]\n"
+        "else:\n    R[t] = 0.0",
+    ),
     "private elements": (
         "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nR[t] = S[3 - t]",
         "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nT.barrier()\nR[t] = S[3 - t]",

@@ -3,7 +3,8 @@
 Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a write of a shared buffer
 and a later read or write of it, and between a read and a later write. The same holds around the
 back edge of a loop. Elements that one thread alone accesses need no barrier. Which they are is
-known where the thread's number alone decides the index.
+known where the thread's number alone decides the index. A barrier may stand in a conditional
+that all threads decide alike.
 
 for k in range(8):                             for k in range(8):
     S[t] = A[k, t]                                 T.barrier()
@@ -15,17 +16,18 @@ for k in range(8):                             for k in range(8):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 
 import numpy as np
 
 from webmlc.core.expr import Expr, Ramp, Var, as_int
-from webmlc.core.rewrite import evaluate, substitute, variables
+from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.loops.ir import (
     Barrier,
     For,
+    If,
     Let,
     Load,
     LoopFunction,
@@ -107,7 +109,7 @@ def insert_barriers(function: LoopFunction) -> LoopFunction:
     """Return `function` with barriers, or unchanged where it has no shared buffer."""
     if all(buffer.scope != "shared" for buffer in function.allocations):
         return function
-    body, _ = _order(function.body, _NOTHING, {})
+    body, _ = _order(function.body, _NOTHING, _Around())
     return replace(function, body=body)
 
 
@@ -115,47 +117,97 @@ Threads = Mapping[str, For]
 """The loops over thread axes around a statement, by their axes."""
 
 
-def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pending]:
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What is around a statement: the loops over thread axes, and the variables whose values may
+    differ between the threads of a workgroup.
+    """
+
+    threads: Threads = field(default_factory=dict)
+    differing: frozenset[Var] = frozenset()
+
+    def differs(self, value: Expr) -> bool:
+        """True for a value that may differ between threads, as all that memory holds may."""
+        is_loaded = any(isinstance(node, Load) for node in walk(value))
+        return is_loaded or not variables(value).isdisjoint(self.differing)
+
+    def binding(self, var: Var, value: Expr) -> _Around:
+        """The same with a variable that depends on a value."""
+        if not self.differs(value):
+            return self
+        return replace(self, differing=self.differing | {var})
+
+    def inside(self, loop: For) -> _Around:
+        """The same in a loop over a thread axis."""
+        assert loop.thread is not None
+        threads = {**self.threads, loop.thread: loop}
+        is_thread = loop.thread.startswith("threadIdx")
+        differing = self.differing | {loop.var} if is_thread else self.differing
+        return _Around(threads, differing)
+
+
+def _order(stmt: Stmt, before: _Pending, around: _Around) -> tuple[Stmt, _Pending]:
     """Return `stmt` with the barriers it needs inside, after `before`, and the accesses pending at
     its end.
 
-    `threads` maps the thread axes of the loops around it to their variables. A loop over one of
-    these axes again distributes its iterations over the threads. No barrier can stand in it, so it
-    waits as a whole.
+    A loop over a thread axis inside another over the same axis distributes its iterations over the
+    threads. No barrier can stand in it, so it waits as a whole.
     """
+    threads = around.threads
     match stmt:
         case Seq(statements=statements):
             new_statements: list[Stmt] = []
             for child in statements:
-                statement, before = _order(child, before, threads)
+                statement, before = _order(child, before, around)
                 new_statements.append(statement)
             return seq(*new_statements), before
         case For(thread=str() as thread) if thread in threads:
             return _with_barrier_before(stmt, before, _accesses(stmt, threads))
         case For(thread=str() as thread, body=body):
-            inner_threads = {**threads, thread: stmt}
-            accesses = _accesses(body, inner_threads)
-            inner, after = _order(body, _NOTHING, inner_threads)
-            if not any(isinstance(s, Barrier) for s in walk_statements(inner)):
+            within = around.inside(stmt)
+            accesses = _accesses(body, within.threads)
+            inner, after = _order(body, _NOTHING, within)
+            if not _has_barrier(inner):
                 return _with_barrier_before(stmt, before, accesses)
             if before != _NOTHING:
-                inner, after = _order(body, before, inner_threads)
+                inner, after = _order(body, before, within)
             return replace(stmt, body=inner), after
-        case For(body=body):
+        case For(var=var, extent=extent, body=body):
             accesses = _accesses(body, threads)
             if not accesses.reads or not accesses.conflicts(accesses):
                 return _with_barrier_before(stmt, before, accesses)  # iterations are independent
             # Accesses at the end of one iteration are pending at the start of the next.
-            inner, after = _order(body, before, threads)
+            within = around.binding(var, extent)
+            inner, after = _order(body, before, within)
             if before | after != before:
-                inner, after = _order(body, before | after, threads)
+                inner, after = _order(body, before | after, within)
             return replace(stmt, body=inner), after
-        case Let(body=body):
-            inner, after = _order(body, before, threads)
+        case Let(var=var, value=value, body=body):
+            inner, after = _order(body, before, around.binding(var, value))
             return replace(stmt, body=inner), after
+        case If(condition=condition) if not around.differs(condition):
+            return _order_branches(stmt, before, around)
         case Barrier():
             return stmt, _NOTHING
     return _with_barrier_before(stmt, before, _accesses(stmt, threads))
+
+
+def _order_branches(stmt: If, before: _Pending, around: _Around) -> tuple[Stmt, _Pending]:
+    """Order the branches of a conditional that all threads decide alike. It waits as a whole unless
+    a branch needs a barrier inside.
+    """
+    branches = [stmt.then, Seq(()) if stmt.otherwise is None else stmt.otherwise]
+    if not any(_has_barrier(_order(branch, _NOTHING, around)[0]) for branch in branches):
+        return _with_barrier_before(stmt, before, _accesses(stmt, around.threads))
+    (then, after), (otherwise, after_otherwise) = (
+        _order(branch, before, around) for branch in branches
+    )
+    ordered = replace(stmt, then=then, otherwise=None if stmt.otherwise is None else otherwise)
+    return ordered, after | after_otherwise
+
+
+def _has_barrier(stmt: Stmt) -> bool:
+    return any(isinstance(s, Barrier) for s in walk_statements(stmt))
 
 
 def _with_barrier_before(stmt: Stmt, before: _Pending, accesses: _Pending) -> tuple[Stmt, _Pending]:

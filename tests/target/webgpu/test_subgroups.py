@@ -130,6 +130,27 @@ def test_rows_are_folded_with_one_barrier_each(name: str) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [1, 19])
+def test_threads_of_rows_left_over_wait_for_the_logits(rows: int) -> None:
+    """A condition that all threads decide alike is around the logits and their maximum."""
+    function = k.attention_of_heads(1, 2, k.S, 333, 32)
+    lowered = lower(schedule_kernel(function, SUBGROUPS).function, SUBGROUPS)
+    text = emit_shaders({"a": lowered}, features=FEATURES).text
+    stored, folded = text.index("logits_tail_0[tx"), text.index("subgroupMax")
+    assert stored < text.index("workgroupBarrier", stored) < folded
+    data = k.arguments(function, {"s": rows})
+    results = gpu.run_on_gpu(lowered, data, {"s": rows}, features=FEATURES)
+    (got,) = results.values()
+    np.testing.assert_allclose(got, _attended(function, data), rtol=1e-5, atol=1e-5)
+
+
+def _attended(function: LoopFunction, data: dict[str, Array]) -> Array:
+    """The attention of heads, in float64."""
+    q, keys, values = (data[b.name].astype(np.float64) for b in function.params[:3])
+    weights = softmax(np.einsum("bihd,bjhd->bhij", q, keys) * 0.5)
+    return np.einsum("bhij,bjhd->bihd", weights, values)
+
+
 @pytest.mark.parametrize("keys", [333, k.S])
 def test_a_row_of_attention_is_folded_with_half_the_barriers(keys: k.Size) -> None:
     function = k.attention_of_heads(1, 2, 1, keys, 32)
@@ -141,7 +162,4 @@ def test_a_row_of_attention_is_folded_with_half_the_barriers(keys: k.Size) -> No
     assert "subgroupMax" in texts[SUBGROUPS]  # of the logits of a step
     data = k.arguments(function, symbols)
     (got,) = gpu.run_on_gpu(lowered[SUBGROUPS], data, symbols, features=FEATURES).values()
-    q, keys_of, values = (data[b.name].astype(np.float64) for b in function.params[:3])
-    weights = softmax(np.einsum("bihd,bjhd->bhij", q, keys_of) * 0.5)
-    want = np.einsum("bhij,bjhd->bihd", weights, values)
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got, _attended(function, data), rtol=1e-5, atol=1e-5)

@@ -249,11 +249,12 @@ class _Printer:
             case For(kind=kind):
                 raise self.expressions.unsayable(f"{kind} loop")
             case If(condition=condition, then=then, otherwise=otherwise):
-                self.guards += 1
+                is_guard = self.differs(condition)
+                self.guards += is_guard
                 self.braced(f"if ({self.text(condition)})", then)
                 if otherwise is not None:
                     self.braced("else", otherwise)
-                self.guards -= 1
+                self.guards -= is_guard
             case Store():
                 self.store(root)
             case Barrier():
