@@ -183,6 +183,12 @@ class Machine:
     """Threads that fold a long row together."""
     fold_radix: int = 8
     """Results of threads that one thread folds at each level of a tree."""
+    fold_steps: int = 1
+    """Iterations of a fold that a thread writes out, at most, so that their loads do not wait for
+    each other: a loop of an engine that bounds it runs one after another."""
+    product_words: int = 1
+    """Packed words of a column that a thread of a single row reads at once, at most: each takes
+    the instructions of eight multiply-adds of vectors."""
     private_elements: int = 256
     """Elements of temporaries that a GPU thread keeps to itself: more spill to memory (an
     estimate: 1 KiB of private memory)."""
@@ -283,6 +289,8 @@ WEBGPU = replace(
     short_fold=64,
     row_threads=128,
     fold_radix=4,
+    fold_steps=16,
+    product_words=4,
     dispatch_operations=50_000_000,  # 3.5 us at the rate of a product of 2048³
     copy_operations=140,  # the largest of the classes in `core/adapters.py`: that of the M2
 )

@@ -76,6 +76,19 @@ def unroll_factor(extent: Expr, largest: int) -> int:
     return 1 if count is None else divisors(count, largest)[-1]
 
 
+def write_out(schedule: Schedule, loop: str, most: int) -> None:
+    """Unroll a loop, or the largest part of up to `most` iterations that divides it. The loads of
+    iterations that are written out do not wait for each other. An unrolled loop stays as it is.
+    """
+    extent = schedule.extent(loop)
+    factor = unroll_factor(extent, most)
+    if factor == 1 or schedule.loop(loop).kind != "serial":
+        return
+    if factor != as_int(simplify(extent)):
+        _, loop = schedule.split(loop, [None, factor])
+    schedule.unroll(loop)
+
+
 def written(function: LoopFunction) -> dict[str, list[Block]]:
     """The blocks that write each buffer, in program order."""
     result: dict[str, list[Block]] = {}

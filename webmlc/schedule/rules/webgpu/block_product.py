@@ -32,7 +32,13 @@ from webmlc.loops.ir import Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, lane_stride
 from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Space
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loops_along, written
+from webmlc.schedule.rules.tiling.axes import (
+    axes_of_kind,
+    fuse_all,
+    loops_along,
+    write_out,
+    written,
+)
 from webmlc.schedule.rules.tiling.cover import cover, divisors, partition_into
 from webmlc.schedule.rules.tiling.nests import (
     blocks_under,
@@ -40,7 +46,7 @@ from webmlc.schedule.rules.tiling.nests import (
     extent_of,
     written_buffer,
 )
-from webmlc.schedule.rules.webgpu.reduction import fold_together
+from webmlc.schedule.rules.webgpu.reduction import STEPS, fold_together
 from webmlc.schedule.rules.webgpu.rows import clear_first
 from webmlc.schedule.schedule import Schedule
 
@@ -65,7 +71,8 @@ class Facts:
     """Products and what surrounds them. `row_folds` reduce whole rows of the data, `final` is the
     pointwise block that reads the products; `None` if there is only a product.
 
-    `units` are the packed words of a column, `panels` those of the columns.
+    `units` are the packed words of a column, `panels` those of the columns. On machines with
+    subgroups, the threads of a single row reduce it at once.
     """
 
     function: LoopFunction
@@ -76,6 +83,7 @@ class Facts:
     panels: int
     units: int
     lanes: int
+    has_subgroups: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,10 @@ class Parameters:
     """Panels that a workgroup computes, for a single row."""
     radix: int
     """Sums that one thread adds at a level of the tree."""
+    words: int = 1
+    """Words of a column that a thread of a single row reads at once, at most."""
+    steps: int = 1
+    """Iterations of the other folds of a single row that a thread writes out, at most."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -126,6 +138,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         columns // PANEL,
         units,
         machine.lanes,
+        "subgroups" in machine.features,
     )
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
 
@@ -173,6 +186,8 @@ def space(facts: Facts, machine: Machine) -> Space:
         depth=depths,
         panels=divisors(facts.panels, SIDE_BY_SIDE),
         radix=(8, RADIX, 32),
+        words=(1, 2, 3, 4, 8),
+        steps=STEPS,
     ).where(
         "a workgroup has at most 256 invocations",
         lambda depth, panels: 2 * depth * panels <= MAX_INVOCATIONS,
@@ -189,7 +204,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     depth = enough[0] if enough else depths[-1]
     most = max(1, machine.workgroup_size // (2 * depth))
     panels = divisors(facts.panels, min(most, SIDE_BY_SIDE))[-1]
-    return Parameters(ROWS, depth, panels, RADIX)
+    return Parameters(ROWS, depth, panels, RADIX, machine.product_words, machine.fold_steps)
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
@@ -261,14 +276,24 @@ class _Nest:
         """Let the threads of a workgroup compute a row's panels together."""
         schedule, parameters = self.schedule, self.parameters
         for fold in self.row_folds:
-            fold_together(schedule, fold, self.threads, parameters.radix, self.width)
+            fold_together(
+                schedule,
+                fold,
+                self.threads,
+                parameters.radix,
+                self.width,
+                at_once=self.facts.has_subgroups,
+                steps=parameters.steps,
+            )
         partials = [name for product in self.products for name in self.split_product(product)]
         together = (*self.products, self.final)
         schedule.fission(self.lane)
         schedule.fission(self.half, together)
         schedule.fission(self.panel, together)
+        first = partials[:: len(partials) // len(self.products)]
         for name in partials:
-            self.share_partial(name)
+            steps = parameters.words if name in first else parameters.steps
+            self.share_partial(name, steps)
         for name in self.products:
             self.put_lanes_inside(name)
         schedule.vectorize(schedule.loops(self.final)[-1])
@@ -307,9 +332,9 @@ class _Nest:
             self.schedule.unroll(loop)
         return block, word
 
-    def share_partial(self, name: str) -> None:
-        """Let each thread compute four sums in registers, and put them where all threads see
-        them.
+    def share_partial(self, name: str, steps: int) -> None:
+        """Let each thread compute four sums in registers, and put them where all threads see them.
+        Up to `steps` of its outermost iterations are written out.
         """
         schedule = self.schedule
         loops, reduced = schedule.loops(name), schedule.reduce_loops(name)
@@ -321,6 +346,7 @@ class _Nest:
         schedule.set_scope(copy, "shared")
         for block in (schedule.decompose_reduction(name, reduced[0]), name, copy):
             schedule.vectorize(schedule.loops(block)[-1])
+        write_out(schedule, reduced[0], steps)
         schedule.bind(thread, "threadIdx.y")
         schedule.bind(schedule.fuse(panel, half), "threadIdx.x")
 
@@ -331,6 +357,7 @@ class _Nest:
         schedule.reorder(*reduced, lane)
         for block in (schedule.decompose_reduction(product, reduced[0]), product):
             schedule.vectorize(schedule.loops(block)[-1])
+        write_out(schedule, reduced[0], self.parameters.steps)
 
     def tile(self, rows: int) -> None:
         """Let each thread compute a tile of rows times a panel's columns."""

@@ -32,11 +32,16 @@ from webmlc.schedule.rules.tiling.axes import (
     reads,
     result_axes,
     size_of,
+    write_out,
     written,
 )
 from webmlc.schedule.rules.webgpu.rows import clear_first, inline_stages, producers_of, row_axes
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
+
+STEPS = (1, 2, 4, 8, 16)
+"""Elements that a thread may read at once: loads that do not wait for each other take about as long
+as one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Parameters:
     """Threads that fold a row together."""
     radix: int
     """Results that one thread folds at each level of the tree."""
+    steps: int = 1
+    """Elements that a thread reads at once, at most."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -88,8 +95,8 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
 
 
 def space(_facts: Facts, machine: Machine) -> Space:
-    """Threads, and the levels of their tree."""
-    return Space.of(workgroup=workgroup_sizes(machine), radix=(4, 8, 16))
+    """Threads, the levels of their tree, and the elements that they read at once."""
+    return Space.of(workgroup=workgroup_sizes(machine), radix=(4, 8, 16), steps=STEPS)
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
@@ -101,7 +108,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     ]
     threads = [n for n in workgroup_sizes(machine) if n <= machine.row_threads]
     short = [n for n in threads if 2 * n <= max(extents)]
-    return Parameters(max(short, default=threads[0]), machine.fold_radix)
+    workgroup = max(short, default=threads[0])
+    return Parameters(workgroup, machine.fold_radix, machine.fold_steps)
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
@@ -125,7 +133,12 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     share_out(schedule, last, inner, parameters.workgroup)
     for name in producers:
         fold_together(
-            schedule, name, parameters.workgroup, parameters.radix, at_once=facts.has_subgroups
+            schedule,
+            name,
+            parameters.workgroup,
+            parameters.radix,
+            at_once=facts.has_subgroups,
+            steps=parameters.steps,
         )
     schedule.bind(group, "blockIdx.x")
     return schedule
@@ -178,25 +191,28 @@ def fold_together(
     width: int | None = None,
     *,
     at_once: bool = False,
+    steps: int = 1,
 ) -> None:
     """Let the `size` threads of a workgroup fold together: each for itself, then a tree, level by
     level, or one loop if `at_once`; every thread has the result. With a `width`, the workgroup has
-    rows of so many threads.
+    rows of so many threads. Up to `steps` iterations of a thread are written out.
     """
     loop = fuse_all(schedule, schedule.reduce_loops(fold))
     assert loop is not None
     while (as_int(schedule.extent(loop)) or size) > radix:
         _, part = schedule.split(loop, [None, size])
         partial = schedule.rfactor(part, -1)
-        _fold_apart(schedule, partial, part, width)
+        _fold_apart(schedule, partial, part, width, steps)
         loop = schedule.loops(fold)[-1]
         if at_once:
             break
         size = max(1, size // radix)
     clear_first(schedule, fold)
+    if not at_once:
+        write_out(schedule, loop, steps)
 
 
-def _fold_apart(schedule: Schedule, partial: str, part: str, width: int | None) -> None:
+def _fold_apart(schedule: Schedule, partial: str, part: str, width: int | None, steps: int) -> None:
     """Each thread, an iteration of `part`, folds in a register and puts that where all see it."""
     loops = schedule.loops(partial)
     schedule.reorder(part, loops[loops.index(part) - 1])
@@ -204,6 +220,7 @@ def _fold_apart(schedule: Schedule, partial: str, part: str, width: int | None) 
     schedule.reverse_compute_at(copy, part)
     schedule.set_scope(copy, "shared")
     clear_first(schedule, partial)
+    write_out(schedule, schedule.reduce_loops(partial)[-1], steps)
     if width is not None:
         row, part = schedule.split(part, [None, width])
         schedule.bind(row, "threadIdx.y")
