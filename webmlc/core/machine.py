@@ -186,6 +186,9 @@ class Machine:
     fold_steps: int = 1
     """Iterations of a fold that a thread writes out, at most, so that their loads do not wait for
     each other: a loop of an engine that bounds it runs one after another."""
+    attention_threads: int = 64
+    """Threads that compute a single row of attention of a run-time number of rows. Each step of
+    keys, one for each thread, waits for its keys, then for its values."""
     product_words: int = 1
     """Packed words of a column that a thread of a single row reads at once, at most: each takes
     the instructions of eight multiply-adds of vectors."""
@@ -290,6 +293,7 @@ WEBGPU = replace(
     row_threads=128,
     fold_radix=4,
     fold_steps=16,
+    attention_threads=256,
     product_words=4,
     dispatch_operations=50_000_000,  # 3.5 us at the rate of a product of 2048³
     copy_operations=140,  # the largest of the classes in `core/adapters.py`: that of the M2

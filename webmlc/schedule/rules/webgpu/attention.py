@@ -32,6 +32,7 @@ from webmlc.schedule.rules.webgpu.attention_facts import (
 from webmlc.schedule.rules.webgpu.attention_rows import (
     MAX_UNROLLED,
     RADIX,
+    Writing,
     schedule_row,
 )
 from webmlc.schedule.rules.webgpu.attention_tiles import (
@@ -63,6 +64,8 @@ class Parameters:
     """Rows of the logits that a thread of a tile computes together."""
     unrolled: int = MAX_UNROLLED
     """Iterations of a loop that a thread of a single row writes out, at most."""
+    fold_steps: int = 1
+    """Iterations of the trees of a single row that a thread writes out, at most."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -91,10 +94,11 @@ def space(facts: Facts, machine: Machine) -> Space:
             steps=(STEPS, 2, 8),
             logit_rows=(LOGIT_ROWS, 2, 8),
             unrolled=(MAX_UNROLLED, 8, 16, 32),
+            fold_steps=(1, 4, 16),
         )
         .where(
             "tiles, and the rows left over, fit the memory of a workgroup",
-            lambda workgroup, rows: rows == 1 or workgroup <= max(MOST_THREADS, 2 * facts.vectors),
+            lambda workgroup, rows: rows == 1 or _fits(facts, rows, workgroup),
         )
         .where(
             "only tiles have steps that are written out",
@@ -116,8 +120,22 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     """The machine's workgroup, or the next one that has enough threads; the tallest tiles of which
     there are enough. A tile loads keys less often, but there are fewer of them than of rows.
     """
+    return replace(_threads_and_tiles(facts, machine), fold_steps=machine.fold_steps)
+
+
+def _threads_and_tiles(facts: Facts, machine: Machine) -> Parameters:
+    """The threads of a single row, and the rows of a tile, by default. Of a run-time number of
+    rows, most often there is one: its threads come first, then the tallest tile beside them.
+    """
     needed = max(machine.workgroup_size, 2 * facts.vectors)
     workgroup = min(size for size in workgroup_sizes(machine) if size >= needed)
+    if facts.rows is None and machine.attention_threads > workgroup:
+        sizes = (n for n in workgroup_sizes(machine) if workgroup < n <= machine.attention_threads)
+        for size in sorted(sizes, reverse=True):
+            heights = (h for h in HEIGHTS if h <= facts.tallest and _fits(facts, h, size))
+            height = 1 if facts.tallest == 1 else max(heights, default=None)
+            if height is not None:
+                return Parameters(size, height)
     if not machine.reads_lines or facts.rows is None:
         return Parameters(workgroup, facts.tallest)
     result = facts.function.params[-1]
@@ -127,6 +145,13 @@ def default(facts: Facts, machine: Machine) -> Parameters:
             return Parameters(workgroup, height)
     is_long = facts.keys is None or facts.keys > machine.row_threads
     return Parameters(max(workgroup, machine.row_threads) if is_long else workgroup, 1)
+
+
+def _fits(facts: Facts, height: int, workgroup: int) -> bool:
+    """True where the memory of a workgroup holds a tile, and a single row of so many threads."""
+    return workgroup <= max(MOST_THREADS, 2 * facts.vectors) or (
+        tile_threads(facts, height, workgroup=workgroup) is not None
+    )
 
 
 def _heights(facts: Facts) -> tuple[int, ...]:
@@ -150,8 +175,8 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         steps, logit_rows = parameters.steps, parameters.logit_rows
         schedule_tile(schedule, *tiles, parameters.rows, steps, logit_rows)
     if single is not None:
-        radix, unrolled = parameters.radix, parameters.unrolled
-        schedule_row(schedule, *single, parameters.workgroup, radix, unrolled)
+        writing = Writing(parameters.radix, parameters.unrolled, parameters.fold_steps)
+        schedule_row(schedule, *single, parameters.workgroup, writing)
     return schedule
 
 

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import as_int
-from webmlc.schedule.rules.tiling.axes import fuse_all, unroll_factor
+from webmlc.schedule.rules.tiling.axes import fuse_all, write_out
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops
 from webmlc.schedule.rules.webgpu.reduction import fold_together, share_out
@@ -34,18 +33,26 @@ MAX_UNROLLED = 64
 others (an estimate: the elements of most heads)."""
 
 
-def schedule_row(
-    schedule: Schedule, facts: Facts, loops: Loops, workgroup: int, radix: int, unrolled: int
-) -> None:
-    """Give each row to a workgroup, in which a thread folds `radix` results at each level of a
-    tree, and writes out `unrolled` iterations of a loop, at most. All blocks are under the loops
-    over rows and batch.
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a thread writes out: it folds `radix` results at each level of a tree, `fold_steps` of
+    them without a loop, and `unrolled` iterations of another loop, at most.
     """
+
+    radix: int
+    unrolled: int
+    fold_steps: int
+
+
+def schedule_row(
+    schedule: Schedule, facts: Facts, loops: Loops, workgroup: int, writing: Writing
+) -> None:
+    """Give each row to a workgroup. All blocks are under the loops over rows and batch."""
     batch = fuse_all(schedule, loops.batch)
     assert batch is not None
     depth = schedule.loops(facts.final).index(batch) + 1
     parts, keys = _step(facts, workgroup)
-    steps = _Steps(schedule, facts, depth, parts, keys, radix, unrolled)
+    steps = _Steps(schedule, facts, depth, parts, keys, writing)
     step = steps.roll()
     steps.share_logits(step)
     steps.share_sums()
@@ -78,8 +85,7 @@ class _Steps:
     depth: int
     parts: int
     keys: int
-    radix: int
-    unrolled: int
+    writing: Writing
     largest: str = ""
     """The maximum of a step."""
     sums: str = ""
@@ -183,6 +189,8 @@ class _Steps:
         turn = schedule.loops(facts.final)[-1]
         schedule.compute_at(facts.product, turn)
         clear_first(schedule, facts.product)
+        (part,) = schedule.reduce_loops(facts.product)
+        write_out(schedule, part, self.writing.fold_steps)
         self.fold_together(facts.total)
 
     def fold_together(self, block: str) -> None:
@@ -192,13 +200,11 @@ class _Steps:
         if self.facts.has_subgroups:
             fold_together(self.schedule, block, self.keys, self.keys)
             return
-        radix = self.radix
+        radix, steps = self.writing.radix, self.writing.fold_steps
         threads = next(n for n in divisors(self.keys, self.keys) if n * radix >= self.keys)
-        fold_together(self.schedule, block, threads, threads if threads < 2 * radix else radix)
+        fold_radix = threads if threads < 2 * radix else radix
+        fold_together(self.schedule, block, threads, fold_radix, steps=steps)
 
     def unroll(self, loop: str) -> None:
         """Write a loop out, or as much of it as `unrolled` allows."""
-        factor = unroll_factor(self.schedule.extent(loop), self.unrolled)
-        if factor != as_int(self.schedule.extent(loop)):
-            _, loop = self.schedule.split(loop, [None, factor])
-        self.schedule.unroll(loop)
+        write_out(self.schedule, loop, self.writing.unrolled)

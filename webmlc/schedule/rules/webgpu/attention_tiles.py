@@ -43,16 +43,19 @@ STEPS = 4
 """Steps of a reduction that are written out by default: a vec4 of keys."""
 
 
-def tile_threads(facts: Facts, height: int, logit_rows: int = LOGIT_ROWS) -> int | None:
+def tile_threads(
+    facts: Facts, height: int, logit_rows: int = LOGIT_ROWS, workgroup: int = MOST_THREADS
+) -> int | None:
     """The threads that compute a tile, which are also the keys of a step; `None` if there are too
-    few, if they cannot share its logits, or if the tile does not fit the memory of a workgroup.
+    few, if they cannot share its logits, or if the memory of a workgroup does not hold the tile,
+    and a single row of `workgroup` threads.
     """
     if height % logit_rows:
         return None
     groups = [n for n in divisors(height, height) if n * facts.vectors <= MOST_THREADS]
     threads = max(groups, default=0) * facts.vectors
     elements = height * (2 * threads + facts.columns + 2 * (threads // height) + 4)
-    elements += ROW_ELEMENTS * max(MOST_THREADS, 2 * facts.vectors)
+    elements += ROW_ELEMENTS * max(workgroup, 2 * facts.vectors)
     if threads < FEWEST_THREADS or threads % (height // logit_rows) or elements * 4 > SHARED_BYTES:
         return None
     return None if step_keys(facts, height, threads, logit_rows) is None else threads
