@@ -161,6 +161,11 @@ class Machine:
     shared_bytes: int = 0
     """Bytes of workgroup memory of the adapter; 0 where operands of contractions are not copied to
     it because registers alone are faster (software adapters)."""
+    has_slow_barriers: bool = False
+    """Whether the threads of a workgroup wait for each other so slowly that each rather folds by
+    itself: software adapters, which switch from the stack of one thread to that of the next
+    (measured on SwiftShader: divided products took 2 to 15 times as long to run, and 20 times as
+    long to compile)."""
     filling_threads: int = 8192
     """Threads that fill a GPU: with fewer, reductions are divided into two dispatches (an
     estimate)."""
@@ -272,6 +277,8 @@ SOFTWARE = Machine(
     l2_bytes=1 << 20,
     parallel_operations=0,
     workgroup_size=64,
+    has_slow_barriers=True,
+    product_threads=256,  # four workgroups
     binding_bytes=MAX_BINDING_BYTES,
     dispatch_operations=200_000,  # 50 us at 4 GMAC/s
 )
@@ -284,6 +291,7 @@ numbers are chosen by hand.
 WEBGPU = replace(
     SOFTWARE,
     shared_bytes=MAX_WORKGROUP_BYTES,
+    has_slow_barriers=False,
     product_threads=24_000,
     divided_threads=48_000,
     divided_tile=Tile(8, 4),

@@ -184,6 +184,14 @@ def test_software_adapters_have_schedules_of_their_own(case: Case) -> None:
     _keeps_the_meaning(function, schedule, symbols)
 
 
+def test_threads_divide_no_product_where_barriers_are_slow() -> None:
+    function = k.matmul(49, 64, 2048)
+    for machine, divides in ((WEBGPU, True), (SOFTWARE, False)):
+        match = find_match(function, machine)
+        assert (match.default().parts > 1) == divides
+        assert ("workgroupBarrier" in _shader(function, machine)) == divides
+
+
 @pytest.mark.parametrize("case", STAGED.values(), ids=STAGED)
 def test_staged_products_keep_the_meaning(case: tuple[LoopFunction, dict[str, int]]) -> None:
     function, symbols = case

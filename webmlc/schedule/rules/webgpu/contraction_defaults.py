@@ -2,6 +2,7 @@
 
 Measured on an H200: a GPU is full with about 25,000 threads of a product. With fewer tiles than
 that, several threads divide the reduction of smaller tiles: then it is full with twice as many.
+Where barriers are slow, no threads divide it.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     whole = Parameters(machine.workgroup_size, 1, tile.columns, steps, BODY, ACROSS)
     if facts.rows is None:
         narrow = replace(whole, columns=facts.lanes)
-        shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow)[1:]]
-        return [*(replace(whole, parts=n) for n in _default_parts(facts, whole)), *shared]
+        shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow, machine)[1:]]
+        return [*(replace(whole, parts=n) for n in _default_parts(facts, whole, machine)), *shared]
     count = multiple_of(facts.rows)
     covering = {_default_rows(facts.rows, most) for most in (tile.rows, tile.rows // 2)}
     divisors_of_rows = {n for n in range(3, tile.rows + 1) if count % n == 0}
@@ -98,7 +99,7 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
         replace(whole if parts == 1 else divided, rows=rows, columns=columns, parts=parts)
         for columns in dict.fromkeys((tile.columns, divided_columns))
         for rows in heights
-        for parts in _default_parts(facts, replace(divided, rows=rows, columns=columns))
+        for parts in _default_parts(facts, replace(divided, rows=rows, columns=columns), machine)
         if (columns == divided_columns or parts == 1) and (parts > 1 or rows in covering)
     ]
 
@@ -109,12 +110,12 @@ def _default_rows(extent: Expr, tallest: int) -> int:
     return row_tile(simplify(extent // height * height), tallest)
 
 
-def _default_parts(facts: Facts, tile: Parameters) -> list[int]:
+def _default_parts(facts: Facts, tile: Parameters, machine: Machine) -> list[int]:
     """The numbers of parts that leave each of them long enough, and no thread of a workgroup
     idle.
     """
     depth = as_int(facts.depth)
-    if depth is None or not facts.can_share:
+    if depth is None or not facts.can_share or machine.has_slow_barriers:
         return [1]
     shortest = SHORTEST_PART if tile.rows > 1 else SHORTEST_PART // 2
     return [
