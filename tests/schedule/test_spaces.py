@@ -96,6 +96,7 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         {"s": 2},
     ),
     "conv 3x3, divided": ("contraction", k.convolution(4, 5, 8, 16, 3), {}),
+    "conv of patches, divided": ("contraction", k.convolution(2, 3, 3, 16, 8, 8), {}),
     "block product, one row": ("block product", k.float_block_product(1, 16, 3, False), {}),
     "block product, symbolic rows": ("block product", k.float_block_product(S, 24, 2), {"s": 7}),
     "attention in steps": ("attention", k.masked_attention(2, S, 8), {"s": 70}),

@@ -46,6 +46,11 @@ CASES: dict[str, Case] = {
         k.convolution(7, 7, 32, 16, 3, batch=S),
         {"s": 2},
     ),
+    "conv of patches, divided": (
+        "contraction",
+        k.convolution(4, 4, 3, 16, 8, 8, batch=S),
+        {"s": 2},
+    ),
     "matmul, divided, rows left over": ("contraction", k.matmul(21, 64, 256), {}),
     "matmul, divided, symbolic rows": ("contraction", k.matmul(S, 48, 256), {"s": 6}),
     "matmul, divided, one of the symbolic rows": ("contraction", k.matmul(S, 48, 256), {"s": 1}),
@@ -271,6 +276,16 @@ def test_a_stage_is_copied_once_and_written_out() -> None:
     assert inner.count("= b_shared_0[") == 16 * 2
     assert inner.count("workgroupBarrier()") == 2
     assert "array<f32>" not in text
+
+
+def test_patches_of_few_channels_are_read_as_vectors() -> None:
+    """Eight threads divide the rows of a patch; its columns and channels are one loop."""
+    text = _shader(k.convolution(14, 14, 3, 192, 16, 16, skip=False), WEBGPU)
+    assert "@workgroup_size(8, 1, 8)" in text
+    assert "array<f32>" not in text
+    assert text.count("= x_0[") == 4  # a vec4 of each of four rows
+    software = _shader(k.convolution(14, 14, 3, 192, 16, 16, skip=False), SOFTWARE)
+    assert "workgroupBarrier" not in software
 
 
 def test_threads_of_attention_keep_their_logits_in_registers() -> None:

@@ -54,6 +54,15 @@ def convolution(x: Array, w: Array, b: Array, r: Array) -> Array:
     return np.maximum(sums.reshape(*sums.shape[:3], -1)[..., : len(b)] + b + r, 0)
 
 
+def patches(x: Array, w: Array, b: Array, r: Array) -> Array:
+    """The same, where windows do not overlap."""
+    size = w.shape[1]
+    batch, rows, columns = (a // size if n else a for n, a in enumerate(x.shape[:3]))
+    windows = x.reshape(batch, rows, size, columns, size, -1)
+    sums = np.einsum("nyixjc,pijco->nyxpo", windows, w)
+    return np.maximum(sums.reshape(*sums.shape[:3], -1)[..., : len(b)] + b + r, 0)
+
+
 def depthwise(x: Array, w: Array, b: Array) -> Array:
     """A convolution of each channel by itself, a bias and a relu."""
     windows = sliding_window_view(x, w.shape[:2], (1, 2))
@@ -94,6 +103,7 @@ CASES = {
     "matmul, symbolic rows": Case(k.matmul(S, 24, 16), product, "contraction", symbols={"s": 13}),
     "conv 3x3": Case(k.convolution(6, 5, 8, 16, 3), convolution, "contraction"),
     "conv 1x1": Case(k.convolution(4, 6, 4, 24, 1), convolution, "contraction"),
+    "conv of patches": Case(k.convolution(4, 3, 3, 16, 8, 8), patches, "contraction"),
     "conv in a border": Case(
         k.bordered(k.convolution(5, 5, 8, 16, 3), 5, 5, 16), in_border, "slabs"
     ),

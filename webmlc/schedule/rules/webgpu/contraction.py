@@ -67,6 +67,9 @@ from webmlc.schedule.rules.webgpu.stage_panels import is_even, stage_panels
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
+SHORT_AXIS = 16
+"""Steps of a reduction axis below which it is joined with the one around it: four vectors of the
+left operand (chosen by hand; it concerns convolutions of a few channels)."""
 IMAGE_ROWS = 32
 """Rows of an image, at least, for tiles not to reach into the next image (derived: four tiles)."""
 
@@ -82,8 +85,9 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     if not loops_along(fold, roles.columns[-1:]) or not loops_along(fold, roles.reduced):
         return None
     schedule = Schedule(function)
+    joined = _joined(fold, roles) if machine.reads_lines else 1
     try:
-        nest = _prepare(schedule, fold.name)
+        nest = _prepare(schedule, fold.name, joined)
     except ScheduleError:  # the epilogue reads another element than the one that is ready
         return None
     facts = Facts(
@@ -98,6 +102,8 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         machine.lanes,
         roles.right.buffer.name,
         _row_length(roles),
+        joined=joined,
+        outer_depth=_outer_depth(schedule, nest) if machine.reads_lines else None,
     )
     if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):
         facts = replace(facts, can_share=False)
@@ -110,7 +116,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     """Tiles that fit the registers, and how workgroups are made of them."""
     rows = 1 if facts.rows is None else as_int(facts.rows)
     tallest = machine.tile.rows if rows is None else min(rows, machine.tile.rows)
-    depth = as_int(facts.depth)
+    depth, divided = as_int(facts.depth), facts.divided_depth
     tiles = Space.of(
         workgroup=workgroup_sizes(machine),
         rows=tuple(range(1, tallest + 1)),
@@ -118,7 +124,7 @@ def space(facts: Facts, machine: Machine) -> Space:
         steps=(1,) if depth is None else divisors(depth, MOST_STEPS),
         body=(STEPS, BODY, 2 * BODY),
         across=(1, 2, 4, ACROSS, 2 * ACROSS),
-        parts=(1,) if depth is None else divisors(depth, MOST_PARTS),
+        parts=(1,) if divided is None else divisors(divided, MOST_PARTS),
         stage=(0, *stages(facts)),
     )
     tiles = (
@@ -134,7 +140,7 @@ def space(facts: Facts, machine: Machine) -> Space:
         )
         .where(
             "each part is a multiple of the steps that are unrolled",
-            lambda steps, parts: parts == 1 or (depth or 1) // parts % steps == 0,
+            lambda steps, parts: parts == 1 or facts.part_steps(parts) % steps == 0,
         )
         .where(
             "the threads of a full workgroup copy a stage to its memory",
@@ -151,7 +157,7 @@ def space(facts: Facts, machine: Machine) -> Space:
 def build(facts: Facts, parameters: Parameters) -> Schedule:
     """Tile each section, and make workgroups of its tiles."""
     schedule = Schedule(facts.function)
-    nest = _prepare(schedule, facts.fold)
+    nest = _prepare(schedule, facts.fold, facts.joined)
     if parameters.parts > 1:
         sections = split_rows(schedule, nest, parameters.rows)
         for section in sections:
@@ -219,7 +225,8 @@ def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
     row_count = 1 if facts.rows is None else multiple_of(facts.rows)
     length = row_count if facts.row_length is None else facts.row_length
     down = divisors(row_count // rows, max(1, min(tiles // across, length // rows)))[-1]
-    return Sharing(parts, down, across, rows, columns, parameters.steps, parameters.body)
+    is_outer = facts.outer_depth is not None
+    return Sharing(parts, down, across, rows, columns, parameters.steps, parameters.body, is_outer)
 
 
 def _tile_rows(schedule: Schedule, section: Section, parameters: Parameters) -> int:
@@ -233,8 +240,9 @@ def _tile_rows(schedule: Schedule, section: Section, parameters: Parameters) -> 
     return as_int(extent) or 1
 
 
-def _prepare(schedule: Schedule, name: str) -> Section:
-    """Put the epilogue under the fold, columns outermost and all rows into one loop.
+def _prepare(schedule: Schedule, name: str, joined: int) -> Section:
+    """Put the epilogue under the fold, columns outermost, all rows into one loop, and the innermost
+    `joined` reduction loops into one.
 
     Raises `ScheduleError` where the epilogue reads another element than the one that is ready.
     """
@@ -253,7 +261,45 @@ def _prepare(schedule: Schedule, name: str) -> Section:
         batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide what is disjoint
     schedule.reorder(column, *batch, *rows)
     reduced = loops_along(block, roles.reduced)
+    if joined > 1:
+        reduced = [*reduced[:-joined], schedule.fuse(*reduced[-joined:])]
     return Section(name, tuple(batch), fuse_all(schedule, rows), column, tuple(reduced))
+
+
+def _joined(fold: Block, roles: Contraction) -> int:
+    """The innermost axes of a reduction that count as one: axes too short for vectors of the left
+    operand, which are one axis of both operands in memory. Such are the columns and channels of a
+    patch of an image.
+    """
+    ranges = axis_ranges(fold)
+    operands = [flat_index(o.buffer, o.indices) for o in (roles.left, roles.right)]
+    axes = tuple(reversed(roles.reduced))
+    length, count = as_int(axes[0].extent) or SHORT_AXIS, 1
+    for inner, outer in pairwise(axes):
+        pairs = [[stride(index, a.var, ranges) for a in (inner, outer)] for index in operands]
+        if length >= SHORT_AXIS or not all(
+            near is not None and far is not None and prove_equal(far, near * inner.extent, ranges)
+            for near, far in pairs
+        ):
+            break
+        length *= as_int(outer.extent) or SHORT_AXIS
+        count += 1
+    return count if length % STEPS == 0 else 1
+
+
+def _outer_depth(schedule: Schedule, nest: Section) -> int | None:
+    """The steps of the outermost reduction loop, if more threads can divide it evenly than the
+    innermost; else `None`.
+    """
+    outer, inner = (as_int(simplify(schedule.extent(nest.reduced[n]))) for n in (0, -1))
+    if len(nest.reduced) == 1 or outer is None or inner is None:
+        return None
+    return outer if _power_of_two(outer) > max(1, _power_of_two(inner) // STEPS) else None
+
+
+def _power_of_two(count: int) -> int:
+    """The largest power of two that divides a number."""
+    return count & -count
 
 
 def _columns_adjacent(fold: Block, roles: Contraction) -> bool:

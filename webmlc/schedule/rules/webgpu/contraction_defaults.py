@@ -114,7 +114,7 @@ def _default_parts(facts: Facts, tile: Parameters, machine: Machine) -> list[int
     """The numbers of parts that leave each of them long enough, and no thread of a workgroup
     idle.
     """
-    depth = as_int(facts.depth)
+    depth = facts.divided_depth
     if depth is None or not facts.can_share or machine.has_slow_barriers:
         return [1]
     shortest = SHORTEST_PART if tile.rows > 1 else SHORTEST_PART // 2
@@ -122,7 +122,7 @@ def _default_parts(facts: Facts, tile: Parameters, machine: Machine) -> list[int
         parts
         for parts in divisors(depth, MOST_PARTS)
         if can_divide(facts, tile.workgroup, tile.rows, tile.columns, parts)
-        and depth // parts % tile.steps == 0
+        and facts.part_steps(parts) % tile.steps == 0
         and tile.workgroup % parts == 0
         and (parts == 1 or facts.steps // parts >= shortest)
     ]

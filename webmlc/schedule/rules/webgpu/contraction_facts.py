@@ -39,6 +39,9 @@ class Facts:
     - `results`: elements of the result with each symbol as 1.
     - `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
       symbolic.
+    - `joined`: how many of the innermost reduction loops are fused into one.
+    - `outer_depth`: steps of the outermost reduction loop if threads divide that one; `None` if
+      they divide the innermost.
     - `operand`: the name of the right operand.
     - `row_length`: rows along the last of several axes, `None` if there is one axis (a workgroup
       with more of them would have gaps in its memory).
@@ -57,6 +60,18 @@ class Facts:
     operand: str
     row_length: int | None = None
     can_share: bool = True
+    joined: int = 1
+    outer_depth: int | None = None
+
+    @property
+    def divided_depth(self) -> int | None:
+        """Steps of the reduction loop that threads divide, `None` if symbolic."""
+        return as_int(self.depth) if self.outer_depth is None else self.outer_depth
+
+    def part_steps(self, parts: int) -> int:
+        """Steps of the innermost reduction loop in each of some parts; 0 if symbolic."""
+        depth = as_int(self.depth) or 0
+        return depth // parts if self.outer_depth is None else depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +113,8 @@ def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int
     column_count = as_int(facts.columns)
     if column_count is None or parts > workgroup or not facts.can_share:
         return False
-    if as_int(facts.depth) == parts:
-        return False  # a part of one step has no reduction loop
+    if facts.divided_depth == parts:
+        return False  # a part of one step has no loop
     if facts.row_length is not None and rows > facts.row_length:
         return False
     sum_bytes = workgroup * rows * columns * SUM_BYTES

@@ -38,7 +38,8 @@ SHORT_SUM = 8
 class Sharing:
     """The threads of a workgroup: `down` × `across` tiles of `rows` × `columns` elements, each by
     `parts` threads. `steps` and `body` bound how far the reduction is unrolled
-    (`fold_tile.unroll_reduction`).
+    (`fold_tile.unroll_reduction`). `is_outer`: whether `parts` divides the outermost reduction loop
+    or the innermost.
     """
 
     parts: int
@@ -48,6 +49,7 @@ class Sharing:
     columns: int
     steps: int
     body: int
+    is_outer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def share_reduction(schedule: Schedule, nest: Section, sharing: Sharing, lanes: 
     """Schedule a fold with its epilogue.
 
     Needs: whole workgroups of whole tiles cover its rows and columns, `lanes` divides the columns
-    of a tile, and `parts` divides the innermost reduction loop.
+    of a tile, and `parts` divides the reduction loop that `is_outer` chooses.
     """
     rows = row = None
     row_groups = nest.rows
@@ -92,7 +94,8 @@ def share_reduction(schedule: Schedule, nest: Section, sharing: Sharing, lanes: 
     tile = _Tile(rows, across, row, vector, lane)
     groups = [*nest.batch, *([] if row_groups is None else [row_groups]), column_groups]
     schedule.reorder(*groups, *tile.loops)
-    part, _ = schedule.split(nest.reduced[-1], [sharing.parts, None])
+    divided = nest.reduced[0 if sharing.is_outer else -1]
+    part, _ = schedule.split(divided, [sharing.parts, None])
     partial = schedule.rfactor(part, 0)
     inner = tile.loops[-1]
     # The final sum and the epilogue stay in one nest, apart from the sums of the parts.
