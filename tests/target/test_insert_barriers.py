@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.checks import body_text
+from webmlc.core.errors import InternalError
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
@@ -86,6 +87,10 @@ BODIES = {
         "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    S[t] = S[t] + S[t + 2]\nT.barrier()\n"
         "R[t] = S[0] + S[1]",
     ),
+    "between statements that the same threads run": (
+        "if t < 2:\n    S[t] = A[0, t]\n    R[t] = S[1 - t]",
+        "if t < 2:\n    S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    R[t] = S[1 - t]",
+    ),
 }
 """Bodies of a kernel, before and after."""
 
@@ -96,6 +101,12 @@ def test_barriers_are_inserted_where_threads_must_wait(name: str) -> None:
     result = insert_barriers(kernel(before))
     assert result == kernel(after)
     assert "T.barrier()" in body_text(result)
+
+
+def test_threads_cannot_wait_where_only_some_of_them_are() -> None:
+    body = "if A[0, t] > 0.0:\n    S[t] = A[0, t]\n    R[t] = S[3 - t]"
+    with pytest.raises(InternalError, match="only some of them"):
+        insert_barriers(kernel(body))
 
 
 def test_threads_wait_for_each_other() -> None:

@@ -4,7 +4,7 @@ Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a write o
 and a later read or write of it, and between a read and a later write. The same holds around the
 back edge of a loop. Elements that one thread alone accesses need no barrier. Which they are is
 known where the thread's number alone decides the index. A barrier may stand in a conditional
-that all threads decide alike.
+that all threads decide alike; another one is tested before and after it.
 
 for k in range(8):                             for k in range(8):
     S[t] = A[k, t]                                 T.barrier()
@@ -22,6 +22,7 @@ from itertools import product
 
 import numpy as np
 
+from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr, Ramp, Var, as_int
 from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.loops.ir import (
@@ -106,7 +107,10 @@ _NOTHING = _Pending()
 
 
 def insert_barriers(function: LoopFunction) -> LoopFunction:
-    """Return `function` with barriers, or unchanged where it has no shared buffer."""
+    """Return `function` with barriers, or unchanged where it has no shared buffer.
+
+    Raises `InternalError` where only some threads would wait.
+    """
     if all(buffer.scope != "shared" for buffer in function.allocations):
         return function
     body, _ = _order(function.body, _NOTHING, _Around())
@@ -187,6 +191,10 @@ def _order(stmt: Stmt, before: _Pending, around: _Around) -> tuple[Stmt, _Pendin
             return replace(stmt, body=inner), after
         case If(condition=condition) if not around.differs(condition):
             return _order_branches(stmt, before, around)
+        case If(then=then) if _accesses(then, threads).reads and _has_barrier(
+            _order(then, _NOTHING, around)[0]
+        ):
+            return _order(_tested_alone(stmt), before, around)
         case Barrier():
             return stmt, _NOTHING
     return _with_barrier_before(stmt, before, _accesses(stmt, threads))
@@ -204,6 +212,14 @@ def _order_branches(stmt: If, before: _Pending, around: _Around) -> tuple[Stmt, 
     )
     ordered = replace(stmt, then=then, otherwise=None if stmt.otherwise is None else otherwise)
     return ordered, after | after_otherwise
+
+
+def _tested_alone(stmt: If) -> Stmt:
+    """A conditional for each statement of one that only some threads enter."""
+    is_loaded = any(isinstance(node, Load) for node in walk(stmt.condition))
+    if is_loaded or stmt.otherwise is not None or not isinstance(stmt.then, Seq):
+        raise InternalError("threads would wait in a conditional that only some of them enter")
+    return seq(*(replace(stmt, then=child) for child in stmt.then.statements))
 
 
 def _has_barrier(stmt: Stmt) -> bool:
