@@ -122,6 +122,7 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
 SOFTWARE_ADAPTERS: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul": ("contraction", k.matmul(13, 20, 6), {}),
     "softmax": ("rows", k.softmax(3, 72), {}),
+    "conv in groups": ("window", k.grouped_convolution(4, 4, 4, 9, 1), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 20, 33), {}),
 }
 CASES = {

@@ -161,6 +161,8 @@ SOFTWARE_CASES: dict[str, Case] = {
     "layer norm": ("rows", k.layer_norm(2, 3, 70), {}),
     "row sums": ("window", k.total(4, 100, keep=1), {}),
     "sum": ("rows", k.total(8, 16), {}),
+    "conv in groups": ("window", k.grouped_convolution(8, 4, 16, 16, 1), {}),
+    "conv in groups of 9": ("window", k.grouped_convolution(8, 4, 16, 9, 1), {}),
     "transpose blocks": ("pointwise", k.transpose((1, 0), 32, 48), {}),
     "transform": ("transform", k.winograd_input(3, 20), {}),
     "transform, windows of one column": ("transform", k.winograd_rows(7, 8), {}),
@@ -263,6 +265,15 @@ def test_the_tile_is_in_registers(size: int, rows: int) -> None:
     assert inner.count("= b_0[") == 8
     assert "array<f32>" not in text  # every access is a vec4
     assert "fma(" not in text  # a function call on software adapters
+
+
+@pytest.mark.parametrize(("outputs", "neighbours"), [(16, 4), (9, 8)])
+def test_neighbours_share_the_weights_of_their_group(outputs: int, neighbours: int) -> None:
+    """Per step of the reduction: the weights of a vector or a result, and a load a neighbour."""
+    text = _shader(k.grouped_convolution(8, 4, 16, outputs, 1), SOFTWARE)
+    inner = text[text.index("for (var k") : text.index("out0_0[", text.index("for (var k"))]
+    assert inner.count("= w_0[") == 1
+    assert inner.count("x_0[") == inner.count("+= ") == neighbours
 
 
 def test_a_stage_is_copied_once_and_written_out() -> None:

@@ -72,7 +72,7 @@ class Parameters:
     is_vectorized: bool
     """Whether a thread computes a vector of adjacent results, or one result."""
     neighbours: int
-    """Vectors along a row that a thread computes."""
+    """Vectors, or single results, along a row that a thread computes."""
     is_unrolled: bool
     """Whether the window is unrolled."""
 
@@ -108,20 +108,22 @@ def space(facts: Facts, machine: Machine) -> Space:
         is_vectorized=(False, True) if facts.has_vectors else (False,),
         neighbours=divisors(facts.row, MOST_NEIGHBOURS),
         is_unrolled=(False, True) if can_unroll else (False,),
-    ).where(
-        "only vectors have neighbours",
-        lambda is_vectorized, neighbours: bool(is_vectorized or neighbours == 1),
     )
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
     """Vectors where there are any, and enough of them if each folds a long window; a short window
-    is unrolled, and neighbours share its loads.
+    is unrolled, and neighbours share its loads. Neighbours share those of a long window, too, where
+    a thread is fastest by itself, and enough threads are left.
     """
     is_short = facts.window is not None and facts.window <= SHORT_WINDOW
     are_few = facts.results is not None and facts.results < FEW_RESULTS * facts.lanes
     has_vectors = facts.has_vectors and (is_short or not are_few)
     neighbours = divisors(facts.row, NEIGHBOURS)[-1] if is_short and has_vectors else 1
+    if not is_short and not machine.reads_lines and facts.results is not None:
+        threads = facts.results // (facts.lanes if has_vectors else 1)
+        counts = divisors(facts.row, MOST_NEIGHBOURS)
+        neighbours = max(n for n in counts if n == 1 or threads // n >= machine.product_threads)
     return Parameters(machine.workgroup_size, has_vectors, neighbours, is_short)
 
 
@@ -133,10 +135,10 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     outer = list(spatial)
     if parameters.is_vectorized:
         outer[-1], lanes = schedule.split(spatial[-1], [None, facts.lanes])
-        if parameters.neighbours > 1:
-            outer[-2], inner = schedule.split(outer[-2], [None, parameters.neighbours])
-            tile.append(TileLoop(inner, "unrolled"))
         tile.append(TileLoop(lanes, "vectorized"))
+    if parameters.neighbours > 1:
+        outer[-2], inner = schedule.split(outer[-2], [None, parameters.neighbours])
+        tile.insert(0, TileLoop(inner, "unrolled"))
     schedule.reorder(*outer, *(step.loop for step in tile))
     thread = bind_threads(schedule, outer, parameters.workgroup)
     assert thread is not None
