@@ -32,10 +32,22 @@ ROWS = """agraph (float[n, w] x) => (float[n, w] y, float all) {
 }"""
 
 
+COLUMNS = """agraph (float[n, r, 22] x, float[22] b) => (float[n, 22] top, float[n, 22] product,
+    float[n, r, 22] sum, float[n, 22] mean) {
+    sum = Add (x, b)
+    curve = Tanh (sum)
+    top = ReduceMax <keepdims = 0> (curve, rows)
+    cosine = Cos (x)
+    product = ReduceProd <keepdims = 0> (cosine, rows)
+    average = ReduceMean <keepdims = 0> (sum, rows)
+    mean = Mul (average, b)
+}"""
+
+
 def _package(text: str, folder: Path) -> webmlc.Model:
     """The model on the GPU, all of it."""
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]>\n' + text)
-    for name, axes in (("axes", [2, 3]), ("others", [0, 2, 3])):
+    for name, axes in (("axes", [2, 3]), ("others", [0, 2, 3]), ("rows", [1])):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(axes), name))
     manifest = webmlc.build(model, folder, target="webgpu")
     assert {step.device for step in manifest.programs["webgpu"].steps} == {"webgpu"}
@@ -50,6 +62,11 @@ def normalised(tmp_path_factory: pytest.TempPathFactory) -> webmlc.Model:
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> webmlc.Model:
     return _package(ROWS, tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="module")
+def columns(tmp_path_factory: pytest.TempPathFactory) -> webmlc.Model:
+    return _package(COLUMNS, tmp_path_factory.mktemp("columns"))
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 1, 1), (2, 4, 3, 5), (1, 4, 65, 33), (1, 4, 540, 540)])
@@ -71,6 +88,20 @@ def test_statistics_of_rows(rows: webmlc.Model, shape: tuple[int, ...]) -> None:
     wide = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     np.testing.assert_allclose(result["y"], wide / wide.sum(1, keepdims=True), rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(result["all"], x.sum(dtype=np.float64), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 22), (2, 70, 22), (1, 9001, 22)])
+def test_folds_of_columns_with_what_is_before_and_behind_them(
+    columns: webmlc.Model, shape: tuple[int, ...]
+) -> None:
+    x = (RNG.standard_normal(shape) * 0.1).astype(np.float32)
+    b = RNG.standard_normal(22).astype(np.float32)
+    result = columns.run({"x": x, "b": b})
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(result["sum"], x + b, rtol=1e-6)
+    np.testing.assert_allclose(result["top"], np.tanh(wide + b).max(1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result["product"], np.cos(wide).prod(1), rtol=1e-2, atol=1e-30)
+    np.testing.assert_allclose(result["mean"], (wide + b).mean(1) * b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

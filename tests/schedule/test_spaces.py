@@ -107,6 +107,8 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "layer norm, symbolic": ("rows", k.layer_norm(S, 3, 9), {"s": 2}),
     "long row sums": ("reduction", k.total(2, 300, keep=1), {}),
     "long softmax": ("reduction", k.softmax(1, 300), {}),
+    "column sums": ("columns", k.column_sums(90, 8), {}),
+    "column sums, symbolic batch": ("columns", k.batch_sums(S, 70, 6), {"s": 2}),
     "running sums": ("updates", running_sum(1, GPU_FORM), {}),
     "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 8, 12), {}),

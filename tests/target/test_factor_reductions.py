@@ -27,18 +27,18 @@ S: Expr = k.S
 
 
 def test_a_reduction_becomes_parts_and_a_sum_of_their_results() -> None:
-    factored = factor_kernel(k.column_sums(1100, 4), WEBGPU)
+    factored = factor_kernel(k.column_sums(4401, 4), WEBGPU)
     assert (
         body_text(factored)
         == """\
-for sum_r0_0, sum_0, sum_r0_1 in T.grid(8, 4, 138):
+for sum_r0_0, sum_0, sum_r0_1 in T.grid(5, 4, 881):
     with T.block("sum_rf"):
         v_sum_0_1, vsum_r0_0, vsum_r0_1 = T.axis.remap("SSR", [sum_0, sum_r0_0, sum_r0_1])
         with T.init():
             sum_rf[vsum_r0_0, v_sum_0_1] = T.float32(0.0)
         sum_rf[vsum_r0_0, v_sum_0_1] = sum_rf[vsum_r0_0, v_sum_0_1] + T.select(\
-vsum_r0_0 * 138 + vsum_r0_1 < 1100, x[vsum_r0_0 * 138 + vsum_r0_1, v_sum_0_1], T.float32(0.0))
-for sum_0_2, sum_r0_0_1 in T.grid(4, 8):
+vsum_r0_0 * 881 + vsum_r0_1 < 4401, x[vsum_r0_0 * 881 + vsum_r0_1, v_sum_0_1], T.float32(0.0))
+for sum_0_2, sum_r0_0_1 in T.grid(4, 5):
     with T.block("sum"):
         v_sum_0_2, vsum_r0_0_1 = T.axis.remap("SR", [sum_0_2, sum_r0_0_1])
         with T.init():
@@ -53,10 +53,10 @@ for mean_0 in range(4):
 
 
 FACTORED: dict[str, tuple[LoopFunction, dict[str, int]]] = {
-    "columns": (k.column_sums(1500, 8), {}),
+    "columns": (k.column_sums(4200, 8), {}),
     "columns, symbolic": (k.column_sums(S, 8), {"s": 150}),
     "columns, fewer than parts": (k.column_sums(S, 8), {"s": 3}),
-    "channels": (k.global_average(50, 4), {}),
+    "channels": (k.global_average(65, 4), {}),
     "channels, symbolic": (k.global_average(S, 8), {"s": 9}),
     "a row": (k.total(260, 260), {}),
     "a whole tensor, symbolic": (k.total(S, S), {"s": 21}),
@@ -66,8 +66,8 @@ FACTORED: dict[str, tuple[LoopFunction, dict[str, int]]] = {
 }
 """Kernels whose reductions are split, with the values of their symbols."""
 WHOLE: dict[str, LoopFunction] = {
-    "short columns": k.column_sums(900, 8),
-    "columns that fill the GPU": k.column_sums(1500, 40_000),
+    "columns that workgroups share": k.column_sums(4000, 8),
+    "columns that fill the GPU": k.column_sums(5000, 40_000),
     "a row that a workgroup folds": k.total(2, 60_000, keep=1),
     "a symbolic row": k.total(2, S, keep=1),
     "no reduction": k.add(4, 5000),

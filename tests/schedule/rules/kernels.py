@@ -495,11 +495,20 @@ def total(*shape: Size, keep: int = 0, combine: str = "add") -> LoopFunction:
     return naive([x], reduce("sum", rows, reduced, combine, lambda *i: x[i]))
 
 
-def column_sums(rows: Size, columns: Size) -> LoopFunction:
-    """Sums of neighbouring columns, halved."""
+def column_sums(rows: Size, columns: Size, combine: str = "add") -> LoopFunction:
+    """Sums of neighbouring columns, halved; or what else `combine` makes of them."""
     x = _tensor("x", rows, columns)
-    sums = reduce("sum", _sizes(columns), _sizes(rows), "add", lambda c, r: x[r, c])
+    sums = reduce("sum", _sizes(columns), _sizes(rows), combine, lambda c, r: x[r, c])
     return naive([x], compute("mean", sums.shape, lambda c: sums[c] * _f32(0.5)))
+
+
+def batch_sums(batch: Size, rows: Size, columns: Size) -> LoopFunction:
+    """Sums of squares along the middle axis."""
+    x = _tensor("x", batch, rows, columns)
+    shape = _sizes(batch, columns)
+    return naive(
+        [x], reduce("sum", shape, _sizes(rows), "add", lambda b, c, r: x[b, r, c] * x[b, r, c])
+    )
 
 
 def channel_means(batch: Size, channels: Size, *sizes: Size) -> LoopFunction:

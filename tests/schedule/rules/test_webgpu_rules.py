@@ -90,12 +90,14 @@ CASES: dict[str, Case] = {
     ),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 8, 8, 3, 2), {}),
-    "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
+    "depthwise 5x5": ("columns", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
     "depthwise, symbolic size": ("window", k.depthwise(S, S, 8, 3), {"s": 6}),
     "max pool": ("window", k.pool(5, 12, 3, "relaxed_max"), {}),
     "average pool": ("window", k.pool(6, 12, 2, "add"), {}),
-    "global average": ("window", k.global_average(7, 40), {}),
-    "global average, symbolic": ("window", k.global_average(S, 5), {"s": 3}),
+    "global average": ("columns", k.global_average(7, 40), {}),
+    "global average, small": ("window", k.global_average(3, 40), {}),
+    "global average, odd channels": ("columns", k.global_average(9, 21), {}),
+    "global average, symbolic": ("columns", k.global_average(S, 5), {"s": 3}),
     "softmax": ("rows", k.softmax(5, 40), {}),
     "softmax, odd": ("reduction", k.softmax(4, 129), {}),
     "softmax over channels": ("rows", k.softmax(2, 5, 3, 8, axis=1), {}),
@@ -116,7 +118,16 @@ CASES: dict[str, Case] = {
         f"long row {c}": ("reduction", k.total(2, 300, keep=1, combine=c), {})
         for c in ("max", "min", "mul")
     },
-    "column sums": ("window", k.column_sums(700, 8), {}),
+    "column sums": ("columns", k.column_sums(700, 8), {}),
+    "column sums, symbolic rows": ("columns", k.column_sums(S, 12), {"s": 301}),
+    "column sums, symbolic columns": ("columns", k.column_sums(70, S), {"s": 19}),
+    "column sums, symbolic": ("columns", k.column_sums(S, S), {"s": 23}),
+    "column sums, symbolic batch": ("columns", k.batch_sums(S, 200, 20), {"s": 3}),
+    **{
+        f"columns {c}": ("columns", k.column_sums(90, 20, combine=c), {})
+        for c in ("max", "min", "mul")
+    },
+    "columns that fill the GPU": ("window", k.column_sums(20, 33_000), {}),
     "long softmax": ("reduction", k.softmax(3, 1000), {}),
     "long layer norm": ("reduction", k.layer_norm(2, 3, 384), {}),
     "long layer norm, symbolic": ("reduction", k.layer_norm(S, 3, 300), {"s": 2}),
@@ -160,6 +171,7 @@ SOFTWARE_CASES: dict[str, Case] = {
     "softmax, odd": ("rows", k.softmax(4, 129), {}),
     "layer norm": ("rows", k.layer_norm(2, 3, 70), {}),
     "row sums": ("window", k.total(4, 100, keep=1), {}),
+    "column sums": ("window", k.column_sums(700, 8), {}),
     "sum": ("rows", k.total(8, 16), {}),
     "conv in groups": ("window", k.grouped_convolution(8, 4, 16, 16, 1), {}),
     "conv in groups of 9": ("window", k.grouped_convolution(8, 4, 16, 9, 1), {}),

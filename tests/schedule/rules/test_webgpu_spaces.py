@@ -86,6 +86,11 @@ def in_border(x: Array, w: Array, b: Array, r: Array) -> Array:
     return np.pad(convolution(x, w, b, r), ((0, 0), (1, 2), (1, 2), (0, 0)))
 
 
+def column_halves(x: Array) -> Array:
+    """Half of the sums of the columns."""
+    return x.sum(0) / 2
+
+
 def planes(a: Array) -> Array:
     """The planes of F(2x2, 3x3), by the polynomials with all but one of the roots 0, 1 and -1, and
     with all of them.
@@ -114,6 +119,10 @@ CASES = {
     ),
     "softmax": Case(k.softmax(6, 40), softmax, "rows"),
     "long softmax": Case(k.softmax(3, 300), softmax, "reduction"),
+    "column sums": Case(k.column_sums(120, 36), column_halves, "columns", "window"),
+    "column sums, symbolic": Case(
+        k.column_sums(S, 10), column_halves, "columns", "window", symbols={"s": 77}
+    ),
     "transform": Case(k.winograd_input(5, 12), planes, "transform"),
     "add bias": Case(k.add_bias(3, 4, 12), np.add, "pointwise"),
     "transpose": Case(k.transpose((1, 0), 40, 33), np.transpose, "transpose", "pointwise"),

@@ -1,4 +1,4 @@
-"""Compare the WGSL of eleven kernels with golden files, and test that Tint accepts all of it as one
+"""Compare the WGSL of twelve kernels with golden files, and test that Tint accepts all of it as one
 module.
 
 WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/webgpu/test_golden_wgsl.py   # after an intended change
@@ -35,6 +35,7 @@ KERNELS: dict[str, LoopFunction] = {
     "depthwise": k.depthwise(8, 8, 8, 3),
     "max_pool": k.pool(8, 8, 2, "relaxed_max"),
     "softmax": k.softmax(5, 40),
+    "column_sums": k.column_sums(300, 40),
     "layer_norm": k.layer_norm(S, 3, 9),
     "transpose": k.transpose((0, 2, 3, 1), 1, 3, 8, 8),
     "add_bias": k.add_bias(2, 3, 4, 10),

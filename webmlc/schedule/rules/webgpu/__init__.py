@@ -12,6 +12,7 @@ from __future__ import annotations
 from webmlc.schedule.rules.rule import AnyRule
 from webmlc.schedule.rules.webgpu.attention import ATTENTION
 from webmlc.schedule.rules.webgpu.block_product import BLOCK_PRODUCT
+from webmlc.schedule.rules.webgpu.columns import COLUMNS
 from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
 from webmlc.schedule.rules.webgpu.reduction import REDUCTION
@@ -31,6 +32,7 @@ KERNELS: tuple[AnyRule, ...] = (
     ATTENTION,
     CONTRACTION,
     REDUCTION,
+    COLUMNS,
     WINDOW,
     ROWS,
 )
