@@ -17,7 +17,7 @@ from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
-from webmlc.schedule.rules import choose_rule, find_match
+from webmlc.schedule.rules import choose_rule, find_match, match_kernel
 from webmlc.schedule.rules.space import from_values, values_of
 from webmlc.schedule.schedule import Schedule, replay
 from webmlc.target.targets import lower
@@ -318,6 +318,33 @@ def test_threads_of_attention_keep_their_logits_in_registers() -> None:
     assert "var a: array" not in text
     logits = text[text.index("for (var k1") : text.index("logits_0[")]
     assert "& 3]" not in logits  # queries and keys are read as vec4
+
+
+def test_sums_of_two_products_of_a_row_wait_together() -> None:
+    """A barrier follows the sums of threads, and another one those of each tree's first level."""
+    text = _shader(k.float_block_product(1, 24, 18, False), WEBGPU)
+    assert text.count("workgroupBarrier()") == 2
+    first, tree, last = text.split("workgroupBarrier()")
+    assert "product_rf_0[" in first and "product2_rf_0[" in first
+    assert "product_rf_1_0[" in tree and "product2_rf_1_0[" in tree
+    assert "for (" not in first + tree + last  # written out
+
+
+def test_a_long_row_has_more_threads_that_read_ahead() -> None:
+    assert "@workgroup_size(128)" in _shader(k.softmax(3, 8192), WEBGPU)
+    text = _shader(k.softmax(3, 1 << 16), WEBGPU)
+    assert "@workgroup_size(256)" in text
+    assert text.count("= max(") >= 16
+
+
+@pytest.mark.parametrize(("width", "threads"), [(32, 256), (64, 256), (128, 128)])
+def test_a_row_of_decode_has_the_threads_that_fit_beside_a_tile(width: int, threads: int) -> None:
+    function = k.attention_of_heads(1, 4, S, S, width)
+    match = match_kernel(function, WEBGPU)
+    assert match is not None
+    values = values_of(match.default())
+    assert values["workgroup"] == threads and values["rows"] >= 8
+    assert values in match.space()
 
 
 def test_what_is_aligned_moves_as_vectors() -> None:

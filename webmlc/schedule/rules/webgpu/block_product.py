@@ -289,8 +289,11 @@ class _Nest:
         together = (*self.products, self.final)
         schedule.fission(self.lane)
         schedule.fission(self.half, together)
-        schedule.fission(self.panel, together)
         first = partials[:: len(partials) // len(self.products)]
+        trees = [name for name in partials if name not in first]
+        *_, last = schedule.fission(self.panel, (*trees, *together))
+        if trees:  # after all products: their loads do not wait for a tree
+            schedule.fission(last, together)
         for name in partials:
             steps = parameters.words if name in first else parameters.steps
             self.share_partial(name, steps)

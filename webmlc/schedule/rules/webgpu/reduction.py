@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Const, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import MAX_INVOCATIONS, Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads
@@ -100,13 +100,17 @@ def space(_facts: Facts, machine: Machine) -> Space:
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """The machine's threads for a row, and its tree. Each thread has two elements at least."""
+    """The machine's threads for a row, and its tree. Each thread has two elements at least. On a
+    GPU, a row has more threads if each of them would have more than it folds fast by itself.
+    """
     extents = [
         size_of([axis.extent for axis in axes_of_kind(block, "reduce")]) or machine.row_threads * 2
         for block in blocks(facts.function.body)
         if axes_of_kind(block, "reduce")
     ]
-    threads = [n for n in workgroup_sizes(machine) if n <= machine.row_threads]
+    is_long = machine.reads_lines and max(extents) > machine.row_threads * machine.short_fold
+    most = MAX_INVOCATIONS if is_long else machine.row_threads
+    threads = [n for n in workgroup_sizes(machine) if n <= most]
     short = [n for n in threads if 2 * n <= max(extents)]
     workgroup = max(short, default=threads[0])
     return Parameters(workgroup, machine.fold_radix, machine.fold_steps)
