@@ -1,11 +1,13 @@
 // Time webmlc and ONNX Runtime Web on the GPU of this machine, without a browser: in Dawn for Node, on one adapter.
 //
-//   in (stdin):   { runs, warmup, folders: [path of a model's folder] }
-//   out (stdout): { adapter, rows: [{ model, engine, shaders?, version, load, first, error, latencies } | { model, engine, failure }] }
+//   in (stdin):   { runs, warmup, folders: [path of a model's folder], decoder?: { package, capacity, context, tokens } }
+//   out (stdout): { adapter, rows: [{ model, engine, shaders?, version, load, first, error, latencies } | { model, engine, failure } |
+//                 { shaders, ms }] }
 //   stderr:       one line per model, while it works
 //
 // The folder of a model contains model.onnx, package/ (of webmlc) and data.json. The engines take turns, one run each. Times are
-// milliseconds, from inputs on the CPU to outputs on the CPU. `first` is from the import of the engine to its first result.
+// milliseconds, from inputs on the CPU to outputs on the CPU. `first` is from the import of the engine to its first result. `decoder` is the
+// package of a language model: `ms` is the time of a token after `context` others.
 
 import { readFile } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -104,6 +106,27 @@ async function measure(folder, { runs, warmup }) {
   return rows;
 }
 
+/** The median time of a token. */
+async function decode({ package: path, capacity, context, tokens }) {
+  const folder = pathToFileURL(join(path, "/"));
+  const { load } = await import(new URL("webmlc.js", folder).href);
+  const model = await load(folder.href, { device: "webgpu" });
+  const session = await model.session({ capacity });
+  const run = async (/** @type {number[]} */ ids) => {
+    const inputs = { input_ids: { dtype: "int64", shape: [1, ids.length], data: BigInt64Array.from(ids, BigInt) } };
+    return Number((await session.run(inputs, { outputs: ["next_token"] })).next_token.data[0]);
+  };
+  let token = await run(Array.from({ length: context }, (_, i) => ((7919 * i + 1) % 90) + 3));
+  const times = [];
+  for (let i = 0; i < tokens; i++) {
+    const begin = performance.now();
+    token = await run([token]);
+    times.push(performance.now() - begin);
+  }
+  model.dispose();
+  return { shaders: model.shaders, ms: times.sort((a, b) => a - b)[tokens >> 1] };
+}
+
 async function main() {
   let input = "";
   for await (const chunk of process.stdin) input += chunk;
@@ -115,6 +138,7 @@ async function main() {
     console.error(`measuring ${basename(folder)}`);
     rows.push(...(await measure(folder, job)));
   }
+  if (job.decoder) rows.push(await decode(job.decoder));
   const { vendor, architecture, device, description } = adapter.info;
   process.stdout.write(JSON.stringify({ adapter: [vendor, architecture, device, description].filter(Boolean).join(" "), rows }));
 }

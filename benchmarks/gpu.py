@@ -38,7 +38,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import typer
-from gpu_decode import measure_decode
+from gpu_decode import CAPACITY, TOKENS, build_decoder, measure_decode
 from gpu_limits import ROUNDS, Limits, limits, seconds_of
 from models import QUIET, ROOT, Source, named, prepare, random_inputs
 from onnx import TensorProto, helper, numpy_helper
@@ -53,6 +53,8 @@ from webmlc.host.webgpu_adapter import find_adapter
 RNG = np.random.default_rng(0)
 HERE = Path(__file__).parent
 OUT = ROOT / "build" / "gpu"
+DECODER = OUT / "decoder"
+"""The package of a language model."""
 RUNS, WARMUP = 10, 3
 """The runs of each engine that count, and those before them."""
 CONTEXT = 256
@@ -202,11 +204,8 @@ def measure_models(names: list[str], adapter: str) -> tuple[Table, dict[str, Any
     return table, rows
 
 
-def measure_engines(names: list[str], adapter: str) -> tuple[Table, list[dict[str, Any]]]:
-    """webmlc and ONNX Runtime Web by turns, in Dawn for Node."""
-    for name in names:
-        prepare(name, OUT, "webgpu", {}, adapter)
-    job = {"runs": RUNS, "warmup": WARMUP, "folders": [str(OUT / name) for name in names]}
+def run_dawn(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of `dawn.mjs` for a job."""
     process = subprocess.run(
         ["node", str(HERE / "dawn.mjs")],
         input=json.dumps(job),
@@ -215,6 +214,15 @@ def measure_engines(names: list[str], adapter: str) -> tuple[Table, list[dict[st
         check=True,
     )
     rows: list[dict[str, Any]] = json.loads(process.stdout)["rows"]
+    return rows
+
+
+def measure_engines(names: list[str], adapter: str) -> tuple[Table, list[dict[str, Any]]]:
+    """webmlc and ONNX Runtime Web by turns, in Dawn for Node."""
+    for name in names:
+        prepare(name, OUT, "webgpu", {}, adapter)
+    folders = [str(OUT / name) for name in names]
+    rows = run_dawn({"runs": RUNS, "warmup": WARMUP, "folders": folders})
     headings = ("engine", "ms of a run", "ratio", "ms to the first result", "error")
     table = table_of("in Dawn for Node, from inputs to outputs", "model", *headings)
     ours = {row["model"]: row for row in rows if row["engine"] == "webmlc"}
@@ -272,11 +280,16 @@ def main(
         console.print(table)
         results["rows"] |= rows
     if llm is not None:
-        results["token"] = measure_decode(llm, adapter, CONTEXT, limit)
+        build_decoder(llm, adapter, DECODER)
+        results["token"] = measure_decode(DECODER, CONTEXT, limit)
         print_decode(console, results["token"])
     if engines:
         table, results["engines"] = measure_engines(names, adapter)
         console.print(table)
+    if engines and llm is not None:
+        job = {"package": str(DECODER), "capacity": CAPACITY, "context": CONTEXT, "tokens": TOKENS}
+        (results["token_in_dawn"],) = run_dawn({"folders": [], "decoder": job})
+        console.print(f"a token in Dawn for Node: {results['token_in_dawn']['ms']:.2f} ms")
     if as_json is not None:
         as_json.write_text(json.dumps(results, indent=1))
 

@@ -1,13 +1,12 @@
 """Measure the tokens of a language model on a GPU, through wgpu-py.
 
-In: a GGUF file and a length of the context. Out: the seconds of one token on the GPU alone, and
-from its id to the next id; its dispatches; and the least time of both limits: every weight is read
-once, and dispatches follow each other no faster than the adapter starts them.
+In: the package of a language model, and a length of the context. Out: the seconds of one token on
+the GPU alone, and from its id to the next id; its dispatches; and the least time of both limits:
+every weight is read once, and dispatches follow each other no faster than the adapter starts them.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -17,6 +16,7 @@ import numpy as np
 from gpu_limits import Limits, seconds_of
 
 import webmlc
+from webmlc.compile import AdapterName
 from webmlc.host.webgpu import WebGpuExecutor
 
 CAPACITY = 2048
@@ -26,37 +26,36 @@ CHUNK = 256
 TOKENS = 16
 
 
-def measure_decode(gguf: Path, adapter: str, length: int, limit: Limits) -> dict[str, Any]:
+def build_decoder(gguf: Path, adapter: AdapterName, folder: Path) -> None:
+    """Build the package of a language model."""
+    webmlc.build(gguf, folder, target="webgpu", adapter=adapter, cache=False)
+
+
+def measure_decode(folder: Path, length: int, limit: Limits) -> dict[str, Any]:
     """Seconds of a token after `length` others, its dispatches, and the bytes of the weights."""
-    with tempfile.TemporaryDirectory() as folder:
-        webmlc.build(gguf, folder, target="webgpu", adapter=adapter, cache=False)
-        weights = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
-        model = webmlc.load(folder, device="webgpu")
-        session = model.session(capacity=CAPACITY)
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    model = webmlc.load(folder, device="webgpu")
+    session = model.session(capacity=CAPACITY)
 
-        def run(ids: list[int]) -> int:
-            outputs = session.run({"input_ids": np.array([ids])}, outputs=["next_token"])
-            return int(outputs["next_token"].ravel()[0])
+    def run(ids: list[int]) -> int:
+        outputs = session.run({"input_ids": np.array([ids])}, outputs=["next_token"])
+        return int(outputs["next_token"].ravel()[0])
 
-        ids = [(7919 * i + 1) % 90 + 3 for i in range(length)]
-        for start in range(0, length, CHUNK):
-            token = run(ids[start : start + CHUNK])
-        times = []
-        for _ in range(TOKENS):
-            start_time = time.perf_counter()
-            token = run([token])
-            times.append(time.perf_counter() - start_time)
-        executor = model._executors["webgpu"]
-        assert isinstance(executor, WebGpuExecutor)
-        runs = [r for r in model.program.runs if not r.once and r.device == "webgpu"]
-        dispatches = sum(r.last - r.first for r in runs)
-        row = {"gpu": seconds_of(executor, runs), "run": median(times), "dispatches": dispatches}
-        row |= {
-            "weights": weights,
-            "least": weights / limit.bytes,
-            "pauses": dispatches * limit.pause,
-        }
-        row |= {"shaders": model.shaders}
-        session.dispose()
-        model.dispose()
-        return row
+    ids = [(7919 * i + 1) % 90 + 3 for i in range(length)]
+    for begin in range(0, length, CHUNK):
+        token = run(ids[begin : begin + CHUNK])
+    times = []
+    for _ in range(TOKENS):
+        begin_time = time.perf_counter()
+        token = run([token])
+        times.append(time.perf_counter() - begin_time)
+    executor = model._executors["webgpu"]
+    assert isinstance(executor, WebGpuExecutor)
+    runs = [r for r in model.program.runs if not r.once and r.device == "webgpu"]
+    dispatches = sum(r.last - r.first for r in runs)
+    row = {"gpu": seconds_of(executor, runs), "run": median(times), "dispatches": dispatches}
+    row |= {"weights": weights, "least": weights / limit.bytes, "pauses": dispatches * limit.pause}
+    row |= {"shaders": model.shaders}
+    session.dispose()
+    model.dispose()
+    return row
