@@ -12,10 +12,14 @@ Resize) become constants, and a sequence or an optional becomes one input for ea
 `rep.built_in` names these inputs. `prepare(model, device, as_is=True)` never specialises.
 `prepare(model, device, target="both")` builds for both devices: if the next model is the same one
 on the other device, it runs from the same package.
+
+With `WEBMLC_TEST_SHADERS=richest` in the environment, the shaders with the most features run
+instead of those for any GPU, where they differ.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
@@ -27,6 +31,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep
 
 from webmlc.core.errors import UnsupportedError
+from webmlc.core.machine import ADAPTERS, PLAIN_ADAPTERS
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer.evaluate_module import evaluate_module
 from webmlc.graph.infer.infer_shapes import UnknownShapeError, infer_shapes
@@ -34,12 +39,14 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array, Module, producers
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
+from webmlc.package.read_manifest import read_manifest
 
 if TYPE_CHECKING:
     from webmlc.compile import TargetName
 
 Engine = Literal["numpy", "wasm", "webgpu"]
 ENGINES: dict[str, Engine] = {"CPU": "wasm", "CUDA": "webgpu", "NUMPY": "numpy"}
+TESTS_RICHEST = os.environ.get("WEBMLC_TEST_SHADERS") == "richest"
 
 
 class WebmlcBackend(Backend):
@@ -115,7 +122,8 @@ class WebmlcRep(BackendRep):
         from webmlc.host.load import load
 
         folder = package(model.SerializeToString(), self.target or self.engine)
-        loaded = load(folder.name, device=self.engine)
+        shaders = richest(Path(folder.name)) if TESTS_RICHEST and self.engine == "webgpu" else None
+        loaded = load(folder.name, device=self.engine, shaders=shaders)
         try:
             results = collect(names, loaded.run(dict(feeds)), loaded.sequences)
         finally:
@@ -132,8 +140,18 @@ def package(model: bytes, target: TargetName) -> tempfile.TemporaryDirectory[str
     from webmlc.compile import build
 
     folder = tempfile.TemporaryDirectory()
-    build(ModelProto.FromString(model), Path(folder.name), target=target)
+    adapter = "all" if TESTS_RICHEST else "gpu"
+    build(ModelProto.FromString(model), Path(folder.name), target=target, adapter=adapter)
     return folder
+
+
+def richest(folder: Path) -> Any:
+    """The variant of a package's shaders with the most features; that for any GPU if no other
+    shaders need features. None where a package has no shaders.
+    """
+    shaders = read_manifest(folder).programs["webgpu"].shaders
+    names = [n for n in ADAPTERS if n in shaders and (n == "gpu" or n not in PLAIN_ADAPTERS)]
+    return names[-1] if names else None
 
 
 def to_array(value: Any) -> Any:
