@@ -279,6 +279,12 @@ def test_the_tile_is_in_registers(size: int, rows: int) -> None:
     assert "fma(" not in text  # a function call on software adapters
 
 
+@pytest.mark.parametrize(("size", "rows"), [(49, 7), (196, 7), (25, 5), (64, 8), (50, 5), (52, 8)])
+def test_tiles_of_registers_leave_no_rows_over(size: int, rows: int) -> None:
+    """Unless the rows have no divisor of more than half a tile."""
+    assert find_match(k.matmul(size, 512, 64), SOFTWARE).default().rows == rows
+
+
 @pytest.mark.parametrize(("outputs", "neighbours"), [(16, 4), (9, 8)])
 def test_neighbours_share_the_weights_of_their_group(outputs: int, neighbours: int) -> None:
     """Per step of the reduction: the weights of a vector or a result, and a load a neighbour."""

@@ -91,6 +91,10 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
         return [*(replace(whole, parts=n) for n in _default_parts(facts, whole, machine)), *shared]
     count = multiple_of(facts.rows)
     covering = {_default_rows(facts.rows, most) for most in (tile.rows, tile.rows // 2)}
+    exact = divisors(count, tile.rows)[-1]
+    if not machine.shared_bytes and exact > tile.rows // 2:
+        # Each tile loads its columns by itself, so few rows left over load as much as a full tile.
+        covering = {exact, _default_rows(facts.rows, tile.rows // 2)}
     divisors_of_rows = {n for n in range(3, tile.rows + 1) if count % n == 0}
     heights = sorted(covering | divisors_of_rows, reverse=True)
     divided_columns = machine.divided_tile.columns
