@@ -17,7 +17,7 @@ from math import inf, isinf, prod
 
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.expr import as_int
-from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Module
@@ -27,7 +27,7 @@ from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules import match_kernel
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
 from webmlc.schedule.rules.webgpu.attention import ATTENTION
-from webmlc.schedule.rules.webgpu.columns import ACROSS, COLUMNS
+from webmlc.schedule.rules.webgpu.columns import COLUMNS
 from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
 from webmlc.schedule.schedule import Schedule
@@ -50,13 +50,13 @@ _FEWEST_ELEMENTS = 8
 """Elements of a part, at least, for a search to try it (chosen by hand)."""
 SYMBOLIC_PARTS = 64
 """The parts of a reduction whose length is a symbol, at most. Chosen by hand."""
-SERIAL_ROWS = 64
+SERIAL_ROWS = 32
 """The rows that one thread of the rule `columns` may reduce before a reduction is split. Derived: a
-second dispatch takes as long as eight rounds of loads, 2.3 and 0.8 us on an H200 (measured), less
-what a tree takes.
+second dispatch takes as long as four rounds of eight loads, whose latency is 0.8 us (measured on an
+H200).
 """
-PART_ROWS = 16
-"""The rows of one of its threads in a part. Derived: two rounds of loads."""
+PART_ROWS = 8
+"""The rows of one of its threads in a part. Derived: one round of loads."""
 
 
 def factor_reductions(module: Module, machine: Machine) -> Module:
@@ -81,14 +81,14 @@ def reduction_alternatives(module: Module, machine: Machine) -> dict[str, tuple[
     for kernel in (k for name, k in module.kernels.items() if name in on_device):
         if _shares_reductions(kernel, machine):
             continue
-        by_columns = _folds_columns(kernel, machine)
+        sharers = _sharers_of_columns(kernel, machine)
         for fold in blocks(kernel.body):
             results, _ = _extent(axes_of_kind(fold, "spatial"))
             elements, is_known = _extent(axes_of_kind(fold, "reduce"))
             if is_known and _threads(fold, results, machine) < machine.filling_threads:
                 most = elements // _FEWEST_ELEMENTS
                 counts = (n for n in SEARCHED_PARTS if n <= most)
-                every = dict.fromkeys((parts_of(fold, machine, by_columns=by_columns), *counts))
+                every = dict.fromkeys((parts_of(fold, machine, sharers), *counts))
                 if len(every) > 1:
                     names[_name(fold)] = tuple(map(_parts_name, every))
     return names
@@ -126,9 +126,9 @@ def factor_kernel(
     if _shares_reductions(function, machine):
         return function
     schedule = Schedule(function)
-    by_columns = _folds_columns(function, machine)
+    sharers = _sharers_of_columns(function, machine)
     for block in list(blocks(function.body)):
-        default = parts_of(block, machine, by_columns=by_columns)
+        default = parts_of(block, machine, sharers)
         count = _chosen_parts(block, default, algorithms or {})
         if count > 1:
             trial = schedule.copy()
@@ -150,10 +150,10 @@ def _shares_reductions(function: LoopFunction, machine: Machine) -> bool:
     return match.rule is ATTENTION or (match.rule is CONTRACTION and match.default().parts > 1)
 
 
-def _folds_columns(function: LoopFunction, machine: Machine) -> bool:
-    """True where the threads of a workgroup share the rows of a kernel's one reduction."""
+def _sharers_of_columns(function: LoopFunction, machine: Machine) -> int:
+    """How many threads of a workgroup share the rows of a kernel's one reduction; 1 if none do."""
     match = match_kernel(name_dimensions(function).function, machine)
-    return match is not None and match.rule is COLUMNS
+    return match.default().down if match is not None and match.rule is COLUMNS else 1
 
 
 def _chosen_parts(fold: Block, default: int, algorithms: Mapping[str, str]) -> int:
@@ -164,16 +164,16 @@ def _chosen_parts(fold: Block, default: int, algorithms: Mapping[str, str]) -> i
     return counts.get(algorithms.get(_name(fold), ""), default)
 
 
-def parts_of(fold: Block, machine: Machine, *, by_columns: bool = False) -> int:
+def parts_of(fold: Block, machine: Machine, sharers: int = 1) -> int:
     """The number of parts a block should reduce in: 1 where the reduction is short, or where its
     results alone fill the GPU.
 
-    A thread computes one vector of adjacent results, or shares its rows with others of its
-    workgroup if `by_columns`. A workgroup computes one result that is not adjacent to others, of
-    any length unless `_reduces_whole_tensor`.
+    A thread computes one vector of adjacent results, or `sharers` threads of a workgroup share its
+    rows. A workgroup computes one result that is not adjacent to others, of any length unless
+    `_reduces_whole_tensor`.
     """
-    if by_columns and axes_of_kind(fold, "reduce"):
-        return _parts_of_columns(fold, machine)
+    if sharers > 1 and axes_of_kind(fold, "reduce"):
+        return _parts_of_columns(fold, machine, sharers)
     reduce_axes = axes_of_kind(fold, "reduce")
     results, _ = _extent(axes_of_kind(fold, "spatial"))
     elements, is_known = _longest(reduce_axes)
@@ -197,14 +197,14 @@ def parts_of(fold: Block, machine: Machine, *, by_columns: bool = False) -> int:
     )
 
 
-def _parts_of_columns(fold: Block, machine: Machine) -> int:
+def _parts_of_columns(fold: Block, machine: Machine, sharers: int) -> int:
     """The number of parts of a reduction whose rows are shared by the threads of workgroups."""
     results, _ = _extent(axes_of_kind(fold, "spatial"))
     elements, is_known = _longest(axes_of_kind(fold, "reduce"))
-    rows = -(-elements * ACROSS // MAX_INVOCATIONS)
-    if (is_known and rows <= SERIAL_ROWS) or _threads(fold, results, machine) >= (
-        machine.filling_threads
-    ):
+    rows = -(-elements // sharers)
+    if is_known and rows <= SERIAL_ROWS:
+        return 1
+    if _threads(fold, results, machine) >= machine.filling_threads:
         return 1
     return min(MAX_PARTS, -(-rows // PART_ROWS)) if is_known else SYMBOLIC_PARTS
 

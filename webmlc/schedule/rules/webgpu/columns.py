@@ -40,8 +40,13 @@ from webmlc.schedule.rules.webgpu.window import SHORT_WINDOW
 from webmlc.schedule.schedule import Schedule
 
 ACROSS = 4
-"""Threads side by side by default: as vectors, they read 64 bytes of a row. Derived: a GPU loads
-sectors of 32 bytes, and narrow workgroups are many, which small feature maps need."""
+"""Threads side by side by default: as vectors, they read 64 bytes of a row, a line of most GPUs."""
+NARROW_ACROSS = 2
+"""Threads side by side where wider workgroups would be few. Derived: GPUs load sectors of 32 bytes,
+and twice the workgroups with half the rows for each thread take half as long."""
+FEW_WORKGROUPS = 32
+"""Workgroups that are few: integrated GPUs have up to 16 cores, of which each runs two or more
+(an estimate)."""
 MOST_ACROSS = 32
 """Vectors of a row that a workgroup folds, at most."""
 DOWN = (4, 8, 16, 32, 64, 128)
@@ -61,13 +66,15 @@ and are many (an estimate)."""
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A fold with its epilogue. `rows`: the elements of a column, `None` if symbolic; `vectors`:
-    those that the columns make, 0 if they make no whole ones.
+    """A fold with its epilogue. `rows`: the elements of a column, `None` if symbolic; `results`:
+    all columns, with each symbol as 1; `vectors`: those that neighbouring columns make, 0 if they
+    make no whole ones.
     """
 
     function: LoopFunction
     fold: str
     rows: int | None
+    results: int
     vectors: int
     lanes: int
 
@@ -106,7 +113,8 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     steps = lane_steps(fold, result_axes(fold)[-1].var, machine.lanes) if is_vector else None
     has_vectors = steps is not None and columns is not None and columns % machine.lanes == 0
     vectors = columns // machine.lanes if has_vectors and columns is not None else 0
-    facts = Facts(function, fold.name, rows, vectors, machine.lanes)
+    results = prod(n or 1 for n in extents)
+    facts = Facts(function, fold.name, rows, results, vectors, machine.lanes)
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
 
 
@@ -153,7 +161,9 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     have `ROWS_EACH` rows, and then as many loads in flight as they have rows.
     """
     widths = [n for n in _widths(facts) if n > 1 or facts.vectors == 1]
-    across = min(widths, key=lambda n: abs(n - ACROSS), default=2 * ACROSS)
+    are_few = facts.results < FEW_WORKGROUPS * ACROSS * facts.lanes
+    wanted = NARROW_ACROSS if are_few else ACROSS
+    across = min(widths, key=lambda n: abs(n - wanted), default=wanted * facts.lanes)
     most = MAX_INVOCATIONS // across
     if facts.rows is not None:
         most = min(most, facts.rows // ROWS_EACH)
