@@ -22,6 +22,7 @@ from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
+from webmlc.target.webgpu.read_ahead import read_ahead
 
 SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 """The small types that the printer widens and stores itself, by one call each."""
@@ -29,7 +30,8 @@ SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 
 def lowering(machine: Machine) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
-    return _passes(machine.vector_registers)
+    passes = _passes(machine.vector_registers)
+    return (*passes, read_ahead) if machine.reads_lines else passes
 
 
 @lru_cache

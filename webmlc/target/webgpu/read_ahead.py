@@ -1,0 +1,139 @@
+"""Read inputs before the barriers that stand in front of their uses.
+
+Needs: a lowered kernel with its barriers. Guarantees an equal kernel, in which a thread copies
+elements of inputs to registers at the start of its workgroup's work, not behind a barrier, if the
+numbers of the thread and of the workgroup decide which. The memory answers while the threads wait
+for each other. No kernel writes its inputs, so the elements are the same.
+
+for b in workgroups:                         for b in workgroups:
+    for t in threads:                            for t_ahead in threads:
+        S[t] = x[t] * x[t]                           W[()] = w[b, t_ahead]
+    T.barrier()                                  for t in threads:
+    for u in range(64):             ->               S[t] = x[t] * x[t]
+        R[()] = R[()] + S[u]                     T.barrier()
+    for t in threads:                            for u in range(64):
+        W[()] = w[b, t]                              R[()] = R[()] + S[u]
+        P[t] = W[()] * R[()]                     for t in threads:
+                                                     P[t] = W[()] * R[()]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.expr import Cast, Expr, Var
+from webmlc.core.rewrite import variables
+from webmlc.loops.ir import (
+    Barrier,
+    For,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    seq,
+    stores,
+    substitute_statement,
+)
+
+MOST_READS = 24
+"""Vectors that a thread reads ahead, at most: four scalars each, of the 128 to 255 registers of a
+thread (chosen by hand: two products of three words each)."""
+
+
+def read_ahead(function: LoopFunction) -> LoopFunction:
+    """Return `function` with its reads of inputs before the first barrier of each section."""
+    writes = Counter(store.buffer.name for store in stores(function.body))
+    inputs = function.params[: len(function.params) - function.outputs]
+    names = frozenset(buffer.name for buffer in inputs if buffer.name not in writes)
+    once = frozenset(name for name, count in writes.items() if count == 1)
+    return replace(function, body=_sections(function.body, names, once))
+
+
+def _sections(stmt: Stmt, inputs: AbstractSet[str], once: AbstractSet[str]) -> Stmt:
+    """Rewrite the work of each workgroup: what is in loops over workgroups alone."""
+    match stmt:
+        case Seq(statements=statements):
+            return seq(*(_sections(child, inputs, once) for child in statements))
+        case Let(body=body):
+            return replace(stmt, body=_sections(body, inputs, once))
+        case For(thread=str() as thread, body=body) if thread.startswith("blockIdx"):
+            if isinstance(body, For) and (body.thread or "").startswith("blockIdx"):
+                return replace(stmt, body=_sections(body, inputs, once))
+            section = _Section(inputs, once)
+            rewritten = section.after_barriers(body)
+            return replace(stmt, body=seq(*section.ahead, rewritten))
+    return stmt
+
+
+@dataclass(slots=True)
+class _Section:
+    """The work of a workgroup. `ahead` are the nests that read `inputs` for it, into registers that
+    the kernel writes `once`.
+    """
+
+    inputs: AbstractSet[str]
+    once: AbstractSet[str]
+    ahead: list[Stmt] = field(default_factory=list)
+    reads: int = 0
+    waited: bool = False
+    inner: set[Var] = field(default_factory=set)
+    """Variables that have no value yet where the section starts."""
+
+    def after_barriers(self, stmt: Stmt) -> Stmt:
+        """Take the reads out of the statements after the first barrier."""
+        match stmt:
+            case Seq(statements=statements):
+                return seq(*[self.after_barriers(child) for child in statements])
+            case Let(var=var, body=body):
+                self.inner.add(var)
+                return replace(stmt, body=self.after_barriers(body))
+            case Barrier():
+                self.waited = True
+            case For(thread=str()) if self.waited:
+                return self.in_threads(stmt, ())
+        return stmt
+
+    def in_threads(self, stmt: Stmt, loops: tuple[For, ...]) -> Stmt:
+        """Take the reads out of a nest of loops over threads, which are around the statement."""
+        match stmt:
+            case Seq(statements=statements):
+                moved = [child for child in statements if self.is_read(child, loops)]
+                self.add(moved, loops)
+                kept = [child for child in statements if child not in moved]
+                return seq(*[self.in_threads(child, loops) for child in kept])
+            case Let(var=var, body=body):
+                self.inner.add(var)
+                return replace(stmt, body=self.in_threads(body, loops))
+            case For(thread=str(), body=body):
+                return replace(stmt, body=self.in_threads(body, (*loops, stmt)))
+        return stmt
+
+    def is_read(self, stmt: Stmt, loops: tuple[For, ...]) -> bool:
+        """True for a copy from an input to a register, of which the section's start knows all."""
+        if not isinstance(stmt, Store) or not loops or self.reads >= MOST_READS:
+            return False
+        load: Expr = stmt.value
+        while isinstance(load, Cast):
+            load = load.value
+        if not isinstance(load, Load) or load.buffer.name not in self.inputs:
+            return False
+        is_register = stmt.buffer.scope == "local" and stmt.buffer.name in self.once
+        used = {var for index in load.indices for var in variables(index)}
+        self.reads += is_register and used.isdisjoint(self.inner)
+        return is_register and used.isdisjoint(self.inner)
+
+    def add(self, moved: list[Stmt], loops: tuple[For, ...]) -> None:
+        """Put reads at the start of the section, in loops over the same threads."""
+        if not moved:
+            return
+        names: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}_ahead") for loop in loops}
+        body = substitute_statement(seq(*moved), names)
+        for loop in reversed(loops):
+            var = names[loop.var]
+            assert isinstance(var, Var)
+            body = replace(loop, var=var, body=body)
+        self.ahead.append(body)
