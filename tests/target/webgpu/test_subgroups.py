@@ -98,6 +98,8 @@ def test_the_feature_is_used_only_where_a_machine_has_it() -> None:
     assert machine_of(k.softmax(3, 1000), SUBGROUPS) == SUBGROUPS
     assert machine_of(k.softmax(100, 8), SUBGROUPS) == WEBGPU
     assert machine_of(k.matmul(64, 64, 64), SUBGROUPS) == WEBGPU
+    assert machine_of(k.float_block_product(k.S, 24, 2), SUBGROUPS) == SUBGROUPS  # of its norm
+    assert machine_of(k.float_block_product(k.S, 24, 2, False), SUBGROUPS) == WEBGPU
 
 
 def softmax(x: Array) -> Array:

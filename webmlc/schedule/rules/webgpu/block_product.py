@@ -138,7 +138,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         columns // PANEL,
         units,
         machine.lanes,
-        "subgroups" in machine.features,
+        bool(row_folds) and "subgroups" in machine.features,
     )
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
 
