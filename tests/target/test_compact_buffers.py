@@ -7,6 +7,7 @@ from webmlc.core.expr import as_int, const
 from webmlc.loops import interp
 from webmlc.loops.text import parse_function
 from webmlc.target.compact_buffers import compact_buffers
+from webmlc.target.insert_barriers import insert_barriers
 from webmlc.target.lower_blocks import lower_blocks
 
 # A kernel as a rule for rows schedules it: 8 elements in vectors, and a remainder of 2. The
@@ -172,3 +173,33 @@ def test_what_the_threads_of_a_fused_loop_share_shrinks_to_their_elements(rows: 
     y = np.zeros_like(x)
     interp.run(function, {"x": x, "y": y}, {} if rows else {"n": 8})
     np.testing.assert_allclose(y[:, :96], x[:, :96] * 2 + 1, rtol=1e-6)
+
+
+PARTS = """
+@T.kernel
+def parts(x: T.Buffer((24,), "float32"), y: T.Output((24,), "float32")):
+    e = T.alloc_buffer((24,), "float32", scope="local")
+    for t in T.thread_binding(6, "threadIdx.x"):
+        for i in range(4):
+            with T.block("producer"):
+                v = T.axis.spatial(24, t + i * 6)
+                e[v] = x[v] * T.float32(2.0)
+    for u in T.thread_binding(6, "threadIdx.x"):
+        for j in range(4):
+            with T.block("consumer"):
+                w = T.axis.spatial(24, PLACE)
+                y[w] = e[w] + T.float32(1.0)
+"""
+
+
+@pytest.mark.parametrize(("place", "size"), [("u + j * 6", 4), ("u * 4 + j", 24)])
+def test_a_thread_keeps_its_part_from_one_loop_to_the_next(place: str, size: int) -> None:
+    """Only if it reads what it wrote: another thread's elements are out of its sight."""
+    function = compact_buffers(lower_blocks(parse_function(PARTS.replace("PLACE", place))))
+    [part] = function.allocations
+    assert np.prod([as_int(extent) for extent in part.shape]) == size
+    if size == 4:
+        x = np.random.default_rng(0).standard_normal(24).astype(np.float32)
+        y = np.empty_like(x)
+        interp.run(insert_barriers(function), {"x": x, "y": y}, {})
+        np.testing.assert_allclose(y, x * 2 + 1, rtol=1e-6)

@@ -21,7 +21,7 @@ would all start in the same bank.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from webmlc.core.affine import from_terms, terms
 from webmlc.core.expr import Const, Expr, Var, as_int
@@ -38,6 +38,7 @@ from webmlc.loops.ir import (
     map_expressions,
     map_statements,
 )
+from webmlc.target import VECTOR_LANES
 from webmlc.target.buffer_accesses import Access, collect_accesses
 from webmlc.target.carried_values import carrying_variables
 from webmlc.target.offset_digits import (
@@ -48,6 +49,7 @@ from webmlc.target.offset_digits import (
     strides_of,
     term_variables,
 )
+from webmlc.target.thread_parts import in_one_loop, part_of_thread
 
 BANKS = 32
 """The words of workgroup memory that different banks hold, which threads read at the same time.
@@ -87,12 +89,44 @@ def _compacted(function: LoopFunction, has_gaps: bool) -> LoopFunction:
             function = _as_one_element(function, buffer)
             continue
         symbols = frozenset(function.symbols)
+        part = _part_of_thread(buffer, accesses, symbols)
+        if part is not None:
+            function = _rewrite(function, buffer, accesses, part)
+            continue
         region = _region(buffer, accesses, symbols) or _joint_region(buffer, accesses, symbols)
         if region is not None:
             if has_gaps and buffer.scope == "shared":
                 region = _spread(region, accesses)
-            function = _rewrite(function, buffer, accesses, region)
+            offsets = [_compact_offset(access.offset, region) for access in accesses]
+            function = _rewrite(
+                function, buffer, accesses, _Compact(math.prod(region.extents), offsets)
+            )
     return function
+
+
+@dataclass(frozen=True, slots=True)
+class _Compact:
+    """The elements of a buffer to keep, and where each access is among them."""
+
+    size: int
+    offsets: list[Expr]
+
+
+def _part_of_thread(
+    buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]
+) -> _Compact | None:
+    """What one thread keeps of a local buffer that it accesses in several loops over threads;
+    `None` for other buffers.
+    """
+    if buffer.scope != "local" or not accesses or not buffer.shape:
+        return None
+    joined = in_one_loop(accesses)
+    if joined is None:
+        return None
+    renamed, threads = joined
+    region = _region(buffer, renamed, symbols | threads.keys())
+    part = None if region is None else part_of_thread(renamed, region, threads)
+    return None if part is None else _Compact(*part)
 
 
 def _is_one_element(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> bool:
@@ -191,7 +225,8 @@ def _region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> 
 
 def _spread(region: Region, accesses: list[Access]) -> Region:
     """The region with a gap after each row, where all rows would start in the same bank of
-    workgroup memory: threads that read them side by side would wait for each other.
+    workgroup memory: threads that read them side by side would wait for each other. Rows of an
+    odd number of vectors do not, if each thread reads the same vector of another row.
     """
     live = [dimension for dimension, extent in enumerate(region.extents) if extent > 1]
     if len(live) < 2:
@@ -201,9 +236,23 @@ def _spread(region: Region, accesses: list[Access]) -> Region:
     extents = list(region.extents)
     inner = live[1]
     unit = math.prod(extents[inner + 1 :])
-    if unit * extents[inner] % BANKS == 0 and gap % unit == 0:
+    if unit == VECTOR_LANES and _threads_read_rows(region, accesses, inner):
+        extents[inner] += 1 - extents[inner] % 2
+    elif unit * extents[inner] % BANKS == 0 and gap % unit == 0:
         extents[inner] += gap // unit
     return replace(region, extents=tuple(extents))
+
+
+def _threads_read_rows(region: Region, accesses: list[Access], inner: int) -> bool:
+    """True if the number of a thread decides which rows it reads, and not which part of them."""
+    reads = [access for access in accesses if not access.is_store]
+    for access in reads:
+        threads = {f.var for f in access.loops() if (f.thread or "").startswith("threadIdx")}
+        digits = split_offset(access.offset, region.strides, region.outer, region.nearest)
+        by_thread = [not threads.isdisjoint(variables(digit)) for digit in digits]
+        if not any(by_thread[:inner]) or any(by_thread[inner:]):
+            return False
+    return bool(reads)
 
 
 def _joint_region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> Region | None:
@@ -281,11 +330,11 @@ def _is_by_index(
 
 
 def _rewrite(
-    function: LoopFunction, buffer: Buffer, accesses: list[Access], region: Region
+    function: LoopFunction, buffer: Buffer, accesses: list[Access], part: _Compact
 ) -> LoopFunction:
     """Replace the buffer by its compact form in every access."""
-    compact = replace(buffer, shape=(Const(math.prod(region.extents)),))
-    offsets = {access.indices: _compact_offset(access.offset, region) for access in accesses}
+    compact = replace(buffer, shape=(Const(part.size),))
+    offsets = {a.indices: offset for a, offset in zip(accesses, part.offsets, strict=True)}
 
     def load(node: Expr) -> Expr | None:
         if isinstance(node, Load) and node.buffer == buffer:

@@ -60,7 +60,11 @@ def hoist_invariants(function: LoopFunction, vector_registers: int = 15) -> Loop
         b for b, n in Counter(s.buffer for s in stores(function.body)).items() if n == 1
     }
     hoister = _Hoister(
-        Names.of(function), lanes, frozenset(single_stores & set(lanes)), vector_registers
+        Names.of(function),
+        lanes,
+        frozenset(single_stores & set(lanes)),
+        vector_registers,
+        _registers_of_threads(function),
     )
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -68,6 +72,19 @@ def hoist_invariants(function: LoopFunction, vector_registers: int = 15) -> Loop
 
     body = map_statements(function.body, rule)
     return replace(function, body=body, allocations=(*function.allocations, *hoister.created))
+
+
+def _registers_of_threads(function: LoopFunction) -> frozenset[Buffer]:
+    """The local buffers that loops over threads of a workgroup store to: each thread has its
+    values.
+    """
+    return frozenset(
+        store.buffer
+        for loop in walk_statements(function.body)
+        if isinstance(loop, For) and (loop.thread or "").startswith("threadIdx")
+        for store in stores(loop.body)
+        if store.buffer.scope == "local"
+    )
 
 
 def split(stmt: Stmt) -> list[Item]:
@@ -93,14 +110,15 @@ def join(items: list[Item]) -> Stmt:
 
 @dataclass(slots=True)
 class _Hoister:
-    """One walk over a function: its registers by lanes, those with a single store, and the vector
-    registers that the walk creates.
+    """One walk over a function: its registers by lanes, those with a single store, those
+    whose values differ from thread to thread, and the vector registers that the walk creates.
     """
 
     names: Names
     registers: dict[Buffer, int]
     stored_once: frozenset[Buffer]
     vector_registers: int
+    of_threads: frozenset[Buffer]
     created: list[Buffer] = field(default_factory=list)
 
     def loop(self, loop: For) -> list[Item]:
@@ -113,6 +131,8 @@ class _Hoister:
         ):
             return [loop]
         variant = _Variant.of(loop)
+        if loop.kind == "thread_binding":
+            variant.buffers |= self.of_threads
         hoisted: list[Item] = []
         remaining: list[Item] = []
         for item in items:

@@ -318,8 +318,20 @@ def test_patches_of_few_channels_are_read_as_vectors() -> None:
 
 
 def test_threads_of_attention_keep_their_logits_in_registers() -> None:
+    """Keys come from workgroup memory as vectors; logits and sums of values are no arrays."""
+    text = _shader(k.attention_of_heads(1, 6, 1500, 1500, 64), WEBGPU)
+    assert "logits_0: array" not in text and "product_0: array" not in text  # of tiles
+    assert "array<vec4f>" in text and "var a: array" not in text
+    assert "k_shared_0: array<vec4f, 300>" in text  # 60 keys: four vectors, and one between them
+    start = text.index("= k_shared_0[")
+    product = text[start : text.index("max(", start)]
+    assert product.count("= k_shared_0[") == 16  # four vectors of four keys
+    assert product.count(" += ") == 16 * 16
+
+
+def test_tiles_of_software_adapters_keep_their_logits_in_workgroup_memory() -> None:
     """A thread's tile is a part of a buffer, at a quotient and a remainder of its number."""
-    text = _shader(k.attention_of_heads(1, 12, 1500, 1500, 64), WEBGPU)
+    text = _shader(k.attention_of_heads(1, 12, 1500, 1500, 64), SOFTWARE)
     assert "logits_0: array" in text  # of tiles
     assert "var a: array" not in text
     logits = text[text.index("for (var k1") : text.index("logits_0[")]

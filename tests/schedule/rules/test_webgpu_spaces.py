@@ -114,6 +114,7 @@ CASES = {
     ),
     "depthwise": Case(k.depthwise(6, 8, 12, 3), depthwise, "window"),
     "attention of heads": Case(k.attention_of_heads(1, 2, 17, 33, 8), attention, "attention"),
+    "attention in tall tiles": Case(k.attention_of_heads(1, 2, 53, 45, 16), attention, "attention"),
     "attention, symbolic": Case(
         k.attention_of_heads(S, 2, S, S, 8), attention, "attention", symbols={"s": 11}
     ),

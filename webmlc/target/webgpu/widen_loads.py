@@ -9,7 +9,8 @@ same `vec4`, one load and four components replace them:
     a1[...] = T.broadcast(A[m * 64 + k * 4 + 1], 4)
     C_0 = C_0 + a1 * b1                                      C_0 = C_0 + T.broadcast(v[1], 4) * b1
 
-The steps may be stores, or values that several stores share (`let`).
+The steps may be stores, or values that several stores share (`let`). Vectors of workgroup memory
+are loaded anew after a barrier or a loop.
 """
 
 from __future__ import annotations
@@ -56,22 +57,30 @@ class _Element:
 
 def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
     """Needs the lowered form. Guarantees the same results. Each new load is of an aligned vector of
-    a buffer that the function only reads, and an element of that vector was read at the same place
-    before.
+    a buffer that the function only reads, or of workgroup memory. An element of that vector was
+    read at the same place before.
 
     Returns the function, and the names of the registers whose components it reads.
     """
     names_written = {s.buffer.name for s in stores(function.body)}
+    params = {b for b in function.params if b.name not in names_written}
+    shared = _shared_vectors(function)
     readable = frozenset(
-        b.name
-        for b in function.params
-        if b.name not in names_written and b.dtype.bytes <= 4 and divides(VECTOR_LANES, b.shape[0])
+        b.name for b in params | shared if b.dtype.bytes <= 4 and divides(VECTOR_LANES, b.shape[0])
     )
-    widener = _Widener(Names.of(function), readable, dict(_scalars_in_lanes(function)))
+    single = dict(_scalars_in_lanes(function))
+    widener = _Widener(Names.of(function), readable, frozenset(b.name for b in shared), single)
     body = widener.statement(function.body, symbol_ranges(function))
     allocations = (*function.allocations, *widener.created)
     widened = replace(function, body=body, allocations=allocations)
     return _inline(widened, widener), frozenset(b.name for b in widener.created)
+
+
+def _shared_vectors(function: LoopFunction) -> set[Buffer]:
+    """The buffers of workgroup memory that vectors alone are stored to."""
+    shared = {b for b in function.allocations if b.scope == "shared"}
+    written = (store for store in stores(function.body) if store.buffer in shared)
+    return shared - {store.buffer for store in written if store.indices[0].lanes == 1}
 
 
 def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
@@ -89,6 +98,7 @@ class _Widener:
 
     names: Names
     readable: frozenset[str]
+    shared: frozenset[str]
     single: Mapping[str, int]
     created: list[Buffer] = field(default_factory=list)
     components: dict[str, Expr] = field(default_factory=dict)
@@ -131,8 +141,10 @@ class _Widener:
         if isinstance(root, Seq):
             return seq(*(self.straight_line(s, scope, places, registers) for s in root.statements))
         if isinstance(root, For | If):
+            self.forget(registers, self.shared)
             return self.statement(root, scope)
         if not isinstance(root, Let | Store):
+            self.forget(registers, self.shared)
             return root
         first: list[Stmt] = []
         for element in self.elements(root, scope):
@@ -143,10 +155,17 @@ class _Widener:
                 load = Load(element.buffer, (Ramp(base, Const(1), VECTOR_LANES),))
                 first.append(Store(registers[place], (LANES,), load))
         if isinstance(root, Store):
-            return seq(*first, self.store(root, registers, scope))
+            store = self.store(root, registers, scope)
+            self.forget(registers, self.shared & {root.buffer.name})
+            return seq(*first, store)
         value = self.components_of(root.value, registers, scope)
         body = self.straight_line(root.body, _inside(root, scope), places, registers)
         return seq(*first, replace(root, value=value, body=body))
+
+    def forget(self, registers: dict[Place, Buffer], names: frozenset[str]) -> None:
+        """Let later reads of some buffers load their vectors again: they may have changed."""
+        for place in [place for place in registers if place[0] in names]:
+            del registers[place]
 
     def register(self, element: _Element) -> Buffer:
         """Create the register for the vector of an element."""

@@ -1,7 +1,8 @@
 """Attention: scores, an online softmax and the product with the values in one dispatch.
 
 Rows that read the same keys form tiles, each of which a workgroup computes (`attention_tiles.py`):
-it reads keys and values once for all of them. The rows left over, or a single row, have a workgroup
+it reads keys and values once for all of them. On a GPU, it copies the keys, and its threads keep
+what they compute (`attention_registers.py`). The rows left over, or a single row, have a workgroup
 each (`attention_rows.py`), which shares out keys to its threads. Both run in steps of keys.
 
     m[i] = max(l[i, :]); e = exp(l - m); s[i] = sum(e[i, :]); p[i, d] = sum(e[i, :] * v[:, d])
@@ -29,6 +30,16 @@ from webmlc.schedule.rules.webgpu.attention_facts import (
     attention_facts,
     final_loops,
 )
+from webmlc.schedule.rules.webgpu.attention_registers import (
+    HEIGHTS as REGISTER_HEIGHTS,
+)
+from webmlc.schedule.rules.webgpu.attention_registers import (
+    STAGES,
+    key_vectors,
+    longest_stage,
+    schedule_register_tile,
+    shape_of,
+)
 from webmlc.schedule.rules.webgpu.attention_rows import (
     MAX_UNROLLED,
     RADIX,
@@ -46,6 +57,15 @@ from webmlc.schedule.rules.webgpu.attention_tiles import (
 from webmlc.schedule.rules.webgpu.rows import producers_of
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
+
+PROMPT_HEIGHTS = (16, 8)
+"""The rows of a tile where only a run knows how many there are: a prompt."""
+PROMPT_LOGIT_ROWS = 2
+"""Rows of the logits of a thread of such a tile: prompts may be short, so that each tile has more
+threads (an estimate)."""
+DEFAULT_STAGE = 4
+"""Vectors of each key that a tile copies at once, at least, by default: with fewer, threads would
+wait for each other too often, so that a lower tile is better (an estimate)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +86,8 @@ class Parameters:
     """Iterations of a loop that a thread of a single row writes out, at most."""
     fold_steps: int = 1
     """Iterations of the trees of a single row that a thread writes out, at most."""
+    stage: int = 0
+    """Vectors of each key that a tile copies to workgroup memory at once; 0: none."""
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
@@ -78,27 +100,42 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     for height in (*reversed(_heights(facts)), 1):
         trial = replace(facts, tallest=height)
         if accepts(partial(build, trial, default(trial, machine))):
-            return trial
+            return _with_copies(trial, machine)
     return None
+
+
+def _with_copies(facts: Facts, machine: Machine) -> Facts:
+    """The facts with the vectors of a key, if the machine is a GPU and tiles can copy keys."""
+    if not machine.reads_lines:
+        return facts
+    trial = replace(facts, key_vectors=key_vectors(facts))
+    for height in REGISTER_HEIGHTS:
+        parameters = default(facts, machine)
+        stage = longest_stage(trial, height, LOGIT_ROWS, parameters.workgroup)
+        parameters = replace(parameters, rows=height, stage=stage)
+        if stage and (facts.rows is None or facts.rows >= height):
+            return trial if accepts(partial(build, trial, parameters)) else facts
+    return facts
 
 
 def space(facts: Facts, machine: Machine) -> Space:
     """Threads: enough for two parts of a step. Tiles: those that fit a workgroup."""
     sizes = (size for size in workgroup_sizes(machine) if size >= 2 * facts.vectors)
-    heights = (height for height in _heights(facts) if height <= facts.tallest)
+    heights = {height for height in _heights(facts) if height <= facts.tallest}
     choices = (
         Space.of(
             workgroup=tuple(sizes),
-            rows=(1, *heights),
+            rows=(1, *sorted(heights | set(_register_heights(facts)))),
             radix=(RADIX, 4, 16),
             steps=(STEPS, 2, 8),
             logit_rows=(LOGIT_ROWS, 2, 8),
             unrolled=(MAX_UNROLLED, 8, 16, 32),
             fold_steps=(1, 4, 16),
+            stage=(0,) if facts.key_vectors is None else (0, *STAGES),
         )
         .where(
             "tiles, and the rows left over, fit the memory of a workgroup",
-            lambda workgroup, rows: rows == 1 or _fits(facts, rows, workgroup),
+            lambda workgroup, rows, stage: rows == 1 or stage > 0 or _fits(facts, rows, workgroup),
         )
         .where(
             "only tiles have steps that are written out",
@@ -106,10 +143,12 @@ def space(facts: Facts, machine: Machine) -> Space:
         )
         .where(
             "the threads of a tile share its logits evenly",
-            lambda rows, logit_rows: (
-                logit_rows == LOGIT_ROWS
+            lambda workgroup, rows, logit_rows, stage: (
+                logit_rows == LOGIT_ROWS and stage == 0
                 if rows == 1
-                else tile_threads(facts, rows, logit_rows) is not None
+                else shape_of(facts, rows, logit_rows, stage, workgroup) is not None
+                if stage
+                else rows in heights and tile_threads(facts, rows, logit_rows) is not None
             ),
         )
     )
@@ -134,17 +173,33 @@ def _threads_and_tiles(facts: Facts, machine: Machine) -> Parameters:
         for size in sorted(sizes, reverse=True):
             heights = (h for h in HEIGHTS if h <= facts.tallest and _fits(facts, h, size))
             height = 1 if facts.tallest == 1 else max(heights, default=None)
+            if height is not None and (prompts := _prompt_tiles(facts, size)) is not None:
+                return prompts
             if height is not None:
                 return Parameters(size, height)
     if not machine.reads_lines or facts.rows is None:
         return Parameters(workgroup, facts.tallest)
     result = facts.function.params[-1]
     rows = prod(as_int(size) or 1 for size in result.shape) // facts.columns
+    for height in reversed(_register_heights(facts)):
+        stage = longest_stage(facts, height, LOGIT_ROWS, workgroup)
+        threads = rows // height * machine.divided_workgroup
+        if stage >= DEFAULT_STAGE and threads >= machine.divided_threads:
+            return Parameters(workgroup, height, stage=stage)
     for height in reversed(_heights(facts)):
         if height <= facts.tallest and rows // height * MOST_THREADS >= machine.divided_threads:
             return Parameters(workgroup, height)
     is_long = facts.keys is None or facts.keys > machine.row_threads
     return Parameters(max(workgroup, machine.row_threads) if is_long else workgroup, 1)
+
+
+def _prompt_tiles(facts: Facts, workgroup: int) -> Parameters | None:
+    """The tallest tiles that copy keys beside single rows of so many threads, if there are any."""
+    for height in PROMPT_HEIGHTS:
+        stage = longest_stage(facts, height, PROMPT_LOGIT_ROWS, workgroup)
+        if stage:
+            return Parameters(workgroup, height, logit_rows=PROMPT_LOGIT_ROWS, stage=stage)
+    return None
 
 
 def _fits(facts: Facts, height: int, workgroup: int) -> bool:
@@ -160,6 +215,13 @@ def _heights(facts: Facts) -> tuple[int, ...]:
     return tuple(height for height in fits if facts.rows is None or facts.rows >= height)
 
 
+def _register_heights(facts: Facts) -> tuple[int, ...]:
+    """The heights of tiles that copy keys, of which there is one."""
+    if facts.key_vectors is None:
+        return ()
+    return tuple(n for n in REGISTER_HEIGHTS if facts.rows is None or facts.rows >= n)
+
+
 def build(facts: Facts, parameters: Parameters) -> Schedule:
     """Give each tile of rows, and each row left over, to a workgroup."""
     schedule = Schedule(facts.function)
@@ -172,8 +234,13 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         schedule.compute_at(block.name, loops.batch[-1])
     tiles, single = _split_rows(schedule, facts, loops, parameters.rows)
     if tiles is not None:
-        steps, logit_rows = parameters.steps, parameters.logit_rows
-        schedule_tile(schedule, *tiles, parameters.rows, steps, logit_rows)
+        height, steps, logit_rows = parameters.rows, parameters.steps, parameters.logit_rows
+        if parameters.stage:
+            shape = shape_of(facts, height, logit_rows, parameters.stage, parameters.workgroup)
+            assert shape is not None
+            schedule_register_tile(schedule, *tiles, shape, steps)
+        else:
+            schedule_tile(schedule, *tiles, height, steps, logit_rows)
     if single is not None:
         writing = Writing(parameters.radix, parameters.unrolled, parameters.fold_steps)
         schedule_row(schedule, *single, parameters.workgroup, writing)

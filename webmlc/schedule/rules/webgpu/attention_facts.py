@@ -24,7 +24,8 @@ class Facts:
     with the values by the sum of the exponentials. `rows` and `keys`: how many there are, `None` if
     symbols say; `columns`: elements of a row of the result; `lanes`: those of a vector, which one
     thread computes; `tallest`: the rows of the tallest tile that the primitives build. On machines
-    with subgroups, a workgroup folds what its threads have at once.
+    with subgroups, a workgroup folds what its threads have at once. `key_vectors`: the vectors of a
+    key, where tiles copy keys to workgroup memory; else `None`.
     """
 
     function: LoopFunction
@@ -40,6 +41,7 @@ class Facts:
     lanes: int
     tallest: int = 1
     has_subgroups: bool = False
+    key_vectors: int | None = None
 
     @property
     def vectors(self) -> int:

@@ -55,10 +55,15 @@ def tile_threads(
     groups = [n for n in divisors(height, height) if n * facts.vectors <= MOST_THREADS]
     threads = max(groups, default=0) * facts.vectors
     elements = height * (2 * threads + facts.columns + 2 * (threads // height) + 4)
-    elements += ROW_ELEMENTS * max(workgroup, 2 * facts.vectors)
-    if threads < FEWEST_THREADS or threads % (height // logit_rows) or elements * 4 > SHARED_BYTES:
+    size = elements * 4 + single_row_bytes(facts, workgroup)
+    if threads < FEWEST_THREADS or threads % (height // logit_rows) or size > SHARED_BYTES:
         return None
     return None if step_keys(facts, height, threads, logit_rows) is None else threads
+
+
+def single_row_bytes(facts: Facts, workgroup: int) -> int:
+    """The bytes of workgroup memory of a single row that is left over, with so many threads."""
+    return ROW_ELEMENTS * max(workgroup, 2 * facts.vectors) * 4
 
 
 def step_keys(facts: Facts, height: int, threads: int, logit_rows: int) -> int | None:
@@ -86,7 +91,7 @@ def schedule_tile(
     batch = fuse_all(schedule, loops.batch)
     assert batch is not None
     depth = schedule.loops(facts.final).index(batch) + 1
-    work = _Tile(schedule, facts, height, threads, keys, depth, steps, logit_rows)
+    work = Tile(schedule, facts, height, threads, keys, depth, steps, logit_rows)
     step = work.roll()
     work.share_logits(step)
     work.share_maximum(step)
@@ -97,7 +102,7 @@ def schedule_tile(
 
 
 @dataclass(slots=True)
-class _Tile:
+class Tile:
     """The schedule of a tile of `height` rows, in steps of `keys` keys. The loops of a block inside
     the workgroup begin at `depth`. Reductions write out `unrolled` steps, and each thread computes
     the logits of `logit_rows` rows. The names are those of the blocks that a step has.

@@ -1,0 +1,297 @@
+"""Attention of a tile of rows by a workgroup of a GPU, whose threads keep what they compute.
+
+It is the online softmax of `attention_tiles.py`. But the keys of a step are copied to workgroup
+memory, some elements of each at a time, so that threads beside each other read keys beside each
+other from memory. A thread computes the logits of a few rows and keys and keeps them: it finds
+their maximum and stores their exponentials. The sums of the values stay in registers, too, from the
+first step to the last. This is the tiling of FlashAttention-2 (Dao, 2023).
+
+    for step in range(ceil(n / 64)):
+        for c in range(4): S = k[64 keys, 16 c to 16 c + 16]            (shared)
+                           for t in 96 threads: l[4 rows, 4 keys] += q · S       (registers)
+        for t in 96 threads: M[4 rows, t] = max(l)                      (shared)
+        for t in 24 threads: m, scale = max(m, max(M)), exp(m before - m)
+        for t in 96 threads: e = exp(l - m)                             (shared)
+        for t in 96 threads: s[4 rows, t] = s * scale + sum(e)          (shared)
+        for t in 96 threads: p[4 rows, vector] = p * scale + e · v      (registers)
+    y[i, d] = p[i, d] / sum(s)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import as_int
+from webmlc.core.machine import MAX_INVOCATIONS, MAX_WORKGROUP_BYTES
+from webmlc.core.simplify import simplify
+from webmlc.schedule.analysis import axis_ranges, contraction_of, flat_index, lane_stride
+from webmlc.schedule.rules.tiling.axes import fuse_all
+from webmlc.schedule.rules.tiling.cover import divisors
+from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops
+from webmlc.schedule.rules.webgpu.attention_tiles import Tile, single_row_bytes
+from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
+from webmlc.schedule.schedule import Schedule
+
+KEYS = 4
+"""Keys of the logits that a thread computes together: with four rows, 16 sums in registers take
+eight vectors of a step of four elements."""
+GROUPS = 16
+"""Groups of such keys, at most: the threads that share the rows of a thread."""
+FEWEST_GROUPS = 8
+"""Groups of keys, at least, that a step is shortened to so that steps divide the keys."""
+STAGES = (8, 4, 2)
+"""Vectors of each key that may be copied at once."""
+STEP_KEYS = 8
+"""What a step costs besides its keys, in keys: its barriers (an estimate)."""
+GUARDED = 1.25
+"""What the steps cost where the last one has fewer keys: each key is compared with their number
+(an estimate)."""
+HEIGHTS = (8, 16, 24, 32)
+"""The rows that a tile may have: with four rows to a thread, 32 to 128 threads."""
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tile of `height` rows, in steps of `groups * KEYS` keys, of which `stage` vectors are
+    copied at once. A thread has the logits of `logit_rows` rows; `threads` share the result.
+    """
+
+    height: int
+    logit_rows: int
+    groups: int
+    threads: int
+    stage: int
+
+    @property
+    def keys(self) -> int:
+        """The keys of a step."""
+        return self.groups * KEYS
+
+
+def shape_of(
+    facts: Facts, height: int, logit_rows: int, stage: int, workgroup: int
+) -> Shape | None:
+    """The tile of some rows. `None` if a workgroup has fewer threads, if its memory does not hold
+    the tile beside a single row of `workgroup` threads, or if the kernel has no such tiles.
+    """
+    if facts.key_vectors is None or facts.key_vectors % stage or height % logit_rows:
+        return None
+    groups = _key_groups(facts)
+    most = height // logit_rows * GROUPS
+    if groups is None or not facts.vectors <= most <= MAX_INVOCATIONS:
+        return None
+    threads = max(n for n in divisors(height, height) if n * facts.vectors <= most) * facts.vectors
+    shape = Shape(height, logit_rows, groups, threads, stage)
+    has_single_rows = facts.rows is None or facts.rows % height > 0
+    left_over = single_row_bytes(facts, workgroup) if has_single_rows else 0
+    return shape if _bytes(shape) + left_over <= MAX_WORKGROUP_BYTES else None
+
+
+def longest_stage(facts: Facts, height: int, logit_rows: int, workgroup: int) -> int:
+    """The most vectors of a key that can be copied at once; 0 if there are no such tiles."""
+    fits = (n for n in STAGES if shape_of(facts, height, logit_rows, n, workgroup) is not None)
+    return max(fits, default=0)
+
+
+def _key_groups(facts: Facts) -> int | None:
+    """The groups of keys of a step: those that take the least time. There are two steps at least,
+    as a loop of one is none.
+    """
+    if facts.keys is None:
+        return GROUPS
+    costs = []
+    for groups in range(FEWEST_GROUPS, GROUPS + 1):
+        size = groups * KEYS
+        steps = -(-facts.keys // size)
+        guard = GUARDED if facts.keys % size else 1
+        if steps > 1:
+            costs.append((steps * (size + STEP_KEYS) * guard, -groups))
+    return -min(costs)[1] if costs else None
+
+
+def _bytes(shape: Shape) -> int:
+    """The bytes of workgroup memory: keys with a vector between them, exponentials with one more in
+    each row, two results of each thread's rows, and what is known of each row.
+    """
+    copied = shape.keys * (shape.stage + 1) * 4
+    elements = copied + shape.height * (shape.keys + 1 + 2 * shape.groups + 4)
+    return elements * FLOAT_BYTES
+
+
+def key_vectors(facts: Facts) -> int | None:
+    """The vectors of a key, if keys can be copied as vectors; else `None`."""
+    score = _scores(Schedule(facts.function), facts)
+    return None if score is None else score[1]
+
+
+def _scores(schedule: Schedule, facts: Facts) -> tuple[str, int, str] | None:
+    """The block of the products of queries and keys, the vectors of a key and the buffer of keys;
+    `None` where keys are no vectors.
+    """
+    for block in producers_of(schedule.function, schedule.block(facts.logits)):
+        roles = contraction_of(block)
+        if roles is None or len(roles.reduced) != 1:
+            continue
+        size = as_int(simplify(roles.reduced[0].extent))
+        keys = roles.right
+        index = flat_index(keys.buffer, keys.indices)
+        step = lane_stride(index, roles.reduced[0].var, facts.lanes, axis_ranges(block))
+        if size is None or step != 1 or facts.lanes == 1 or size % facts.lanes:
+            return None
+        if keys.buffer not in schedule.function.params or keys.buffer == roles.left.buffer:
+            return None
+        return block.name, size // facts.lanes, keys.buffer.name
+    return None
+
+
+def schedule_register_tile(
+    schedule: Schedule, facts: Facts, loops: Loops, shape: Shape, steps: int
+) -> None:
+    """Give each tile of rows to a workgroup, and write out `steps` steps of the sums over keys. All
+    blocks are under the loops over rows and batch.
+    """
+    assert loops.row is not None
+    tile, row = schedule.split(loops.row, [None, shape.height])
+    schedule.reorder(tile, *loops.batch, row)
+    schedule.fission(row)
+    batch = fuse_all(schedule, loops.batch)
+    assert batch is not None
+    depth = schedule.loops(facts.final).index(batch) + 1
+    work = _RegisterTile(
+        schedule, facts, shape.height, shape.threads, shape.keys, depth, steps, shape.logit_rows
+    )
+    work.parts = shape.groups
+    step = work.roll()
+    schedule.set_scope(facts.product, "local")
+    work.keep_logits(step, shape.stage)
+    work.keep_maximum()
+    work.keep_sums()
+    work.share_result()
+    schedule.bind(batch, "blockIdx.x")
+    schedule.bind(tile, "blockIdx.y")
+
+
+class _RegisterTile(Tile):
+    """The schedule of a tile whose threads keep their logits: those of `logit_rows` rows, and of a
+    key of each `parts`.
+    """
+
+    def share(self, row: str, part: str, *others: str) -> str:
+        """Give the rows of a thread, and a part of the keys, to each thread; returns the loop over
+        threads. `others` are loops inside.
+        """
+        schedule = self.schedule
+        rows, inner = schedule.split(row, [None, self.logit_rows])
+        schedule.reorder(rows, part, *others, inner)
+        thread = schedule.fuse(rows, part)
+        for loop in (*others, inner):
+            if as_int(simplify(schedule.extent(loop))) is not None:
+                schedule.unroll(loop)
+        schedule.bind(thread, "threadIdx.x")
+        return thread
+
+    def share_keys(self, block: str) -> str:
+        """Share the rows and keys of a step of a block without reductions."""
+        row, key = self.inner(block)[1:]
+        key, part = self.schedule.split(key, [None, self.parts])
+        return self.share(row, part, key)
+
+    def keep_logits(self, step: str, stage: int) -> None:
+        """Let each thread keep the logits of its rows and keys, and copy the keys first."""
+        schedule, facts = self.schedule, self.facts
+        scores = _scores(schedule, facts)
+        assert scores is not None
+        score, _, operand = scores
+        schedule.compute_at(self.largest, step)
+        schedule.compute_at(facts.logits, step)
+        schedule.compute_at(score, step)
+        self.multiply(score, operand, stage)
+        thread = self.share_keys(facts.logits)
+        for block in producers_of(schedule.function, schedule.block(facts.logits)):
+            if not set(schedule.loops(block.name)) >= {step}:
+                schedule.compute_at(block.name, thread)
+                schedule.set_scope(block.name, "local")
+        for block_name in (score, facts.logits):
+            schedule.set_scope(block_name, "local")
+
+    def multiply(self, score: str, operand: str, stage: int) -> None:
+        """Multiply queries by keys, some elements of each key at a time."""
+        schedule = self.schedule
+        (element,) = schedule.reduce_loops(score)
+        row, key = [loop for loop in self.inner(score)[1:] if loop != element]
+        chunk, vector, lane = schedule.split(element, [None, stage, self.facts.lanes])
+        schedule.reorder(chunk, row, key, vector, lane)
+        init = schedule.decompose_reduction(score, chunk)
+        copy = schedule.cache_read(score, operand, "shared")
+        schedule.compute_at(copy, chunk)
+        self.copy_keys(copy, chunk, stage)
+        self.share_keys(init)
+        key, part = schedule.split(key, [None, self.parts])
+        rows, row = schedule.split(row, [None, self.logit_rows])
+        schedule.reorder(rows, part, vector, key, lane, row)
+        for loop in (vector, key, lane, row):
+            schedule.unroll(loop)
+        schedule.bind(schedule.fuse(rows, part), "threadIdx.x")
+
+    def copy_keys(self, copy: str, chunk: str, stage: int) -> None:
+        """Let threads copy `stage` vectors of each key of a step, one as many as the others."""
+        schedule, lanes = self.schedule, self.facts.lanes
+        dimension = len(schedule.block(copy).axes) - 1
+        schedule.split_dimension(copy, dimension, lanes)
+        loops = schedule.loops(copy)
+        *around, element = loops[loops.index(chunk) + 1 :]
+        vector, lane = schedule.split(element, [None, lanes])
+        vectors = fuse_all(schedule, [*around, vector])
+        assert vectors is not None
+        threads = divisors(self.keys * stage, self.threads)[-1]
+        turn, thread = schedule.split(vectors, [None, threads])
+        schedule.reorder(thread, turn, lane)
+        schedule.unroll(turn)
+        schedule.vectorize(lane)
+        schedule.bind(thread, "threadIdx.x")
+
+    def keep_maximum(self) -> None:
+        """Let each thread find the maximum of its logits in each row, and then one thread that of
+        each row.
+        """
+        schedule, facts = self.schedule, self.facts
+        row = schedule.loops(facts.maximum)[-1]
+        *_, key = self.inner(self.largest)
+        key, part = schedule.split(key, [None, self.parts])
+        partial = schedule.rfactor(part, -1)
+        schedule.compute_at(self.largest, row)
+        schedule.set_scope(self.largest, "local")
+        clear_first(schedule, self.largest)
+        self.unroll(schedule.reduce_loops(self.largest)[-1])
+        own_row, key, part = self.inner(partial)[1:]
+        rows, own_row = schedule.split(own_row, [None, self.logit_rows])
+        schedule.reorder(rows, part, own_row, key)
+        copy = schedule.cache_write(partial, "local")
+        schedule.reverse_compute_at(copy, own_row)
+        schedule.set_scope(copy, "shared")
+        clear_first(schedule, partial)
+        schedule.unroll(key)
+        schedule.unroll(own_row)
+        schedule.bind(schedule.fuse(rows, part), "threadIdx.x")
+        schedule.bind(row, "threadIdx.x")
+        schedule.bind(self.inner(f"{facts.maximum}_init")[-1], "threadIdx.x")
+
+    def keep_sums(self) -> None:
+        """Let each thread store the exponentials of its logits, and add them."""
+        schedule, facts = self.schedule, self.facts
+        self.share_keys(facts.exponentials)
+        row, part = self.inner(self.sums)[1:]
+        rows, row = schedule.split(row, [None, self.logit_rows])
+        schedule.reorder(rows, part, row)
+        schedule.compute_at(self.sum_of_step, row)
+        schedule.set_scope(self.sum_of_step, "local")
+        clear_first(schedule, self.sum_of_step)
+        self.unroll(schedule.reduce_loops(self.sum_of_step)[-1])
+        schedule.unroll(row)
+        schedule.bind(schedule.fuse(rows, part), "threadIdx.x")
+        row, part = self.inner(f"{self.sums}_init")
+        self.share(row, part)
+        schedule.set_scope(facts.total, "shared")
+        clear_first(schedule, facts.total)
+        schedule.bind(self.inner(facts.total)[0], "threadIdx.x")
