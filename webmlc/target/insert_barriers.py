@@ -24,7 +24,7 @@ import numpy as np
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr, Ramp, Var, as_int
-from webmlc.core.rewrite import evaluate, substitute, variables, walk
+from webmlc.core.rewrite import evaluate, substitute, variables
 from webmlc.loops.ir import (
     Barrier,
     For,
@@ -38,8 +38,8 @@ from webmlc.loops.ir import (
     loads,
     seq,
     stores,
-    walk_statements,
 )
+from webmlc.target.divergence import differs, has_barrier, reads_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,9 @@ class _Around:
     threads: Threads = field(default_factory=dict)
     differing: frozenset[Var] = frozenset()
 
-    def differs(self, value: Expr) -> bool:
-        """True for a value that may differ between threads, as all that memory holds may."""
-        is_loaded = any(isinstance(node, Load) for node in walk(value))
-        return is_loaded or not variables(value).isdisjoint(self.differing)
-
     def binding(self, var: Var, value: Expr) -> _Around:
         """The same with a variable that depends on a value."""
-        if not self.differs(value):
+        if not differs(value, self.differing):
             return self
         return replace(self, differing=self.differing | {var})
 
@@ -171,7 +166,7 @@ def _order(stmt: Stmt, before: _Pending, around: _Around) -> tuple[Stmt, _Pendin
             within = around.inside(stmt)
             accesses = _accesses(body, within.threads)
             inner, after = _order(body, _NOTHING, within)
-            if not _has_barrier(inner):
+            if not has_barrier(inner):
                 return _with_barrier_before(stmt, before, accesses)
             if before != _NOTHING:
                 inner, after = _order(body, before, within)
@@ -189,9 +184,9 @@ def _order(stmt: Stmt, before: _Pending, around: _Around) -> tuple[Stmt, _Pendin
         case Let(var=var, value=value, body=body):
             inner, after = _order(body, before, around.binding(var, value))
             return replace(stmt, body=inner), after
-        case If(condition=condition) if not around.differs(condition):
+        case If(condition=condition) if not differs(condition, around.differing):
             return _order_branches(stmt, before, around)
-        case If(then=then) if _accesses(then, threads).reads and _has_barrier(
+        case If(then=then) if _accesses(then, threads).reads and has_barrier(
             _order(then, _NOTHING, around)[0]
         ):
             return _order(_tested_alone(stmt), before, around)
@@ -205,7 +200,7 @@ def _order_branches(stmt: If, before: _Pending, around: _Around) -> tuple[Stmt, 
     a branch needs a barrier inside.
     """
     branches = [stmt.then, Seq(()) if stmt.otherwise is None else stmt.otherwise]
-    if not any(_has_barrier(_order(branch, _NOTHING, around)[0]) for branch in branches):
+    if not any(has_barrier(_order(branch, _NOTHING, around)[0]) for branch in branches):
         return _with_barrier_before(stmt, before, _accesses(stmt, around.threads))
     (then, after), (otherwise, after_otherwise) = (
         _order(branch, before, around) for branch in branches
@@ -216,14 +211,10 @@ def _order_branches(stmt: If, before: _Pending, around: _Around) -> tuple[Stmt, 
 
 def _tested_alone(stmt: If) -> Stmt:
     """A conditional for each statement of one that only some threads enter."""
-    is_loaded = any(isinstance(node, Load) for node in walk(stmt.condition))
-    if is_loaded or stmt.otherwise is not None or not isinstance(stmt.then, Seq):
+    is_whole = stmt.otherwise is not None or reads_memory(stmt.condition)
+    if is_whole or not isinstance(stmt.then, Seq):
         raise InternalError("threads would wait in a conditional that only some of them enter")
     return seq(*(replace(stmt, then=child) for child in stmt.then.statements))
-
-
-def _has_barrier(stmt: Stmt) -> bool:
-    return any(isinstance(s, Barrier) for s in walk_statements(stmt))
 
 
 def _with_barrier_before(stmt: Stmt, before: _Pending, accesses: _Pending) -> tuple[Stmt, _Pending]:

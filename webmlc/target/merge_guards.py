@@ -17,20 +17,9 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr
-from webmlc.core.rewrite import variables, walk
-from webmlc.loops.ir import (
-    Barrier,
-    For,
-    If,
-    Let,
-    Load,
-    LoopFunction,
-    Seq,
-    Stmt,
-    map_statements,
-    seq,
-    walk_statements,
-)
+from webmlc.core.rewrite import variables
+from webmlc.loops.ir import For, If, Let, LoopFunction, Seq, Stmt, map_statements, seq
+from webmlc.target.divergence import has_barrier, reads_memory
 
 
 def merge_guards(function: LoopFunction) -> LoopFunction:
@@ -46,13 +35,13 @@ def _rule(stmt: Stmt) -> Stmt | None:
             return _guarded([*_factors(condition), *_factors(inner)], then)
         case For(var=var, body=If(condition=condition, then=then, otherwise=None)):
             factors = _factors(condition)
-            invariant = [f for f in factors if var not in variables(f) and not _reads_memory(f)]
+            invariant = [f for f in factors if var not in variables(f) and not reads_memory(f)]
             variant = [f for f in factors if f not in invariant]
-            if not invariant or stmt.kind == "parallel" or _waits(then):
+            if not invariant or stmt.kind == "parallel" or has_barrier(then):
                 return None
             return _guarded(invariant, replace(stmt, body=_guarded(variant, then)))
         case Let(var=var, body=If(condition=condition, then=then, otherwise=None)):
-            if var not in variables(condition) and not _reads_memory(condition):
+            if var not in variables(condition) and not reads_memory(condition):
                 return If(condition, replace(stmt, body=then))
         case Seq(statements=statements):
             return _merge(statements)
@@ -67,7 +56,7 @@ def _merge(statements: tuple[Stmt, ...]) -> Stmt | None:
         match previous, stmt:
             case If(otherwise=None), If(otherwise=None):
                 first, second = _factors(previous.condition), _factors(stmt.condition)
-                shared_factors = [f for f in first if f in second and not _reads_memory(f)]
+                shared_factors = [f for f in first if f in second and not reads_memory(f)]
                 if shared_factors:
                     left = _guarded([f for f in first if f not in shared_factors], previous.then)
                     right = _guarded([f for f in second if f not in shared_factors], stmt.then)
@@ -94,12 +83,3 @@ def _guarded(factors: list[Expr], body: Stmt) -> Stmt:
     for factor in dict.fromkeys(factors):
         condition = factor if condition is None else condition & factor
     return body if condition is None else If(condition, body)
-
-
-def _reads_memory(expr: Expr) -> bool:
-    return any(isinstance(node, Load) for node in walk(expr))
-
-
-def _waits(stmt: Stmt) -> bool:
-    """True where threads wait for each other inside `stmt`."""
-    return any(isinstance(s, Barrier) for s in walk_statements(stmt))

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Cast, Const, Expr, Ramp, Var, as_int, call
-from webmlc.core.rewrite import variables, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
@@ -32,6 +31,7 @@ from webmlc.loops.ir import (
     stores,
 )
 from webmlc.target import VECTOR_LANES
+from webmlc.target.divergence import differs
 from webmlc.target.webgpu.declarations import array_type, declarations
 from webmlc.target.webgpu.declare_in_place import declared_in_place
 from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
@@ -224,7 +224,7 @@ class _Printer:
         """Print a statement."""
         while isinstance(root, Let):  # a loop: Python's recursion is too shallow for long chains
             self.write(f"let {wgsl_name(root.var.name)} = {self.text(root.value)};")
-            if self.differs(root.value):
+            if differs(root.value, self.differing):
                 self.differing.add(root.var)
             root = root.body
         match root:
@@ -241,7 +241,7 @@ class _Printer:
                     return
                 name = wgsl_name(var.name)
                 end = self.expressions.operand(extent)
-                if is_uneven := self.differs(extent):
+                if is_uneven := differs(extent, self.differing):
                     self.differing.add(var)
                 self.uneven_loops += is_uneven
                 self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
@@ -249,7 +249,7 @@ class _Printer:
             case For(kind=kind):
                 raise self.expressions.unsayable(f"{kind} loop")
             case If(condition=condition, then=then, otherwise=otherwise):
-                is_guard = self.differs(condition)
+                is_guard = differs(condition, self.differing)
                 self.guards += is_guard
                 self.braced(f"if ({self.text(condition)})", then)
                 if otherwise is not None:
@@ -266,11 +266,6 @@ class _Printer:
                 self.write("workgroupBarrier();")
             case _:
                 raise self.expressions.unsayable(type(root).__name__)
-
-    def differs(self, value: Expr) -> bool:
-        """True for a value that may differ between the threads of a workgroup."""
-        is_loaded = any(isinstance(node, Load) for node in walk(value))
-        return is_loaded or not variables(value).isdisjoint(self.differing)
 
     def can_use_subgroups(self) -> bool:
         """True where the kernel may use subgroups, and all threads run the same statement."""

@@ -78,7 +78,8 @@ class _Section:
     inputs: AbstractSet[str]
     once: AbstractSet[str]
     ahead: list[Stmt] = field(default_factory=list)
-    reads: int = 0
+    count: int = 0
+    """The statements that `ahead` holds."""
     waited: bool = False
     inner: set[Var] = field(default_factory=set)
     """Variables that have no value yet where the section starts."""
@@ -101,10 +102,10 @@ class _Section:
         """Take the reads out of a nest of loops over threads, which are around the statement."""
         match stmt:
             case Seq(statements=statements):
-                moved = [child for child in statements if self.is_read(child, loops)]
-                self.add(moved, loops)
-                kept = [child for child in statements if child not in moved]
-                return seq(*[self.in_threads(child, loops) for child in kept])
+                reads = [child for child in statements if self.is_read(child, loops)]
+                reads = reads[: MOST_READS - self.count]
+                self.add(reads, loops)
+                return seq(*[self.in_threads(s, loops) for s in statements if s not in reads])
             case Let(var=var, body=body):
                 self.inner.add(var)
                 return replace(stmt, body=self.in_threads(body, loops))
@@ -114,7 +115,7 @@ class _Section:
 
     def is_read(self, stmt: Stmt, loops: tuple[For, ...]) -> bool:
         """True for a copy from an input to a register, of which the section's start knows all."""
-        if not isinstance(stmt, Store) or not loops or self.reads >= MOST_READS:
+        if not isinstance(stmt, Store) or not loops:
             return False
         load: Expr = stmt.value
         while isinstance(load, Cast):
@@ -123,15 +124,15 @@ class _Section:
             return False
         is_register = stmt.buffer.scope == "local" and stmt.buffer.name in self.once
         used = {var for index in load.indices for var in variables(index)}
-        self.reads += is_register and used.isdisjoint(self.inner)
         return is_register and used.isdisjoint(self.inner)
 
-    def add(self, moved: list[Stmt], loops: tuple[For, ...]) -> None:
+    def add(self, reads: list[Stmt], loops: tuple[For, ...]) -> None:
         """Put reads at the start of the section, in loops over the same threads."""
-        if not moved:
+        if not reads:
             return
+        self.count += len(reads)
         names: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}_ahead") for loop in loops}
-        body = substitute_statement(seq(*moved), names)
+        body = substitute_statement(seq(*reads), names)
         for loop in reversed(loops):
             var = names[loop.var]
             assert isinstance(var, Var)

@@ -255,14 +255,8 @@ class _RegisterTile(Tile):
         """Let each thread find the maximum of its logits in each row, and then one thread that of
         each row.
         """
-        schedule, facts = self.schedule, self.facts
-        row = schedule.loops(facts.maximum)[-1]
-        *_, key = self.inner(self.largest)
-        key, part = schedule.split(key, [None, self.parts])
-        partial = schedule.rfactor(part, -1)
-        schedule.compute_at(self.largest, row)
-        schedule.set_scope(self.largest, "local")
-        clear_first(schedule, self.largest)
+        schedule = self.schedule
+        row, partial = self.divide_maximum()
         self.unroll(schedule.reduce_loops(self.largest)[-1])
         own_row, key, part = self.inner(partial)[1:]
         rows, own_row = schedule.split(own_row, [None, self.logit_rows])
@@ -274,8 +268,7 @@ class _RegisterTile(Tile):
         schedule.unroll(key)
         schedule.unroll(own_row)
         schedule.bind(schedule.fuse(rows, part), "threadIdx.x")
-        schedule.bind(row, "threadIdx.x")
-        schedule.bind(self.inner(f"{facts.maximum}_init")[-1], "threadIdx.x")
+        self.bind_maximum(row)
 
     def keep_sums(self) -> None:
         """Let each thread store the exponentials of its logits, and add them."""

@@ -212,14 +212,8 @@ class Tile:
 
     def share_maximum(self, step: str) -> None:
         """Let threads fold parts of the rows of a step, then one thread the maximum of each row."""
-        schedule, facts = self.schedule, self.facts
-        row = schedule.loops(facts.maximum)[-1]
-        *_, key = self.inner(self.largest)
-        key, part = schedule.split(key, [None, self.parts])
-        partial = schedule.rfactor(part, -1)
-        schedule.compute_at(self.largest, row)
-        schedule.set_scope(self.largest, "local")
-        clear_first(schedule, self.largest)
+        schedule = self.schedule
+        row, partial = self.divide_maximum()
         own_row, key, part = self.inner(partial)[1:]
         schedule.reorder(own_row, part, key)
         copy = schedule.cache_write(partial, "local")
@@ -228,8 +222,26 @@ class Tile:
         clear_first(schedule, partial)
         self.unroll(key)
         schedule.bind(schedule.fuse(own_row, part), "threadIdx.x")
-        schedule.bind(row, "threadIdx.x")
-        schedule.bind(self.inner(f"{facts.maximum}_init")[-1], "threadIdx.x")
+        self.bind_maximum(row)
+
+    def divide_maximum(self) -> tuple[str, str]:
+        """Divide the maximum of each row of a step into those of its parts. Returns the loop over
+        rows, and the block of the parts.
+        """
+        schedule = self.schedule
+        row = schedule.loops(self.facts.maximum)[-1]
+        *_, key = self.inner(self.largest)
+        _, part = schedule.split(key, [None, self.parts])
+        partial = schedule.rfactor(part, -1)
+        schedule.compute_at(self.largest, row)
+        schedule.set_scope(self.largest, "local")
+        clear_first(schedule, self.largest)
+        return row, partial
+
+    def bind_maximum(self, row: str) -> None:
+        """Give the maximum of each row to a thread."""
+        self.schedule.bind(row, "threadIdx.x")
+        self.schedule.bind(self.inner(f"{self.facts.maximum}_init")[-1], "threadIdx.x")
 
     def share_sums(self) -> None:
         """Give each key of a step, and each part of a row, to a thread."""

@@ -162,8 +162,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     """
     widths = [n for n in _widths(facts) if n > 1 or facts.vectors == 1]
     are_few = facts.results < FEW_WORKGROUPS * ACROSS * facts.lanes
-    wanted = NARROW_ACROSS if are_few else ACROSS
-    across = min(widths, key=lambda n: abs(n - wanted), default=wanted * facts.lanes)
+    width = NARROW_ACROSS if are_few else ACROSS
+    across = min(widths, key=lambda n: abs(n - width), default=width * facts.lanes)
     most = MAX_INVOCATIONS // across
     if facts.rows is not None:
         most = min(most, facts.rows // ROWS_EACH)
