@@ -13,7 +13,7 @@ import { readFile } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { create, globals } from "webgpu";
-import { arrayOf, relativeError } from "./page/data.js";
+import { readData, relativeError } from "./page/data.js";
 
 Object.assign(globalThis, globals);
 const gpu = create(["enable-dawn-features=allow_unsafe_apis"]); // timestamps and features that are experimental elsewhere
@@ -60,14 +60,10 @@ const ENGINES = {
   },
 };
 
-/** The inputs or the outputs of a model, read from its folder. */
-async function readData(folder, side) {
-  const entries = JSON.parse(await readFile(join(folder, "data.json"), "utf8"))[side];
-  const tensors = entries.map(async ({ name, dtype, shape, file }) => {
-    const bytes = await readFile(join(folder, file));
-    return [name, { dtype, shape, data: arrayOf(dtype, bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength)) }];
-  });
-  return Object.fromEntries(await Promise.all(tensors));
+/** The bytes of a file of a model's folder. */
+async function readBuffer(folder, file) {
+  const { buffer, byteOffset, byteLength } = await readFile(join(folder, file));
+  return buffer.slice(byteOffset, byteOffset + byteLength);
 }
 
 async function open(row, folder, inputs, expected) {
@@ -80,7 +76,8 @@ async function open(row, folder, inputs, expected) {
 }
 
 async function measure(folder, { runs, warmup }) {
-  const [inputs, expected] = await Promise.all([readData(folder, "inputs"), readData(folder, "outputs")]);
+  const read = (file) => readBuffer(folder, file);
+  const [inputs, expected] = await Promise.all([readData("inputs", read), readData("outputs", read)]);
   const rows = Object.keys(ENGINES).map((engine) => ({ model: basename(folder), engine }));
   const sessions = [];
   for (const row of rows) {

@@ -25,7 +25,6 @@ measured; the JSON names it. On a machine without a GPU this measures lavapipe: 
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -38,9 +37,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import typer
-from gpu_decode import CAPACITY, TOKENS, build_decoder, measure_decode
+from gpu_decode import CAPACITY, TOKENS, measure_decode
 from gpu_limits import ROUNDS, Limits, limits, seconds_of
 from models import QUIET, ROOT, Source, named, prepare, random_inputs
+from node_job import run_job
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
@@ -51,7 +51,7 @@ from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter
 
 RNG = np.random.default_rng(0)
-HERE = Path(__file__).parent
+DAWN = Path(__file__).parent / "dawn.mjs"
 OUT = ROOT / "build" / "gpu"
 DECODER = OUT / "decoder"
 """The package of a language model."""
@@ -204,25 +204,13 @@ def measure_models(names: list[str], adapter: str) -> tuple[Table, dict[str, Any
     return table, rows
 
 
-def run_dawn(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of `dawn.mjs` for a job."""
-    process = subprocess.run(
-        ["node", str(HERE / "dawn.mjs")],
-        input=json.dumps(job),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    rows: list[dict[str, Any]] = json.loads(process.stdout)["rows"]
-    return rows
-
-
 def measure_engines(names: list[str], adapter: str) -> tuple[Table, list[dict[str, Any]]]:
     """webmlc and ONNX Runtime Web by turns, in Dawn for Node."""
     for name in names:
         prepare(name, OUT, "webgpu", {}, adapter)
     folders = [str(OUT / name) for name in names]
-    rows = run_dawn({"runs": RUNS, "warmup": WARMUP, "folders": folders})
+    job = {"runs": RUNS, "warmup": WARMUP, "folders": folders}
+    rows: list[dict[str, Any]] = run_job(DAWN, job)["rows"]
     headings = ("engine", "ms of a run", "ratio", "ms to the first result", "error")
     table = table_of("in Dawn for Node, from inputs to outputs", "model", *headings)
     ours = {row["model"]: row for row in rows if row["engine"] == "webmlc"}
@@ -280,7 +268,7 @@ def main(
         console.print(table)
         results["rows"] |= rows
     if llm is not None:
-        build_decoder(llm, adapter, DECODER)
+        build(llm, DECODER, "webgpu", adapter=adapter, cache=False)
         results["token"] = measure_decode(DECODER, CONTEXT, limit)
         print_decode(console, results["token"])
     if engines:
@@ -288,7 +276,7 @@ def main(
         console.print(table)
     if engines and llm is not None:
         job = {"package": str(DECODER), "capacity": CAPACITY, "context": CONTEXT, "tokens": TOKENS}
-        (results["token_in_dawn"],) = run_dawn({"folders": [], "decoder": job})
+        (results["token_in_dawn"],) = run_job(DAWN, {"folders": [], "decoder": job})["rows"]
         console.print(f"a token in Dawn for Node: {results['token_in_dawn']['ms']:.2f} ms")
     if as_json is not None:
         as_json.write_text(json.dumps(results, indent=1))

@@ -16,7 +16,6 @@ import numpy as np
 from gpu_limits import Limits, seconds_of
 
 import webmlc
-from webmlc.compile import AdapterName
 from webmlc.host.webgpu import WebGpuExecutor
 
 CAPACITY = 2048
@@ -24,11 +23,6 @@ CAPACITY = 2048
 CHUNK = 256
 """Tokens of a prompt that run at once."""
 TOKENS = 16
-
-
-def build_decoder(gguf: Path, adapter: AdapterName, folder: Path) -> None:
-    """Build the package of a language model."""
-    webmlc.build(gguf, folder, target="webgpu", adapter=adapter, cache=False)
 
 
 def measure_decode(folder: Path, length: int, limit: Limits) -> dict[str, Any]:

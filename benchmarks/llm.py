@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import subprocess
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
 from fma_limit import FLOPS, module
+from node_job import run_job
 from rich.console import Console
 from rich.table import Table
 
@@ -119,14 +119,7 @@ def main(
         "rounds": rounds,
         "engines": engines.split(","),
     }
-    process = subprocess.run(
-        ["node", str(ROOT / "benchmarks" / "llm" / "measure.mjs")],
-        input=json.dumps(job),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    result = json.loads(process.stdout)
+    result = run_job(ROOT / "benchmarks" / "llm" / "measure.mjs", job)
     rows = [summary(row) for row in result["rows"]]
     show(rows, lengths.split(","))
     limits = result["limits"]

@@ -18,8 +18,6 @@ Measuring some of the models at a time gives the same JSON, whose entries are re
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +29,7 @@ from chart import chart
 from fma_limit import FLOPS, module
 from judge import judge
 from models import ROOT, Ready, named, native_latencies, prepare, reuse, source_of
+from node_job import run_job
 from results import Entry, Row, entry_of, header, merge, row_of
 from rich.console import Console
 from rich.table import Table
@@ -84,15 +83,7 @@ def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[s
         "flops": FLOPS,
         "groups": list(groups),
     }
-    process = subprocess.run(
-        ["node", str(HERE / "measure.mjs")],
-        input=json.dumps(job),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    measured: dict[str, Any] = json.loads(process.stdout)
-    return measured
+    return run_job(HERE / "measure.mjs", job)
 
 
 def print_table(console: Console, entries: Mapping[str, Entry], runs: int) -> None:

@@ -18,18 +18,22 @@ export function arrayOf(/** @type {string} */ dtype, /** @type {ArrayBuffer} */ 
 }
 
 /**
- * Fetch the inputs or the outputs of a model.
- * @param {string} model  the model's folder
+ * The inputs or the outputs of a model.
  * @param {"inputs" | "outputs"} side
+ * @param {(file: string) => Promise<ArrayBuffer>} read  reads a file of the model's folder
  * @returns {Promise<Record<string, import("./bench.js").Tensor>>}
  */
-export async function fetchData(model, side) {
-  const entries = (await (await fetch(`${model}data.json`)).json())[side];
+export async function readData(side, read) {
+  const entries = JSON.parse(new TextDecoder().decode(await read("data.json")))[side];
   const tensors = entries.map(async (/** @type {any} */ { name, dtype, shape, file }) => {
-    const buffer = await (await fetch(model + file)).arrayBuffer();
-    return [name, { dtype, shape, data: arrayOf(dtype, buffer) }];
+    return [name, { dtype, shape, data: arrayOf(dtype, await read(file)) }];
   });
   return Object.fromEntries(await Promise.all(tensors));
+}
+
+/** Fetch the inputs or the outputs of the model in a folder. */
+export function fetchData(/** @type {string} */ model, /** @type {"inputs" | "outputs"} */ side) {
+  return readData(side, async (file) => (await fetch(model + file)).arrayBuffer());
 }
 
 /** The largest difference of an output, relative to the largest magnitude of that output. */
