@@ -3,7 +3,7 @@
 In: models (names or files), the time to tune each, and what measures. Out: a row for each model:
 milliseconds of the default and of the tuned package, the gain in paired runs, the gain that the
 search predicted, and whether both packages give the same results. The packages take turns, run by
-run (see `measure.mjs`).
+run (see `measure.mjs`). Where both packages are the same files, nothing is measured.
 
     python benchmarks/tuned.py --models squeezenet,minilm_l6 --budget 300 --database build/tuned.db
     python benchmarks/tuned.py --models squeezenet --engine wasmtime --budget 0   # measure only
@@ -13,6 +13,7 @@ With `--engine wasmtime` or `wgpu` the packages are measured in Python instead.
 
 from __future__ import annotations
 
+import filecmp
 import json
 import math
 from pathlib import Path
@@ -28,7 +29,7 @@ from rich.table import Table
 from run import OUT, measure
 
 import webmlc
-from webmlc.core.machine import Device
+from webmlc.core.machine import AdapterKind, Device
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import Database
 
@@ -67,6 +68,9 @@ def in_browser(name: str, device: Device, runs: int) -> list[list[float]]:
 def main(
     models: Annotated[str, typer.Option()],
     device: Annotated[str, typer.Option()] = "wasm",
+    adapter: Annotated[
+        str, typer.Option(help="What shaders are for: software or gpu.")
+    ] = "software",
     engine: Annotated[str, typer.Option()] = "chromium",
     budget: Annotated[float, typer.Option(help="Seconds for each model.")] = 300.0,
     database: Annotated[Path, typer.Option()] = ROOT / "build" / "tuned.db",
@@ -75,26 +79,34 @@ def main(
 ) -> None:
     """Tune, build and measure each model."""
     chosen: Device = "webgpu" if device == "webgpu" else "wasm"
+    kind: AdapterKind = "gpu" if adapter == "gpu" else "software"
     table = Table(title=f"tuned for {engine}: medians of {runs} paired runs")
     for heading in ("model", "default ms", "tuned ms", "gain", "predicted", "tuned kernels"):
         table.add_column(heading)
     figures: list[dict[str, Any]] = []
     for model in models.split(","):
         name = name_of(model)
-        prepare(model, OUT, chosen, {})
+        prepare(model, OUT, chosen, {}, kind)
         path = OUT / name / "model.onnx"
         predicted = math.nan
         if budget > 0:
             sizes = symbols_of(path, source_of(model).dims)
             predicted = webmlc.tune(
-                path, database=database, device=chosen, engine=engine, seconds=budget,
-                resume=True, sizes=sizes,
+                path, database=database, device=chosen, adapter=kind, engine=engine,
+                seconds=budget, resume=True, sizes=sizes,
             ).gain  # fmt: skip
         with Database(database, must_exist=True) as records:
-            choose = TunedChooser(records, engine)
+            choose = TunedChooser(records, engine, kind)
             out_folder = OUT / name / FOLDER
-            algorithms = choose.algorithms()
-            manifest = webmlc.build(path, out_folder, chosen, choose=choose, algorithms=algorithms)
+            manifest = webmlc.build(
+                path, out_folder, chosen, adapter=kind, choose=choose,
+                algorithms=choose.algorithms(), state="off",
+            )  # fmt: skip
+        if is_same(OUT / name / "package", out_folder):
+            figures.append({"model": name, "gain": 1.0, "predicted": predicted, "kernels": 0})
+            print(json.dumps(figures[-1]), flush=True)
+            table.add_row(name, "", "", "1.000", f"{predicted:.3f}", "the same package")
+            continue
         latencies = (
             paired(OUT / name, chosen, runs) if engine in LOCAL else in_browser(name, chosen, runs)
         )
@@ -111,6 +123,13 @@ def main(
     Console().print(table)
     if out is not None:
         out.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+
+
+def is_same(package: Path, other: Path) -> bool:
+    """True where the search changed nothing: both packages have the same files."""
+    names = {file.name for folder in (package, other) for file in folder.iterdir()}
+    _, different, missing = filecmp.cmpfiles(package, other, names, shallow=False)
+    return not different and not missing
 
 
 def symbols_of(path: Path, dims: Any) -> dict[str, int]:

@@ -23,6 +23,7 @@ from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.webgpu.read_ahead import read_ahead
+from webmlc.target.webgpu.read_once import read_once
 
 SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 """The small types that the printer widens and stores itself, by one call each."""
@@ -31,7 +32,7 @@ SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 def lowering(machine: Machine) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
     passes = _passes(machine.vector_registers)
-    return (*passes, read_ahead) if machine.reads_lines else passes
+    return (*passes, read_once, read_ahead) if machine.reads_lines else passes
 
 
 @lru_cache

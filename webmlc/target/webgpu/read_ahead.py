@@ -38,6 +38,7 @@ from webmlc.loops.ir import (
     stores,
     substitute_statement,
 )
+from webmlc.target.webgpu.sections import map_sections
 
 MOST_READS = 24
 """Vectors that a thread reads ahead, at most: four scalars each, of the 128 to 255 registers of a
@@ -50,47 +51,35 @@ def read_ahead(function: LoopFunction) -> LoopFunction:
     inputs = function.params[: len(function.params) - function.outputs]
     names = frozenset(buffer.name for buffer in inputs if buffer.name not in writes)
     once = frozenset(name for name, count in writes.items() if count == 1)
-    return replace(function, body=_sections(function.body, names, once))
 
+    def rewrite(body: Stmt, scope: frozenset[Var]) -> Stmt:
+        section = _Section(names, once, scope)
+        rewritten = section.after_barriers(body)
+        return seq(*section.ahead, rewritten)
 
-def _sections(stmt: Stmt, inputs: AbstractSet[str], once: AbstractSet[str]) -> Stmt:
-    """Rewrite the work of each workgroup: what is in loops over workgroups alone."""
-    match stmt:
-        case Seq(statements=statements):
-            return seq(*(_sections(child, inputs, once) for child in statements))
-        case Let(body=body):
-            return replace(stmt, body=_sections(body, inputs, once))
-        case For(thread=str() as thread, body=body) if thread.startswith("blockIdx"):
-            if isinstance(body, For) and (body.thread or "").startswith("blockIdx"):
-                return replace(stmt, body=_sections(body, inputs, once))
-            section = _Section(inputs, once)
-            rewritten = section.after_barriers(body)
-            return replace(stmt, body=seq(*section.ahead, rewritten))
-    return stmt
+    return replace(function, body=map_sections(function, rewrite))
 
 
 @dataclass(slots=True)
 class _Section:
     """The work of a workgroup. `ahead` are the nests that read `inputs` for it, into registers that
-    the kernel writes `once`.
+    the kernel writes `once`. The variables of `scope` have a value where the section starts.
     """
 
     inputs: AbstractSet[str]
     once: AbstractSet[str]
+    scope: AbstractSet[Var]
     ahead: list[Stmt] = field(default_factory=list)
     count: int = 0
     """The statements that `ahead` holds."""
     waited: bool = False
-    inner: set[Var] = field(default_factory=set)
-    """Variables that have no value yet where the section starts."""
 
     def after_barriers(self, stmt: Stmt) -> Stmt:
         """Take the reads out of the statements after the first barrier."""
         match stmt:
             case Seq(statements=statements):
                 return seq(*[self.after_barriers(child) for child in statements])
-            case Let(var=var, body=body):
-                self.inner.add(var)
+            case Let(body=body):
                 return replace(stmt, body=self.after_barriers(body))
             case Barrier():
                 self.waited = True
@@ -106,8 +95,7 @@ class _Section:
                 reads = reads[: MOST_READS - self.count]
                 self.add(reads, loops)
                 return seq(*[self.in_threads(s, loops) for s in statements if s not in reads])
-            case Let(var=var, body=body):
-                self.inner.add(var)
+            case Let(body=body):
                 return replace(stmt, body=self.in_threads(body, loops))
             case For(thread=str(), body=body):
                 return replace(stmt, body=self.in_threads(body, (*loops, stmt)))
@@ -124,7 +112,7 @@ class _Section:
             return False
         is_register = stmt.buffer.scope == "local" and stmt.buffer.name in self.once
         used = {var for index in load.indices for var in variables(index)}
-        return is_register and used.isdisjoint(self.inner)
+        return is_register and used <= self.scope | {loop.var for loop in loops}
 
     def add(self, reads: list[Stmt], loops: tuple[For, ...]) -> None:
         """Put reads at the start of the section, in loops over the same threads."""

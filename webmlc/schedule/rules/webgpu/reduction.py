@@ -134,7 +134,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     for name in producers:
         schedule.compute_at(name, group)
         schedule.set_scope(name, "local")
-    share_out(schedule, last, inner, parameters.workgroup)
+    share_out(schedule, last, inner, parameters.workgroup, parameters.steps)
     for name in producers:
         fold_together(
             schedule,
@@ -175,8 +175,10 @@ def has_adjacent_results(fold: Block) -> bool:
     return any(stride(index, axes[-1].var, ranges) == Const(1) for index in folded)
 
 
-def share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> None:
-    """Give the elements of a row to the threads of its workgroup in turn."""
+def share_out(schedule: Schedule, block: str, loops: list[str], size: int, steps: int = 1) -> None:
+    """Give the elements of a row to the threads of its workgroup in turn. Up to `steps` elements of
+    a thread are written out.
+    """
     if not loops:
         schedule.bind(schedule.add_unit_loop(block), "threadIdx.x")
         return
@@ -184,6 +186,7 @@ def share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> No
     assert row is not None
     turn, thread = schedule.split(row, [None, min(size, as_int(schedule.extent(row)) or size)])
     schedule.reorder(thread, turn)
+    write_out(schedule, turn, steps)
     schedule.bind(thread, "threadIdx.x")
 
 
