@@ -17,6 +17,8 @@ from webmlc.host.webgpu_adapter import Timestamps, find_adapter
 
 SECONDS = 0.02
 """The seconds that the shorter of two passes of a kernel takes."""
+WARM_SECONDS = 0.1
+"""The seconds of work right before each pass, in which the adapter raises its clock."""
 ROUNDS = 5
 REPEATS = 4
 """The dispatches of a pass that measures a limit."""
@@ -57,10 +59,12 @@ class Limits:
 
 def seconds_of(executor: WebGpuExecutor, runs: Any) -> float:
     """The seconds of a run on the GPU: the median of some differences of two passes."""
-    once = executor.time_runs(runs, 2) / 2
-    count = max(2, min(200, round(SECONDS / max(once, 1e-6))))
+    once = max(executor.time_runs(runs, 2) / 2, 1e-6)
+    count = max(2, min(200, round(SECONDS / once)))
+    before = min(2000, round(WARM_SECONDS / once))
     differences = [
-        executor.time_runs(runs, 2 * count) - executor.time_runs(runs, count) for _ in range(ROUNDS)
+        executor.time_runs(runs, 2 * count, before) - executor.time_runs(runs, count, before)
+        for _ in range(ROUNDS)
     ]
     return median(differences) / count
 

@@ -261,18 +261,23 @@ class WebGpuExecutor:
         return times.submit(encoder)
 
     @_typed_errors()
-    def time_runs(self, runs: Sequence[Run], count: int) -> float:
+    def time_runs(self, runs: Sequence[Run], count: int, before: int = 0) -> float:
         """Measure the seconds of the steps of `runs` on the GPU, `count` times in one pass, on what
-        the last run left in the arena. The time between dispatches is part of it.
+        the last run left in the arena. The time between dispatches is part of it. The GPU runs the
+        steps `before` times first, without a pause: an idle one has a lower clock.
 
         Raises `UserError` where the adapter offers no timestamps.
         """
         times = Timestamps(self.device, 1)
         encoder = self.device.create_command_encoder()
+        steps = [i for run in runs for i in range(run.first, run.last)]
+        warm = encoder.begin_compute_pass()
+        for index in steps * before:
+            self._encode(warm, index)
+        warm.end()
         compute = times.begin_pass(encoder)
-        for _ in range(count):
-            for index in (i for run in runs for i in range(run.first, run.last)):
-                self._encode(compute, index)
+        for index in steps * count:
+            self._encode(compute, index)
         compute.end()
         return times.submit(encoder)[0]
 
