@@ -22,6 +22,8 @@ WARM_SECONDS = 0.1
 ROUNDS = 5
 REPEATS = 4
 """The dispatches of a pass that measures a limit."""
+PAUSES = 2000
+"""The dispatches of a pass that measures the pause between them."""
 MULTIPLY_ADDS = """
 @group(0) @binding(0) var<storage, read_write> y: array<vec4f>;
 @compute @workgroup_size(256)
@@ -77,11 +79,13 @@ def limits() -> Limits:
     products = MULTIPLY_ADDS % "\n".join(lines)
     seconds = fastest(device, products, [16 * threads], threads // 256)
     copy = fastest(device, COPY, [16 * vectors] * 2, vectors // 256)
-    pause = fastest(device, STEP, [4 * 64], 1)
+    pause = fastest(device, STEP, [4 * 64], 1, PAUSES)
     return Limits(512 * 16 * 8.0 * threads / seconds, 32.0 * vectors / copy, pause)
 
 
-def fastest(device: Any, code: str, sizes: list[int], workgroups: int) -> float:
+def fastest(
+    device: Any, code: str, sizes: list[int], workgroups: int, repeats: int = REPEATS
+) -> float:
     """The seconds of a shader over buffers of these bytes, in the fastest pass."""
     module = device.create_shader_module(code=code)
     stage = {"module": module, "entry_point": "main"}
@@ -102,8 +106,8 @@ def fastest(device: Any, code: str, sizes: list[int], workgroups: int) -> float:
         compute = times.begin_pass(encoder)
         compute.set_pipeline(pipeline)
         compute.set_bind_group(0, group)
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             compute.dispatch_workgroups(workgroups)
         compute.end()
         seconds += times.submit(encoder)
-    return min(seconds) / REPEATS
+    return min(seconds) / repeats
