@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -291,6 +293,19 @@ def test_one_clear_error_each(
     assert code == 2
     assert message in error
     assert before is None or database.read_bytes() == before
+
+
+def test_a_script_without_a_guard_is_one_clear_error(model: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import webmlc\n"
+        f"webmlc.tune({str(model)!r}, database={str(tmp_path / 'tuned.db')!r},"
+        " engine='wasmtime', seconds=1)\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert 'call it under `if __name__ == "__main__":`' in done.stderr
 
 
 def test_a_missing_database_says_how_to_make_one(run: Run, model: Path, tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) ->
     - `scheduler`: the address of a Dask scheduler, whose workers measure.
     - `on_change`: called with the search after every trial.
 
+    It starts processes, which read the caller's script first: call it under
+    `if __name__ == "__main__"`.
+
     Raises `UserError` for anything that the caller can mend, before anything is measured.
     """
     from webmlc.tune.run import Request, run

@@ -201,6 +201,11 @@ def _measure(search: Search, request: Request) -> None:
 def _check(request: Request) -> None:
     """Refuse what cannot be searched, before anything takes time."""
     device, engine, threads = request.device, request.engine, request.threads
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # it is being spawned
+        raise UserError(
+            "webmlc.tune starts processes, each of which reads this script first: call it under "
+            '`if __name__ == "__main__":`'
+        )
     if not request.seconds > 0:
         raise UserError("--budget: a search needs more than no time; try --budget 5m")
     if threads < 1:
