@@ -49,6 +49,7 @@ from webmlc.target.offset_digits import (
     strides_of,
     term_variables,
 )
+from webmlc.target.share_memory import shared_bytes
 from webmlc.target.thread_parts import in_one_loop, part_of_thread
 
 BANKS = 32
@@ -66,18 +67,9 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
     memory that has no room for them.
     """
     compact = _compacted(function, has_gaps=True)
-    if _shared_bytes(compact) > MAX_WORKGROUP_BYTES:
+    if shared_bytes(compact) > MAX_WORKGROUP_BYTES:
         return _compacted(function, has_gaps=False)
     return compact
-
-
-def _shared_bytes(function: LoopFunction) -> int:
-    """The bytes of workgroup memory of a function, as far as sizes are literals."""
-    return sum(
-        buffer.dtype.bytes * math.prod(as_int(size) or 1 for size in buffer.shape)
-        for buffer in function.allocations
-        if buffer.scope == "shared"
-    )
 
 
 def _compacted(function: LoopFunction, has_gaps: bool) -> LoopFunction:

@@ -18,10 +18,10 @@ from typing import Literal
 from webmlc.core.adapters import Adapter
 from webmlc.core.expr import Expr
 from webmlc.core.rewrite import evaluate
-from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.ir import Buffer, For, If, Let, LoopFunction, Seq, Stmt, loads, stores
 from webmlc.target.kernel_work import KernelWork
 from webmlc.target.registers import register_lanes
+from webmlc.target.share_memory import shared_bytes
 from webmlc.target.webgpu.threads import grid_of
 
 BoundName = Literal["compute", "memory", "loads", "launch", "invocations"]
@@ -65,12 +65,11 @@ def dispatch_work(code: LoopFunction, sizes: Mapping[str, int]) -> DispatchWork:
     values = {symbol.name: sizes.get(symbol.name, 1) for symbol in code.symbols}
     grid = grid_of(code)
     workgroups = max(0, _value(grid.total, values))
-    shared = (b for b in code.allocations if b.scope == "shared")
     lanes = register_lanes(code)
     return DispatchWork(
         workgroups,
         workgroups * math.prod(grid.workgroup_size),
-        sum(buffer_bytes(b, values) for b in shared),
+        shared_bytes(code),
         max((_registers(section.body, lanes) for section in grid.sections), default=0),
     )
 

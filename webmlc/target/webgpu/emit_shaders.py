@@ -21,6 +21,7 @@ from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
 from webmlc.target.registers import register_lanes
+from webmlc.target.share_memory import share_memory
 from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
@@ -94,10 +95,10 @@ def join_shaders(shaders: Mapping[str, Shader]) -> Shaders:
 def emit_shader(
     function: LoopFunction, constants: frozenset[str], features: frozenset[str] = frozenset()
 ) -> Shader:
-    """Widen, legalise, hoist, rename and print one kernel."""
+    """Share memory, widen, legalise, hoist, rename and print one kernel."""
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
-    widened, vector_registers = widen_loads(function)
+    widened, vector_registers = widen_loads(share_memory(function))
     registers = frozenset(b.name for b in register_lanes(widened)) | vector_registers
     views = vector_views(widened, registers)
     hoisted = hoist_indices(legalise(widened, views), views)
