@@ -171,6 +171,7 @@ def test_random_members_compute_what_numpy_computes(name: str, adapter: str) -> 
         {"rows": 16, "logit_rows": 8},
         {"rows": 8, "logit_rows": 8, "unrolled": 8},
         {"rows": 1, "unrolled": 16},
+        {"rows": 8, "keys_per_thread": 0},
     ],
 )
 def test_threads_of_attention_have_other_tiles(changes: dict[str, Value]) -> None:
@@ -184,6 +185,24 @@ def test_threads_of_attention_have_other_tiles(changes: dict[str, Value]) -> Non
     want = attention(*(data[b.name].astype(np.float64) for b in kernel.params[:-1]))
     (got,) = gpu.run_on_gpu(lower(schedule.function, machine), data, {}).values()
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("adapter", ["gpu", "subgroups"])
+@pytest.mark.parametrize(("keys", "threads"), [(1, 2), (2, 1), (2, 4), (4, 4)])
+def test_threads_of_a_row_keep_logits_and_share_keys(adapter: str, keys: int, threads: int) -> None:
+    """In two steps, or one; the last turns of a step may have no keys."""
+    kernel, machine = k.attention_of_heads(1, 2, 1, S, 32), ADAPTERS[adapter]
+    match = match_kernel(kernel, machine)
+    assert match is not None
+    values = {**values_of(match.default()), "keys_per_thread": keys, "key_threads": threads}
+    assert values in match.space()
+    lowered = lower(match.build(from_values(match.default(), values)).function, machine)
+    for count in (1, 65, 333):
+        data = k.arguments(kernel, {"s": count})
+        want = attention(*(data[b.name].astype(np.float64) for b in kernel.params[:-1]))
+        results = gpu.run_on_gpu(lowered, data, {"s": count}, features=machine.features)
+        (got,) = results.values()
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_most_rules_have_a_case() -> None:

@@ -6,16 +6,18 @@ y[i, d] = p[i, d] / s[i]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads, stores
-from webmlc.schedule.analysis import contraction_of
+from webmlc.schedule.analysis import axis_ranges, contraction_of, flat_index, lane_stride
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loop_of
 from webmlc.schedule.rules.tiling.softmax_blocks import softmax_blocks
+from webmlc.schedule.rules.webgpu.rows import producers_of
+from webmlc.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,10 @@ class Facts:
     with the values by the sum of the exponentials. `rows` and `keys`: how many there are, `None` if
     symbols say; `columns`: elements of a row of the result; `lanes`: those of a vector, which one
     thread computes; `tallest`: the rows of the tallest tile that the primitives build. On machines
-    with subgroups, a workgroup folds what its threads have at once. `key_vectors`: the vectors of a
-    key, where tiles copy keys to workgroup memory; else `None`.
+    with subgroups, a workgroup folds what its threads have at once. `shares_memory`: whether tiles
+    may count on the memory of single rows (software adapters keep the tiles that they were measured
+    with). `key_vectors`: the vectors of a key, where neighbours on a GPU can read them side by
+    side; else `None`. `copies_keys`: whether tiles copy keys to workgroup memory.
     """
 
     function: LoopFunction
@@ -41,7 +45,9 @@ class Facts:
     lanes: int
     tallest: int = 1
     has_subgroups: bool = False
+    shares_memory: bool = False
     key_vectors: int | None = None
+    copies_keys: bool = False
 
     @property
     def vectors(self) -> int:
@@ -77,8 +83,21 @@ def attention_facts(function: LoopFunction, machine: Machine) -> Facts | None:
     rows = 1 if row is None else as_int(simplify(row.extent))
     lanes = machine.lanes if size % machine.lanes == 0 else 1
     keys = as_int(simplify(axes_of_kind(product, "reduce")[-1].extent))
-    has_subgroups = "subgroups" in machine.features
-    return Facts(function, *names, final.name, rows, keys, size, lanes, has_subgroups=has_subgroups)
+    facts = Facts(
+        function,
+        *names,
+        final.name,
+        rows,
+        keys,
+        size,
+        lanes,
+        has_subgroups="subgroups" in machine.features,
+        shares_memory=machine.reads_lines,
+    )
+    if not machine.reads_lines:
+        return facts
+    scores = key_product(Schedule(function), facts)
+    return facts if scores is None else replace(facts, key_vectors=scores.vectors)
 
 
 def final_loops(function: LoopFunction, facts: Facts) -> Loops:
@@ -120,3 +139,30 @@ def _row_axis(product: Block) -> Axis | None:
     sizes = [as_int(simplify(axis.extent)) for axis in rows]
     ranked = [(size is None, size or 0, -p) for p, size in enumerate(sizes) if size != 1]
     return rows[-max(ranked)[2]] if ranked else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyProduct:
+    """The block that multiplies queries by keys, the vectors of a key, and the buffer of keys."""
+
+    block: str
+    vectors: int
+    keys: str
+
+
+def key_product(schedule: Schedule, facts: Facts) -> KeyProduct | None:
+    """The products of queries and keys; `None` where keys are no vectors."""
+    for block in producers_of(schedule.function, schedule.block(facts.logits)):
+        roles = contraction_of(block)
+        if roles is None or len(roles.reduced) != 1:
+            continue
+        size = as_int(simplify(roles.reduced[0].extent))
+        keys = roles.right
+        index = flat_index(keys.buffer, keys.indices)
+        step = lane_stride(index, roles.reduced[0].var, facts.lanes, axis_ranges(block))
+        if size is None or step != 1 or facts.lanes == 1 or size % facts.lanes:
+            return None
+        if keys.buffer not in schedule.function.params or keys.buffer == roles.left.buffer:
+            return None
+        return KeyProduct(block.name, size // facts.lanes, keys.buffer.name)
+    return None

@@ -22,13 +22,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import MAX_INVOCATIONS, MAX_WORKGROUP_BYTES
+from webmlc.core.machine import MAX_INVOCATIONS
 from webmlc.core.simplify import simplify
-from webmlc.schedule.analysis import axis_ranges, contraction_of, flat_index, lane_stride
 from webmlc.schedule.rules.tiling.axes import fuse_all
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops
-from webmlc.schedule.rules.webgpu.attention_tiles import Tile, single_row_bytes
+from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops, key_product
+from webmlc.schedule.rules.webgpu.attention_memory import (
+    VECTOR,
+    Memory,
+    Row,
+    fits,
+    row_memory,
+)
+from webmlc.schedule.rules.webgpu.attention_tiles import Tile
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.schedule import Schedule
 
@@ -48,7 +54,6 @@ GUARDED = 1.25
 (an estimate)."""
 HEIGHTS = (8, 16, 24, 32)
 """The rows that a tile may have: with four rows to a thread, 32 to 128 threads."""
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,15 @@ class Shape:
         return self.groups * KEYS
 
 
-def shape_of(
-    facts: Facts, height: int, logit_rows: int, stage: int, workgroup: int
-) -> Shape | None:
+def shape_of(facts: Facts, height: int, logit_rows: int, stage: int, row: Row) -> Shape | None:
     """The tile of some rows. `None` if a workgroup has fewer threads, if its memory does not hold
-    the tile beside a single row of `workgroup` threads, or if the kernel has no such tiles.
+    the tile beside a single `row`, or if the kernel has no such tiles.
     """
-    if facts.key_vectors is None or facts.key_vectors % stage or height % logit_rows:
+    vectors = facts.key_vectors
+    if not facts.copies_keys or vectors is None or vectors % stage or height % logit_rows:
         return None
+    if facts.rows is None and stage == vectors:
+        return None  # whole keys are one run of memory, where a row would have no gap
     groups = _key_groups(facts)
     most = height // logit_rows * GROUPS
     if groups is None or not facts.vectors <= most <= MAX_INVOCATIONS:
@@ -84,14 +90,14 @@ def shape_of(
     threads = max(n for n in divisors(height, height) if n * facts.vectors <= most) * facts.vectors
     shape = Shape(height, logit_rows, groups, threads, stage)
     has_single_rows = facts.rows is None or facts.rows % height > 0
-    left_over = single_row_bytes(facts, workgroup) if has_single_rows else 0
-    return shape if _bytes(shape) + left_over <= MAX_WORKGROUP_BYTES else None
+    left_over = row_memory(facts, row) if has_single_rows else Memory()
+    return shape if fits(facts, _memory(shape), left_over) else None
 
 
-def longest_stage(facts: Facts, height: int, logit_rows: int, workgroup: int) -> int:
+def longest_stage(facts: Facts, height: int, logit_rows: int, row: Row) -> int:
     """The most vectors of a key that can be copied at once; 0 if there are no such tiles."""
-    fits = (n for n in STAGES if shape_of(facts, height, logit_rows, n, workgroup) is not None)
-    return max(fits, default=0)
+    stages = (n for n in STAGES if shape_of(facts, height, logit_rows, n, row) is not None)
+    return max(stages, default=0)
 
 
 def _key_groups(facts: Facts) -> int | None:
@@ -110,39 +116,14 @@ def _key_groups(facts: Facts) -> int | None:
     return -min(costs)[1] if costs else None
 
 
-def _bytes(shape: Shape) -> int:
-    """The bytes of workgroup memory: keys with a vector between them, exponentials with one more in
-    each row, two results of each thread's rows, and what is known of each row.
+def _memory(shape: Shape) -> Memory:
+    """The memory of a tile: keys with a vector between them, exponentials with one more in each
+    row, two results of each thread's rows, and four values of each row.
     """
-    copied = shape.keys * (shape.stage + 1) * 4
-    elements = copied + shape.height * (shape.keys + 1 + 2 * shape.groups + 4)
-    return elements * FLOAT_BYTES
-
-
-def key_vectors(facts: Facts) -> int | None:
-    """The vectors of a key, if keys can be copied as vectors; else `None`."""
-    score = _scores(Schedule(facts.function), facts)
-    return None if score is None else score[1]
-
-
-def _scores(schedule: Schedule, facts: Facts) -> tuple[str, int, str] | None:
-    """The block of the products of queries and keys, the vectors of a key and the buffer of keys;
-    `None` where keys are no vectors.
-    """
-    for block in producers_of(schedule.function, schedule.block(facts.logits)):
-        roles = contraction_of(block)
-        if roles is None or len(roles.reduced) != 1:
-            continue
-        size = as_int(simplify(roles.reduced[0].extent))
-        keys = roles.right
-        index = flat_index(keys.buffer, keys.indices)
-        step = lane_stride(index, roles.reduced[0].var, facts.lanes, axis_ranges(block))
-        if size is None or step != 1 or facts.lanes == 1 or size % facts.lanes:
-            return None
-        if keys.buffer not in schedule.function.params or keys.buffer == roles.left.buffer:
-            return None
-        return block.name, size // facts.lanes, keys.buffer.name
-    return None
+    copied = shape.keys * (shape.stage + 1) * VECTOR
+    results = shape.height * shape.groups
+    rows = [shape.height] * 4
+    return Memory((copied,), (shape.height * (shape.keys + 1), results, results, *rows))
 
 
 def schedule_register_tile(
@@ -200,13 +181,13 @@ class _RegisterTile(Tile):
     def keep_logits(self, step: str, stage: int) -> None:
         """Let each thread keep the logits of its rows and keys, and copy the keys first."""
         schedule, facts = self.schedule, self.facts
-        scores = _scores(schedule, facts)
-        assert scores is not None
-        score, _, operand = scores
+        product = key_product(schedule, facts)
+        assert product is not None
+        score = product.block
         schedule.compute_at(self.largest, step)
         schedule.compute_at(facts.logits, step)
         schedule.compute_at(score, step)
-        self.multiply(score, operand, stage)
+        self.multiply(score, product.keys, stage)
         thread = self.share_keys(facts.logits)
         for block in producers_of(schedule.function, schedule.block(facts.logits)):
             if not set(schedule.loops(block.name)) >= {step}:

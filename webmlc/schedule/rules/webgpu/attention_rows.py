@@ -48,22 +48,14 @@ def schedule_row(
     schedule: Schedule, facts: Facts, loops: Loops, workgroup: int, writing: Writing
 ) -> None:
     """Give each row to a workgroup. All blocks are under the loops over rows and batch."""
-    batch = fuse_all(schedule, loops.batch)
-    assert batch is not None
-    depth = schedule.loops(facts.final).index(batch) + 1
-    parts, keys = _step(facts, workgroup)
-    steps = _Steps(schedule, facts, depth, parts, keys, writing)
-    step = steps.roll()
-    steps.share_logits(step)
-    steps.share_sums()
-    steps.share_result(list(loops.columns), workgroup)
-    schedule.bind(batch, "blockIdx.x")
-    if loops.row is not None:
-        schedule.bind(loops.row, "blockIdx.y")
+    parts, keys = step_of(facts, workgroup)
+    Steps(schedule, facts, parts, keys, writing).place(loops, workgroup)
 
 
-def _step(facts: Facts, workgroup: int) -> tuple[int, int]:
-    """The parts and the keys of a step. There are two steps at least, as a loop of one is none."""
+def step_of(facts: Facts, workgroup: int) -> tuple[int, int]:
+    """The parts and the keys of a step, one for each thread. There are two steps at least, as a
+    loop of one is none.
+    """
     parts = min(workgroup // facts.vectors, workgroup // 2)
     keys = workgroup // parts * parts
     if facts.keys is None or facts.keys > keys:
@@ -74,7 +66,7 @@ def _step(facts: Facts, workgroup: int) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class _Steps:
+class Steps:
     """The schedule of a row, in steps of `keys` keys; threads add values for each of `parts` parts
     of a step. The loops of a block inside the workgroup begin at `depth`. The names are those of
     the blocks that a step has.
@@ -82,10 +74,10 @@ class _Steps:
 
     schedule: Schedule
     facts: Facts
-    depth: int
     parts: int
     keys: int
     writing: Writing
+    depth: int = 0
     largest: str = ""
     """The maximum of a step."""
     sums: str = ""
@@ -94,6 +86,25 @@ class _Steps:
     """The products of the parts of a step."""
     products: str = ""
     """The products of the parts of all steps."""
+
+    @property
+    def threads(self) -> int:
+        """The threads that have keys."""
+        return self.keys
+
+    def place(self, loops: Loops, workgroup: int) -> None:
+        """Give each row to a workgroup. All blocks are under the loops over rows and batch."""
+        schedule = self.schedule
+        batch = fuse_all(schedule, loops.batch)
+        assert batch is not None
+        self.depth = schedule.loops(self.facts.final).index(batch) + 1
+        step = self.roll()
+        self.share_logits(step)
+        self.share_sums()
+        self.share_result(list(loops.columns), workgroup)
+        schedule.bind(batch, "blockIdx.x")
+        if loops.row is not None:
+            schedule.bind(loops.row, "blockIdx.y")
 
     def roll(self) -> str:
         """Cut the keys into steps, and roll the maximum; returns the loop over steps."""
@@ -123,13 +134,17 @@ class _Steps:
         schedule, facts = self.schedule, self.facts
         dimension = len(schedule.block(facts.product).axes) - 2
         (loop,) = schedule.reduce_loops(facts.product)
-        step, part, key = schedule.split(loop, [None, self.parts, self.keys // self.parts])
+        step, part, key = self.split_parts(loop)
         schedule.reorder(step, part, key, *self.inner_loops(facts.product, step, part, key))
         self.products = schedule.rfactor(part, dimension)
         self.product = schedule.rfactor(step, dimension + 1)
         (products,) = schedule.reduce_loops(self.products)
         schedule.reorder(products, *self.inner_loops(self.products, products))
         return step, products
+
+    def split_parts(self, loop: str) -> list[str]:
+        """Cut a loop over keys into steps, parts and the keys of a part, which lie together."""
+        return self.schedule.split(loop, [None, self.parts, self.keys // self.parts])
 
     def inner_loops(self, block: str, *others: str) -> list[str]:
         """The loops of a block inside the loop over rows, but for `others`."""
@@ -149,22 +164,26 @@ class _Steps:
             for loop in schedule.reduce_loops(block.name):
                 self.unroll(loop)
         schedule.bind(thread, "threadIdx.x")
-        self.fold_together(self.largest)
+        self.fold_together(self.largest, self.keys)
 
     def share_sums(self) -> None:
         """Give each exponential, and each vector of a product of a part, to a thread."""
-        schedule, facts = self.schedule, self.facts
-        for block in (facts.exponentials, self.sums, f"{self.sums}_init"):
-            schedule.bind(schedule.loops(block)[-1], "threadIdx.x")
-        for block in (self.products, f"{self.products}_init"):
-            columns, part = schedule.loops(block)[-2:]
-            vector, lane = schedule.split(columns, [None, facts.lanes])
-            schedule.reorder(part, vector, lane)
-            thread = schedule.fuse(part, vector)
-            schedule.bind(thread, "threadIdx.x")
-            if facts.lanes > 1:
-                schedule.vectorize(lane)
-        self.add_part(schedule.loops(self.products)[-2])
+        for block in (self.facts.exponentials, self.sums, f"{self.sums}_init"):
+            self.schedule.bind(self.schedule.loops(block)[-1], "threadIdx.x")
+        self.share_vectors(f"{self.products}_init")
+        self.add_part(self.share_vectors(self.products))
+
+    def share_vectors(self, block: str) -> str:
+        """Give each vector of a product of a part to a thread; returns the loop over threads."""
+        schedule, lanes = self.schedule, self.facts.lanes
+        columns, part = schedule.loops(block)[-2:]
+        vector, lane = schedule.split(columns, [None, lanes])
+        schedule.reorder(part, vector, lane)
+        thread = schedule.fuse(part, vector)
+        schedule.bind(thread, "threadIdx.x")
+        if lanes > 1:
+            schedule.vectorize(lane)
+        return thread
 
     def add_part(self, thread: str) -> None:
         """Add the values of a part of a step in the thread that has its vector."""
@@ -191,19 +210,27 @@ class _Steps:
         clear_first(schedule, facts.product)
         (part,) = schedule.reduce_loops(facts.product)
         write_out(schedule, part, self.writing.fold_steps)
-        self.fold_together(facts.total)
+        self.fold_together(facts.total, self.threads)
 
-    def fold_together(self, block: str) -> None:
-        """Let the threads fold what they have for each key of a step. Their number divides the
-        keys: a step reads nothing of the next one. Subgroups fold all keys at once.
+    def fold_together(self, block: str, count: int) -> None:
+        """Let the threads fold `count` results. Their number divides it: a step reads nothing of
+        the next one. Subgroups fold all at once.
         """
         if self.facts.has_subgroups:
-            fold_together(self.schedule, block, self.keys, self.keys)
+            fold_together(self.schedule, block, count, count)
             return
-        radix, steps = self.writing.radix, self.writing.fold_steps
-        threads = next(n for n in divisors(self.keys, self.keys) if n * radix >= self.keys)
-        fold_radix = threads if threads < 2 * radix else radix
-        fold_together(self.schedule, block, threads, fold_radix, steps=steps)
+        threads, radix = self.fold_tree(count)
+        fold_together(self.schedule, block, threads, radix, steps=self.writing.fold_steps)
+
+    def fold_tree(self, count: int) -> tuple[int, int]:
+        """The threads that fold `count` results, and the results that each of them folds. If they
+        are few, every thread folds them all.
+        """
+        radix = self.writing.radix
+        if count <= radix:
+            return count, count
+        threads = next(n for n in divisors(count, count) if n * radix >= count)
+        return threads, threads if threads < 2 * radix else radix
 
     def unroll(self, loop: str) -> None:
         """Write a loop out, or as much of it as `unrolled` allows."""

@@ -22,6 +22,7 @@ from webmlc.core.expr import as_int
 from webmlc.schedule.rules.tiling.axes import fuse_all, unroll_factor
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops
+from webmlc.schedule.rules.webgpu.attention_memory import Row, fits, memory_of, row_memory
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.schedule import Schedule
 
@@ -32,38 +33,33 @@ LOGIT_ROWS = 4
 (chosen by hand: with four keys, 16 sums stay in registers)."""
 MOST_THREADS = 64
 """Threads of a workgroup, at most: as many as the machine's workgroup has."""
+SMALL_ROW = Row(MOST_THREADS)
+"""A single row that a workgroup of a tile computes."""
 FEWEST_THREADS = 32
 """Threads of a workgroup, at least: adapters run so many in lockstep."""
-SHARED_BYTES = 16 << 10
-"""The bytes of workgroup memory on every WebGPU device (the default limit)."""
-ROW_ELEMENTS = 8
-"""Elements of workgroup memory that a single row takes for each thread: a logit, an exponential, a
-sum, a vector of the result, and its part of a tree."""
 STEPS = 4
 """Steps of a reduction that are written out by default: a vec4 of keys."""
 
 
 def tile_threads(
-    facts: Facts, height: int, logit_rows: int = LOGIT_ROWS, workgroup: int = MOST_THREADS
+    facts: Facts, height: int, logit_rows: int = LOGIT_ROWS, row: Row = SMALL_ROW
 ) -> int | None:
     """The threads that compute a tile, which are also the keys of a step; `None` if there are too
     few, if they cannot share its logits, or if the memory of a workgroup does not hold the tile,
-    and a single row of `workgroup` threads.
+    and a single `row`.
     """
     if height % logit_rows:
         return None
     groups = [n for n in divisors(height, height) if n * facts.vectors <= MOST_THREADS]
     threads = max(groups, default=0) * facts.vectors
-    elements = height * (2 * threads + facts.columns + 2 * (threads // height) + 4)
-    size = elements * 4 + single_row_bytes(facts, workgroup)
-    if threads < FEWEST_THREADS or threads % (height // logit_rows) or size > SHARED_BYTES:
+    if threads < FEWEST_THREADS or threads % (height // logit_rows):
+        return None
+    part = height * (threads // height)
+    scalars = (height * threads, height * threads, part, part, *[height] * 4)
+    tile = memory_of(facts, height * facts.columns, scalars)
+    if not fits(facts, tile, row_memory(facts, row)):
         return None
     return None if step_keys(facts, height, threads, logit_rows) is None else threads
-
-
-def single_row_bytes(facts: Facts, workgroup: int) -> int:
-    """The bytes of workgroup memory of a single row that is left over, with so many threads."""
-    return ROW_ELEMENTS * max(workgroup, 2 * facts.vectors) * 4
 
 
 def step_keys(facts: Facts, height: int, threads: int, logit_rows: int) -> int | None:
