@@ -81,7 +81,8 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     logits = compute(
         "logits", scores.shape, lambda t, h, j: logit(scores[t, h, j], t, j), keep=True
     )
-    top = reduce("max", rows, (count,), "max", lambda t, h, j: logits[t, h, j])
+    # A relaxed maximum may drop a NaN, but its exponential makes the row NaN anyway.
+    top = reduce("max", rows, (count,), "relaxed_max", lambda t, h, j: logits[t, h, j])
     exponentials = compute(
         "exponential", scores.shape, lambda t, h, j: call("exp", logits[t, h, j] - top[t, h]),
         keep=True,
@@ -224,7 +225,6 @@ def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         lambda t, h, s, j: maximum(logit(scores[t, h, s, j], t, s * section + j), lowest),
         keep=True,
     )  # fmt: skip
-    # A relaxed maximum may drop a NaN, but its exponential makes the row NaN anyway.
     top = reduce("max", rows, (section,), "relaxed_max", lambda *i: logits[i])
     exponentials = compute(
         "exponential", scores.shape, lambda *i: call("exp", logits[i] - top[i[:-1]]), keep=True
