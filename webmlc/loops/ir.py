@@ -368,14 +368,14 @@ def loads(root: Stmt) -> Iterator[Load]:
     for stmt in walk_statements(root):
         for expr in expressions(stmt):
             if not isinstance(expr, Const | Var):
-                yield from _loads(expr)
+                yield from loads_in(expr)
 
 
 @bottom_up()
-def _loads(root: Expr) -> tuple[Load, ...]:
-    """The distinct loads in one expression."""
+def loads_in(root: Expr) -> tuple[Load, ...]:
+    """The distinct loads in one expression, parents first and operands from left to right."""
     parts: list[tuple[Load, ...]] = [(root,)] if isinstance(root, Load) else []
-    parts += [inner for child in root.children() if (inner := _loads(child))]
+    parts += [inner for child in root.children() if (inner := loads_in(child))]
     return tuple(dict.fromkeys(chain(*parts))) if len(parts) > 1 else sum(parts, ())
 
 

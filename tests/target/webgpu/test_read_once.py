@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,14 @@ def test_a_thread_keeps_so_many_elements() -> None:
         results(function),
         results(kernel(f"S[t] = {elements}", f"R[s] = {elements.replace('t', 's')}")),
     )
+
+
+def test_elements_are_read_in_the_order_of_the_kernel() -> None:
+    numbers = [3, 1, 7, 2, 6, 4, 8, 5]
+    elements = " + ".join(f"x[t + {n}]" for n in numbers)
+    function = read_once(kernel(f"S[t] = {elements}", f"R[s] = {elements.replace('t', 's')}"))
+    reads = re.findall(r"= x\[thread_x \+ (\d)\]", body_text(function))
+    assert [int(number) for number in reads] == numbers
 
 
 @pytest.mark.parametrize("machine", [WEBGPU, SUBGROUPS, SOFTWARE], ids=lambda m: str(m.features))

@@ -40,6 +40,7 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     expressions,
+    loads_in,
     map_expressions,
     seq,
     stores,
@@ -112,8 +113,9 @@ class _Section:
         """
         axes, body = _threads(nest)
         for expr in _certain_expressions(body):
-            for load in certain_reads(expr):
-                read = self.read_of(load, axes)
+            certain = certain_reads(expr)
+            for load in loads_in(expr):  # in their order, which the registers have, too
+                read = self.read_of(load, axes) if load in certain else None
                 if read is not None:
                     yield read
 
