@@ -13,9 +13,9 @@ import math
 
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
-from webmlc.core.rewrite import variables, walk
+from webmlc.core.rewrite import bottom_up, variables
 from webmlc.loops.ir import Block, Buffer, LoopFunction, blocks, expressions, walk_statements
 
 MAX_UPDATES_IN_ORDER = 1024
@@ -32,14 +32,19 @@ def gpu_obstacle(function: LoopFunction) -> str | None:
     largest = max((static_bytes(buffer) for buffer in function.params), default=0)
     if largest > MAX_BINDING_BYTES:
         return f"a buffer of {largest} bytes, of which a kernel can bind {MAX_BINDING_BYTES}"
-    types = {b.dtype for b in (*function.params, *function.allocations)}
-    for stmt in walk_statements(function.body):
-        types |= {value.dtype for root in expressions(stmt) for value in walk(root)}
-    if DType.float64 in types:
+    buffers = (*function.params, *function.allocations)
+    roots = (root for stmt in walk_statements(function.body) for root in expressions(stmt))
+    if any(b.dtype is DType.float64 for b in buffers) or any(map(_has_float64, roots)):
         return "a shader has no values of float64"
     if any(map(_has_long_order, blocks(function.body))):
         return "updates that depend on each other, of which one thread would do all"
     return None
+
+
+@bottom_up()
+def _has_float64(root: Expr) -> bool:
+    """True if some part of an expression is of float64."""
+    return root.dtype is DType.float64 or any(map(_has_float64, root.children()))
 
 
 def _has_long_order(block: Block) -> bool:

@@ -19,16 +19,15 @@ from collections.abc import Iterator
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
-from webmlc.core.rewrite import walk
 from webmlc.loops.ir import (
     Buffer,
     For,
-    Load,
     LoopFunction,
     Stmt,
     Store,
     child_statements,
     expressions,
+    loads_in,
 )
 
 Axes = frozenset[str]
@@ -46,8 +45,7 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
         if isinstance(stmt, Store):
             write_axes[stmt.buffer] = write_axes.get(stmt.buffer, frozenset()) | axes
     for stmt, axes in places:
-        nodes = (n for e in expressions(stmt) for n in walk(e))
-        for buffer in (node.buffer for node in nodes if isinstance(node, Load)):
+        for buffer in {load.buffer: None for e in expressions(stmt) for load in loads_in(e)}:
             missing_axes = write_axes.get(buffer, frozenset()) - axes
             if buffer.scope == "shared":  # `insert_barriers` makes threads of one workgroup wait
                 missing_axes = frozenset(

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from webmlc.core.bounds import SYMBOL, Interval, Ranges, bounds, iterations
 from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import rewriter
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Block,
@@ -63,6 +64,25 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
         case Block():
             raise TypeError(f"block {root.name!r} is still there: lower_blocks comes first")
     return root
+
+
+def rewriter_in_scope(
+    rule: Callable[[Expr, Ranges], Expr | None],
+) -> Callable[[Expr, Ranges], Expr]:
+    """Return a rule of `map_scoped` that rewrites nodes, as `rewriter` does. A node that several
+    expressions of one scope share is rewritten once.
+    """
+    current: Ranges = {}
+    rewrite_node = rewriter(lambda node: rule(node, current))
+
+    def rewrite_root(root: Expr, ranges: Ranges) -> Expr:
+        nonlocal current, rewrite_node
+        if ranges is not current:
+            current = ranges
+            rewrite_node = rewriter(lambda node: rule(node, ranges))
+        return rewrite_node(root)
+
+    return rewrite_root
 
 
 def simplify_function(function: LoopFunction) -> LoopFunction:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, call
-from webmlc.core.rewrite import postorder, walk
+from webmlc.core.rewrite import bottom_up, postorder, walk
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
 from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import Names
@@ -110,13 +110,14 @@ class _Hoister:
 
     def expression(self, root: Expr) -> Expr:
         """An expression with its indices and index comparisons hoisted."""
-
+        if not _has_sums(root):
+            return root
         results: dict[Expr, Expr] = {}
         uses = {} if self.binds_common else _uses(root)
-        for node in postorder(root, lambda node: node.children(), results):
+        for node in postorder(root, _parents_of_sums, results):
             self.uses = uses.get(node, 1)
             children = node.children()
-            new_children = tuple([results[child] for child in children])
+            new_children = tuple([results.get(child, child) for child in children])
             new = node if new_children == children else node.rebuild(new_children)
             match new:
                 case Load(buffer=buffer, indices=indices):
@@ -217,14 +218,36 @@ class _Hoister:
         return innermost
 
 
+@bottom_up()
+def _has_sums(root: Expr) -> bool:
+    """True where an expression has an index that is no constant, or compares indices."""
+    match root:
+        case Const() | Var():
+            return False
+        case Load(indices=indices) if not all(_is_constant(index) for index in indices):
+            return True
+        case Call(op=op, args=(a, _)) if op in _COMPARISONS and a.dtype == INDEX:
+            return True
+    return any(map(_has_sums, root.children()))
+
+
+def _is_constant(index: Expr) -> bool:
+    return isinstance(index.base if isinstance(index, Ramp) else index, Const)
+
+
+def _parents_of_sums(node: Expr) -> tuple[Expr, ...]:
+    """The children of a node that have indices or compare them."""
+    return tuple(filter(_has_sums, node.children()))
+
+
 def _uses(root: Expr) -> dict[Expr, int]:
-    """How often the text of an expression repeats each of its nodes."""
+    """How often the text of an expression repeats each of its nodes that `_has_sums`."""
     uses: dict[Expr, int] = {}
-    for node in postorder(root, lambda node: node.children(), uses):
+    for node in postorder(root, _parents_of_sums, uses):
         uses[node] = 0
     uses[root] = 1
     for node in reversed(list(uses)):  # users first
-        for child in node.children():
+        for child in _parents_of_sums(node):
             uses[child] += uses[node]
     return uses
 

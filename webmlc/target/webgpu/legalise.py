@@ -25,12 +25,11 @@ from dataclasses import replace
 from webmlc.core.bounds import Ranges, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, call
-from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
 from webmlc.target import VECTOR_LANES
 from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
-from webmlc.target.scoped import map_scoped, symbol_ranges
+from webmlc.target.scoped import map_scoped, rewriter_in_scope, symbol_ranges
 
 _INFINITY_BITS = 0x7F800000
 """The bits of float32's infinity."""
@@ -41,8 +40,11 @@ def legalise(function: LoopFunction, views: frozenset[str]) -> LoopFunction:
     into the buffers of `views`.
     """
 
+    with_views = rewriter_in_scope(lambda node, ranges: _view(node, views, ranges))
+    legal = rewriter_in_scope(_node)
+
     def rule(root: Expr, ranges: Ranges) -> Expr:
-        return rewrite(rewrite(root, lambda n: _view(n, views, ranges)), lambda n: _node(n, ranges))
+        return legal(with_views(root, ranges), ranges)
 
     wrapped = map_statements(function.body, lambda s: _store_as_load(s, views))
     body = map_scoped(wrapped, symbol_ranges(function), rule)
@@ -79,6 +81,8 @@ def _view(node: Expr, views: frozenset[str], ranges: Ranges) -> Expr | None:
 
 def _node(node: Expr, ranges: Ranges) -> Expr | None:
     """The legal form of a node, or None where it is legal."""
+    if not isinstance(node, Call):
+        return None
     match node:
         case Call(op="floordiv", args=(a, b)) if a.dtype.is_float:
             return call("floor", call("div", a, b))

@@ -132,6 +132,8 @@ def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], list[tuple[Stmt, St
 
 def _needed_stores(fills: list[Store], nest: Stmt) -> Stmt:
     """The stores before a nest whose registers the nest reads, directly or through other stores."""
+    if not fills:
+        return Seq(())
     names_read = {load.buffer.name for load in loads(nest)}
     needed: list[Store] = []
     for fill in reversed(fills):

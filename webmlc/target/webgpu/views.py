@@ -14,9 +14,19 @@ from dataclasses import dataclass
 
 from webmlc.core.bounds import Ranges, bounds
 from webmlc.core.expr import Const, Expr, Ramp
-from webmlc.core.rewrite import walk
 from webmlc.core.simplify import divides
-from webmlc.loops.ir import Buffer, For, If, Let, Load, LoopFunction, Seq, Stmt, Store, expressions
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    loads_in,
+)
 from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
@@ -48,10 +58,9 @@ def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
                 stack.extend((s, scope) for s in (then, otherwise) if s is not None)
             case Store(buffer=buffer, indices=(index,)):
                 yield ScopedAccess(buffer, index, True, scope)
-        for node in (n for e in expressions(stmt) for n in walk(e)):
-            match node:
-                case Load(buffer=buffer, indices=(index,)):
-                    yield ScopedAccess(buffer, index, False, scope)
+        for load in (load for expr in expressions(stmt) for load in loads_in(expr)):
+            if len(load.indices) == 1:
+                yield ScopedAccess(load.buffer, load.indices[0], False, scope)
 
 
 def vector_views(function: LoopFunction, registers: frozenset[str]) -> frozenset[str]:

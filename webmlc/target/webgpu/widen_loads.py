@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from webmlc.core.affine import terms
 from webmlc.core.bounds import bounds
 from webmlc.core.expr import Broadcast, Const, Expr, Ramp, as_int
-from webmlc.core.rewrite import rewrite, rewriter, walk
+from webmlc.core.rewrite import rewrite, rewriter
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import (
     Buffer,
@@ -33,6 +34,7 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     expressions,
+    loads_in,
     map_expressions,
     map_statements,
     seq,
@@ -117,7 +119,20 @@ class _Widener:
         lanes: dict[Place, set[int]] = {}
         self.count_lanes(root, scope, lanes)
         places = frozenset(place for place, lanes_read in lanes.items() if len(lanes_read) > 1)
+        if not places:
+            return self.inner_statements(root, scope)
         return self.straight_line(root, scope, places, {})
+
+    def inner_statements(self, root: Stmt, scope: Scope) -> Stmt:
+        """Widen the loads in the loops and branches of a statement only."""
+        match root:
+            case Seq(statements=statements):
+                return seq(*(self.inner_statements(stmt, scope) for stmt in statements))
+            case Let(body=body):
+                return replace(root, body=self.inner_statements(body, _inside(root, scope)))
+            case For() | If():
+                return self.statement(root, scope)
+        return root
 
     def count_lanes(self, root: Stmt, scope: Scope, lanes: dict[Place, set[int]]) -> None:
         """Note which elements of each vector are read on the way through a statement, except in
@@ -179,34 +194,38 @@ class _Widener:
         elements: list[_Element] = []
         if not isinstance(stmt, Let | Store):
             return elements
-        for node in (n for e in reversed(list(expressions(stmt))) for n in walk(e)):
-            element = self.element(node, scope)
+        for load in (load for expr in reversed(expressions(stmt)) for load in loads_in(expr)):
+            element = self.element(load, scope)
             if element is not None:
                 elements.append(element)
         return elements
 
-    def element(self, node: Expr, scope: Scope) -> _Element | None:
+    def element(self, load: Load, scope: Scope) -> _Element | None:
         """The place of a scalar load whose component is known at build time, else None."""
-        match node:
-            case Load(buffer=buffer, indices=(index,)) if index.lanes == 1:
-                if buffer.name in self.readable:
-                    lane = as_int(simplify(index % VECTOR_LANES, scope))
-                    if lane is not None:
-                        unit = simplify(index // VECTOR_LANES, scope)
-                        return _Element(buffer, unit, lane)
-        return None
+        if load.buffer.name not in self.readable or load.indices[0].lanes > 1:
+            return None
+        (index,) = load.indices
+        lane = _lane(index, scope)
+        if lane is None:
+            return None
+        return _Element(load.buffer, simplify(index // VECTOR_LANES, scope), lane)
 
     def components_of(self, value: Expr, registers: Mapping[Place, Buffer], scope: Scope) -> Expr:
         """A value that reads components of `registers` instead of memory."""
 
         def rule(node: Expr) -> Expr | None:
-            element = self.element(node, scope)
-            if element is None or (element.buffer.name, element.unit) not in registers:
-                return None
-            register = registers[(element.buffer.name, element.unit)]
-            return Load(register, (Const(element.lane),))
+            return self.component(node, registers, scope) if isinstance(node, Load) else None
 
-        return rewrite(value, rule)
+        has_components = any(rule(load) is not None for load in loads_in(value))
+        return rewrite(value, rule) if has_components else value
+
+    def component(self, load: Load, registers: Mapping[Place, Buffer], scope: Scope) -> Load | None:
+        """The component of one of `registers` that a load reads; None for other loads."""
+        element = self.element(load, scope)
+        if element is None:
+            return None
+        register = registers.get((element.buffer.name, element.unit))
+        return None if register is None else Load(register, (Const(element.lane),))
 
     def store(self, stmt: Store, registers: Mapping[Place, Buffer], scope: Scope) -> Stmt:
         """A store that reads components of `registers` instead of memory."""
@@ -217,6 +236,14 @@ class _Widener:
                     self.components[stmt.buffer.name] = value
         indices = tuple(self.components_of(i, registers, scope) for i in stmt.indices)
         return Store(stmt.buffer, indices, value)
+
+
+def _lane(index: Expr, scope: Scope) -> int | None:
+    """The component that an index reads of its vector; None if it is known only at run time."""
+    parts = terms(index)
+    if all(factor % VECTOR_LANES == 0 for term, factor in parts.items() if term):
+        return parts.get((), 0) % VECTOR_LANES
+    return as_int(simplify(index % VECTOR_LANES, scope))
 
 
 def _inside(let: Let, scope: Scope) -> Scope:
