@@ -21,6 +21,7 @@ would all start in the same bank.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from webmlc.core.affine import from_terms, terms
@@ -35,6 +36,7 @@ from webmlc.loops.ir import (
     LoopFunction,
     Stmt,
     Store,
+    loads_in,
     map_expressions,
     map_statements,
 )
@@ -75,25 +77,39 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
 def _compacted(function: LoopFunction, has_gaps: bool) -> LoopFunction:
     """Shrink every allocation of a function."""
     accesses_of = collect_accesses(function)
+    symbols = frozenset(function.symbols)
+    places: dict[Buffer, _Places] = {}
     for buffer in function.allocations:
         accesses = accesses_of.get(buffer, [])
-        if _is_one_element(buffer, accesses, frozenset(function.symbols)):
-            function = _as_one_element(function, buffer)
-            continue
-        symbols = frozenset(function.symbols)
-        part = _part_of_thread(buffer, accesses, symbols)
-        if part is not None:
-            function = _rewrite(function, buffer, accesses, part)
-            continue
-        region = _region(buffer, accesses, symbols) or _joint_region(buffer, accesses, symbols)
-        if region is not None:
-            if has_gaps and buffer.scope == "shared":
-                region = _spread(region, accesses)
-            offsets = [_compact_offset(access.offset, region) for access in accesses]
-            function = _rewrite(
-                function, buffer, accesses, _Compact(math.prod(region.extents), offsets)
-            )
-    return function
+        compact = _compact(buffer, accesses, symbols, has_gaps)
+        if compact is not None:
+            pairs = zip(accesses, compact.offsets, strict=True)
+            offsets = {access.indices: offset for access, offset in pairs}
+            places[buffer] = _Places(replace(buffer, shape=(Const(compact.size),)), offsets)
+    indices = {index for place in places.values() for key in place.offsets for index in key}
+    if any(map(loads_in, indices)):  # what is inside an index is rewritten later than the access
+        for buffer, place in places.items():
+            function = _rewrite(function, {buffer: place})
+        return function
+    return _rewrite(function, places) if places else function
+
+
+def _compact(
+    buffer: Buffer, accesses: list[Access], symbols: frozenset[Var], has_gaps: bool
+) -> _Compact | None:
+    """The elements of a buffer to keep; `None` to leave the buffer unchanged."""
+    if _is_one_element(buffer, accesses, symbols):
+        return _Compact(1, [Const(0)] * len(accesses))
+    part = _part_of_thread(buffer, accesses, symbols)
+    if part is not None:
+        return part
+    region = _region(buffer, accesses, symbols) or _joint_region(buffer, accesses, symbols)
+    if region is None:
+        return None
+    if has_gaps and buffer.scope == "shared":
+        region = _spread(region, accesses)
+    offsets = [_compact_offset(access.offset, region) for access in accesses]
+    return _Compact(math.prod(region.extents), offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,16 @@ class _Compact:
 
     size: int
     offsets: list[Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The compact form of a buffer, and the offset in it of each access, by the indices that the
+    access has in the buffer.
+    """
+
+    buffer: Buffer
+    offsets: Mapping[tuple[Expr, ...], Expr]
 
 
 def _part_of_thread(
@@ -135,27 +161,6 @@ def _is_one_element(buffer: Buffer, accesses: list[Access], symbols: frozenset[V
     return index_variables <= threads | symbols and all(
         access.indices == indices for access in accesses
     )
-
-
-def _as_one_element(function: LoopFunction, buffer: Buffer) -> LoopFunction:
-    """Shrink a buffer to a single element."""
-    new = replace(buffer, shape=(Const(1),))
-
-    def expression(node: Expr) -> Expr | None:
-        match node:
-            case Load(buffer=b) if b == buffer:
-                return Load(new, (Const(0),))
-        return None
-
-    def statement(node: Stmt) -> Stmt | None:
-        match node:
-            case Store(buffer=b, value=value) if b == buffer:
-                return Store(new, (Const(0),), value)
-        return None
-
-    body = map_expressions(function.body, rewriter(expression))
-    allocations = tuple(new if b == buffer else b for b in function.allocations)
-    return replace(function, body=map_statements(body, statement), allocations=allocations)
 
 
 def _ancestor_depth(accesses: list[Access]) -> int:
@@ -321,25 +326,22 @@ def _is_by_index(
     return True
 
 
-def _rewrite(
-    function: LoopFunction, buffer: Buffer, accesses: list[Access], part: _Compact
-) -> LoopFunction:
-    """Replace the buffer by its compact form in every access."""
-    compact = replace(buffer, shape=(Const(part.size),))
-    offsets = {a.indices: offset for a, offset in zip(accesses, part.offsets, strict=True)}
+def _rewrite(function: LoopFunction, places: Mapping[Buffer, _Places]) -> LoopFunction:
+    """Replace buffers by their compact forms in every access."""
 
     def load(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer == buffer:
-            return Load(compact, (offsets[node.indices],))
+        if isinstance(node, Load) and (place := places.get(node.buffer)) is not None:
+            return Load(place.buffer, (place.offsets[node.indices],))
         return None
 
     def store(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, Store) and stmt.buffer == buffer:
-            return replace(stmt, buffer=compact, indices=(offsets[stmt.indices],))
+        if isinstance(stmt, Store) and (place := places.get(stmt.buffer)) is not None:
+            return Store(place.buffer, (place.offsets[stmt.indices],), stmt.value)
         return None
 
     body = map_statements(map_expressions(function.body, rewriter(load)), store)
-    allocations = tuple(compact if b == buffer else b for b in function.allocations)
+    compact = {buffer: place.buffer for buffer, place in places.items()}
+    allocations = tuple(compact.get(b, b) for b in function.allocations)
     return replace(function, body=body, allocations=allocations)
 
 

@@ -79,9 +79,10 @@ def divide_term(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | Non
     """`factor · term / stride` where the division is exact, else None. A stride that is a sum
     (`6n - 18`) divides no term.
     """
-    if len(terms(stride)) != 1:
+    parts = terms(stride)
+    if len(parts) != 1:
         return None
-    ((divisor, unit),) = terms(stride).items()
+    ((divisor, unit),) = parts.items()
     quotient = list(term)
     for atom in divisor:
         if atom not in quotient:
