@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from webmlc.core.bounds import Bound, Interval, Ranges, bounds
+from webmlc.core.bounds import EVERYTHING, Bound, Interval, Ranges, bounds
 from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call
@@ -33,9 +33,9 @@ Polynomial = dict[Monomial, int]
 Ends = tuple[tuple[Var, Bound, Bound, Expr | None], ...]
 """Variables, each with the ends of its interval."""
 
-_MAX_POLYNOMIALS = 1 << 10
-"""The number of canonical forms that one set of ranges keeps for further expressions. A larger
-number costs memory, a smaller one repeats work. Chosen by hand.
+_MAX_FORMS = 1 << 10
+"""The number of canonical forms that one set of ranges keeps for further expressions, and of
+simplified parts. A larger number costs memory, a smaller one repeats work. Chosen by hand.
 """
 _NO_RANGES: dict[Var, Interval] = {}
 """The ranges of a caller that gives none."""
@@ -63,8 +63,10 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
 def _simplify(expr: Expr, ends: Ends) -> Expr:
     """Simplify for variables between these ends. Not intervals, which would take long to hash."""
     simplifier = _simplifier(ends)
-    if len(simplifier.polynomials) > _MAX_POLYNOMIALS:
+    if len(simplifier.polynomials) > _MAX_FORMS:
         simplifier.polynomials = {}  # not cleared: another thread may read them
+    if len(simplifier.results) > _MAX_FORMS:
+        simplifier.results = {}
     return simplifier.simplify(expr)
 
 
@@ -97,10 +99,11 @@ class _Simplifier:
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
         self.polynomials: dict[Expr, Polynomial] = {}
+        self.results: dict[Expr, Expr] = {}  # of parts of expressions that are no arithmetic
 
     def simplify(self, expr: Expr) -> Expr:
         """Simplify bottom-up, but treat a whole tree of index arithmetic as one polynomial."""
-        results: dict[Expr, Expr] = {}
+        results = self.results
         stack: list[tuple[Expr, bool]] = [(expr, False)]
         if _is_arithmetic(expr) and expr.lanes == 1:
             return self.to_expr(self.polynomial(expr))
@@ -181,7 +184,7 @@ class _Simplifier:
 
     def extremes(self, polynomial: Polynomial) -> Interval:
         """Bound a polynomial, also by symbolic ends: `i - n` is negative because `i < n`."""
-        numeric = bounds(self.to_expr(polynomial), self.ranges)
+        numeric = self.bounds(polynomial)
         high, low = numeric.high, numeric.low
         if math.isinf(high):
             high = bounds(self.to_expr(self.at_end(polynomial, 1)), self.ranges).high
@@ -271,7 +274,7 @@ class _Simplifier:
 
     def extremum(self, op: str, a: Polynomial, b: Polynomial) -> Polynomial:
         """Decide `min` or `max` from the bounds of the difference, if possible."""
-        interval = bounds(self.to_expr(_add(a, b, -1)), self.ranges)
+        interval = self.bounds(_add(a, b, -1))
         if interval.high <= 0:
             return a if op == "min" else b
         if interval.low >= 0:
@@ -333,13 +336,13 @@ class _Simplifier:
                 _accumulate(undivided, (), remainder)
             else:
                 undivided[term] = factor
-        if not undivided:
+        if not any(undivided):  # nothing, or a constant between 0 and the divisor
             return quotient_terms
         common = math.gcd(divisor, *(f for t, f in undivided.items() if t != ()))
         if common > 1:  # (g·x + r) // (g·d) == (x + r // g) // d
             undivided = {t: f // common for t, f in undivided.items() if f // common}
             divisor //= common
-        interval = bounds(self.to_expr(undivided), self.ranges)
+        interval = self.bounds(undivided)
         if not math.isinf(interval.low) and interval.low // divisor == interval.high // divisor:
             return _add(quotient_terms, {(): int(interval.low) // divisor}, 1)
         if divisor == 1:
@@ -363,13 +366,25 @@ class _Simplifier:
         """
         for step in sorted({math.gcd(divisor, factor) for factor in terms.values()}, reverse=True):
             fine = {t: f for t, f in terms.items() if f % step}
-            if (
-                step > 1
-                and fine != terms
-                and bounds(self.to_expr(fine), self.ranges).within(0, step - 1)
-            ):
+            if step > 1 and fine != terms and self.bounds(fine).within(0, step - 1):
                 return step
         return 1
+
+    def bounds(self, polynomial: Polynomial) -> Interval:
+        """The interval of a canonical form."""
+        low: Bound = 0
+        high: Bound = 0
+        for term, factor in polynomial.items():
+            match term:
+                case ():
+                    low, high = low + factor, high + factor
+                case (Var() as var,) if factor:
+                    interval = self.ranges.get(var, EVERYTHING)
+                    ends = interval.low * factor, interval.high * factor
+                    low, high = low + min(ends), high + max(ends)
+                case _ if factor:
+                    return bounds(self.to_expr(polynomial), self.ranges)
+        return Interval(low, high)
 
     # -- back to expressions -----------------------------------------------------------
 

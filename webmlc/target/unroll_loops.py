@@ -12,13 +12,14 @@ before                                             after
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from webmlc.core.affine import canonical
 from webmlc.core.bounds import Ranges
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
-from webmlc.core.rewrite import rewriter, walk
+from webmlc.core.rewrite import bottom_up, rewriter
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     For,
@@ -45,14 +46,12 @@ def unroll_loops(function: LoopFunction) -> LoopFunction:
                 if count is None:
                     return replace(stmt, kind="serial")
                 copies = [substitute_statement(body, {var: Const(0)})] if count else []
-                for index in range(1, count):
-                    copy = rename_bound(body, names)
-                    copies.append(substitute_statement(copy, {var: Const(index)}))
+                copies += [rename_bound(body, names, {var: Const(i)}) for i in range(1, count)]
                 return seq(*copies)
         return None
 
     body = map_statements(function.body, rule)
-    body = map_scoped(body, symbol_ranges(function), _Tidier().tidy)
+    body = map_scoped(body, symbol_ranges(function), _tidier())
     return replace(function, body=drop_trivial(body))
 
 
@@ -64,37 +63,29 @@ variables.
 """
 
 
-class _Tidier:
-    """Folds the parts of expressions that unrolling made constant. Copies share most nodes, so
-    it remembers them: `plain` are the identities of nodes that need no ranges.
+def _tidier() -> Callable[[Expr, Ranges], Expr]:
+    """Return a rule that folds the parts of a function's expressions that unrolling made
+    constant.
     """
+    fold = rewriter(_tidy_index)
 
-    def __init__(self) -> None:
-        self.fold = rewriter(_tidy_index)
-        self.plain: set[int] = set()
-
-    def tidy(self, expr: Expr, ranges: Ranges) -> Expr:
-        """Fold an expression of the function."""
-        if self.needs_ranges(expr):
+    def tidy(expr: Expr, ranges: Ranges) -> Expr:
+        if _needs_ranges(expr):
             return simplify(expr, ranges)
         if expr.dtype == INDEX and expr.lanes == 1 and isinstance(expr, Call):
             return canonical(expr)
-        return self.fold(expr)
+        return fold(expr)
 
-    def needs_ranges(self, expr: Expr) -> bool:
-        """True if some part of an expression folds only with the ranges of variables."""
-        nodes = []
-        for node in walk(expr, lambda n: id(n) not in self.plain):
-            if isinstance(node, Call) and node.op in _NEEDS_RANGES and _on_indices(node):
-                return True
-            nodes.append(id(node))
-        self.plain.update(nodes)
-        return False
+    return tidy
 
 
-def _on_indices(node: Call) -> bool:
-    """True for index arithmetic."""
-    return node.args[-1].dtype == INDEX and node.lanes == 1
+@bottom_up()
+def _needs_ranges(root: Expr) -> bool:
+    """True if some part of an expression folds only with the ranges of variables."""
+    match root:
+        case Call(op=op, args=(*_, last), lanes=1) if op in _NEEDS_RANGES and last.dtype == INDEX:
+            return True
+    return any(map(_needs_ranges, root.children()))
 
 
 def _tidy_index(node: Expr) -> Expr | None:
@@ -106,11 +97,13 @@ def _tidy_index(node: Expr) -> Expr | None:
     return None
 
 
-def rename_bound(root: Stmt, names: Names) -> Stmt:
-    """Return a copy of `root` whose loops and lets have fresh names."""
+def rename_bound(root: Stmt, names: Names, values: Mapping[Var, Expr] | None = None) -> Stmt:
+    """Return a copy of `root` whose loops and lets have fresh names, and whose free variables have
+    these `values`.
+    """
     variables = [s.var for s in walk_statements(root) if isinstance(s, For | Let)]
     if not variables:
-        return root
+        return substitute_statement(root, values or {})
     new_variables: dict[Var, Expr] = {v: Var(names.fresh(v.name), v.dtype) for v in variables}
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -121,4 +114,4 @@ def rename_bound(root: Stmt, names: Names) -> Stmt:
                 return replace(stmt, var=new)
         return None
 
-    return substitute_statement(map_statements(root, rule), new_variables)
+    return substitute_statement(map_statements(root, rule), {**new_variables, **(values or {})})
