@@ -117,6 +117,18 @@ def stride(expr: Expr, var: Var) -> Expr | None:
     return None if split is None else split[1]
 
 
+def literal_stride(expr: Expr, var: Var) -> int | None:
+    """The derivative of `expr` by `var` if it is a literal and `var` is in no other part than a
+    multiple of itself; else `None`.
+    """
+    parts = terms(expr)
+    alone = (var,)
+    for term in parts:
+        if term != alone and any(depends(atom, var) for atom in term):
+            return None
+    return parts.get(alone, 0)
+
+
 def split_linear(expr: Expr, var: Var) -> tuple[Expr, Expr] | None:
     """Split `expr` into `(offset, stride)` with `expr == offset + stride * var`.
 

@@ -262,8 +262,8 @@ def walk_statements(root: Stmt) -> Iterator[Stmt]:
     while stack:
         stmt = stack.pop()
         yield stmt
-        if children := child_statements(stmt):
-            stack.extend(reversed(children))
+        if not isinstance(stmt, Store):
+            stack.extend(reversed(child_statements(stmt)))
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from webmlc.core.combination import Combination, write_out
 from webmlc.core.expr import Expr
-from webmlc.core.rewrite import walk
+from webmlc.core.rewrite import bottom_up, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import LoopFunction, Stmt, expressions, map_expressions, walk_statements
 
@@ -35,4 +35,15 @@ def _write_out(root: Expr) -> Expr:
 def combinations(root: Stmt) -> list[Combination]:
     """The linear combinations in `root`, in any order; equal ones of one expression come once."""
     roots = (expr for stmt in walk_statements(root) for expr in expressions(stmt))
-    return [node for expr in roots for node in walk(expr) if isinstance(node, Combination)]
+    return [
+        node
+        for expr in roots
+        if _has_combinations(expr)
+        for node in walk(expr)
+        if isinstance(node, Combination)
+    ]
+
+
+@bottom_up()
+def _has_combinations(root: Expr) -> bool:
+    return isinstance(root, Combination) or any(map(_has_combinations, root.children()))

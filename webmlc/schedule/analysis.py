@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from webmlc.core.affine import literal_stride
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
@@ -116,8 +117,9 @@ def stride(index: Expr, var: Var, ranges: dict[Var, Interval]) -> Expr | None:
     """How far one step of `var` moves a flat index, where every step moves it equally far; else
     `None`.
     """
-    if var not in variables(index):
-        return Const(0)
+    literal = literal_stride(index, var)
+    if literal is not None:
+        return Const(literal)
     step = simplify(substitute(index, {var: var + 1}) - index, ranges)
     return None if var in variables(step) or _reads_memory(step) else step
 
@@ -128,8 +130,9 @@ def lane_stride(index: Expr, var: Var, lanes: int, ranges: dict[Var, Interval]) 
 
     `n // 8 * 4096 + n % 8` has the lane stride 1 for 4 and for 8 lanes, though no stride.
     """
-    if var not in variables(index):
-        return 0
+    literal = literal_stride(index, var)
+    if literal is not None:
+        return literal
     inside = {
         **ranges,
         _LANE: Interval(0, lanes - 1),

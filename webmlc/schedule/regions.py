@@ -19,7 +19,7 @@ from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, maximum
 from webmlc.core.rewrite import substitute, variables, walk
 from webmlc.core.simplify import divides, simplify
-from webmlc.loops.ir import Block, Buffer, For, If, Let, Load, Seq, Stmt, Store
+from webmlc.loops.ir import Block, Buffer, For, If, Let, Load, Seq, Stmt, Store, loads_in
 from webmlc.schedule.tree import Intervals, conjuncts, interval_of
 
 
@@ -186,6 +186,8 @@ class _Walker:
 
     def loads(self, root: Expr, inside: _Inside) -> None:
         """Record the loads of an expression; what one side of a `select` loads is conditional."""
+        if not loads_in(root):
+            return
         guarded = replace(inside, conditional=True)
         stack = [(root, inside)]
         visited: set[tuple[int, bool]] = set()

@@ -121,8 +121,10 @@ def replace_last(path: Path, new: Stmt | None) -> Stmt:
                 replacements = [new if s is old else s for s in statements]
                 new_statements = [s for s in replacements if s is not None]
                 new = seq(*new_statements) if new_statements else None
-            case For() | Let():
-                new = None if new is None else replace(parent, body=new)
+            case For(var=var, extent=extent, kind=kind, thread=thread):
+                new = None if new is None else For(var, extent, new, kind, thread)
+            case Let(var=var, value=value):
+                new = None if new is None else Let(var, value, new)
             case If(then=then, otherwise=otherwise) if old is then:
                 if new is not None or otherwise is not None:
                     new = replace(parent, then=Seq(()) if new is None else new)

@@ -20,11 +20,12 @@ from dataclasses import replace
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, select
-from webmlc.core.rewrite import rewrite, rewriter, variables, walk
+from webmlc.core.rewrite import bottom_up, rewrite, rewriter, variables, walk
 from webmlc.loops.ir import For, Load, LoopFunction, map_expressions, walk_statements
 
 _QUOTIENTS = frozenset({"floordiv", "truncdiv"})
 _REMAINDERS = frozenset({"floormod", "truncmod"})
+_DIVISIONS = _QUOTIENTS | _REMAINDERS
 
 
 def guard_division(function: LoopFunction) -> LoopFunction:
@@ -35,11 +36,24 @@ def guard_division(function: LoopFunction) -> LoopFunction:
     def rule(node: Expr) -> Expr | None:
         match node:
             case Call(op=op, args=(a, b), dtype=dtype) if dtype.is_integer:
-                if op in _QUOTIENTS | _REMAINDERS and not _is_index(b, index_variables):
+                if op in _DIVISIONS and not _is_index(b, index_variables):
                     return _guarded(op, a, b)
         return None
 
-    return replace(function, body=map_expressions(function.body, rewriter(rule)))
+    guard = rewriter(rule)
+    body = map_expressions(function.body, lambda root: guard(root) if _divides(root) else root)
+    return replace(function, body=body)
+
+
+@bottom_up()
+def _divides(root: Expr) -> bool:
+    """True if some part of an expression divides integers by anything but a positive literal."""
+    match root:
+        case Call(op=op, args=(_, b), dtype=dtype) if op in _DIVISIONS and dtype.is_integer:
+            divisor = as_int(b)
+            if divisor is None or divisor < 1:
+                return True
+    return any(map(_divides, root.children()))
 
 
 def guard_size(size: Expr) -> Expr:
@@ -48,7 +62,7 @@ def guard_size(size: Expr) -> Expr:
 
     def rule(node: Expr) -> Expr | None:
         match node:
-            case Call(op=op, args=(a, b)) if op in _QUOTIENTS | _REMAINDERS:
+            case Call(op=op, args=(a, b)) if op in _DIVISIONS:
                 return None if bounds(b, ranges).low > 0 else _guarded(op, a, b)
         return None
 

@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from webmlc.core.expr import Const, Expr, Ramp
-from webmlc.loops.ir import Buffer, Load, LoopFunction, loads, stores
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, loads, stores
 from webmlc.target import VECTOR_LANES
 
 LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)
@@ -22,11 +25,10 @@ def register_lanes(function: LoopFunction) -> dict[Buffer, int]:
         for b in function.allocations
         if b.scope == "local" and b.shape in ((), vector_shape)
     }
-    accesses = [(a.buffer, a.indices) for a in loads(function.body)]
-    accesses += [(a.buffer, a.indices) for a in stores(function.body)]
-    for buffer, indices in accesses:
-        if buffer.shape == vector_shape and indices != (LANES,):
-            result.pop(buffer, None)
+    accesses: Iterable[Load | Store] = chain(loads(function.body), stores(function.body))
+    for access in accesses:
+        if access.indices != (LANES,) and access.buffer.shape == vector_shape:
+            result.pop(access.buffer, None)
     return result
 
 

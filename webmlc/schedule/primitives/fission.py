@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from webmlc.core.affine import literal_stride
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import substitute, substitution, variables
@@ -170,8 +171,14 @@ class _Comparison:
         """How an index moves. Kept: an access is compared with many."""
         if index not in self.movements:
             simple = simplify(index, self.ranges)
-            step = simplify(substitute(simple, {self.var: self.var + 1}) - simple, self.ranges)
-            is_constant = self.var not in variables(step)
             start = substitute(simple, {self.var: Const(0)})
-            self.movements[index] = _Movement(step if is_constant else None, start)
+            self.movements[index] = _Movement(self.step(simple), start)
         return self.movements[index]
+
+    def step(self, index: Expr) -> Expr | None:
+        """How far each iteration moves an index; `None` where that depends on the iteration."""
+        literal = literal_stride(index, self.var)
+        if literal is not None:
+            return Const(literal)
+        step = simplify(substitute(index, {self.var: self.var + 1}) - index, self.ranges)
+        return None if self.var in variables(step) else step
