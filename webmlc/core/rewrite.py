@@ -59,9 +59,13 @@ def bottom_up(
                 return result
             if len(results) > CACHED:
                 results = table = {}  # another thread may still fill the old one
-            for node in postorder(root, operands, results):
-                results[node] = function(node)
-            return results[root]
+            for operand in operands(root):
+                if operand not in results:
+                    for node in postorder(root, operands, results):
+                        results[node] = function(node)
+                    return results[root]
+            result = results[root] = function(root)
+            return result
 
         return lookup
 
@@ -136,7 +140,12 @@ def rewriter(rule: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
     The rule must not depend on the place.
     """
     results: dict[Expr, Expr] = {}
-    return lambda root: _rewrite(root, rule, results)
+
+    def rewritten(root: Expr) -> Expr:
+        result = results.get(root)
+        return _rewrite(root, rule, results) if result is None else result
+
+    return rewritten
 
 
 def _rewrite(root: Expr, rule: Callable[[Expr], Expr | None], results: dict[Expr, Expr]) -> Expr:

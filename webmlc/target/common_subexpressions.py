@@ -175,9 +175,9 @@ class _Binder:
         """`root` with its repeated values replaced by their names. Operands are bound first."""
         results: dict[Expr, Expr] = {}
         always_read = certain_reads(root)
-        stack: list[tuple[Expr, bool]] = [(root, False)]
+        stack: list[tuple[Expr, tuple[Expr, ...] | None]] = [(root, None)]
         while stack:
-            node, expanded = stack.pop()
+            node, node_operands = stack.pop()
             if node in results:
                 continue
             candidate = self.owner.is_candidate(node)
@@ -185,11 +185,12 @@ class _Binder:
             if key is not None and key in self.names_of:
                 results[node] = self.names_of[key]
                 continue
-            node_operands = operands(node, always_read)
-            if node_operands and not expanded:
-                stack.append((node, True))
-                stack.extend((child, False) for child in reversed(node_operands))
-                continue
+            if node_operands is None:
+                node_operands = operands(node, always_read)
+                if node_operands:
+                    stack.append((node, node_operands))
+                    stack.extend([(child, None) for child in reversed(node_operands)])
+                    continue
             new = _with_operands(node, {child: results[child] for child in node_operands})
             if key is not None and key in self.repeated:
                 new = self.name(new)
@@ -325,8 +326,8 @@ def memory_loads(root: Expr) -> frozenset[Load]:
 def _with_operands(node: Expr, results: dict[Expr, Expr]) -> Expr:
     """`node` over the new forms of its children, where `results` has them."""
     children = node.children()
-    new = tuple(results.get(child, child) for child in children)
-    return node if all(a is b for a, b in zip(new, children, strict=True)) else node.rebuild(new)
+    new = tuple([results.get(child, child) for child in children])
+    return node if new == children else node.rebuild(new)
 
 
 @bottom_up()

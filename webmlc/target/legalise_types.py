@@ -125,8 +125,7 @@ class _Legaliser:
                 return self.cast(children[0], value.dtype, dtype)
             case Bitcast(value=value, dtype=dtype) if {value.dtype, dtype} & self.stored:
                 return children[0].astype(self.storage(dtype))
-        changed = any(a is not b for a, b in zip(children, node.children(), strict=True))
-        return node.rebuild(children) if changed else node
+        return node if children == node.children() else node.rebuild(children)
 
     def widened(self, value: Expr, dtype: DType) -> Expr:
         """A stored or small value in the type that computes on it."""
