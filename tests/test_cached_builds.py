@@ -140,6 +140,33 @@ def test_a_package_is_the_same_bytes_however_it_was_built(
     assert manifest.programs["wasm"].steps
 
 
+def test_only_changed_files_of_a_folder_are_written_again(tmp_path: Path, cache: DiskCache) -> None:
+    out = tmp_path / "package"
+    model = write_model(tmp_path / "small.onnx")
+    build(model, out, "wasm")
+    contents = files(out)
+    changed = out / "weights.safetensors"
+    changed.write_bytes(b"edited by hand")
+    before = {path.name: path.stat().st_ino for path in out.iterdir()}
+    build(model, out, "wasm")
+    after = {path.name: path.stat().st_ino for path in out.iterdir()}
+    assert files(out) == contents
+    assert {name for name in before if after[name] != before[name]} == {changed.name}
+    assert all(path.stat().st_nlink == 1 for path in out.iterdir())
+
+
+def test_a_file_that_is_a_link_becomes_one_of_the_package(tmp_path: Path, cache: DiskCache) -> None:
+    out = tmp_path / "package"
+    model = write_model(tmp_path / "small.onnx")
+    build(model, out, "wasm")
+    weights, elsewhere = out / "weights.safetensors", tmp_path / "elsewhere"
+    weights.rename(elsewhere)
+    weights.symlink_to(elsewhere)
+    build(model, out, "wasm")
+    assert not weights.is_symlink()
+    assert weights.read_bytes() == elsewhere.read_bytes()
+
+
 @pytest.fixture
 def lowered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels that are lowered from now on, for each form of their code."""

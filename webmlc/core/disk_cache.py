@@ -56,6 +56,11 @@ class DiskCache:
         content = memoryview(data)[_DIGEST:]  # without a copy: weights are large
         return content if hashlib.sha256(content).digest() == data[:_DIGEST] else None
 
+    def use(self, key: str) -> None:
+        """Count an entry as used now, if there is one."""
+        with suppress(OSError):
+            os.utime(self._path(key))
+
     def put(self, key: str, content: bytes) -> None:
         """Keep the bytes of an entry. Other processes see all of it or nothing."""
         if len(content) > min(LARGEST, self.limit):

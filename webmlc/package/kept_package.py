@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class KeptPackages:
         self, key: str, out: Path, folder: Path, *, force: bool = False
     ) -> dict[str, Any] | None:
         """Write the package of a build to `out`, repeat its warnings, and return its report.
-        `folder` is that of the model. Returns `None` if there is no such package.
+        `folder` is that of the model. Files in `out` that have the same bytes stay. Returns `None`
+        if there is no such package.
 
         Raises `PackageError` if `out` holds files that no build wrote, unless `force`.
         """
@@ -63,6 +65,9 @@ class KeptPackages:
         try:
             with replaced_package(out, force=force) as staging:
                 for path, digest in record["files"].items():
+                    if _link(out / path, staging / path, digest):
+                        self.cache.use(digest)
+                        continue
                     data = self.cache.get(digest)
                     if data is None:
                         raise _MissingError
@@ -105,6 +110,20 @@ class KeptPackages:
             return None
         record: dict[str, Any] = json.loads(bytes(data))
         return record
+
+
+def _link(old: Path, new: Path, digest: str) -> bool:
+    """Make a file of the package in the folder one of the new package, if it has the same bytes.
+    Large weights need not be written again. Returns `False` if it has others, or the system has no
+    links.
+    """
+    if old.is_symlink() or file_hash(old) != digest:
+        return False
+    try:
+        os.link(old, new)
+    except OSError:
+        return False
+    return True
 
 
 def file_hash(path: Path) -> str:
