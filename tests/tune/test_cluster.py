@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -154,9 +155,11 @@ def test_an_event_says_what_a_trial_showed() -> None:
     trial = trial_of(task, good_candidates(task, 2))
     count = trial.candidates
     measurement = {"milliseconds": [[1.0]] * count, "reasons": [""] * count}
-    assert slots.outcome_of({"measurement": measurement}, trial) == Measurement(
+    assert slots.outcome_of({"measurement": json.dumps(measurement)}, trial) == Measurement(
         ((1.0,),) * count, ("",) * count
     )
     assert slots.outcome_of({"error": "no result in 5 s"}, trial) == "no result in 5 s"
-    for broken in ({"measurement": {"milliseconds": [], "reasons": []}}, {"refusal": "no GPU"}):
+    empty = json.dumps({"milliseconds": [], "reasons": []})
+    texts = [{"measurement": text} for text in (empty, "{", measurement)]
+    for broken in (*texts, {"refusal": "no GPU"}, {}):
         assert isinstance(slots.outcome_of(broken, trial), Exception)

@@ -13,6 +13,7 @@ alone.
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections import defaultdict
@@ -138,23 +139,26 @@ class Slots(WorkerPlugin):
 
 
 def _to_data(outcome: Measurement | str) -> dict[str, Any]:
-    """What a trial showed, as data of an event."""
+    """What a trial showed, as data of an event. A measurement is one text: Dask walks over each
+    number of a message before it sends it.
+    """
     if isinstance(outcome, Measurement):
-        return {"measurement": {"milliseconds": outcome.milliseconds, "reasons": outcome.reasons}}
+        data = {"milliseconds": outcome.milliseconds, "reasons": outcome.reasons}
+        return {"measurement": json.dumps(data)}
     return {"error": outcome}
 
 
 def outcome_of(message: Mapping[str, Any], trial: Trial) -> Outcome:
     """What the event of a trial tells."""
     match message:
-        case {"measurement": data}:
+        case {"measurement": str(text)}:
             try:
-                return measurement_of(data, trial.candidates)
+                return measurement_of(json.loads(text), trial.candidates)
             except ValueError as error:
                 return error
         case {"error": text}:
             return str(text)
-    return UserError(message["refusal"])
+    return UserError(message.get("refusal", "it runs another version of webmlc"))
 
 
 async def describe(threads: int, dask_worker: distributed.Worker) -> tuple[Platform, int]:
