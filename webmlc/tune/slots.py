@@ -40,9 +40,13 @@ RESULTS = "webmlc results"
 """The topic of the events that tell what trials showed. All searches of a scheduler share it: the
 scheduler keeps the last thousand events of each topic."""
 
-QUIET = {"distributed.worker.profile.enabled": False}
-"""The configuration of Dask: its profiler interrupts a process 100 times a second, and trials with
-it."""
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
+}
+"""The configuration of Dask. Its profiler interrupts a process 100 times a second, its check of the
+event loop 50 times, and its monitor of the system twice, and trials with it."""
 
 Outcome = Measurement | str | Exception
 """What a trial showed, what went wrong in it, or why the worker cannot measure any."""
