@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,9 @@ import pytest
 from tests.tune.small_search import PLATFORM
 from webmlc.core.errors import UserError
 from webmlc.tune.database import Database, Record
+
+WAIT_SECONDS = 30.0
+"""Seconds in which a record must be written."""
 
 
 def record(number: int) -> Record:
@@ -33,6 +39,17 @@ def test_nothing_that_several_threads_add_is_lost(tmp_path: Path) -> None:
         list(threads.map(lambda number: database.add([record(number)]), range(60)))
     with Database(path, must_exist=True) as database:
         assert list(database.records()) == [record(number) for number in range(60)]
+
+
+def test_records_are_written_although_nobody_waits_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    with Database(path) as database, closing(sqlite3.connect(path, timeout=WAIT_SECONDS)) as other:
+        deadline = time.monotonic() + WAIT_SECONDS
+        for number in range(3):
+            database.add([record(number)])
+            while other.execute("SELECT count(*) FROM record").fetchone() != (number + 1,):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
 
 
 def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from webmlc.core.errors import UserError
 from webmlc.core.machine import MACHINES, Device
 from webmlc.schedule.rules.space import Value
@@ -31,6 +33,10 @@ APPLICATION_ID = 0x776D6C63
 """The number in the header of the file that marks it as ours: "wmlc" in ASCII."""
 SCHEMA_VERSION = 2
 """The version of the tables. A file of version 1 is migrated, one of another version refused."""
+GATHER_SECONDS = 0.3
+"""How long the writer waits for more records before it writes. Records of one transaction share the
+pages that it writes: each of 500 takes half as much processor time as each of 80 (measured on a
+Zen 4 class core, 2026-11-27). A search that is killed loses what it measured in this time."""
 
 State = Literal["measured", "confirmed", "wrong", "failed"]
 
@@ -127,9 +133,8 @@ class AlgorithmRecord:
 class Database:
     """An open file of records.
 
-    A thread of its own writes and commits what is added. A commit takes milliseconds, and has all
-    records that came since the last one began. So a search on a large cluster never waits for the
-    disk.
+    A thread of its own writes and commits what is added, so that a search on a large cluster never
+    waits for the disk. It gathers the records of `GATHER_SECONDS`, unless somebody waits for them.
 
     Several threads may use a database, one at a time.
     """
@@ -145,6 +150,7 @@ class Database:
         self._unwritten: list[Record] = []
         self._lock = threading.Lock()
         self._last: Future[None] | None = None
+        self._is_awaited = threading.Event()
         if must_exist and not path.is_file():
             raise UserError(f"{path}: no such file; `webmlc tune MODEL --database {path}` makes it")
         with self._typed_errors():
@@ -182,6 +188,7 @@ class Database:
 
     def _write(self) -> None:
         """Write all records that were added, in one transaction."""
+        self._is_awaited.wait(GATHER_SECONDS)
         with self._lock:
             records, self._unwritten = self._unwritten, []
         with self._typed_errors(), self.connection as connection:
@@ -195,7 +202,11 @@ class Database:
     def _finish_writing(self) -> None:
         """Wait until all records are written. Raises `UserError` where they could not be."""
         if self._last is not None:
-            self._last.result()
+            self._is_awaited.set()
+            try:
+                self._last.result()
+            finally:
+                self._is_awaited.clear()
 
     def records(self, **conditions: str) -> Iterator[Record]:
         """The records whose columns have these values, the oldest first."""
@@ -307,7 +318,7 @@ def _row(record: Record) -> tuple[object, ...]:
         record.ratio,
         record.rounds,
         record.reason,
-        json.dumps([round(number, 4) for number in record.features]),
+        json.dumps(np.round(record.features, 4).tolist()),
         record.model,
         record.compiler,
         record.date,
