@@ -123,12 +123,14 @@ class Feeder:
         self.client.subscribe_topic(RESULTS, self._note_result)
         for address in self.client.scheduler_info(n_workers=-1)["workers"]:
             self._join(address)
-        while not self._is_done():
+        while True:
             self._check_scheduler()
             self._check_members()
             has_fed = [self._feed(pool) for pool in self.pools.values()]
             for member in self.members.values():
                 self._send(member)
+            if self._is_done():
+                break
             self._handle_events(0.0 if any(has_fed) else self._pause())
         for topic in ("all", RESULTS):
             self.client.unsubscribe_topic(topic)
