@@ -22,6 +22,7 @@ for every JavaScript engine. All of them implement these steps, and nothing more
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -150,7 +151,7 @@ def measurement_of(data: Mapping[str, Any], candidates: int) -> Measurement:
         raise ValueError(f"not a measurement: {error!r}") from error
     if len(milliseconds) != candidates or len(reasons) != candidates:
         raise ValueError(f"a measurement of {len(milliseconds)} candidates, not {candidates}")
-    if not all(0 < ms < float("inf") for row in milliseconds for ms in row):
+    if not all(min(row) > 0 and sum(row) < math.inf for row in milliseconds if row):  # no NaN
         raise ValueError("a measurement with times that are not positive")
     return Measurement(milliseconds, reasons)
 
