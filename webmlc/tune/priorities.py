@@ -93,7 +93,7 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values
     built: the changes that save a run of the model most come first. A search takes a few of them.
     """
     rule = search.task.match.rule.name
-    faster = [s for s in searches if s is not search and s.best < WORTHWHILE]
+    faster = [s for s in searches if s.best < WORTHWHILE and s is not search]
     sources = [s for s in faster if s.task.match.rule.name == rule]
     for source in nlargest(MOST_SOURCES, sources, key=_saved_ms):
         values = source.best_values
@@ -105,4 +105,5 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values
 
 def _saved_ms(search: TaskSearch) -> float:
     """The milliseconds that a run of the model saves in a kernel, as far as known."""
-    return 0.0 if math.isinf(search.share) else search.share * (1 / search.best - 1)
+    saved = search.task.calls * search.control_ms * (1 - search.best)
+    return 0.0 if math.isnan(saved) else saved

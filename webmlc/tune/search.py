@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from statistics import median
 
 import numpy as np
@@ -37,7 +36,6 @@ from webmlc.tune.strategies import STRATEGIES, Strategy, is_small
 from webmlc.tune.task_search import Options, TaskSearch, is_faster, relative_time
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Measurement, Trial
-from webmlc.version import VERSION
 
 CONFIRMATION = replace(PROTOCOL, rounds=30, hopeless=1e9)
 """How the last trial of a search is measured: nobody drops out."""
@@ -278,7 +276,7 @@ class Search:
         control = measurement.milliseconds[0]
         search.control_ms = median(control)
         state: State = "confirmed" if job.confirms else "measured"
-        records = [self._record(search, search.control, state, control, 1.0)]
+        records = [search.record(search.control, state, control, 1.0)]
         best = (search.control.values, 1.0)
         for number, built in enumerate(job.candidates[1:], 1):
             times, reason = measurement.milliseconds[number], measurement.reasons[number]
@@ -291,7 +289,7 @@ class Search:
                 search.reasons[built.text] = reason
             failure: State = "wrong" if reason.startswith("wrong") else "failed"
             outcome = failure if ratio is None else state
-            records.append(self._record(search, built, outcome, times, ratio, reason))
+            records.append(search.record(built, outcome, times, ratio, reason))
         if job.confirms:
             simple = search.simplified(best[0])
             search.confirmed = (simple, best[1])
@@ -307,7 +305,7 @@ class Search:
         for search in comparison.take_in(measurement):
             search.confirmed = (search.control.values, 1.0)
             times = (search.control_ms,)
-            records.append(self._record(search, search.control, "confirmed", times, 1.0))
+            records.append(search.record(search.control, "confirmed", times, 1.0))
         return records
 
     def _fail_trial(self, job: TaskJob, reason: str) -> None:
@@ -325,7 +323,7 @@ class Search:
             (suspect,) = suspects
             search.learn(suspect, None, None)
             search.reasons[suspect.text] = f"failed: {reason}"
-            record = self._record(search, suspect, "failed", (), None, f"failed: {reason}")
+            record = search.record(suspect, "failed", (), None, f"failed: {reason}")
             if self.database is not None:
                 self.database.add([record])
 
@@ -404,35 +402,6 @@ class Search:
         self.count += 1
         self.jobs[job.number] = job
         return job
-
-    def _record(
-        self,
-        search: TaskSearch,
-        built: Candidate,
-        state: State,
-        times: Sequence[float],
-        ratio: float | None,
-        reason: str = "",
-    ) -> Record:
-        task = search.task
-        return Record(
-            task=task.key,
-            name=task.name,
-            device=task.device,
-            rule=task.match.rule.name,
-            sizes=task.size_bucket,
-            platform=search.platform,
-            parameters=dict(built.values),
-            state=state,
-            milliseconds=median(times) if times else None,
-            ratio=ratio,
-            rounds=len(times),
-            reason=reason,
-            features=tuple(map(float, built.features)) if times else (),
-            model=self.options.model,
-            compiler=VERSION,
-            date=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )
 
     def _changed(self) -> None:
         if self._on_change is not None:

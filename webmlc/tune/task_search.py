@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import repeat
 from statistics import median
 
@@ -21,11 +22,13 @@ from numpy.typing import NDArray
 from webmlc.schedule.rules.space import Space, Values, changes
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
+from webmlc.tune.database import Record, State
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
 from webmlc.tune.strategies import Strategy, identity
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Protocol
+from webmlc.version import VERSION
 
 BATCH = 8
 """Candidates of a trial besides the control (chosen by hand: enough to share the trial's start)."""
@@ -199,6 +202,35 @@ class TaskSearch:
         if milliseconds is not None and isinstance(self.strategy, ModelSearch):
             self.strategy.learn(built.features, milliseconds)
         self.curve.append(self.best)
+
+    def record(
+        self,
+        built: Candidate,
+        state: State,
+        times: Sequence[float],
+        ratio: float | None,
+        reason: str = "",
+    ) -> Record:
+        """The record of a candidate that took these milliseconds in the rounds of a trial."""
+        task = self.task
+        return Record(
+            task=task.key,
+            name=task.name,
+            device=task.device,
+            rule=task.match.rule.name,
+            sizes=task.size_bucket,
+            platform=self.platform,
+            parameters=built.values,
+            state=state,
+            milliseconds=median(times) if times else None,
+            ratio=ratio,
+            rounds=len(times),
+            reason=reason,
+            features=tuple(built.features.tolist()) if times else (),
+            model=self.options.model,
+            compiler=VERSION,
+            date=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
 
     def simplified(self, values: Values) -> Values:
         """The same code from fewer changes: parameters that do not matter are the default ones."""
