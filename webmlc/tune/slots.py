@@ -4,7 +4,7 @@ In: a function that starts an engine. Out: a plugin of the Dask worker, and two 
 tuner lets the worker call (see `feeder`):
 
     await describe(threads)      # the worker's platform, and the number of its slots
-    start(client, assignments)   # begin some trials; an event tells the client of each that ends
+    start(client, assignments)   # begin some trials; events tell the client what they showed
 
 An engine runs in a process beside the Dask worker. A candidate that crashes it leaves the worker
 alone.
@@ -36,6 +36,9 @@ from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, Worker, WorkerFail
 
 CONNECT_SECONDS = 10.0
 """Seconds in which a scheduler must answer."""
+SEND_SECONDS = 0.02
+"""Seconds after the end of a trial in which others share its event: the trials of one call often
+end together (chosen by hand: a trial takes seconds)."""
 RESULTS = "webmlc results"
 """The topic of the events that tell what trials showed. All searches of a scheduler share it: the
 scheduler keeps the last thousand events of each topic."""
@@ -72,6 +75,7 @@ class Slots(WorkerPlugin):
         self._start = start
         self._idle: dict[int, list[Worker]] = defaultdict(list)
         self._engines: list[Worker] = []
+        self._results: dict[str, list[dict[str, Any]]] = {}
         self._is_closed = False
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(count)
@@ -82,7 +86,7 @@ class Slots(WorkerPlugin):
         self._worker = worker
 
     def start(self, client: str, assignments: Iterable[Assignment]) -> None:
-        """Measure some trials in the slots, and tell the client of each when it ends."""
+        """Measure some trials in the slots, and tell the client what they showed."""
         for assignment in assignments:
             self._threads.submit(self._answer, client, assignment)
 
@@ -107,13 +111,25 @@ class Slots(WorkerPlugin):
             self._return(engine, trial.threads)
 
     def _answer(self, client: str, assignment: Assignment) -> None:
-        """Measure a trial, and tell the client what it showed."""
+        """Measure a trial, and note for the client what it showed."""
         try:
             outcome = _to_data(self.measure(assignment.trial, assignment.seconds))
         except Exception as error:
             outcome = {"refusal": str(error)}
-        head = {"client": client, "worker": self._worker.address, "number": assignment.number}
-        self._worker.log_event(RESULTS, {**head, **outcome})
+        with self._lock:
+            is_first = not self._results
+            self._results.setdefault(client, []).append({"number": assignment.number, **outcome})
+        if is_first:
+            loop = self._worker.loop
+            loop.add_callback(loop.call_later, SEND_SECONDS, self._send)
+
+    def _send(self) -> None:
+        """Tell each client what its trials showed, in one event."""
+        with self._lock:
+            sent, self._results = self._results, {}
+        for client, results in sent.items():
+            event = {"client": client, "worker": self._worker.address, "results": results}
+            self._worker.log_event(RESULTS, event)
 
     def teardown(self, worker: distributed.Worker) -> None:
         """Stop all engines: the Dask worker ends."""
@@ -143,7 +159,7 @@ class Slots(WorkerPlugin):
 
 
 def _to_data(outcome: Measurement | str) -> dict[str, Any]:
-    """What a trial showed, as data of an event. A measurement is one text: Dask walks over each
+    """What a trial showed, as a part of an event. A measurement is one text: Dask walks over each
     number of a message before it sends it.
     """
     if isinstance(outcome, Measurement):
@@ -152,9 +168,9 @@ def _to_data(outcome: Measurement | str) -> dict[str, Any]:
     return {"error": outcome}
 
 
-def outcome_of(message: Mapping[str, Any], trial: Trial) -> Outcome:
-    """What the event of a trial tells."""
-    match message:
+def outcome_of(result: Mapping[str, Any], trial: Trial) -> Outcome:
+    """What an event tells of a trial."""
+    match result:
         case {"measurement": str(text)}:
             try:
                 return measurement_of(json.loads(text), trial.candidates)
@@ -162,7 +178,7 @@ def outcome_of(message: Mapping[str, Any], trial: Trial) -> Outcome:
                 return error
         case {"error": text}:
             return str(text)
-    return UserError(message.get("refusal", "it runs another version of webmlc"))
+    return UserError(result.get("refusal", "it runs another version of webmlc"))
 
 
 async def describe(threads: int, dask_worker: distributed.Worker) -> tuple[Platform, int]:
