@@ -13,6 +13,7 @@ seconds of one trial.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -127,6 +128,7 @@ def main() -> None:
     if options.join is None:
         measure(options.processes, options.slots, options.seconds)
         return
+    logging.disable()  # as `webmlc tune-worker` does
     hardware = f"machine {options.number}"
     start = lambda threads: SleepingWorker(hardware, options.seconds)  # noqa: E731
     serve(options.join, Slots(start, options.slots))
