@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 
-from webmlc.schedule.rules.space import Values, changes
+from webmlc.schedule.rules.space import Values
 from webmlc.target.kernel_work import KernelWork
 from webmlc.tune.outcomes import Limit, Outcome, limit_of, work_of
 from webmlc.tune.strategies import identity
@@ -96,9 +96,8 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values
     faster = [s for s in searches if s.best < WORTHWHILE and s is not search]
     sources = [s for s in faster if s.task.match.rule.name == rule]
     for source in nlargest(MOST_SOURCES, sources, key=_saved_ms):
-        values = source.best_values
-        if values is not None:
-            member = {**search.control.values, **changes(source.control.values, values)}
+        if source.improvement:
+            member = {**search.control.values, **source.improvement}
             if identity(member) not in search.built and member in search.space:
                 yield member
 

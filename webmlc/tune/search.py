@@ -214,7 +214,7 @@ class Search:
     def _first_job(self, searches: Sequence[TaskSearch]) -> Job | None:
         """A trial of a task's default, if that was not measured yet."""
         for search in searches:
-            if math.isnan(search.control_ms) and not search.failure and not search.in_flight:
+            if not search.in_flight and math.isnan(search.control_ms) and not search.failure:
                 return self._job(search, [], confirms=False)
         return None
 

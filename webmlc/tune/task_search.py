@@ -74,10 +74,10 @@ class TaskSearch:
 
     `space` holds the members that it may try. `ratios` holds the relative time of each text of code
     (`None`: disqualified), `reasons` why a text is disqualified. `refusals` say why a member could
-    not be built. `best` is the lowest ratio, `fastest` the member that has it, if that is not the
-    default, and `curve` what the lowest ratio was after each measurement.
-    `failure` says why not even the default schedule could be measured. `confirmed` are the
-    parameters that a build gets, and their relative time.
+    not be built. `best` is the lowest ratio, `improvement` what the member that has it changes of
+    the default, and `curve` what the lowest ratio was after each measurement. `failure` says why
+    not even the default schedule could be measured. `confirmed` are the parameters that a build
+    gets, and their relative time.
     """
 
     task: Task
@@ -94,7 +94,7 @@ class TaskSearch:
     refusals: dict[str, str] = field(default_factory=dict)
     retries: list[list[Candidate]] = field(default_factory=list)
     best: float = 1.0
-    fastest: Values | None = None
+    improvement: Values = field(default_factory=dict)
     curve: list[float] = field(default_factory=list)
     trials: int = 0
     in_flight: int = 0
@@ -127,11 +127,6 @@ class TaskSearch:
         protocol = self.options.protocol
         sample_ms = max(protocol.sample_ms, 0.0 if math.isnan(self.control_ms) else self.control_ms)
         return protocol.warmup_ms + protocol.rounds * sample_ms > BUILD_MS
-
-    @property
-    def best_values(self) -> Values | None:
-        """The fastest member so far, if it is worth a change."""
-        return self.fastest if self.best < WORTHWHILE else None
 
     def propose(self, hints: Iterable[Values] = ()) -> list[Candidate]:
         """The candidates of the next trial: code that was not measured yet. The hints come before
@@ -195,7 +190,8 @@ class TaskSearch:
     def learn(self, built: Candidate, ratio: float | None, milliseconds: float | None) -> None:
         """Note the time of a candidate, relative to the control's."""
         if ratio is not None and ratio < self.best:
-            self.best, self.fastest = ratio, built.values
+            self.best = ratio
+            self.improvement = changes(self.control.values, built.values)
         self.ratios[built.text] = ratio
         self.members[built.text] = built.values
         self.strategy.tell(built.values, ratio)

@@ -88,8 +88,9 @@ class Task:
     @property
     def symbols(self) -> tuple[Var, ...]:
         """The symbols that the caller passes."""
+        symbols = self.match.function.symbols
         named = {var for var, _ in self.dimensions}
-        return tuple(s for s in self.match.function.symbols if s not in named)
+        return tuple(s for s in symbols if s not in named) if named else symbols
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process without the rule, whose functions cannot: it is found again."""

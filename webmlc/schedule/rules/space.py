@@ -132,11 +132,11 @@ class Space:
         """A member drawn at random. Raises `ValueError` if the constraints leave next to none."""
         draw = generator.random  # several times as fast as `choice`
         values = {c.name: c.values[int(draw() * len(c.values))] for c in self.choices}
-        choices = {choice.name: choice.values for choice in self.choices}
         for _ in range(DRAWS):
             violated = next((c for c in self.constraints if not c.is_met(values)), None)
             if violated is None:
                 return values
+            choices = {choice.name: choice.values for choice in self.choices}
             for name in violated.names:
                 values[name] = generator.choice(choices[name])
         raise ValueError(f"{DRAWS} draws did not meet the constraints of the space")
