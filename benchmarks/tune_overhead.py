@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 import onnx.parser
 
 from webmlc.schedule.rules.space import Values, values_of
+from webmlc.target.wasm.printer import Printed
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, candidate
 from webmlc.tune.cluster import work_on_cluster
@@ -76,8 +77,9 @@ class PrebuiltCandidates(CandidateBuilder):
     def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate]:
         """A candidate for each member."""
         first, code = self.candidate, self.candidate.code
+        assert isinstance(code, Printed)
         for values in members:
-            named = replace(code, text=identity(values))
+            named = Printed(identity(values), code.loops, code.parameters, code.scratch_bytes)
             yield Candidate(values, first.kernel, named, first.features)
 
     def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
