@@ -335,9 +335,10 @@ def test_threads_of_attention_keep_their_logits_in_registers() -> None:
 def test_tiles_of_software_adapters_keep_their_logits_in_workgroup_memory() -> None:
     """A thread's tile is a part of a buffer, at a quotient and a remainder of its number."""
     text = _shader(k.attention_of_heads(1, 12, 1500, 1500, 64), SOFTWARE)
-    assert "logits_0: array" in text  # of tiles
+    memory = "logits_or_exponential_tail_0"  # of tiles, or of rows
+    assert f"{memory}: array" in text
     assert "var a: array" not in text
-    logits = text[text.index("for (var k1") : text.index("logits_0[")]
+    logits = text[text.index("for (var k1") : text.index(f"{memory}[")]
     assert "& 3]" not in logits  # queries and keys are read as vec4
 
 
