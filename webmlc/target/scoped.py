@@ -8,7 +8,7 @@ rewritten by a rule, which receives the interval of each variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from webmlc.core.bounds import SYMBOL, Interval, Ranges, bounds, iterations
@@ -30,6 +30,18 @@ from webmlc.loops.ir import (
 
 Scope = dict[Var, Interval]
 """The interval of each variable in scope."""
+
+
+def statements_of(root: Stmt) -> Iterator[Stmt]:
+    """The statements of a body in order: what stands in its sequences and lets."""
+    match root:
+        case Seq(statements=statements):
+            for child in statements:
+                yield from statements_of(child)
+        case Let(body=body):
+            yield from statements_of(body)
+        case _:
+            yield root
 
 
 def symbol_ranges(function: LoopFunction) -> Scope:

@@ -18,7 +18,6 @@ for c in workgroups:                           for c in workgroups:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -27,16 +26,14 @@ from webmlc.core.expr import Const, as_int
 from webmlc.loops.ir import (
     Buffer,
     For,
-    Let,
     LoopFunction,
-    Seq,
     Stmt,
     Store,
     child_statements,
     loads,
 )
 from webmlc.loops.replace_buffers import replace_buffers
-from webmlc.target.scoped import Names
+from webmlc.target.scoped import Names, statements_of
 
 
 def share_memory(function: LoopFunction) -> LoopFunction:
@@ -70,7 +67,7 @@ def _elements(buffer: Buffer) -> int:
 def _groups(function: LoopFunction) -> list[list[Buffer]]:
     """The shared buffers of a function, those together that may have the same memory."""
     users: dict[Buffer, set[int]] = {b: set() for b in function.allocations if b.scope == "shared"}
-    for number, section in enumerate(_sections(function.body)):
+    for number, section in enumerate(statements_of(function.body)):
         scalars, vectors = _stored(section)
         for buffer in {load.buffer for load in loads(section)} | scalars | vectors:
             if buffer in users:
@@ -90,18 +87,6 @@ def _groups(function: LoopFunction) -> list[list[Buffer]]:
         for rank in zip_longest(*(by_section[number] for number in sorted(by_section)))
     ]
     return [*joined, *alone]
-
-
-def _sections(stmt: Stmt) -> Iterator[Stmt]:
-    """The statements that different workgroups run."""
-    match stmt:
-        case Seq(statements=statements):
-            for child in statements:
-                yield from _sections(child)
-        case Let(body=body):
-            yield from _sections(body)
-        case _:
-            yield stmt
 
 
 def _stored(root: Stmt) -> tuple[set[Buffer], set[Buffer]]:

@@ -48,7 +48,7 @@ from webmlc.loops.ir import (
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import certain_reads
 from webmlc.target.registers import read_register, register_index
-from webmlc.target.scoped import Names
+from webmlc.target.scoped import Names, statements_of
 from webmlc.target.webgpu.sections import map_sections
 
 MOST_ELEMENTS = 32
@@ -165,15 +165,10 @@ class _Section:
         return stmt
 
 
-def _nests(stmt: Stmt) -> Iterator[For]:
+def _nests(body: Stmt) -> Iterator[For]:
     """The nests of loops over threads of a section, in order."""
-    match stmt:
-        case Seq(statements=statements):
-            for child in statements:
-                yield from _nests(child)
-        case Let(body=body):
-            yield from _nests(body)
-        case For(thread=str()):
+    for stmt in statements_of(body):
+        if isinstance(stmt, For) and stmt.thread is not None:
             yield stmt
 
 

@@ -81,42 +81,24 @@ class RegisterSteps(Steps):
         """The threads that have keys."""
         return self.keys // self.keys_per_thread
 
-    def roll(self) -> str:
-        """Cut the keys into steps, and roll the maximum; returns the loop over steps."""
-        schedule, facts = self.schedule, self.facts
-        (loop,) = schedule.reduce_loops(facts.maximum)
-        step, _ = schedule.split(loop, [None, self.keys])
-        self.largest = schedule.rfactor(step, -1)
-        (maximum,) = schedule.reduce_loops(facts.maximum)
-        exponentials, _ = schedule.split(schedule.loops(facts.exponentials)[-1], [None, self.keys])
-        sums = self.factor_sums()
-        product, products = self.factor_product()
-        self.sums_copy = schedule.cache_write(self.sums, "local")
-        self.products_copy = schedule.cache_write(self.products, "local")
-        loops = (maximum, exponentials, *sums, product, products)
-        step, before, scale = schedule.roll_maximum(facts.maximum, *loops)
-        for block in (self.largest, facts.maximum, before, scale):
-            schedule.set_scope(block, "local")
-        for block in (facts.exponentials, self.sums_copy, self.products_copy):
-            schedule.set_scope(block, "shared")
-        return step
-
     def factor_sums(self) -> list[str]:
-        """Divide the sum of exponentials among threads; returns the loops over steps of the sums of
-        a step, if a thread has several keys of it, and of all sums.
-        """
+        """See `Steps`."""
+        if self.keys_per_thread == 1:
+            return Steps.factor_sums(self)
         schedule = self.schedule
         (loop,) = schedule.reduce_loops(self.facts.total)
-        if self.keys_per_thread == 1:
-            _, thread = schedule.split(loop, [None, self.threads])
-            self.sums = schedule.rfactor(thread, -1)
-            return schedule.reduce_loops(self.sums)
         step, _, thread = schedule.split(loop, [None, self.keys_per_thread, self.threads])
         self.sums = schedule.rfactor(thread, -1)
         self.sum_of_step = schedule.rfactor(step, -1)
         (total,) = schedule.reduce_loops(self.sums)
         schedule.reorder(total, *self.inner_loops(self.sums, total))
         return [step, total]
+
+    def shared_results(self) -> tuple[str, str]:
+        """Copies, as threads keep their sums and products in registers."""
+        self.sums_copy = self.schedule.cache_write(self.sums, "local")
+        self.products_copy = self.schedule.cache_write(self.products, "local")
+        return self.sums_copy, self.products_copy
 
     def share_logits(self, step: str) -> None:
         """Let each thread keep the logits of its keys, and find their maximum."""

@@ -114,18 +114,29 @@ class Steps:
         self.largest = schedule.rfactor(step, -1)
         (maximum,) = schedule.reduce_loops(facts.maximum)
         exponentials, _ = schedule.split(schedule.loops(facts.exponentials)[-1], [None, self.keys])
-        (loop,) = schedule.reduce_loops(facts.total)
-        _, key = schedule.split(loop, [None, self.keys])
-        self.sums = schedule.rfactor(key, -1)
+        sums = self.factor_sums()
         product, products = self.factor_product()
-        (total,) = schedule.reduce_loops(self.sums)
-        loops = (maximum, exponentials, total, product, products)
+        results = self.shared_results()
+        loops = (maximum, exponentials, *sums, product, products)
         step, before, scale = schedule.roll_maximum(facts.maximum, *loops)
         for block in (self.largest, facts.maximum, before, scale):
             schedule.set_scope(block, "local")
-        for block in (facts.exponentials, self.sums, self.products):
+        for block in (facts.exponentials, *results):
             schedule.set_scope(block, "shared")
         return step
+
+    def factor_sums(self) -> list[str]:
+        """Divide the sum of exponentials among threads; returns the loops over steps of the sums of
+        a step, if a thread has several keys of it, and of all sums.
+        """
+        (loop,) = self.schedule.reduce_loops(self.facts.total)
+        _, key = self.schedule.split(loop, [None, self.keys])
+        self.sums = self.schedule.rfactor(key, -1)
+        return self.schedule.reduce_loops(self.sums)
+
+    def shared_results(self) -> tuple[str, str]:
+        """The blocks that put the sums and products of threads where all threads see them."""
+        return self.sums, self.products
 
     def factor_product(self) -> tuple[str, str]:
         """Cut the product into parts of steps; returns the loops over steps of the products of a
