@@ -114,14 +114,13 @@ class _Rewrite(FunctionRewriter):
         else:
             data = self.whole(build, data)
         packed = f"{weights}.words"
-        if packed in self.types:  # convolutions may share weights
-            pass
-        elif node.op == "DepthwiseConv":
-            build("PackBytes", weights, output=packed, domain="webmlc")
-        else:
-            build.constant(_words(self.constants[weights]), name=packed)
+        is_packed = packed in self.types  # convolutions may share weights
         if node.op != "DepthwiseConv":
             data = self.words(build, data)
+            if not is_packed:
+                build.constant(_words(self.constants[weights]), name=packed)
+        elif not is_packed:
+            build("PackBytes", weights, output=packed, domain="webmlc")
         output = f"{result}.shifted" if bytes_.offset else result
         build(node.op, data, packed, output=output, domain=node.domain, **attributes)
         if bytes_.offset:
