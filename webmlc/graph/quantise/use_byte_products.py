@@ -3,16 +3,15 @@
 In: a function after layouts. Out: the same meaning; a `webmlc.Conv` or `webmlc.MatMul` of bytes
 with constant weights reads both as int32 words of four channels, and sums their dot products.
 The words of a feature map are a `View` of its bytes, padded to whole words. The words of the
-weights are packed at build, and both devices share them.
+weights depend on constants only and are packed once, at load, so that both devices share the
+package's weights.
 
     %y = webmlc.Conv(%p, %w)  ->  %v = View(%p)         uint8[n, y, x, 4·i] as int32[n, y, x, i]
-                                  %y = webmlc.Conv(%v, %w.words)
-                                                        int8[o/8, ky, kx, 4·i, 8] as
-                                                        int32[o/8, ky, kx, i, 8]
+                                  %q = PackBytes(%w)    int32[o/8, ky, kx, i, 8]
+                                  %y = webmlc.Conv(%v, %q)
 
-A depthwise convolution has no channels to sum. On the CPU, its kernel multiplies four taps of a
-column at once, and packs the words of the feature map itself. The words of its weights are packed
-at load: GPUs read the bytes.
+A depthwise convolution has no channels to sum. Its kernel multiplies four taps of a column at once,
+and packs their words itself.
 
     %y = webmlc.DepthwiseConv(%p, %w)  ->  %q = PackBytes(%w transposed)   int32[kx, ky/4, c]
                                            %y = webmlc.DepthwiseConv(%p, %q)
@@ -20,14 +19,12 @@ at load: GPUs read the bytes.
 A word of a feature map with one or two channels also holds the channels of its neighbours
 (`Neighbours`), so that four taps of a line become one or two.
 
-The bytes of the left word are unsigned on CPUs, and signed on GPUs, as their instructions need. A
-feature map of the other type is read as 128 more or less: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
+A feature map of int8 is read as unsigned, 128 larger: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,42 +33,31 @@ from webmlc.core.expr import as_int
 from webmlc.core.simplify import simplify
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
-from webmlc.graph.ops.layout import BYTES_PER_WORD, ByteOperator, ByteProduct, column_axis
+from webmlc.graph.ops.layout import BYTES_PER_WORD, column_axis
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 _BYTES = (DType.int8, DType.uint8)
-_PRODUCTS: Mapping[ByteOperator, frozenset[str]] = {
-    "dot_u8_i8": frozenset({"Conv", "MatMul", "DepthwiseConv"}),
-    "dot_i8": frozenset({"Conv", "MatMul"}),
-}
-"""The products that are rewritten, by the operator. A GPU thread that joins taps of a depthwise
-convolution in words would take longer than one that multiplies them (an estimate).
-"""
+_PRODUCTS = ("Conv", "MatMul", "DepthwiseConv")
 _FEWEST_OUTPUTS = 8
 """The fewest output channels for which padding the feature map to whole words is faster (an
 estimate: the padding is a copy of the feature map).
 """
 
 
-def use_byte_products(module: Module, operator: ByteOperator) -> Module:
-    """Rewrite the products of every function. `operator` is the one that the target has.
+def use_byte_products(module: Module) -> Module:
+    """Rewrite the products of every function.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-
-    def rewritten(function: Function) -> Function:
-        return remove_dead_code(_Rewrite(function, operator=operator).run())
-
-    return replace(module, functions={n: rewritten(f) for n, f in module.functions.items()})
+    functions = {n: remove_dead_code(_Rewrite(f).run()) for n, f in module.functions.items()}
+    return replace(module, functions=functions)
 
 
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
-    """The function being written, with this operator."""
-
-    operator: ByteOperator = field(kw_only=True)
+    """The function being written."""
 
     def run(self) -> Function:
         for node in self.source.nodes:
@@ -85,7 +71,7 @@ class _Rewrite(FunctionRewriter):
         """True for a product of bytes with constant bytes, if its channels are whole words or worth
         padding to whole words.
         """
-        if node.domain != "webmlc" or node.op not in _PRODUCTS[self.operator]:
+        if node.domain != "webmlc" or node.op not in _PRODUCTS:
             return False
         if self.types[node.inputs[0]].dtype not in _BYTES:
             return False
@@ -105,8 +91,9 @@ class _Rewrite(FunctionRewriter):
         data, weights = node.inputs
         (result,) = node.outputs
         build = Builder(node, self)
-        bytes_ = ByteProduct(self.types[data].dtype, self.operator)
-        attributes = {**node.attributes, "bytes": bytes_}
+        dtype = self.types[data].dtype
+        is_signed = dtype is DType.int8
+        attributes = {**node.attributes, "bytes": dtype.name}
         if node.op == "DepthwiseConv":
             weights = self.columns(build, weights)
         elif (span := self.span(node)) > 1:
@@ -114,18 +101,14 @@ class _Rewrite(FunctionRewriter):
         else:
             data = self.whole(build, data)
         packed = f"{weights}.words"
-        is_packed = packed in self.types  # convolutions may share weights
+        if packed not in self.types:  # convolutions may share weights
+            build("PackBytes", weights, output=packed, domain="webmlc")
         if node.op != "DepthwiseConv":
             data = self.words(build, data)
-            if not is_packed:
-                build.constant(_words(self.constants[weights]), name=packed)
-        elif not is_packed:
-            build("PackBytes", weights, output=packed, domain="webmlc")
-        output = f"{result}.shifted" if bytes_.offset else result
+        output = f"{result}.unsigned" if is_signed else result
         build(node.op, data, packed, output=output, domain=node.domain, **attributes)
-        if bytes_.offset:
-            excess = self.sums(node) * np.int32(bytes_.offset)
-            shift = build.constant(excess, name=f"{result}.excess")
+        if is_signed:
+            shift = build.constant(self.excess(node), name=f"{result}.excess")
             build("Sub", output, shift, output=result)
 
     def columns(self, build: Builder, weights: str) -> str:
@@ -134,18 +117,20 @@ class _Rewrite(FunctionRewriter):
         axis = column_axis(array.ndim - 1)
         return build.constant(np.moveaxis(array, axis, -2), name=f"{weights}.columns")
 
-    def sums(self, node: Node) -> Array:
-        """The sum of the weights of each output channel, in int32."""
+    def excess(self, node: Node) -> Array:
+        """128 times the sum of the weights of each output channel: reading a signed feature map as
+        unsigned adds that.
+        """
         weights = self.constants[node.inputs[1]]
         if node.op == "DepthwiseConv":
-            of_channels: Array = weights.sum(tuple(range(weights.ndim - 1)), dtype=np.int32)
+            of_channels: Array = weights.sum(tuple(range(weights.ndim - 1)), dtype=np.int32) << 7
             return of_channels
         groups = int(node.attributes.get("groups", 1))
         panels = weights if groups > 1 else weights[np.newaxis]
         summed = panels.sum(tuple(range(2, panels.ndim - 1)), dtype=np.int32)
         count = as_int(self.types[node.outputs[0]].shape[-1]) or 0
-        sums: Array = summed.reshape(groups, -1)[:, : count // groups].reshape(-1)
-        return sums
+        excess: Array = summed.reshape(groups, -1)[:, : count // groups].reshape(-1) << 7
+        return excess
 
     def span(self, node: Node) -> int:
         """The number of neighbouring pixels whose channels fill a word; 1 where taps are apart."""
@@ -216,16 +201,3 @@ class _Rewrite(FunctionRewriter):
             return name
         shape = (*type_.shape[:-1], simplify(type_.shape[-1] // BYTES_PER_WORD))
         return self.view(build, data, TensorType(DType.int32, shape), name)
-
-
-def _words(panels: Array) -> Array:
-    """Pack four rows of each column of int8 panels into a word: `[..., K, 8]` as int32
-    `[..., K/4, 8]`. Missing rows are zero.
-    """
-    *outer, rows, columns = panels.shape
-    count = -(-rows // BYTES_PER_WORD)
-    padded = np.zeros((*outer, count * BYTES_PER_WORD, columns), np.int8)
-    padded[..., :rows, :] = panels
-    split = padded.reshape(*outer, count, BYTES_PER_WORD, columns)
-    words: Array = np.moveaxis(split, -2, -1).copy().view("<i4")[..., 0]
-    return words
