@@ -156,12 +156,12 @@ class _Section:
             case For(thread=str()):
                 axes, _ = _threads(stmt)
 
-                def register(node: Expr) -> Expr | None:
+                def rule(node: Expr) -> Expr | None:
                     read = self.read_of(node, axes)
-                    found = None if read is None else self.registers.get(read)
-                    return None if found is None else read_register(found)
+                    register = None if read is None else self.registers.get(read)
+                    return None if register is None else read_register(register)
 
-                return map_expressions(stmt, rewriter(register))
+                return map_expressions(stmt, rewriter(rule))
         return stmt
 
 

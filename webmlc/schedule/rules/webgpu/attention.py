@@ -70,7 +70,7 @@ threads (an estimate)."""
 KEYS_PER_THREAD = 2
 """Keys of a step whose logits a thread of a single row keeps, by default (measured on an H100 with
 9 heads of 64 elements: 4 took 4 % longer for 256 keys, and 5 % less for 2000)."""
-KEPT_RADIX = 16
+REGISTER_RADIX = 16
 """Results that one thread of a single row folds at each level of a tree where threads keep logits:
 256 threads take two levels (measured with `KEYS_PER_THREAD`)."""
 DEFAULT_STAGE = 4
@@ -244,9 +244,9 @@ def _single_row(facts: Facts, machine: Machine, workgroup: int) -> Parameters:
         return parameters
     threads = max(key_threads_of(facts, workgroup))
     for keys in (KEYS_PER_THREAD, 1):
-        kept = replace(parameters, radix=KEPT_RADIX, keys_per_thread=keys, key_threads=threads)
-        if _fits(facts, 1, kept.single):
-            return kept
+        trial = replace(parameters, radix=REGISTER_RADIX, keys_per_thread=keys, key_threads=threads)
+        if _fits(facts, 1, trial.single):
+            return trial
     return parameters
 
 
