@@ -203,3 +203,34 @@ def test_a_thread_keeps_its_part_from_one_loop_to_the_next(place: str, size: int
         y = np.empty_like(x)
         interp.run(insert_barriers(function), {"x": x, "y": y}, {})
         np.testing.assert_allclose(y, x * 2 + 1, rtol=1e-6)
+
+
+# 64 threads copy two rows of 32 elements in each of two turns.
+ROWS_OF_TURNS = """
+@T.kernel
+def turns(x: T.Buffer((24, 32), "float32"), y: T.Output((24, 32), "float32")):
+    e = T.alloc_buffer((24, 32), "float32", scope="shared")
+    for b in T.thread_binding(6, "blockIdx.x"):
+        for t in T.thread_binding(64, "threadIdx.x"):
+            for s in range(2):
+                with T.block("copy"):
+                    v_i = T.axis.spatial(24, b * 4 + s * 2 + t // 32)
+                    v_j = T.axis.spatial(32, t % 32)
+                    e[v_i, v_j] = x[v_i, v_j] * T.float32(2.0)
+        for t in T.thread_binding(64, "threadIdx.x"):
+            for r in range(2):
+                with T.block("out"):
+                    v_k = T.axis.spatial(24, b * 4 + t % 4)
+                    v_l = T.axis.spatial(32, t // 4 + r * 16)
+                    y[v_k, v_l] = e[v_k, v_l] + T.float32(1.0)
+"""
+
+
+def test_rows_that_threads_copy_two_at_a_time_shrink_to_those_of_a_workgroup() -> None:
+    function = compact_buffers(lower_blocks(parse_function(ROWS_OF_TURNS)))
+    [rows] = function.allocations
+    assert rows.shape == (const(4 * 33),)  # a gap after each row
+    x = np.random.default_rng(0).standard_normal((24, 32)).astype(np.float32)
+    y = np.empty_like(x)
+    interp.run(insert_barriers(function), {"x": x, "y": y}, {})
+    np.testing.assert_allclose(y, x * 2 + 1, rtol=1e-6)

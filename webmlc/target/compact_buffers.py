@@ -14,8 +14,9 @@ before                                              after
             C[mo * 6 + mi, n] = Y[mo * 6 + mi, n]               C[mo * 6 + mi, n] = Y[mi * 8 + n]
 
 The region is computed on row-major offsets (`offset_digits`), so that fused loops
-(`f // 56, f % 56`) shrink as well as separate ones. In workgroup memory, rows get a gap where they
-would all start in the same bank.
+(`f // 56, f % 56`) shrink as well as separate ones. In workgroup memory, which is small, it is
+computed on the indices where that region is smaller. Rows get a gap there where they would all
+start in the same bank.
 """
 
 from __future__ import annotations
@@ -104,12 +105,17 @@ def _compact(
     if part is not None:
         return part
     region = _region(buffer, accesses, symbols) or _joint_region(buffer, accesses, symbols)
+    if buffer.scope == "shared":
+        by_indices = [_by_indices(access) for access in accesses]
+        other = _region(buffer, by_indices, symbols)
+        if other is not None and (region is None or _elements(other) < _elements(region)):
+            accesses, region = by_indices, other
     if region is None:
         return None
     if has_gaps and buffer.scope == "shared":
         region = _spread(region, accesses)
     offsets = [_compact_offset(access.offset, region) for access in accesses]
-    return _Compact(math.prod(region.extents), offsets)
+    return _Compact(_elements(region), offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +271,20 @@ def _joint_region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var
         for a in accesses
     ]
     return _region(replace(buffer, shape=shape), joint, symbols)
+
+
+def _elements(region: Region) -> int:
+    return math.prod(region.extents)
+
+
+def _by_indices(access: Access) -> Access:
+    """The access with an offset that keeps the quotients and remainders of its indices. They cancel
+    where the threads of a workgroup walk through more than one row; then a digit spans rows.
+    """
+    offset: Expr = Const(0)
+    for index, extent in zip(access.indices, access.shape, strict=True):
+        offset = offset * extent + simplify(index, access.scope)
+    return replace(access, offset=offset)
 
 
 def _clashing(

@@ -394,6 +394,7 @@ LARGE: dict[str, LoopFunction] = {
     "matmul": k.matmul(2048, 2048, 64),
     "softmax": k.softmax(1024, 1024),
     "transpose": k.transpose((1, 0), 512, 512),
+    "matmul in one stage": k.matmul(4096, 384, 16),
 }
 """Kernels whose workgroups have much memory; too large for the interpreter."""
 
