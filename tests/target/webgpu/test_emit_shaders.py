@@ -136,6 +136,19 @@ def test_a_workgroup_too_large_for_webgpu_is_refused() -> None:
         emit_shaders({"double": _lowered(_double(2048), 512)})
 
 
+@pytest.mark.parametrize(
+    ("dtype", "count"), [("float32", 4097), ("float16", 4097), ("int64", 2049)]
+)
+def test_more_workgroup_memory_than_every_device_has_is_refused(dtype: str, count: int) -> None:
+    """Types of less than 32 bits take 32 without `shader-f16`."""
+    fitting = REVERSE.replace("(32,)", f"({count - 1},)").replace("float32", dtype)
+    emit_shaders({"reverse": parse_function(fitting)})
+    large = fitting.replace(f"({count - 1},)", f"({count},)")
+    message = r"kernel reverse: it needs 16400 bytes of workgroup memory \(\w+ 16400\)"
+    with pytest.raises(InternalError, match=message):
+        emit_shaders({"reverse": parse_function(large)})
+
+
 def test_obstacles_are_reported() -> None:
     assert gpu_obstacle(_double(8)) is None
     assert gpu_obstacle(_double(8, "int64")) is None

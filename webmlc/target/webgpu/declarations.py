@@ -10,25 +10,55 @@ from __future__ import annotations
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
+from webmlc.core.machine import MAX_WORKGROUP_BYTES
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.names import NUMBER
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
 from webmlc.target.webgpu.table import half_type, type_name
 
+_VARIABLE_BYTES = 16
+"""The bytes of a variable in workgroup memory count as a multiple of this.
+
+From the specification of WebGPU: the limit `maxComputeWorkgroupStorageSize`.
+"""
+
 
 def array_type(buffer: Buffer, expressions: ExpressionPrinter, function: LoopFunction) -> str:
     """The WGSL type of an array of constant size."""
+    size = _constant_size(buffer, function)
+    lanes = VECTOR_LANES if buffer.name in expressions.views else 1
+    is_half = buffer.name in expressions.halves
+    element = half_type(lanes) if is_half else type_name(buffer.dtype, lanes)
+    return f"array<{element}, {size // lanes}>"
+
+
+def _constant_size(buffer: Buffer, function: LoopFunction) -> int:
+    """The number of elements of a flat buffer, which must be a literal."""
     size = as_int(buffer.shape[0]) if buffer.shape else 1
     if size is None:
         raise InternalError(
             f"webgpu: kernel {function.name}: {buffer.scope} buffer {buffer.name} has no constant "
             "size"
         )
-    lanes = VECTOR_LANES if buffer.name in expressions.views else 1
-    is_half = buffer.name in expressions.halves
-    element = half_type(lanes) if is_half else type_name(buffer.dtype, lanes)
-    return f"array<{element}, {size // lanes}>"
+    return size
+
+
+def _check_workgroup_memory(function: LoopFunction, expressions: ExpressionPrinter) -> None:
+    """Raise InternalError if the variables in workgroup memory exceed what every device has."""
+    sizes: dict[str, int] = {}
+    for buffer in function.allocations:
+        if buffer.scope == "shared":
+            is_half = buffer.name in expressions.halves
+            element = buffer.dtype.bytes if is_half else max(4, buffer.dtype.bytes)
+            count = _constant_size(buffer, function) * element
+            sizes[buffer.name] = -(-count // _VARIABLE_BYTES) * _VARIABLE_BYTES
+    if sum(sizes.values()) > MAX_WORKGROUP_BYTES:
+        parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise InternalError(
+            f"webgpu: kernel {function.name}: it needs {sum(sizes.values())} bytes of workgroup "
+            f"memory ({parts}), more than {MAX_WORKGROUP_BYTES}"
+        )
 
 
 def _element_type(buffer: Buffer, expressions: ExpressionPrinter) -> str:
@@ -45,7 +75,11 @@ def _element_type(buffer: Buffer, expressions: ExpressionPrinter) -> str:
 def declarations(
     function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter
 ) -> list[str]:
-    """The declarations of the bindings and of workgroup memory."""
+    """The declarations of the bindings and of workgroup memory.
+
+    Raises InternalError, with the kernel's name, for more workgroup memory than a device has.
+    """
+    _check_workgroup_memory(function, expressions)
     lines: list[str] = []
     names = expressions.globals
     for position, buffer in enumerate(function.params):
