@@ -20,6 +20,10 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
 const DEFAULT_BYTES = [2 ** 27, 2 ** 28]; // the values of LIMITS that every adapter offers
+const BYTE_PRODUCTS = "packed_4x8_integer_dot_product"; // the feature of WGSL, the language, that has dot4I8Packed
+const DOT4 =
+  "\nfn dot4I8Packed(a: u32, b: u32) -> i32 { return dot(signed_bytes(a), signed_bytes(b)); }" +
+  "\nfn signed_bytes(word: u32) -> vec4i { return bitcast<vec4i>(vec4u(word) << vec4u(24u, 16u, 8u, 0u)) >> vec4u(24u); }\n";
 
 /**
  * The limits that the program needs beyond the defaults. If its sizes depend on symbols, it gets all that the adapter offers.
@@ -154,7 +158,7 @@ export async function loadConstants(buffers, base, manifest, target, onBytes) {
 
 /**
  * Compile a pipeline for each kernel, all at the same time. Its explicit layout binds the arguments, constants read-only, and then
- * the symbols.
+ * the symbols. Kernels that multiply words of bytes get a function for it where the browser's WGSL has none.
  * @param {GPUDevice} device
  * @param {Program} program
  * @param {string} text  of all shaders
@@ -163,6 +167,7 @@ export async function loadConstants(buffers, base, manifest, target, onBytes) {
  */
 export async function compileKernels(device, program, text, onPipeline) {
   const modules = splitShaders(text);
+  const isComplete = globalThis.navigator?.gpu?.wgslLanguageFeatures?.has(BYTE_PRODUCTS);
   const steps = new Map(program.steps.filter((s) => s.device === "webgpu" && !s.control).map((s) => [s.kernel, s]));
   const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
   let compiled = 0;
@@ -172,7 +177,8 @@ export async function compileKernels(device, program, text, onPipeline) {
     if (step.symbols?.length) types.push("uniform");
     const entries = types.map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } }));
     const layout = device.createBindGroupLayout({ entries });
-    const code = modules.get(kernel) ?? text;
+    const ours = modules.get(kernel) ?? text;
+    const code = isComplete || !ours.includes("dot4I8Packed(") ? ours : ours + DOT4;
     const module = device.createShaderModule({ code });
     const pipeline = await device
       .createComputePipelineAsync({

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from webmlc.core.dtypes import DType
 from webmlc.core.machine import DOT, RELAXED, SIMD128, Features, Machine
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.fuse.fuse import fuse
@@ -15,7 +16,8 @@ from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
-from webmlc.graph.quantise.use_byte_products import use_byte_products
+from webmlc.graph.ops.layout import ByteOperator, ByteProduct
+from webmlc.graph.quantise import use_byte_products as graph_pass
 from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.name_dimensions import name_dimensions
@@ -52,10 +54,16 @@ def product(
     return choose_layouts(infer_shapes(normalise(read_model(model))))
 
 
+def use_byte_products(module: Module, operator: ByteOperator = "dot_u8_i8") -> Module:
+    """The pass, for a CPU if not told otherwise."""
+    return graph_pass.use_byte_products(module, operator)
+
+
 def operators(module: Module) -> list[str]:
     return [node.op for node in module.main.nodes if node.domain == "webmlc"]
 
 
+@pytest.mark.parametrize("operator", ["dot_u8_i8", "dot_i8"])
 @pytest.mark.parametrize("dtype", MAPS)
 @pytest.mark.parametrize(
     ("op", "shape", "weights", "attributes"),
@@ -78,11 +86,17 @@ def operators(module: Module) -> list[str]:
         ("MatMulInteger", (2, 3, 7), (7, 8), {}),
     ],
 )
-def test_products_of_words_equal_products_of_bytes(op, shape, weights, attributes, dtype) -> None:
+def test_products_of_words_equal_products_of_bytes(
+    op, shape, weights, attributes, dtype, operator
+) -> None:
     before = product(op, dtype, shape, weights, **attributes)
-    after = use_byte_products(before)
+    after = use_byte_products(before, operator)
+    if operator == "dot_i8" and "DepthwiseConv" in operators(before):
+        assert operators(after) == operators(before)
+        return
     assert "PackBytes" in operators(after)
-    assert any(node.attributes.get("bytes") == dtype for node in after.main.nodes)
+    of_words = ByteProduct(DType(dtype), operator)
+    assert any(node.attributes.get("bytes") == of_words for node in after.main.nodes)
     limits = np.iinfo(dtype)
     x = np.random.default_rng(1).integers(limits.min, limits.max + 1, shape).astype(dtype)
     (want,) = evaluate_module(before, {"x": x}).values()

@@ -25,6 +25,7 @@ WORDS_ONLY = {
     *(
         "dot_u8_i8",
         "dot_u7_i8",
+        "dot_i8",
         "dot_i16",
         "word_u8",
         "even_i8",

@@ -78,6 +78,11 @@ def _dot_u8_i8(a: Any, b: Any) -> Any:
     return total[()]
 
 
+def _dot_i8(a: Any, b: Any) -> Any:
+    products = [_signed_byte(a, n) * _signed_byte(b, n) for n in range(4)]
+    return (products[0] + products[1] + products[2] + products[3])[()]
+
+
 def _dot_i16(a: Any, b: Any) -> Any:
     x, y = np.asarray(a, np.int32), np.asarray(b, np.int32)
     return ((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16))[()]
@@ -160,6 +165,7 @@ _ROWS = (
     ScalarOperator("select", 3, np.where),
     ScalarOperator("dot_u8_i8", 2, _dot_u8_i8, cost=8),
     ScalarOperator("dot_u7_i8", 2, _dot_u8_i8, cost=8),
+    ScalarOperator("dot_i8", 2, _dot_i8, cost=8),
     ScalarOperator("dot_i16", 2, _dot_i16, cost=4),
     ScalarOperator("pairs_u7_i8", 2, _pairs_u7_i8, cost=4),
     ScalarOperator("add_i16", 2, _add_i16),
@@ -178,12 +184,13 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 - `finite(x)` is `x`, which is promised to be neither infinite nor a NaN.
 - `bit_and`, `bit_or`, `bit_xor` and `bit_not` also combine booleans.
 
-Eight operators use int32 words that pack small integers, the first in the lowest bits:
+Nine operators use int32 words that pack small integers, the first in the lowest bits:
 
 - `dot_u8_i8(a, b)` multiplies four unsigned bytes of `a` by four signed bytes of `b`, and adds the
   products.
 - `dot_u7_i8(a, b)` does the same where no byte of `a` exceeds 127, as one relaxed instruction
   requires.
+- `dot_i8(a, b)` does the same for signed bytes of both.
 - `dot_i16(a, b)` does the same for two pairs of signed 16-bit halves.
 - `pairs_u7_i8(a, b)` multiplies bytes as `dot_u7_i8` does, and adds the products of two neighbours
   each: the result is two 16-bit halves.

@@ -45,6 +45,8 @@ from webmlc.schedule.tree import path_to_block, ranges_along
 
 _LANE = Var("analysis.lane")
 _GROUP = Var("analysis.group")
+_PRODUCTS = frozenset({"mul", "dot_u8_i8", "dot_u7_i8", "dot_i8"})
+"""The operators that multiply two operands of a contraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +322,7 @@ def contraction_of(block: Block) -> Contraction | None:
     """
     fold = fold_of(block)
     match fold:
-        case Fold(combine="add", value=Call(op="mul" | "dot_u8_i8" | "dot_u7_i8", args=(a, b))):
+        case Fold(combine="add", value=Call(op=op, args=(a, b))) if op in _PRODUCTS:
             left, right = _operand(a), _operand(b)
         case _:
             return None
@@ -343,7 +345,7 @@ def contraction_of(block: Block) -> Contraction | None:
 
 def multiplies_bytes(function: LoopFunction) -> bool:
     """True where a function has dot products of words of bytes."""
-    return _calls(function.body, "dot_u8_i8")
+    return any(_calls(function.body, op) for op in ("dot_u8_i8", "dot_i8"))
 
 
 def multiplies_small_bytes(function: LoopFunction) -> bool:
@@ -354,8 +356,7 @@ def multiplies_small_bytes(function: LoopFunction) -> bool:
 def reduces_products(function: LoopFunction) -> bool:
     """True where a block of a function multiplies and reduces."""
     reductions = (block for block in blocks(function.body) if _reduce_axes(block))
-    products = ("mul", "dot_u8_i8", "dot_u7_i8")
-    return any(_calls(block.body, op) for block in reductions for op in products)
+    return any(_calls(block.body, op) for block in reductions for op in _PRODUCTS)
 
 
 def _calls(root: Stmt, op: str) -> bool:

@@ -7,15 +7,28 @@ from collections.abc import Sequence
 from webmlc.core.expr import Expr, call, literal
 
 
-def dot_of_bytes(a: Expr, b: Expr) -> Expr:
-    """The dot product of the unsigned bytes of `a` and the signed bytes of `b`, byte by byte."""
+def dot_of_bytes(a: Expr, b: Expr, is_signed: bool = False) -> Expr:
+    """The dot product of the bytes of `a`, which are signed or not, and the signed bytes of `b`,
+    byte by byte.
+    """
 
     def product(n: int) -> Expr:
-        unsigned = a if n == 0 else call("shift_right", a, literal(8 * n, a))
-        lifted = b if n == 3 else call("shift_left", b, literal(24 - 8 * n, b))
-        return (unsigned & literal(255, a)) * call("shift_right", lifted, literal(24, b))
+        left = _signed_byte(a, n) if is_signed else _unsigned_byte(a, n)
+        return left * _signed_byte(b, n)
 
     return product(0) + product(1) + (product(2) + product(3))
+
+
+def _unsigned_byte(word: Expr, position: int) -> Expr:
+    shifted = word if position == 0 else call("shift_right", word, literal(8 * position, word))
+    return shifted & literal(255, word)
+
+
+def _signed_byte(word: Expr, position: int) -> Expr:
+    lifted = word
+    if position < 3:
+        lifted = call("shift_left", word, literal(24 - 8 * position, word))
+    return call("shift_right", lifted, literal(24, word))
 
 
 def word_of_bytes(numbers: Sequence[Expr]) -> Expr:

@@ -13,15 +13,16 @@ A row of a panel is what the CPU loads as vectors, and the GPU as two `vec4`. Pr
 feature maps (int8, uint8) are summed in int32. Quantised weights of a float feature map are
 converted when they are read.
 
-If the attribute `bytes` is set, operands are int32 words of four bytes. It names the element type
-of the feature map. A product takes signed elements as their distance from the lowest number. For
-`Conv` and `MatMul`, a word holds four channels. For `DepthwiseConv`, a word of the weights holds
-four taps of a column: `[KX][KY/4][C]`.
+If the attribute `bytes` is set, a `ByteProduct`, operands are int32 words of four bytes. For `Conv`
+and `MatMul`, a word holds four channels. For `DepthwiseConv`, a word of the weights holds four taps
+of a column: `[KX][KY/4][C]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_expr, call, const, minimum, select
@@ -40,9 +41,32 @@ the package, and the columns of every machine's register tile (`Machine.tile.col
 BYTES_PER_WORD = 4
 """The bytes of an int32 word, which the dot-product instructions multiply at once."""
 _SIGN_BITS = 0x80808080 - (1 << 32)
-"""The sign bits of the four bytes of a word. An exclusive or with them subtracts the lowest number
-from each signed byte, which makes it unsigned.
+"""The sign bits of the four bytes of a word. An exclusive or with them adds 128 to signed bytes,
+which makes them unsigned, and subtracts 128 from unsigned bytes, which makes them signed.
 """
+
+ByteOperator = Literal["dot_u8_i8", "dot_i8"]
+"""The scalar operators that multiply the words of two operands. The bytes of the right one are
+signed. Those of the left one are unsigned for `dot_u8_i8`, and signed for `dot_i8`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteProduct:
+    """The product of words of four bytes: the element type of the feature map (int8 or uint8), and
+    the operator. Where the operator takes the other signedness, a product reads each element as 128
+    more or less than it is.
+    """
+
+    dtype: DType
+    operator: ByteOperator
+
+    @property
+    def offset(self) -> int:
+        """What is added to each element of the feature map: 0, 128 or -128."""
+        if self.operator == "dot_i8":
+            return 0 if self.dtype.is_signed else -128
+        return 128 if self.dtype.is_signed else 0
+
 
 Tensors = tuple[Tensor | None, ...]
 
@@ -60,13 +84,13 @@ def _infer_convolution(context: Context) -> tuple[TensorType, ...]:
     return _map_type(context, dtype, const(context.attribute("channels")))
 
 
-def _product(left: Expr, right: Expr, bytes_: str = "") -> Expr:
+def _product(left: Expr, right: Expr, bytes_: ByteProduct | None = None) -> Expr:
     """One term of a contraction, in the type of its sum. If `bytes_` is set, the operands are
     words.
     """
-    if bytes_:
-        unsigned = left if bytes_ == "uint8" else call("bit_xor", left, _SIGN_BITS)
-        return call("dot_u8_i8", unsigned, right)
+    if bytes_ is not None:
+        shifted = call("bit_xor", left, _SIGN_BITS) if bytes_.offset else left
+        return call(bytes_.operator, shifted, right)
     wide_dtype = product_type(left.dtype)
     return left.astype(wide_dtype) * right.astype(wide_dtype)
 
@@ -77,7 +101,7 @@ def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     windows: Windows = context.attribute("windows")
     inputs, width = weights.shape[-2:]
     per_group = int(context.attribute("channels")) // groups
-    bytes_ = context.attribute("bytes", "")
+    bytes_ = context.attribute("bytes", None)
 
     def element(n: Expr, *axes: Expr) -> Expr:
         place, (o, *taps, i) = axes[: windows.rank], axes[windows.rank :]
@@ -100,7 +124,7 @@ def _infer_depthwise(context: Context) -> tuple[TensorType, ...]:
 def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     data, weights = operand(tensors, 0), operand(tensors, 1)
     windows: Windows = context.attribute("windows")
-    bytes_ = context.attribute("bytes", "")
+    bytes_ = context.attribute("bytes", None)
 
     def element(n: Expr, *axes: Expr) -> Expr:
         place, (c, *taps) = axes[: windows.rank], axes[windows.rank :]
@@ -191,12 +215,16 @@ def _infer_matmul(context: Context) -> tuple[TensorType, ...]:
 
 def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     left, right = operand(tensors, 0), operand(tensors, 1)
-    bytes_ = context.attribute("bytes", "")
+    bytes_ = context.attribute("bytes", None)
     return (packed_product("matmul", context.outputs[0].shape, left, right, bytes_),)
 
 
 def packed_product(
-    name: str, shape: tuple[Expr, ...], left: Tensor, right: Tensor, bytes_: str = ""
+    name: str,
+    shape: tuple[Expr, ...],
+    left: Tensor,
+    right: Tensor,
+    bytes_: ByteProduct | None = None,
 ) -> Tensor:
     """The product of `left` and the packed `right`. Both may have batch dimensions."""
     batch = right.rank - 3

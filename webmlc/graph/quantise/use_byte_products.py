@@ -19,12 +19,14 @@ and packs their words itself.
 A word of a feature map with one or two channels also holds the channels of its neighbours
 (`Neighbours`), so that four taps of a line become one or two.
 
-A feature map of int8 is read as unsigned, 128 larger: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
+The bytes of the left word are unsigned on CPUs, and signed on GPUs, as their instructions need. A
+feature map of the other type is read as 128 more or less: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,31 +35,42 @@ from webmlc.core.expr import as_int
 from webmlc.core.simplify import simplify
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
-from webmlc.graph.ops.layout import BYTES_PER_WORD, column_axis
+from webmlc.graph.ops.layout import BYTES_PER_WORD, ByteOperator, ByteProduct, column_axis
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 _BYTES = (DType.int8, DType.uint8)
-_PRODUCTS = ("Conv", "MatMul", "DepthwiseConv")
+_PRODUCTS: Mapping[ByteOperator, frozenset[str]] = {
+    "dot_u8_i8": frozenset({"Conv", "MatMul", "DepthwiseConv"}),
+    "dot_i8": frozenset({"Conv", "MatMul"}),
+}
+"""The products that are rewritten, by the operator. A GPU thread that joins taps of a depthwise
+convolution in words would take longer than one that multiplies them (an estimate).
+"""
 _FEWEST_OUTPUTS = 8
 """The fewest output channels for which padding the feature map to whole words is faster (an
 estimate: the padding is a copy of the feature map).
 """
 
 
-def use_byte_products(module: Module) -> Module:
-    """Rewrite the products of every function.
+def use_byte_products(module: Module, operator: ByteOperator) -> Module:
+    """Rewrite the products of every function. `operator` is the one that the target has.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    functions = {n: remove_dead_code(_Rewrite(f).run()) for n, f in module.functions.items()}
-    return replace(module, functions=functions)
+
+    def rewritten(function: Function) -> Function:
+        return remove_dead_code(_Rewrite(function, operator=operator).run())
+
+    return replace(module, functions={n: rewritten(f) for n, f in module.functions.items()})
 
 
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
-    """The function being written."""
+    """The function being written, with this operator."""
+
+    operator: ByteOperator = field(kw_only=True)
 
     def run(self) -> Function:
         for node in self.source.nodes:
@@ -71,7 +84,7 @@ class _Rewrite(FunctionRewriter):
         """True for a product of bytes with constant bytes, if its channels are whole words or worth
         padding to whole words.
         """
-        if node.domain != "webmlc" or node.op not in _PRODUCTS:
+        if node.domain != "webmlc" or node.op not in _PRODUCTS[self.operator]:
             return False
         if self.types[node.inputs[0]].dtype not in _BYTES:
             return False
@@ -91,9 +104,8 @@ class _Rewrite(FunctionRewriter):
         data, weights = node.inputs
         (result,) = node.outputs
         build = Builder(node, self)
-        dtype = self.types[data].dtype
-        is_signed = dtype is DType.int8
-        attributes = {**node.attributes, "bytes": dtype.name}
+        bytes_ = ByteProduct(self.types[data].dtype, self.operator)
+        attributes = {**node.attributes, "bytes": bytes_}
         if node.op == "DepthwiseConv":
             weights = self.columns(build, weights)
         elif (span := self.span(node)) > 1:
@@ -105,10 +117,11 @@ class _Rewrite(FunctionRewriter):
             build("PackBytes", weights, output=packed, domain="webmlc")
         if node.op != "DepthwiseConv":
             data = self.words(build, data)
-        output = f"{result}.unsigned" if is_signed else result
+        output = f"{result}.shifted" if bytes_.offset else result
         build(node.op, data, packed, output=output, domain=node.domain, **attributes)
-        if is_signed:
-            shift = build.constant(self.excess(node), name=f"{result}.excess")
+        if bytes_.offset:
+            excess = self.sums(node) * np.int32(bytes_.offset)
+            shift = build.constant(excess, name=f"{result}.excess")
             build("Sub", output, shift, output=result)
 
     def columns(self, build: Builder, weights: str) -> str:
@@ -117,20 +130,18 @@ class _Rewrite(FunctionRewriter):
         axis = column_axis(array.ndim - 1)
         return build.constant(np.moveaxis(array, axis, -2), name=f"{weights}.columns")
 
-    def excess(self, node: Node) -> Array:
-        """128 times the sum of the weights of each output channel: reading a signed feature map as
-        unsigned adds that.
-        """
+    def sums(self, node: Node) -> Array:
+        """The sum of the weights of each output channel, in int32."""
         weights = self.constants[node.inputs[1]]
         if node.op == "DepthwiseConv":
-            of_channels: Array = weights.sum(tuple(range(weights.ndim - 1)), dtype=np.int32) << 7
+            of_channels: Array = weights.sum(tuple(range(weights.ndim - 1)), dtype=np.int32)
             return of_channels
         groups = int(node.attributes.get("groups", 1))
         panels = weights if groups > 1 else weights[np.newaxis]
         summed = panels.sum(tuple(range(2, panels.ndim - 1)), dtype=np.int32)
         count = as_int(self.types[node.outputs[0]].shape[-1]) or 0
-        excess: Array = summed.reshape(groups, -1)[:, : count // groups].reshape(-1) << 7
-        return excess
+        sums: Array = summed.reshape(groups, -1)[:, : count // groups].reshape(-1)
+        return sums
 
     def span(self, node: Node) -> int:
         """The number of neighbouring pixels whose channels fill a word; 1 where taps are apart."""

@@ -47,6 +47,8 @@ def legalise(function: LoopFunction, dots: frozenset[str] = frozenset()) -> Loop
                 node.lanes == 1 or op not in dots
             ):
                 return _dot(a, b)
+            case Call(op="dot_i8", args=(a, b)):
+                return dot_of_bytes(a, b, is_signed=True)
             case Call(op="word_u8", args=args) if node.lanes == 1:
                 return word_of_bytes(args)
         return _rule(node)

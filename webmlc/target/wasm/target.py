@@ -48,7 +48,7 @@ WASM = Target(
         ("use winograd", partial(use_winograd, machine=RELAXED)),
         ("use attention", partial(use_attention, operands="packed")),
         ("tile rows", partial(tile_rows, machine=RELAXED)),
-        ("use byte products", use_byte_products),
+        ("use byte products", partial(use_byte_products, operator="dot_u8_i8")),
         ("use strassen", partial(use_strassen, machine=RELAXED)),
         ("split operands", partial(split_operands, limits=LIMITS)),
         ("fuse", partial(fuse, limits=LIMITS)),

@@ -33,6 +33,7 @@ from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
 from webmlc.target.webgpu.storage import FROM_BITS, PARTS, word_of
 from webmlc.target.webgpu.table import (
     BY_A_LITERAL,
+    OF_VECTORS,
     OPERATORS,
     cast_spelling,
     definitions,
@@ -194,6 +195,8 @@ class ExpressionPrinter:
         if node.op in BY_A_LITERAL and node.dtype.is_float and is_literal(node.args[1]):
             row = BY_A_LITERAL[node.op]
         lanes = node.lanes
+        if node.op in OF_VECTORS and lanes > 1:
+            row = OF_VECTORS[node.op]
         if row.helper is not None:
             self.declare(row.helper, node.dtype, lanes)
         match node:

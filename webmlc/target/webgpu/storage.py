@@ -177,6 +177,18 @@ fn halves_of(words: vec2u) -> vec4f {
         ("float_of_half", "shorts_of"),
         lanes=4,
     ),
+    "dot_bytes": Helper("""\
+fn dot_bytes(a: vec4i, b: vec4i) -> vec4i {
+    let x = bitcast<vec4u>(a);
+    let y = bitcast<vec4u>(b);
+    return vec4i(
+        dot4I8Packed(x.x, y.x),
+        dot4I8Packed(x.y, y.y),
+        dot4I8Packed(x.z, y.z),
+        dot4I8Packed(x.w, y.w),
+    );
+}
+"""),
     "pack_bytes": Helper("""\
 fn pack_bytes(v: vec4u) -> u32 {
     return v.x | (v.y << 8u) | (v.z << 16u) | (v.w << 24u);
