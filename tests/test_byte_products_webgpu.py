@@ -6,7 +6,9 @@ products of bytes saturate on processors without VNNI.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,19 @@ from onnx.reference import ReferenceEvaluator
 
 import webmlc
 from tests.browser.pages import Page, open_pages
+from tests.schedule.rules.kernels import matmul_of_words
+from tests.target.webgpu.gpu import run_on_gpu
+from webmlc.core.machine import ADAPTERS
 from webmlc.host.load import load
+from webmlc.schedule.rules import match_kernel
+from webmlc.schedule.rules.space import from_values
+from webmlc.target.targets import lower
 
 DTYPES = ("uint8", "int8")
 ELEMENTS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 CALLS = ("dot4I8Packed(", "dot_bytes(")
+_ENTRY = re.compile(r"^fn (\w+)\(@builtin", re.MULTILINE)
+"""The line of a kernel with the name of its entry point."""
 
 Array = np.ndarray[Any, Any]
 
@@ -66,8 +76,11 @@ def check(model: onnx.ModelProto, folder: Path, *runs: dict[str, Array], product
     steps = [step for step in manifest.programs["webgpu"].steps if step.control is None]
     assert {step.device for step in steps} == {"webgpu"}
     (text,) = (path.read_text() for path in folder.glob("*.wgsl"))
-    kernels = {part.split(":")[0]: part for part in text.split("\n// ")[1:]}
-    assert sum(any(call in kernels[s.kernel] for call in CALLS) for s in steps) == products
+    kernels = {_ENTRY.search(part)[1]: part for part in text.split("\n// ")[1:]}
+    texts = [kernels[step.kernel] for step in steps]
+    of_words = [text for text in texts if any(call in text for call in CALLS)]
+    assert len(of_words) == products
+    assert not any("bytes_of(" in text for text in of_words)
     loaded, reference = load(folder, "webgpu"), ReferenceEvaluator(model)
     for feeds in runs:
         actual = loaded.run(feeds)
@@ -135,6 +148,25 @@ def test_convolutions_are_exact(dtype: str, tmp_path: Path) -> None:
         feeds[f"x_{name}"] = bytes_of(dtype, shape, seed + 1)
     model = model_of(nodes, inputs, outputs, constants)
     check(model, tmp_path, feeds, products=len(CONVOLUTIONS))
+
+
+@pytest.mark.parametrize("adapter", ["gpu", "software"])
+@pytest.mark.parametrize("rows", [1, 21])
+def test_all_schedules_of_a_product_are_exact(rows: int, adapter: str) -> None:
+    """Random members of the search space, and its default."""
+    kernel, machine = matmul_of_words(rows, 24, 48), ADAPTERS[adapter]
+    match = match_kernel(kernel, machine)
+    assert match is not None and match.rule.name == "contraction"
+    left, right = bytes_of("int8", (rows, 48 * 4), 0), bytes_of("int8", (3, 48, 8, 4), 1)
+    columns = right.astype(np.int32).transpose(1, 3, 0, 2).reshape(48 * 4, 24)
+    names = [buffer.name for buffer in kernel.params]
+    arrays = (left.view(np.int32), right.view(np.int32)[..., 0], np.zeros((rows, 24), np.int32))
+    space, default = match.space(), match.default()
+    generator = Random(rows)
+    for parameters in (default, from_values(default, space.random(generator))):
+        lowered = lower(match.build(parameters).function, machine)
+        (actual,) = run_on_gpu(lowered, dict(zip(names, arrays, strict=True))).values()
+        np.testing.assert_array_equal(actual, left.astype(np.int32) @ columns)
 
 
 LOAD = """async ({ x, lacks }) => {

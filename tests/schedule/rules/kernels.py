@@ -159,6 +159,17 @@ def matmul(m: Size, n: Size, k: int, epilogue: bool = True) -> LoopFunction:
     return naive([a, b, c], z)
 
 
+def matmul_of_words(m: Size, n: Size, k: int) -> LoopFunction:
+    """A product of words of four signed bytes."""
+    a = _tensor("a", m, k, dtype=DType.int32)
+    b = _tensor("b", (as_expr(n) + 7) // 8, k, 8, dtype=DType.int32)
+    y = reduce(
+        "matmul", _sizes(m, n), _sizes(k), "add",
+        lambda i, j, r: call("dot_i8", a[i, r], b[j // 8, r, j % 8]),
+    )  # fmt: skip
+    return naive([a, b], y)
+
+
 def matmul_sigmoid(m: Size, n: Size, k: int) -> LoopFunction:
     """An epilogue that takes a polynomial."""
     a, b = _tensor("a", m, k), _tensor("b", (as_expr(n) + 7) // 8, k, 8)
