@@ -26,6 +26,7 @@ from webmlc.host.load import load
 from webmlc.schedule.rules import match_kernel
 from webmlc.schedule.rules.space import from_values
 from webmlc.target.targets import lower
+from webmlc.target.webgpu.emit_shaders import emit_shaders
 
 DTYPES = ("uint8", "int8")
 ELEMENTS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
@@ -153,7 +154,7 @@ def test_convolutions_are_exact(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("adapter", ["gpu", "software"])
 @pytest.mark.parametrize("rows", [1, 21])
 def test_all_schedules_of_a_product_are_exact(rows: int, adapter: str) -> None:
-    """Random members of the search space, and its default."""
+    """Random members of the search space, and its default. Software adapters unpack the words."""
     kernel, machine = matmul_of_words(rows, 24, 48), ADAPTERS[adapter]
     match = match_kernel(kernel, machine)
     assert match is not None and match.rule.name == "contraction"
@@ -165,6 +166,8 @@ def test_all_schedules_of_a_product_are_exact(rows: int, adapter: str) -> None:
     generator = Random(rows)
     for parameters in (default, from_values(default, space.random(generator))):
         lowered = lower(match.build(parameters).function, machine)
+        text = emit_shaders({kernel.name: lowered}).text
+        assert (CALLS[0] in text) == (adapter == "gpu")
         (actual,) = run_on_gpu(lowered, dict(zip(names, arrays, strict=True))).values()
         np.testing.assert_array_equal(actual, left.astype(np.int32) @ columns)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from webmlc.core.expr import Expr, call, literal
+from webmlc.core.expr import Broadcast, Expr, call, literal
 
 
 def dot_of_bytes(a: Expr, b: Expr, is_signed: bool = False) -> Expr:
@@ -25,6 +25,8 @@ def _unsigned_byte(word: Expr, position: int) -> Expr:
 
 
 def _signed_byte(word: Expr, position: int) -> Expr:
+    if isinstance(word, Broadcast):
+        return Broadcast(_signed_byte(word.value, position), word.width)
     lifted = word
     if position < 3:
         lifted = call("shift_left", word, literal(24 - 8 * position, word))

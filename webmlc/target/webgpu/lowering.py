@@ -24,6 +24,7 @@ from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.webgpu.read_ahead import read_ahead
 from webmlc.target.webgpu.read_once import read_once
+from webmlc.target.webgpu.unpack_bytes import unpack_bytes
 
 SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 """The small types that the printer widens and stores itself, by one call each."""
@@ -31,12 +32,13 @@ SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 
 def lowering(machine: Machine) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
-    passes = _passes(machine.vector_registers)
+    passes = _passes(machine.vector_registers, machine.multiplies_words)
     return (*passes, read_once, read_ahead) if machine.reads_lines else passes
 
 
 @lru_cache
-def _passes(vector_registers: int) -> tuple[Pass, ...]:
+def _passes(vector_registers: int, multiplies_words: bool) -> tuple[Pass, ...]:
+    unpacking = () if multiplies_words else (unpack_bytes,)
     return (
         write_out_combinations,
         clear_empty_reductions,
@@ -49,6 +51,7 @@ def _passes(vector_registers: int) -> tuple[Pass, ...]:
         scalar_replacement,
         partial(legalise_types, printed=SMALL_TYPES),
         guard_division,
+        *unpacking,
         common_subexpressions,
         partial(hoist_invariants, vector_registers=vector_registers),
         check_scopes,
