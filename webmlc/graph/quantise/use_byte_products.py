@@ -3,15 +3,16 @@
 In: a function after layouts. Out: the same meaning; a `webmlc.Conv` or `webmlc.MatMul` of bytes
 with constant weights reads both as int32 words of four channels, and sums their dot products.
 The words of a feature map are a `View` of its bytes, padded to whole words. The words of the
-weights depend on constants only and are packed once, at load, so that both devices share the
-package's weights.
+weights are packed at build, and both devices share them.
 
     %y = webmlc.Conv(%p, %w)  ->  %v = View(%p)         uint8[n, y, x, 4·i] as int32[n, y, x, i]
-                                  %q = PackBytes(%w)    int32[o/8, ky, kx, i, 8]
-                                  %y = webmlc.Conv(%v, %q)
+                                  %y = webmlc.Conv(%v, %w.words)
+                                                        int8[o/8, ky, kx, 4·i, 8] as
+                                                        int32[o/8, ky, kx, i, 8]
 
-A depthwise convolution has no channels to sum. Its kernel multiplies four taps of a column at once,
-and packs their words itself.
+A depthwise convolution has no channels to sum. On the CPU, its kernel multiplies four taps of a
+column at once, and packs the words of the feature map itself. The words of its weights are packed
+at load: GPUs read the bytes.
 
     %y = webmlc.DepthwiseConv(%p, %w)  ->  %q = PackBytes(%w transposed)   int32[kx, ky/4, c]
                                            %y = webmlc.DepthwiseConv(%p, %q)
@@ -113,10 +114,13 @@ class _Rewrite(FunctionRewriter):
         else:
             data = self.whole(build, data)
         packed = f"{weights}.words"
-        if packed not in self.types:  # convolutions may share weights
-            build("PackBytes", weights, output=packed, domain="webmlc")
+        is_packed = packed in self.types  # convolutions may share weights
         if node.op != "DepthwiseConv":
             data = self.words(build, data)
+            if not is_packed:
+                build.constant(_words(self.constants[weights]), name=packed)
+        elif not is_packed:
+            build("PackBytes", weights, output=packed, domain="webmlc")
         output = f"{result}.shifted" if bytes_.offset else result
         build(node.op, data, packed, output=output, domain=node.domain, **attributes)
         if bytes_.offset:
@@ -212,3 +216,16 @@ class _Rewrite(FunctionRewriter):
             return name
         shape = (*type_.shape[:-1], simplify(type_.shape[-1] // BYTES_PER_WORD))
         return self.view(build, data, TensorType(DType.int32, shape), name)
+
+
+def _words(panels: Array) -> Array:
+    """Pack four rows of each column of int8 panels into a word: `[..., K, 8]` as int32
+    `[..., K/4, 8]`. Missing rows are zero.
+    """
+    *outer, rows, columns = panels.shape
+    count = -(-rows // BYTES_PER_WORD)
+    padded = np.zeros((*outer, count * BYTES_PER_WORD, columns), np.int8)
+    padded[..., :rows, :] = panels
+    split = padded.reshape(*outer, count, BYTES_PER_WORD, columns)
+    words: Array = np.moveaxis(split, -2, -1).copy().view("<i4")[..., 0]
+    return words
