@@ -53,6 +53,7 @@ from webmlc.graph.typed.options import ValueOptions
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.emit_code import called_kernels, emit_modules, emit_shaders
 from webmlc.package.half_buffers import HalfBuffers, half_buffers, stores_halves
+from webmlc.package.join_constants import join_constants
 from webmlc.package.manifest import Manifest
 from webmlc.package.program import program_parts, signature
 from webmlc.package.read_manifest import read_manifest
@@ -249,12 +250,7 @@ def compile_model(
         requirements=module.main.requirements,
         checks=module.checks,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
-        constants={
-            n: a
-            for m in lowered_modules.values()
-            for f in m.functions.values()
-            for n, a in f.constants.items()
-        },
+        constants=join_constants(lowered_modules.values()),
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders={v: s.shaders.text for v, s in shaders.items() if s.shaders.entries},
         shader_features={v: s.shaders.features for v, s in shaders.items() if s.shaders.features},
