@@ -70,10 +70,10 @@ def model_of(
 
 
 def check(model: onnx.ModelProto, folder: Path, *runs: dict[str, Array], products: int) -> None:
-    """The package of a model computes on WebGPU exactly what the reference does, in `products`
-    steps that multiply words.
+    """The package of a model computes on both devices exactly what the reference does, on WebGPU in
+    `products` steps that multiply words. The devices shift bytes by different numbers.
     """
-    manifest = webmlc.build(model, folder, target="webgpu", emit_text=True)
+    manifest = webmlc.build(model, folder, target="both", emit_text=True)
     steps = [step for step in manifest.programs["webgpu"].steps if step.control is None]
     assert {step.device for step in steps} == {"webgpu"}
     (text,) = (path.read_text() for path in folder.glob("*.wgsl"))
@@ -82,12 +82,15 @@ def check(model: onnx.ModelProto, folder: Path, *runs: dict[str, Array], product
     of_words = [text for text in texts if any(call in text for call in CALLS)]
     assert len(of_words) == products
     assert not any("bytes_of(" in text for text in of_words)
-    loaded, reference = load(folder, "webgpu"), ReferenceEvaluator(model)
-    for feeds in runs:
-        actual = loaded.run(feeds)
-        for output, expected in zip(model.graph.output, reference.run(None, feeds), strict=True):
-            np.testing.assert_array_equal(actual[output.name], expected)
-    loaded.dispose()
+    reference = ReferenceEvaluator(model)
+    expected = [reference.run(None, feeds) for feeds in runs]
+    for device in ("wasm", "webgpu"):
+        loaded = load(folder, device)
+        for feeds, results in zip(runs, expected, strict=True):
+            actual = loaded.run(feeds)
+            for output, result in zip(model.graph.output, results, strict=True):
+                np.testing.assert_array_equal(actual[output.name], result)
+        loaded.dispose()
 
 
 @pytest.mark.parametrize("depth", [13, 96])

@@ -18,6 +18,7 @@ from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
+from webmlc.graph.quantise.join_shifts import join_shifts
 from webmlc.graph.quantise.use_byte_products import use_byte_products
 from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
@@ -49,6 +50,7 @@ WASM = Target(
         ("use attention", partial(use_attention, operands="packed")),
         ("tile rows", partial(tile_rows, machine=RELAXED)),
         ("use byte products", partial(use_byte_products, operator="dot_u8_i8")),
+        ("join shifts", join_shifts),
         ("use strassen", partial(use_strassen, machine=RELAXED)),
         ("split operands", partial(split_operands, limits=LIMITS)),
         ("fuse", partial(fuse, limits=LIMITS)),

@@ -16,6 +16,7 @@ from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_large_constants import split_large_constants
 from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
+from webmlc.graph.quantise.join_shifts import join_shifts
 from webmlc.graph.quantise.use_byte_products import use_byte_products
 from webmlc.graph.quantise.use_float_products import use_float_products
 from webmlc.loops.kernel_form import GPU_FORM
@@ -36,6 +37,7 @@ def webgpu_target(limits: FusionLimits, adapter: Machine = MACHINE) -> Target:
         ("use float products", use_float_products),
         ("use attention", partial(use_attention, operands="plain")),
         ("use byte products", partial(use_byte_products, operator="dot_i8")),
+        ("join shifts", join_shifts),
         ("split operands", partial(split_operands, limits=limits)),
         ("fuse", partial(fuse, limits=limits)),
         ("concat in place", partial(concat_in_place, limits=limits)),
