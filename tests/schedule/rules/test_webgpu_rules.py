@@ -212,6 +212,13 @@ def test_threads_divide_no_product_where_barriers_are_slow() -> None:
         assert ("workgroupBarrier" in _shader(function, machine)) == divides
 
 
+def test_four_bytes_are_written_out_where_words_are_unpacked() -> None:
+    """And not four words of them: the text of the shader would be three times as long."""
+    function = k.matmul_of_words(784, 128, 288)
+    for machine, steps in ((WEBGPU, 4), (SOFTWARE, 1)):
+        assert find_match(function, machine).default().steps == steps
+
+
 @pytest.mark.parametrize("case", STAGED.values(), ids=STAGED)
 def test_staged_products_keep_the_meaning(case: tuple[LoopFunction, dict[str, int]]) -> None:
     function, symbols = case

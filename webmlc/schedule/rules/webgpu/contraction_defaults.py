@@ -12,6 +12,7 @@ from dataclasses import replace
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
+from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.rules.tiling.axes import unroll_factor
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.contraction_facts import (
@@ -83,8 +84,11 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     columns.
     """
     tile = machine.tile
-    steps = unroll_factor(facts.depth, STEPS)
-    whole = Parameters(machine.workgroup_size, 1, tile.columns, steps, BODY, ACROSS)
+    most_steps, body = STEPS, BODY
+    if multiplies_bytes(facts.function) and not machine.multiplies_words:
+        most_steps, body = 1, STEPS  # the four bytes of a word are written out
+    steps = unroll_factor(facts.depth, most_steps)
+    whole = Parameters(machine.workgroup_size, 1, tile.columns, steps, body, ACROSS)
     if facts.rows is None:
         narrow = replace(whole, columns=facts.lanes)
         shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow, machine)[1:]]
