@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 import webmlc
 from tests.browser.pages import Page, open_pages
+from tests.hosts.packages import quantised
 from tests.schedule.rules.kernels import matmul_of_words
 from tests.target.webgpu.gpu import run_on_gpu
 from webmlc.core.machine import ADAPTERS
@@ -152,6 +153,19 @@ def test_convolutions_are_exact(dtype: str, tmp_path: Path) -> None:
         feeds[f"x_{name}"] = bytes_of(dtype, shape, seed + 1)
     model = model_of(nodes, inputs, outputs, constants)
     check(model, tmp_path, feeds, products=len(CONVOLUTIONS))
+
+
+def test_both_devices_compute_a_quantised_network(tmp_path: Path) -> None:
+    """Within a step of onnxruntime, which here multiplies bytes without saturation."""
+    package = quantised(tmp_path)
+    for device in ("wasm", "webgpu"):
+        loaded = load(tmp_path / package.name, device)
+        for feeds, expected in zip(package.feeds, package.expected, strict=True):
+            actual = loaded.run(feeds)
+            assert actual.keys() == expected.keys()
+            for name, result in expected.items():
+                package.check_array(actual[name], result)
+        loaded.dispose()
 
 
 @pytest.mark.parametrize("adapter", ["gpu", "software"])
