@@ -5,8 +5,10 @@ numbers of new tokens and of keys that only a run knows.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -113,6 +115,49 @@ def test_a_token_reads_a_key_once_for_all_heads_of_a_group(machine: Machine) -> 
             assert "v128.store" not in loop
         assert "i32.mul" not in plain
         assert len(re.findall(r"i32\.add \(local\.get \$\w+\) \(i32\.const", plain)) == 2
+
+
+def module_with_caches() -> Module:
+    """Attention whose keys and values are a session's, in bfloat16."""
+    module = module_of(scale=0.5)
+    main = module.main
+    rows = TensorType(DType.bfloat16, (Var("tokens"), const(GROUPS), const(SIZE)))
+    appends = tuple(
+        Node("Append", (f"{name}_rows",), (name,), {"length": Var("past")}, "webmlc", (name,))
+        for name in ("k", "v")
+    )
+    types = {"q": main.types["q"], "k_rows": rows, "v_rows": rows}
+    function = replace(main, inputs=tuple(types), nodes=(*appends, *main.nodes), types=types)
+    return replace(module, functions={"main": function}, length="past")
+
+
+def test_caches_in_half_precision_are_exact_and_keep_nan(tmp_path: Path) -> None:
+    """A query sees halves as they are, small and large ones, and a sum that is not finite where a
+    value that it sees is not.
+    """
+    webmlc.build(module_with_caches(), tmp_path)
+    rng = np.random.default_rng(6)
+    q = rng.standard_normal((70, HEADS, SIZE)).astype(np.float32)
+    k, v = rng.standard_normal((2, 70, GROUPS, SIZE)).astype(ml_dtypes.bfloat16)
+    v[::3] *= ml_dtypes.bfloat16(2**-16)
+    v[1::5] *= ml_dtypes.bfloat16(16000)
+    expected = reference(q, k, v, 0.5, 0, 0.0)
+    for device in ("wasm", "webgpu"):
+        model = webmlc.load(tmp_path, device=device)
+        for bad, cache in ((np.nan, "k"), (np.nan, "v"), (np.inf, "v")):
+            rows = {"k_rows": k.copy(), "v_rows": v.copy()}
+            rows[f"{cache}_rows"][66, 1, 5] = bad
+            session = model.session(capacity=80)
+            for first, last in ((0, 65), (65, 66), (66, 68), (68, 69)):
+                inputs = {name: array[first:last] for name, array in rows.items()}
+                y = session.run({"q": q[first:last], **inputs})["y"]
+                if last <= 66:
+                    np.testing.assert_allclose(y, expected[first:last], rtol=2e-5, atol=2e-2)
+                else:
+                    shared = HEADS // GROUPS
+                    assert not np.isfinite(y[:, shared:]).all(axis=-1).any(), (device, cache)
+                    assert np.isfinite(y[:, :shared]).all(), (device, cache)
+        model.dispose()
 
 
 def test_whole_tiles_of_rows_read_packed_keys() -> None:

@@ -39,6 +39,7 @@ from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compu
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
 from webmlc.graph.quantise.join_products import join_products
 from webmlc.graph.quantise.quantise_weights import QUANTISATIONS, Quantisation
+from webmlc.graph.quantise.round_caches import round_caches
 from webmlc.graph.quantise.use_block_products import use_block_products
 from webmlc.graph.simplify.flush_subnormals import flush_subnormals
 from webmlc.graph.simplify.fold_constants import fold_constants
@@ -115,7 +116,8 @@ def build(
     of sessions, which grow in place or are replaced; with "off" they stay inputs and outputs.
     `quantise` quantises float weights in blocks, to "int8" or "int4"; `host.quantisation_loss`
     measures what that changes. With `exact`, products of block-quantised weights compute with
-    float32 activations, not with int8 ones. The same model and arguments give the same bytes.
+    float32 activations, not with int8 ones, and the keys and values that a session keeps are
+    float32, not bfloat16. The same model and arguments give the same bytes.
 
     At most `jobs` processes compile kernels. Where a process does not start as a fork of this one,
     it imports the script of this process first, which therefore must guard its own work with
@@ -312,6 +314,8 @@ def shared_graph(
         module = _show(watch, "connect values", connect_values(module, inputs, outputs))
     if exact:
         module = _show(watch, "compute exactly", compute_exactly(module))
+    else:
+        module = _show(watch, "round caches", round_caches(module))
     warn_of_training(module)
     module = _show(watch, "infer shapes", check_labels(infer_shapes(module)))
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))

@@ -17,6 +17,7 @@ from gguf import GGMLQuantizationType as Type
 import webmlc
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import LLAMA, write_model
+from webmlc.core.dtypes import DType
 from webmlc.core.machine import Device
 from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.host.load import Model
@@ -68,12 +69,13 @@ def test_a_truncated_session_grows_again_like_a_new_one(model: Model) -> None:
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
-def test_a_session_of_quantised_weights_is_truncated_and_saved(
-    tmp_path: Path, device: Device
-) -> None:
-    write_model(tmp_path / "quantised.gguf", replace(SMALL, types=(Type.Q8_0,)))
-    webmlc.build(tmp_path / "quantised.gguf", tmp_path / "package", target=device)
+def test_a_session_of_halves_is_truncated_and_saved(tmp_path: Path, device: Device) -> None:
+    """A model of block-quantised weights rounds its keys and values to bfloat16."""
+    write_model(tmp_path / "rounded.gguf", replace(SMALL, types=(Type.Q8_0,)))
+    webmlc.build(tmp_path / "rounded.gguf", tmp_path / "package", target=device)
     model = webmlc.load(tmp_path / "package", device=device)
+    states = (b for b in model.manifest.programs[device].buffers if b.kind == "state")
+    assert {buffer.dtype for buffer in states} == {DType.bfloat16}
     check_truncated(model)
     model.dispose()
 

@@ -94,6 +94,18 @@ def run_parts(package: Path, device: str, model: SmallModel) -> np.ndarray:
     return np.concatenate(rows)
 
 
+def test_caches_are_half_as_large_unless_exact(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    write_model(path, LLAMA)
+    for exact, dtype in ((False, "bfloat16"), (True, None)):
+        webmlc.build(path, tmp_path / "package", target="wasm", exact=exact)
+        program = json.loads((tmp_path / "package" / "manifest.json").read_text())["programs"][
+            "wasm"
+        ]
+        states = [b for b in program["buffers"] if b.get("kind") == "state"]
+        assert [state.get("dtype") for state in states] == [dtype] * 2 * LLAMA.layers
+
+
 def test_a_context_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
     write_model(path, LLAMA)

@@ -105,7 +105,8 @@ def build(
         bool,
         typer.Option(
             "--exact",
-            help="Multiply weights of a few bits by float32 activations, not by int8: slower.",
+            help="Multiply weights of a few bits by float32 activations, not by int8, and keep the "
+            "keys and values of a session in float32, not in bfloat16: slower.",
         ),
     ] = False,
     state: Annotated[

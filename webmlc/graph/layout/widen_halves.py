@@ -4,8 +4,8 @@ needs: inferred types, constants packed. guarantees: operators that calculate ha
 bfloat16 operands. A value is rounded to half precision only where the model casts it, or where a
 caller or control flow reads it. Large constants stay in half precision: a Cast widens them, once at
 load if the target can (`package/program.py`). Nodes that only move elements of inputs and constants
-still move halves, and nodes that widen constants themselves still read halves. before → after (x,
-w, y: float16):
+still move halves, and nodes that widen constants or states themselves still read halves. before →
+after (x, w, y: float16):
 
     %c = Conv(%x, %w)              %x.wide = Cast(%x)
     %y = Relu(%c)           →      %w.wide = Cast(%w)
@@ -28,6 +28,7 @@ from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, placeholder
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import TYPE_NUMBERS, NotSupportedError, Scope
+from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.function_writer import FunctionWriter
 from webmlc.graph.rewrite.meaning import compute_node, kind_of, row_of
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
@@ -62,9 +63,12 @@ class _Widening(FunctionWriter):
     widens_at_load: bool = True
     wide: dict[str, str] = field(default_factory=dict)
     scope: Scope = field(init=False)
+    states: frozenset[str] = field(init=False)
 
     def run(self) -> Function:
         self.scope = Scope.of(self.source)
+        appends = (node for node in self.source.nodes if (node.domain, node.op) == APPEND)
+        self.states = frozenset(output for node in appends for output in node.outputs)
         values = [*self.source.types, *self.source.constants]
         if not any(map(self.is_half, values)):
             return self.source
@@ -98,8 +102,14 @@ class _Widening(FunctionWriter):
             return False
         if any(value not in self.types and value not in self.constants for value in halves):
             return True
-        may_read_halves = kind_of(node) == "injective" or all(v in self.constants for v in halves)
-        return node.op != "View" and not (may_read_halves and self.leaves_halves(node))
+        if (node.domain, node.op) in (("", "View"), APPEND):
+            return False
+        may_read_halves = kind_of(node) == "injective" or all(map(self.is_stored, halves))
+        return not (may_read_halves and self.leaves_halves(node))
+
+    def is_stored(self, value: str) -> bool:
+        """True for a value that lies in memory between runs: a constant or a state."""
+        return value in self.constants or value in self.states
 
     def leaves_halves(self, node: Node) -> bool:
         """True if a node only moves halves, or computes on what it widened them to."""

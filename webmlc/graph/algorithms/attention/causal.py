@@ -5,7 +5,8 @@ Sizes: T new tokens, N keys and values, H heads of queries, G heads of keys, D e
     CausalAttention(q [T, H, D], k [N, G, D], v [N, G, D])  ->  [T, H, D]
 
 The keys of the new tokens are the last ones. So row `i` of the queries attends to the keys
-`j <= i + N - T`. H / G heads of queries share a head of keys and of values. Attributes:
+`j <= i + N - T`. H / G heads of queries share a head of keys and of values. Keys and values may be
+bfloat16. Attributes:
 
 - `scale`: the factor of the scores.
 - `softcap`: scores become `softcap * tanh(score / softcap)`; 0: they stay.
@@ -34,6 +35,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
@@ -75,7 +77,7 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
     scores = reduce(
         "scores", (*rows, count), (size,), "add",
-        lambda t, h, j, d: queries[t + first, h, d] * keys[j, h // shared, d],
+        lambda t, h, j, d: queries[t + first, h, d] * wide(keys[j, h // shared, d]),
     )  # fmt: skip
 
     logits = compute(
@@ -91,9 +93,14 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     shape = (*rows, size)
     product = reduce(
         "product", shape, (count,), "add",
-        lambda t, h, d, j: exponentials[t, h, j] * values[j, h // shared, d],
+        lambda t, h, d, j: exponentials[t, h, j] * wide(values[j, h // shared, d]),
     )  # fmt: skip
     return (compute("attention", shape, lambda t, h, d: product[t, h, d] / total[t, h]),)
+
+
+def wide(element: Expr) -> Expr:
+    """An element of keys or values, which may be bfloat16, as float32."""
+    return element.astype(DType.float32)
 
 
 def _shared(heads: Expr, groups: Expr) -> int:
@@ -138,7 +145,7 @@ def _infer_packed(context: Context) -> tuple[TensorType, ...]:
     keys, groups, size = context.shape(0)
     used = minimum(as_expr(context.attribute("rows")[1]), 1)
     panels = canonical((keys + (PACK - 1)) // PACK * used)
-    return (TensorType(context.dtype(0), (groups, panels, size, const(PACK))),)
+    return (TensorType(DType.float32, (groups, panels, size, const(PACK))),)
 
 
 def _pack_keys(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
@@ -150,7 +157,7 @@ def _pack_keys(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     return (
         compute(
             "packed", context.outputs[0].shape,
-            lambda g, p, d, c: keys[minimum(p * PACK + c, last), g, d],
+            lambda g, p, d, c: wide(keys[minimum(p * PACK + c, last), g, d]),
         ),
     )  # fmt: skip
 
@@ -187,7 +194,7 @@ def _values(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     return (
         reduce(
             "product", shape, (count,), "add",
-            lambda t, h, d, j: weights[h, t, j] * values[j, h // shared, d],
+            lambda t, h, d, j: weights[h, t, j] * wide(values[j, h // shared, d]),
         ),
     )  # fmt: skip
 
@@ -218,7 +225,7 @@ def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
     scores = reduce(
         "scores", (*rows, section), (size,), "add",
-        lambda t, h, s, j, d: queries[t + first, h, d] * keys[key(s, j), h // shared, d],
+        lambda t, h, s, j, d: queries[t + first, h, d] * wide(keys[key(s, j), h // shared, d]),
     )  # fmt: skip
     logits = compute(
         "logits", scores.shape,
@@ -232,7 +239,7 @@ def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     total = reduce("sum_exp", rows, (section,), "add", lambda *i: exponentials[i])
     product = reduce(
         "product", (*rows, size), (section,), "add",
-        lambda t, h, s, d, j: exponentials[t, h, s, j] * values[key(s, j), h // shared, d],
+        lambda t, h, s, d, j: exponentials[t, h, s, j] * wide(values[key(s, j), h // shared, d]),
     )  # fmt: skip
     return (
         compute("averages", product.shape, lambda *i: product[i] / total[i[:-1]]),

@@ -1,0 +1,58 @@
+"""Store the keys and values of a session in bfloat16.
+
+In: a module as its frontend wrote it. Out: the same module, whose rows are rounded before they are
+appended to what causal attention reads. Their memory and the bytes that a token reads halve. Only
+functions are rewritten whose products round their activations to bytes anyway, which is coarser.
+
+    %keys = Append(%rows)        ->     %keys.rounded = Cast(%rows) {to = bfloat16}
+                                        %keys = Append(%keys.rounded)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from webmlc.core.dtypes import DType
+from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.ops.operator import TYPE_NUMBERS
+from webmlc.graph.ops.state import APPEND
+
+ROUNDED = TYPE_NUMBERS[DType.bfloat16]
+"""The type of the rows. To widen a bfloat16 is one shift, and it has the range of float32; to widen
+a float16 takes six instructions in WebAssembly."""
+READER = ("webmlc", "CausalAttention")
+ROUNDING = ("webmlc", "BlockProduct")
+
+
+def round_caches(module: Module) -> Module:
+    """Rewrite every function.
+
+    needs: the nodes of the frontend, before shapes are inferred.
+    """
+    functions = {
+        name: replace(f, nodes=tuple(_rounded(f))) if _rounds_activations(f) else f
+        for name, f in module.functions.items()
+    }
+    return replace(module, functions=functions)
+
+
+def _rounds_activations(function: Function) -> bool:
+    """True for a function of products that may round activations to bytes."""
+    return any((node.domain, node.op) == ROUNDING for node in function.nodes)
+
+
+def _rounded(function: Function) -> Iterator[Node]:
+    """The nodes of a function, with the Casts."""
+    readers: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for node in function.nodes:
+        for value in node.inputs:
+            readers[value].add((node.domain, node.op))
+    for node in function.nodes:
+        cache = node.outputs[0] if (node.domain, node.op) == APPEND else ""
+        if readers[cache] == {READER} and cache not in function.outputs:
+            rounded = f"{cache}.rounded"
+            yield Node("Cast", node.inputs, (rounded,), {"to": ROUNDED}, origin=node.origin)
+            node = replace(node, inputs=(rounded,))
+        yield node
