@@ -9,8 +9,8 @@ accelerate, which webmlc does not need:
 
 Out: for a default build and for one with `--exact`, a table and `llm_accuracy.json`:
 
-- the perplexity of a text, which is the README and the documentation of webmlc, and how far it is
-  from the reference's;
+- the perplexity of passages of the README and the documentation of webmlc, and how far it is from
+  the reference's, with the standard error of that difference;
 - the greedy continuations of some prompts that equal the reference's; and for each other one, how
   much the reference prefers its own token to ours where they first differ.
 
@@ -42,15 +42,28 @@ from webmlc.host.load import Model
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = Path(__file__).parent / "llm" / "reference.py"
-TEXTS = ("README.md", "CONTRIBUTING.md", "docs/glossary.md", "docs/bundlers.md")
+TEXTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/glossary.md",
+    "docs/bundlers.md",
+    "docs/pictures.md",
+    "docs/troubleshooting.md",
+)
 BOUNDS = {"default": 5e-3, "exact": 5e-4}
 """The largest relative difference of a perplexity. From the acceptance of language models."""
 NEAR_TIE = 5e-3
 """A difference of two logits that summing in another order may reverse. Logits reach 36, and the
 largest difference from the reference in float32 is about 1e-3. Chosen by hand.
 """
+PASSAGE = 2560
+"""The tokens of a passage: each begins with an empty context."""
 CHUNK = 256
 """The tokens of one run."""
+NEIGHBOURS = 32
+"""The tokens whose losses count as one sample of a standard error, because they depend on each
+other. Chosen by hand.
+"""
 QUESTIONS = (
     "What is the capital of France?",
     "Why is the sky blue?",
@@ -75,7 +88,7 @@ QUESTIONS = (
 )
 
 
-def perplexity_losses(model: Model, ids: Sequence[int]) -> np.ndarray:
+def losses_of(model: Model, ids: Sequence[int]) -> np.ndarray:
     """The negative log-likelihood of each token but the first, given those before it."""
     losses = []
     session = model.session(capacity=len(ids))
@@ -105,8 +118,9 @@ def continuation(model: Model, prompt: Sequence[int], count: int, ends: Sequence
 
 def compare(model: Model, job: dict[str, Any], reference: dict[str, Any], name: str) -> Any:
     """The row of a build."""
-    perplexity = float(np.exp(perplexity_losses(model, job["ids"]).mean()))
-    expected = float(np.exp(np.mean(reference["losses"])))
+    losses = np.concatenate([losses_of(model, passage) for passage in job["passages"]])
+    expected = np.concatenate(reference["losses"])
+    perplexity = float(np.exp(losses.mean()))
     differences = []
     for question, prompt, other in zip(
         QUESTIONS, job["prompts"], reference["continuations"], strict=True
@@ -124,10 +138,18 @@ def compare(model: Model, job: dict[str, Any], reference: dict[str, Any], name: 
     return {
         "build": name,
         "perplexity": round(perplexity, 5),
-        "difference": round(perplexity / expected - 1, 6),
+        "difference": round(float(np.expm1((losses - expected).mean())), 6),
+        "standard_error": round(standard_error(losses - expected), 6),
         "equal_texts": len(QUESTIONS) - len(differences),
         "differences": differences,
     }
+
+
+def standard_error(differences: np.ndarray) -> float:
+    """The standard error of the mean of the differences of losses, in nats."""
+    parts = max(1, len(differences) // NEIGHBOURS)
+    means = [part.mean() for part in np.array_split(differences, parts)]
+    return float(np.std(means) / np.sqrt(parts))
 
 
 def run_reference(python: Path, job: dict[str, Any]) -> dict[str, Any]:
@@ -149,9 +171,8 @@ def show(rows: list[dict[str, Any]], reference: float, texts: int) -> None:
     for row in rows:
         gaps = ", ".join(f"token {d['token']}: {d['gap']}" for d in row["differences"])
         equal = f"{row['equal_texts']} of {texts}"
-        table.add_row(
-            row["build"], f"{row['perplexity']:.4f}", f"{row['difference']:+.4%}", equal, gaps
-        )
+        difference = f"{row['difference']:+.4%} ± {row['standard_error']:.4%}"
+        table.add_row(row["build"], f"{row['perplexity']:.4f}", difference, equal, gaps)
     Console(width=160).print(table)
 
 
@@ -177,7 +198,7 @@ def main(
     model: Annotated[
         Path | None, typer.Option(help="A GGUF file.", show_default="that of demos/chat")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="The tokens of the text.")] = 2560,
+    passages: Annotated[int, typer.Option(help="The passages of the text.")] = 4,
     count: Annotated[int, typer.Option(help="The most tokens of a continuation.")] = 48,
     out: Annotated[Path, typer.Option("--json")] = ROOT / "benchmarks" / "llm_accuracy.json",
 ) -> None:
@@ -193,17 +214,17 @@ def main(
             webmlc.build(module, folder, target="wasm", exact=name == "exact")
             loaded = webmlc.load(folder, device="wasm", threads=2)
             if not job:
-                job = job_of(loaded, path, tokens, count)
+                job = job_of(loaded, path, passages, count)
                 reference = run_reference(python, job)
             rows.append(compare(loaded, job, reference, name))
             loaded.dispose()
-    expected = float(np.exp(np.mean(reference["losses"])))
+    expected = float(np.exp(np.concatenate(reference["losses"]).mean()))
     show(rows, expected, len(QUESTIONS))
     result = {
         "date": datetime.date.today().isoformat(),
         "model": path.name,
         "reference": reference["version"],
-        "tokens": len(job["ids"]),
+        "tokens": sum(map(len, job["passages"])),
         "perplexity": round(expected, 5),
         "builds": rows,
     }
@@ -212,14 +233,21 @@ def main(
         sys.exit("\n".join(messages))
 
 
-def job_of(model: Model, path: Path, tokens: int, count: int) -> dict[str, Any]:
+def job_of(model: Model, path: Path, passages: int, count: int) -> dict[str, Any]:
     """What both sides compute."""
     codec = TextCodec(model.file, model.has_chat_template)
     text = "\n".join((ROOT / name).read_text("utf-8") for name in TEXTS)
-    ids = codec.tokens_of(text)[:tokens]
+    ids = codec.tokens_of(text)
+    parts = [ids[i * PASSAGE : (i + 1) * PASSAGE] for i in range(passages)]
     prompts = [codec.tokens_of([{"role": "user", "content": text}]) for text in QUESTIONS]
     ends = sorted(codec.end_tokens)
-    return {"model": str(path), "ids": ids, "prompts": prompts, "count": count, "ends": ends}
+    return {
+        "model": str(path),
+        "passages": parts,
+        "prompts": prompts,
+        "count": count,
+        "ends": ends,
+    }
 
 
 if __name__ == "__main__":

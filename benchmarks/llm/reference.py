@@ -2,8 +2,9 @@
 
 This runs in a Python of its own, with torch, transformers, gguf and accelerate, and without webmlc.
 
-    in (stdin):   { model, ids, prompts: [[token]], count, ends: [token] }
-    out (stdout): { version, losses: [nats], continuations: [{ tokens, best: [[[token, logit]]] }] }
+    in (stdin):   { model, passages: [[token]], prompts: [[token]], count, ends: [token] }
+    out (stdout): { version, losses: [[nats]], continuations: [continuation] }
+    continuation: { tokens, best: [[[token, logit]]] }
 """
 
 import json
@@ -50,7 +51,7 @@ def main() -> None:
     ).eval()
     result = {
         "version": f"transformers {transformers.__version__}, torch {torch.__version__}",
-        "losses": losses_of(model, job["ids"]),
+        "losses": [losses_of(model, ids) for ids in job["passages"]],
         "continuations": [
             continuation_of(model, prompt, job["count"], job["ends"]) for prompt in job["prompts"]
         ],
