@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from webmlc.core.expr import Call, Const, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import Axis, Block, LoopFunction, stores
+from webmlc.loops.ir import Axis, Block, Buffer, LoopFunction, stores
 from webmlc.schedule.analysis import Contraction, contraction_of, fold_of
 from webmlc.schedule.rules.rule import Rule, accepts, proven
 from webmlc.schedule.rules.space import Space
@@ -54,6 +54,11 @@ MOST_HEADS = 8
 UNROLLED = 2
 """Vectors of a key, and keys whose values, that one iteration multiplies by default: they share the
 increments of the pointers (an estimate)."""
+FETCHED_BYTES = 4
+"""Bytes of an element from which keys and values are fetched before a section begins. Of bfloat16,
+the processor fetches enough by itself (measured with 1,056 keys of 3 heads of 64 elements that come
+from memory, a layer: 360 instead of 412 microseconds in float32, 254 instead of 228 in bfloat16).
+"""
 MOST_VALUES = 12
 """Keys whose values one iteration multiplies, at most (chosen by hand)."""
 
@@ -203,7 +208,8 @@ def space(facts: Facts, machine: Machine) -> Space:
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
-    """The largest tiles that fit the registers, and the values of a few keys at a time."""
+    """The largest tiles that fit the registers, and the values of a few keys at a time. Only wide
+    elements are fetched before a section begins."""
     layout, registers = facts.layout, machine.vector_registers
     vectors = layout.size // facts.lanes
     heads = divisors(layout.shared, MOST_HEADS)[-1]
@@ -218,7 +224,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         vectors=width,
         values=divisors(layout.keys, UNROLLED)[-1],
         stages=tuple(default_stage(stage, machine) for stage in facts.stages),
-        is_fetched=True,
+        is_fetched=_operand(facts, facts.scores).dtype.bytes >= FETCHED_BYTES,
         is_shared=True,
     )
 
@@ -338,8 +344,13 @@ def _tile_product(schedule: Schedule, facts: Facts, parameters: Parameters) -> N
 
 def _fetch(schedule: Schedule, facts: Facts, product: str) -> None:
     """Bring the keys or the values of a section into the cache before it begins."""
-    contraction = contraction_of(Schedule(facts.function).block(product))
-    assert contraction is not None
-    block = schedule.prefetch(facts.around[0], contraction.right.buffer.name, Const(1))
+    block = schedule.prefetch(facts.around[0], _operand(facts, product).name, Const(1))
     for loop in schedule.loops(block)[2:]:
         schedule.unroll(loop)
+
+
+def _operand(facts: Facts, product: str) -> Buffer:
+    """The keys or the values that a product reads."""
+    contraction = contraction_of(Schedule(facts.function).block(product))
+    assert contraction is not None
+    return contraction.right.buffer
