@@ -103,6 +103,24 @@ def test_a_kernel_transposes_operands_and_result() -> None:
     assert set(kernel.inputs) == {"x", "y", "z", "mask"} and kernel.outputs == ("result",)
 
 
+@pytest.mark.parametrize(("queries", "is_replaced"), [(500, False), (600, True), (1, True)])
+def test_products_of_as_many_queries_as_keys_can_stay_apart(
+    queries: int, is_replaced: bool
+) -> None:
+    graph = use_attention(_scores(queries), "plain", apart=True)
+    assert ("Attention" in operators(graph)) == is_replaced
+    assert "Attention" in operators(use_attention(_scores(queries), "plain"))
+
+
+def _scores(queries: int) -> Module:
+    """Attention with 500 keys, before its operators are replaced."""
+    text = f"""
+    g (float[2,{queries},8] q, float[2,8,500] k, float[2,500,8] v) => (float[2,{queries},8] y) {{
+      s = MatMul(q, k) p = Softmax <axis = -1> (s) y = MatMul(p, v) }}
+    """
+    return choose_layouts(module(text))
+
+
 def test_attention_in_branches_is_replaced_too() -> None:
     text = """
     g (bool c, float[2,600,8] q, float[2,8,500] k, float[2,500,8] v) => (float[2,600,8] y) {

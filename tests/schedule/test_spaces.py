@@ -123,7 +123,11 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
 }
 SOFTWARE_ADAPTERS: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul": ("contraction", k.matmul(13, 20, 6), {}),
+    "matmul, symbolic rows": ("contraction", k.matmul(S, 20, 6), {"s": 13}),
+    "scores, symbolic": ("contraction", k.packed_scores(2, S, S, 8), {"s": 21}),
     "softmax": ("rows", k.softmax(3, 72), {}),
+    "long softmax": ("rows", k.softmax(8, 300), {}),
+    "long softmax of few rows": ("reduction", k.softmax(2, 300), {}),
     "conv in groups": ("window", k.grouped_convolution(4, 4, 4, 9, 1), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 20, 33), {}),
 }

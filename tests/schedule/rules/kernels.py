@@ -308,6 +308,16 @@ def attention_scores(heads: int, m: Size, n: Size, k: int) -> LoopFunction:
     return naive([a, b], compute("scale", shape, lambda h, i, j: y[h, i, j] * _f32(0.125)))
 
 
+def packed_scores(heads: int, m: Size, n: Size, k: int) -> LoopFunction:
+    """Both operands from run time, the right one in panels of 8 columns; scaled."""
+    a, shape = _tensor("a", heads, m, k), _sizes(heads, m, n)
+    b = _tensor("b", heads, (shape[2] + 7) // 8, k, 8)
+    y = reduce(
+        "matmul", shape, _sizes(k), "add", lambda h, i, j, r: a[h, i, r] * b[h, j // 8, r, j % 8]
+    )
+    return naive([a, b], compute("scale", shape, lambda h, i, j: y[h, i, j] * _f32(0.125)))
+
+
 def transposed_matmul(m: Size, n: Size, k: Size) -> LoopFunction:
     """Both operands contiguous along the reduction."""
     a, b = _tensor("a", m, k), _tensor("b", n, k)

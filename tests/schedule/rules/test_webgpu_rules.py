@@ -58,7 +58,7 @@ CASES: dict[str, Case] = {
     "matmul, symbolic rows": ("contraction", k.matmul(S, 40, 4), {"s": 21}),
     "matmul, one symbolic row": ("contraction", k.matmul(S, 40, 4), {"s": 1}),
     "attention": ("contraction", k.attention_scores(2, 7, 16, 8), {}),
-    "attention, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
+    "attention, symbolic": ("contraction", k.packed_scores(2, S, S, 8), {"s": 11}),
     "attention in steps": ("attention", k.masked_attention(2, S, 8), {"s": 70}),
     "attention in steps, odd width": ("attention", k.masked_attention(S, S, 7), {"s": 3}),
     "attention in tiles": ("attention", k.attention_of_heads(2, 3, 32, 70, 16), {}),
@@ -171,6 +171,14 @@ SOFTWARE_CASES: dict[str, Case] = {
     "matmul": ("contraction", k.matmul(77, 24, 12), {}),
     "softmax, odd": ("rows", k.softmax(4, 129), {}),
     "layer norm": ("rows", k.layer_norm(2, 3, 70), {}),
+    "long softmax": ("rows", k.softmax(8, 300), {}),
+    "long softmax of few rows": ("reduction", k.softmax(7, 300), {}),
+    "long layer norm, symbolic": ("rows", k.layer_norm(S, 3, 300), {"s": 2}),
+    "scores of a symbolic number of keys": (
+        "contraction",
+        k.packed_scores(2, S, S, 8),
+        {"s": 21},
+    ),
     "row sums": ("window", k.total(4, 100, keep=1), {}),
     "column sums": ("window", k.column_sums(700, 8), {}),
     "sum": ("rows", k.total(8, 16), {}),
@@ -291,6 +299,24 @@ def test_the_tile_is_in_registers(size: int, rows: int) -> None:
 def test_tiles_of_registers_leave_no_rows_over(size: int, rows: int) -> None:
     """Unless the rows have no divisor of more than half a tile."""
     assert find_match(k.matmul(size, 512, 64), SOFTWARE).default().rows == rows
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"), [(k.matmul(S, 512, 64), 8), (k.packed_scores(2, S, S, 8), 4)]
+)
+def test_tiles_of_symbolic_rows_are_tall_where_columns_are_constant(
+    function: LoopFunction, rows: int
+) -> None:
+    assert find_match(function, SOFTWARE).default().rows == rows
+
+
+def test_a_symbolic_number_of_columns_has_vectors() -> None:
+    """Per step of the reduction: the two vec4 of a panel, for the four rows of a tile."""
+    text = _shader(k.packed_scores(2, S, S, 8), SOFTWARE)
+    inner = text[text.index("for (var k") :].partition("}")[0]
+    assert inner.count("= b_0[") == 8
+    assert inner.count("= a_0[") == 4
+    assert inner.count("+= ") == 32
 
 
 @pytest.mark.parametrize(("outputs", "neighbours"), [(16, 4), (9, 8)])

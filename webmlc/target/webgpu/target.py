@@ -30,12 +30,15 @@ from webmlc.target.webgpu.lowering import lowering
 
 def webgpu_target(limits: FusionLimits, adapter: Machine = MACHINE) -> Target:
     """The target for devices with these limits. The numbers of `adapter` choose the algorithms of
-    convolutions. Kernels are cut for GPUs, and run on every adapter.
+    convolutions and attention. Kernels are cut for GPUs, and run on every adapter.
     """
     to_kernels: tuple[ModulePass, ...] = (
         ("use winograd", partial(use_winograd, machine=adapter)),
         ("use float products", use_float_products),
-        ("use attention", partial(use_attention, operands="plain")),
+        (
+            "use attention",
+            partial(use_attention, operands="plain", apart=adapter.has_slow_barriers),
+        ),
         ("use byte products", partial(use_byte_products, operator="dot_i8")),
         ("join shifts", join_shifts),
         ("split operands", partial(split_operands, limits=limits)),

@@ -9,7 +9,9 @@ are one `webmlc.Attention` (`operators.py`), whose kernel computes the logits, t
 On the CPU that pays if the logits would not stay in the cache. The operands of both products stay
 packed there. A GPU always computes both products in one dispatch, whose threads read queries, keys
 and values where they are. So there, packings are left out, constant factors of queries and keys
-become one of the logits, and heads that are repeated by views are a `RepeatHeads`.
+become one of the logits, and heads that are repeated by views are a `RepeatHeads`. Where barriers
+are slow, the threads of such a dispatch mostly wait. So with `apart`, products of as many queries
+as keys stay apart. Keys from a past, of which there are more, would be packed again in every run.
 
 ONNX's own attention replaces the weights of a row without keys by zeros, for which a whole row has
 one condition. So the product is replaced instead:
@@ -50,13 +52,14 @@ _BLOCK_ROWS = range(6, 25)
 """The numbers of rows that a block of logits may have. One of them must divide the queries."""
 
 
-def use_attention(module: Module, operands: Operands) -> Module:
+def use_attention(module: Module, operands: Operands, *, apart: bool = False) -> Module:
     """Rewrite every function.
 
-    needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
+    needs: layouts chosen, inferred types. guarantees: inferred types, no dead code. With `apart`,
+    plain products of as many queries as keys are left as they are.
     """
     functions = {
-        name: remove_dead_code(_Rewrite(f, operands=operands).run())
+        name: remove_dead_code(_Rewrite(f, operands=operands, apart=apart).run())
         for name, f in module.functions.items()
     }
     return replace(module, functions=functions)
@@ -70,6 +73,7 @@ class _Rewrite(FunctionRewriter):
     """
 
     operands: Operands = "packed"
+    apart: bool = False
     uses: Counter[str] = field(default_factory=Counter)
     softmaxes: dict[Node, Node] = field(default_factory=dict)
     masks: dict[Node, Node] = field(default_factory=dict)
@@ -145,6 +149,8 @@ class _Rewrite(FunctionRewriter):
         keys, columns = as_int(logits[-1]), as_int(result[-1])
         has_batch = len(logits) == len(result) and all(map(same, logits[:-1], result[:-1]))
         has_room = columns is not None and FEWEST_COLUMNS <= columns <= MOST_COLUMNS
+        if self.apart and same(*logits[-2:]):
+            return False
         return has_batch and has_room and (keys is None or keys >= FEWEST_KEYS)
 
     def write_attention(self, node: Node) -> None:

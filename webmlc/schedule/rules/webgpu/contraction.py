@@ -347,7 +347,9 @@ def _tile(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameter
             tile.append(TileLoop(inner, "unrolled"))
     columns = nest.columns
     lanes = facts.lanes
-    width = unroll_factor(schedule.extent(columns), parameters.columns)
+    extent = simplify(schedule.extent(columns))
+    has_tiles = is_zero(extent % parameters.columns)  # also of a symbolic number of columns
+    width = parameters.columns if has_tiles else unroll_factor(extent, parameters.columns)
     if width == lanes:
         columns, lane = schedule.split(columns, [None, width])
         tile.append(TileLoop(lane, "vectorized"))

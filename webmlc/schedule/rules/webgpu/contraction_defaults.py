@@ -45,9 +45,13 @@ row needs half of them, because each of its steps loads more than it computes.""
 
 def default(facts: Facts, machine: Machine) -> Parameters:
     """The first choice that fills a GPU, else the one with the most threads. Large tiles come
-    first, because they load each element less often; then few parts of the reduction.
+    first, because they load each element less often; then few parts of the reduction. The rows of a
+    prompt are taken as many on a software adapter, where a load takes as long as several
+    multiply-adds of vectors.
     """
     choices = _default_choices(facts, machine)
+    if machine.has_slow_barriers and _is_prompt(facts):
+        return choices[0]
     threads = [facts.results // (c.rows * c.columns) * c.parts for c in choices]
     if not any(threads):
         return _staged(facts, choices[-1], machine)  # only a run knows how many rows there are
@@ -56,6 +60,15 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         if count >= _filling_threads(staged, machine):
             return staged
     return _staged(facts, choices[threads.index(max(threads))], machine)
+
+
+def _is_prompt(facts: Facts) -> bool:
+    """True if only a run knows how many rows there are, each of a constant number of columns. A
+    symbolic number of them is stored one by one, so that the text of tall tiles would be long.
+    """
+    if facts.rows is None or as_int(facts.rows) is not None or as_int(facts.columns) is None:
+        return False
+    return multiple_of(facts.rows) == 1
 
 
 def _filling_threads(choice: Parameters, machine: Machine) -> int:

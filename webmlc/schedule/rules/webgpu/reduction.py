@@ -42,6 +42,9 @@ from webmlc.schedule.schedule import Schedule
 STEPS = (1, 2, 4, 8, 16)
 """Elements that a thread may read at once: loads that do not wait for each other take about as long
 as one of them."""
+FEW_ROWS = 8
+"""Rows that a thread each folds at least, rather than a workgroup, where barriers are slow: those
+of two cores with four lanes (derived)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,9 @@ class Parameters:
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
-    """Matches where all blocks lead to one last block, of few rows, through long reductions."""
+    """Matches where all blocks lead to one last block through long reductions. Where barriers are
+    slow, the block has few rows.
+    """
     schedule = Schedule(function)
     if not accepts(lambda: inline_stages(schedule)):
         return None
@@ -88,7 +93,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     rows = row_axes(schedule.function, final)
     axes = axes_of_kind(final, "spatial")
     count = size_of([axis.extent for axis in axes if axis.var in rows])
-    if not machine.reads_lines and count is not None and count >= machine.filling_threads:
+    if machine.has_slow_barriers and (count is None or count >= FEW_ROWS):
         return None  # a thread for each row
     facts = Facts(function, "subgroups" in machine.features)
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
