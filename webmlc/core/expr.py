@@ -44,43 +44,43 @@ class Expr:
         return self
 
     def __add__(self, other: Operand) -> Expr:
-        return call("add", self, other)
+        return call_binary("add", self, other)
 
     def __radd__(self, other: Operand) -> Expr:
-        return call("add", other, self)
+        return call_binary("add", other, self)
 
     def __sub__(self, other: Operand) -> Expr:
-        return call("sub", self, other)
+        return call_binary("sub", self, other)
 
     def __rsub__(self, other: Operand) -> Expr:
-        return call("sub", other, self)
+        return call_binary("sub", other, self)
 
     def __mul__(self, other: Operand) -> Expr:
-        return call("mul", self, other)
+        return call_binary("mul", self, other)
 
     def __rmul__(self, other: Operand) -> Expr:
-        return call("mul", other, self)
+        return call_binary("mul", other, self)
 
     def __truediv__(self, other: Operand) -> Expr:
-        return call("div", self, other)
+        return call_binary("div", self, other)
 
     def __rtruediv__(self, other: Operand) -> Expr:
-        return call("div", other, self)
+        return call_binary("div", other, self)
 
     def __floordiv__(self, other: Operand) -> Expr:
-        return call("floordiv", self, other)
+        return call_binary("floordiv", self, other)
 
     def __rfloordiv__(self, other: Operand) -> Expr:
-        return call("floordiv", other, self)
+        return call_binary("floordiv", other, self)
 
     def __mod__(self, other: Operand) -> Expr:
-        return call("floormod", self, other)
+        return call_binary("floormod", self, other)
 
     def __and__(self, other: Operand) -> Expr:
-        return call("bit_and", self, other)
+        return call_binary("bit_and", self, other)
 
     def __or__(self, other: Operand) -> Expr:
-        return call("bit_or", self, other)
+        return call_binary("bit_or", self, other)
 
     def __invert__(self) -> Expr:
         return call("bit_not", self)
@@ -89,20 +89,20 @@ class Expr:
         return call("neg", self)
 
     def __lt__(self, other: Operand) -> Expr:
-        return call("lt", self, other)
+        return call_binary("lt", self, other)
 
     def __le__(self, other: Operand) -> Expr:
-        return call("le", self, other)
+        return call_binary("le", self, other)
 
     def __gt__(self, other: Operand) -> Expr:
-        return call("gt", self, other)
+        return call_binary("gt", self, other)
 
     def __ge__(self, other: Operand) -> Expr:
-        return call("ge", self, other)
+        return call_binary("ge", self, other)
 
     def equals(self, other: Operand) -> Expr:
         """The boolean expression `self == other` (`==` itself compares structure)."""
-        return call("eq", self, other)
+        return call_binary("eq", self, other)
 
     def astype(self, dtype: DType) -> Expr:
         """Convert the value, as numpy's `astype` does."""
@@ -178,6 +178,12 @@ class Var(Expr):
         set_lanes(self, 1)
 
 
+Leaf = Const | Var
+"""Expressions without operands. It has a name because `Const | Var` takes longer to build than a
+test with it takes.
+"""
+
+
 @interned
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Expr):
@@ -194,7 +200,11 @@ class Call(Expr):
         return self.args
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
-        return Call(self.op, children, self.dtype)
+        return build_call(Call, self.op, children, self.dtype)
+
+
+build_call: Callable[..., Call] = Call.__new__
+"""Builds a `Call` as the class does, in two thirds of the time: `type.__call__` takes the rest."""
 
 
 @interned
@@ -304,43 +314,54 @@ def call(op: str, *operands: Operand) -> Expr:
     Constants and the simplest identities fold, so that index arithmetic stays readable. Raises
     `TypeError` if the operands' dtypes differ.
     """
+    if len(operands) == 2:
+        return call_binary(op, *operands)
     row = SCALAR_OPERATORS[op]
-    args = _as_expressions(operands)
-    if len(args) != row.arity:
-        raise TypeError(f"{op} takes {row.arity} operands, not {len(args)}")
-    last_dtype = args[-1].dtype
-    if len(args) == 2:
-        dtypes_agree = args[0].dtype == last_dtype
-    else:
-        dtypes_agree = all(a.dtype == last_dtype for a in (args[1:] if op == "select" else args))
-    if not dtypes_agree:
-        raise TypeError(
-            f"{op} of {', '.join(a.dtype for a in args)}: cast the operands to one dtype"
-        )
-    dtype = DType.bool if row.result == "bool" else last_dtype
-    if dtype == INDEX and len(args) == 2:
-        folded = _index_identity(op, args[0], args[1])
-        return Call(op, args, dtype) if folded is None else folded
-    return Call(op, args, dtype)
-
-
-def _as_expressions(operands: tuple[Operand, ...]) -> tuple[Expr, ...]:
-    """Convert operands to expressions; numbers take the dtype of the last expression operand."""
-    for operand in operands:
-        if not isinstance(operand, Expr):
-            break
-    else:
-        return operands  # type: ignore[return-value]
+    if len(operands) != row.arity:
+        raise _wrong_number(op, len(operands))
     like = next((o.dtype for o in reversed(operands) if isinstance(o, Expr)), INDEX)
-    return tuple([o if isinstance(o, Expr) else Const(o, like) for o in operands])
+    args = tuple([as_expr(o, like) for o in operands])
+    dtype = args[-1].dtype
+    if any(a.dtype != dtype for a in (args[1:] if op == "select" else args)):
+        raise _different_dtypes(op, args)
+    return Call(op, args, DType.bool if row.result == "bool" else dtype)
+
+
+def call_binary(op: str, left: Operand, right: Operand) -> Expr:
+    """`call` of two operands: a function of its own, because most operators have two."""
+    row = SCALAR_OPERATORS[op]
+    if row.arity != 2:
+        raise _wrong_number(op, 2)
+    if not isinstance(right, Expr):
+        right = Const(right, left.dtype if isinstance(left, Expr) else INDEX)
+    if not isinstance(left, Expr):
+        left = Const(left, right.dtype)
+    dtype = right.dtype
+    if left.dtype is not dtype:
+        raise _different_dtypes(op, (left, right))
+    if row.result == "bool":
+        return build_call(Call, op, (left, right), DType.bool)
+    if dtype is INDEX and (isinstance(right, Const) or isinstance(left, Const)):
+        folded = _index_identity(op, left, right)
+        if folded is not None:
+            return folded
+    return build_call(Call, op, (left, right), dtype)
+
+
+def _wrong_number(op: str, count: int) -> TypeError:
+    return TypeError(f"{op} takes {SCALAR_OPERATORS[op].arity} operands, not {count}")
+
+
+def _different_dtypes(op: str, args: tuple[Expr, ...]) -> TypeError:
+    return TypeError(f"{op} of {', '.join(a.dtype for a in args)}: cast the operands to one dtype")
 
 
 def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
-    """Fold `a op b` of index type if both are literals or one is a neutral element."""
+    """Fold `a op b` of index type, one of which is a literal, if both are literals or the literal
+    is a neutral element.
+    """
     x = a.value if isinstance(a, Const) else None
     y = b.value if isinstance(b, Const) else None
-    if x is None and y is None:
-        return None
     if y == 0 and op in _DIVISIONS:
         return None
     if x is not None and y is not None:

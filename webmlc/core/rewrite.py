@@ -23,6 +23,7 @@ from webmlc.core.expr import (
     Cast,
     Const,
     Expr,
+    Leaf,
     Var,
     call,
 )
@@ -239,31 +240,32 @@ def substitution(mapping: Mapping[Var, Expr]) -> Callable[[Expr], Expr]:
 
 
 def _substitute(root: Expr, mapping: Mapping[Var, Expr], results: dict[Expr, Expr]) -> Expr:
-    """Substitute in `root`. `results` holds the nodes that are finished already."""
+    """Substitute in `root`, an operation on some of the variables. `results` holds the nodes that
+    are finished already.
+    """
     stack = [root]
     while stack:
         node = stack[-1]
         if node in results:
             stack.pop()
             continue
-        if variables(node).isdisjoint(mapping):
-            stack.pop()
-            results[node] = node
-            continue
-        if isinstance(node, Var):
-            stack.pop()
-            results[node] = mapping[node]
-            continue
         children = node.children()
-        waiting = [child for child in children if child not in results]
-        if waiting:
-            stack.extend(waiting)
+        for child in children:
+            if child in results:
+                continue
+            if isinstance(child, Leaf):
+                results[child] = mapping.get(child, child)  # type: ignore[arg-type]
+            elif variables(child).isdisjoint(mapping):
+                results[child] = child
+            else:
+                stack.append(child)
+        if stack[-1] is not node:
             continue
         stack.pop()
         new_children = tuple([results[child] for child in children])
         if new_children == children:
             results[node] = node
-        elif isinstance(node, Call) and node.dtype == INDEX:
+        elif isinstance(node, Call) and node.dtype is INDEX:
             results[node] = call(node.op, *new_children)
         else:
             results[node] = node.rebuild(new_children)

@@ -18,7 +18,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from webmlc.core.errors import InputError
-from webmlc.core.expr import Call, Const, Expr, Var
+from webmlc.core.expr import Call, Const, Expr, Leaf, Var
 from webmlc.core.rewrite import rewrite, walk
 
 LARGEST_SIZE = 2**53 - 1
@@ -69,9 +69,7 @@ def is_size_operator(op: str, operands: tuple[Expr, ...]) -> bool:
 def is_size(expr: Expr) -> bool:
     """True if hosts can evaluate the expression."""
     return all(
-        is_size_operator(node.op, node.args)
-        if isinstance(node, Call)
-        else isinstance(node, Const | Var)
+        is_size_operator(node.op, node.args) if isinstance(node, Call) else isinstance(node, Leaf)
         for node in walk(expr)
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Call, Const, Expr, Ramp, Var, call
+from webmlc.core.expr import Call, Const, Expr, Leaf, Ramp, Var, call
 from webmlc.core.rewrite import bottom_up, postorder, walk
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
 from webmlc.target import VECTOR_LANES
@@ -192,7 +192,7 @@ class _Hoister:
 
     def bind(self, value: Expr, lets: dict[Expr, Var]) -> Expr:
         """The variable of a value, bound by one of `lets`."""
-        if isinstance(value, Var | Const):
+        if isinstance(value, Leaf):
             return value
         if value not in lets:
             lets[value] = Var(self.names.fresh("base"))
