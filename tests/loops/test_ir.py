@@ -6,7 +6,18 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
-from webmlc.loops.ir import Buffer, Let, LoopFunction, Stmt, Store, map_statements, seq
+from webmlc.loops.ir import (
+    Buffer,
+    If,
+    Let,
+    LoopFunction,
+    Stmt,
+    Store,
+    distinct_loads,
+    loads,
+    map_statements,
+    seq,
+)
 
 DEPTH = 3000
 """More statements inside each other than Python's recursion reaches."""
@@ -40,3 +51,16 @@ def test_deep_functions_are_rewritten() -> None:
     one = _chain(7)
     assert replace(one, body=map_statements(one.body, other_last)) == _chain(8)
     assert replace(one, body=map_statements(one.body, lambda _: None)) == one
+
+
+def test_distinct_loads_are_those_of_all_statements() -> None:
+    a, b = Buffer("a", (Const(8),), DType.float32), Buffer("b", (Const(8),), DType.int32)
+    i = Var("i")
+    index = b[i + 1]
+    body = seq(
+        Store(a, (index,), a[i] + a[i]),
+        If(b[i] < 3, Store(a, (i,), a[index] * a[i])),
+        Let(Var("v"), b[0], Store(b, (i,), Const(1, DType.int32))),
+    )
+    assert distinct_loads(body) == {index, a[i], b[i], a[index], b[0]}
+    assert distinct_loads(body) == set(loads(body))

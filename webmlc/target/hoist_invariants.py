@@ -21,6 +21,7 @@ from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var, as_int
 from webmlc.core.rewrite import variables, walk
 from webmlc.loops.ir import (
+    Binder,
     Buffer,
     For,
     If,
@@ -250,7 +251,7 @@ class _Variant:
     @classmethod
     def of(cls, loop: For) -> _Variant:
         """What the iterations of `loop` change. Loads may move if the loop runs at least once."""
-        bound = {s.var for s in walk_statements(loop.body) if isinstance(s, For | Let)}
+        bound = {s.var for s in walk_statements(loop.body) if isinstance(s, Binder)}
         buffers = {s.buffer for s in stores(loop.body)}
         return cls(bound | {loop.var}, buffers, (as_int(loop.extent) or 0) >= 1)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from webmlc.core.expr import Const, Expr, Ramp
-from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, loads, stores
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, distinct_loads, stores
 from webmlc.target import VECTOR_LANES
 
 LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)
@@ -25,7 +25,8 @@ def register_lanes(function: LoopFunction) -> dict[Buffer, int]:
         for b in function.allocations
         if b.scope == "local" and b.shape in ((), vector_shape)
     }
-    accesses: Iterable[Load | Store] = chain(loads(function.body), stores(function.body))
+    body = function.body
+    accesses: Iterable[Load | Store] = chain(distinct_loads(body), stores(body))
     for access in accesses:
         if access.indices != (LANES,) and access.buffer.shape == vector_shape:
             result.pop(access.buffer, None)

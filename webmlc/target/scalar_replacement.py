@@ -26,7 +26,7 @@ from webmlc.loops.ir import (
     LoopFunction,
     Stmt,
     Store,
-    loads,
+    distinct_loads,
     map_expressions,
     map_statements,
     stores,
@@ -42,7 +42,7 @@ def scalar_replacement(function: LoopFunction) -> LoopFunction:
     indices_of: dict[Buffer, dict[Expr, None]] = {}  # the distinct indices of each buffer
     body = function.body
     private = private_buffers(function)
-    accesses = [(load.buffer, load.indices) for load in loads(body)]
+    accesses = [(load.buffer, load.indices) for load in distinct_loads(body)]
     accesses += [(store.buffer, store.indices) for store in stores(body)]
     for buffer, indices in accesses:
         if buffer in private and buffer.shape:

@@ -30,7 +30,7 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     child_statements,
-    loads,
+    distinct_loads,
 )
 from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.target.scoped import Names, statements_of
@@ -67,9 +67,11 @@ def _elements(buffer: Buffer) -> int:
 def _groups(function: LoopFunction) -> list[list[Buffer]]:
     """The shared buffers of a function, those together that may have the same memory."""
     users: dict[Buffer, set[int]] = {b: set() for b in function.allocations if b.scope == "shared"}
+    if not users:
+        return []
     for number, section in enumerate(statements_of(function.body)):
         scalars, vectors = _stored(section)
-        for buffer in {load.buffer for load in loads(section)} | scalars | vectors:
+        for buffer in {load.buffer for load in distinct_loads(section)} | scalars | vectors:
             if buffer in users:
                 users[buffer].add(number)
     scalars, _ = _stored(function.body)

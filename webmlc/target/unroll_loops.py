@@ -22,6 +22,7 @@ from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
 from webmlc.core.rewrite import bottom_up, rewriter
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
+    Binder,
     For,
     Let,
     Load,
@@ -101,7 +102,7 @@ def rename_bound(root: Stmt, names: Names, values: Mapping[Var, Expr] | None = N
     """Return a copy of `root` whose loops and lets have fresh names, and whose free variables have
     these `values`.
     """
-    variables = [s.var for s in walk_statements(root) if isinstance(s, For | Let)]
+    variables = [s.var for s in walk_statements(root) if isinstance(s, Binder)]
     if not variables:
         return substitute_statement(root, values or {})
     new_variables: dict[Var, Expr] = {v: Var(names.fresh(v.name), v.dtype) for v in variables}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import rewriter, substitute
 from webmlc.loops.ir import (
+    Binder,
     Block,
     Buffer,
     For,
@@ -98,7 +99,7 @@ class _Writer:
     def write(self, implementation: LoopFunction) -> Stmt:
         renamed: dict[Var, Var] = {}
         for stmt in walk_statements(implementation.body):
-            if isinstance(stmt, For | Let):
+            if isinstance(stmt, Binder):
                 renamed[stmt.var] = replace(stmt.var, name=fresh(stmt.var.name, self.taken_names))
         locals_: Mapping[Buffer, Buffer] = {
             buffer: replace(buffer, name=fresh(buffer.name, self.taken_names))

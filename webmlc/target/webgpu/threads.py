@@ -28,7 +28,7 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    loads,
+    distinct_loads,
     seq,
     stores,
     walk_statements,
@@ -134,12 +134,12 @@ def _needed_stores(fills: list[Store], nest: Stmt) -> Stmt:
     """The stores before a nest whose registers the nest reads, directly or through other stores."""
     if not fills:
         return Seq(())
-    names_read = {load.buffer.name for load in loads(nest)}
+    names_read = {load.buffer.name for load in distinct_loads(nest)}
     needed: list[Store] = []
     for fill in reversed(fills):
         if fill.buffer.name in names_read:
             needed.append(fill)
-            names_read |= {load.buffer.name for load in loads(fill)}
+            names_read |= {load.buffer.name for load in distinct_loads(fill)}
     return seq(*reversed(needed))
 
 
@@ -154,7 +154,7 @@ def _check_independent(function: LoopFunction, parts: list[Stmt]) -> None:
     names_written = [{s.buffer.name for s in stores(part)} for part in parts]
     for position, part in enumerate(parts):
         written_elsewhere = set().union(*(w for p, w in enumerate(names_written) if p != position))
-        names_read = {load.buffer.name for load in loads(part)} - names_written[position]
+        names_read = {load.buffer.name for load in distinct_loads(part)} - names_written[position]
         conflicts = names_read & written_elsewhere
         if conflicts:
             raise InternalError(
