@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from webmlc.core.bounds import SYMBOL, Interval, iterations
 from webmlc.core.dtypes import DType
@@ -30,17 +31,20 @@ from webmlc.loops.ir import (
 )
 from webmlc.schedule.errors import ScheduleError
 
+S = TypeVar("S", For, Block)
 Path = tuple[Stmt, ...]
 Intervals = dict[Var, Interval]
 
 
-def find(root: Stmt, wanted: Callable[[Stmt], bool]) -> Path | None:
-    """The path to the first statement that is `wanted`, in program order."""
+def find(root: Stmt, kind: type[S], is_wanted: Callable[[S], bool]) -> Path | None:
+    """The path to the first loop or block, as `kind` says, that is wanted, in program order."""
     stack: list[_Place] = [(root, None)]
     while stack:
         place = stack.pop()
         stmt = place[0]
-        if wanted(stmt):
+        if isinstance(stmt, Store):  # first, since most statements are stores
+            continue
+        if isinstance(stmt, kind) and is_wanted(stmt):
             return _path_to(place)
         stack += [(child, place) for child in reversed(child_statements(stmt))]
     return None
@@ -61,7 +65,7 @@ def _path_to(place: _Place | None) -> Path:
 
 def path_to_loop(function: LoopFunction, primitive: str, name: str) -> tuple[Path, For]:
     """The path to the loop `name`, and the loop; a `ScheduleError` where there is none."""
-    path = find(function.body, lambda s: isinstance(s, For) and s.var.name == name)
+    path = find(function.body, For, lambda loop: loop.var.name == name)
     if path is None:
         names = [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
         raise ScheduleError(
@@ -74,7 +78,7 @@ def path_to_loop(function: LoopFunction, primitive: str, name: str) -> tuple[Pat
 
 def path_to_block(function: LoopFunction, primitive: str, name: str) -> tuple[Path, Block]:
     """The path to the block `name`, and the block; a `ScheduleError` where there is none."""
-    path = find(function.body, lambda s: isinstance(s, Block) and s.name == name)
+    path = find(function.body, Block, lambda block: block.name == name)
     if path is None:
         names = [s.name for s in walk_statements(function.body) if isinstance(s, Block)]
         raise ScheduleError(

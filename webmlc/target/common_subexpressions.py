@@ -142,7 +142,7 @@ class _Pass:
         """The key of a value. Equal keys hold equal values: the expression is the same, and the
         buffers it reads were stored to equally often.
         """
-        return node, tuple(versions.get(b, 0) for b in buffers_read(node))
+        return node, tuple([versions.get(b, 0) for b in buffers_read(node)])
 
 
 @dataclass(slots=True)

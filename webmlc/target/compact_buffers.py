@@ -148,7 +148,7 @@ def _part_of_thread(
     if joined is None:
         return None
     renamed, threads = joined
-    region = _region(buffer, renamed, symbols | threads.keys())
+    region = _region(buffer, renamed, symbols.union(threads))
     part = None if region is None else part_of_thread(renamed, region, threads)
     return None if part is None else _Compact(*part)
 

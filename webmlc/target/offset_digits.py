@@ -12,6 +12,7 @@ term belongs to the dimension with the largest stride that divides it. Fused loo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from webmlc.core.affine import Term, Terms, from_terms, terms
 from webmlc.core.bounds import Interval, bounds
@@ -91,11 +92,13 @@ def divide_term(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | Non
     return (tuple(quotient), factor // unit) if factor % unit == 0 else None
 
 
+@lru_cache(maxsize=1024)
 def split_offset(
     index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
-) -> list[Expr]:
+) -> tuple[Expr, ...]:
     """The digits of an offset, one expression per dimension, without its outer terms. `nearest`
-    says how constants are split (`_split_constant`).
+    says how constants are split (`_split_constant`). Cached: `compact_buffers` asks again
+    for each region that it tries, and many accesses have the same offset.
     """
     outer_part = outer_terms(index, outer, strides)
     inner_part = {t: factor for t, factor in terms(index).items() if t not in outer_part}
@@ -109,7 +112,7 @@ def split_offset(
             if quotient is not None:
                 digit[quotient[0]] = digit.get(quotient[0], 0) + quotient[1]
                 break
-    return [from_terms(digit) for digit in digits]
+    return tuple(map(from_terms, digits))
 
 
 def _with_remainders(parts: Terms, strides: tuple[Expr, ...]) -> Terms:

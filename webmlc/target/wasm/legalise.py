@@ -69,8 +69,10 @@ def _call(node: Call) -> Expr | None:
     """The legal form of an operation, or None where it is legal."""
     args, dtype = node.args, node.args[-1].dtype
     match node:
-        case Call(op="add", args=(a, b)) if dtype is DType.float32:
-            return _sum(a, b)
+        case Call(op="add", args=(a, b)):  # first, since most operations are sums
+            return _sum(a, b) if dtype is DType.float32 else None
+        case Call(op="fma" | "select"):
+            return None
         case Call(op="min" | "max" as op, args=(a, b)) if dtype is DType.float32 and node.lanes > 1:
             return _limit(op, a, b)
         case Call(op="mul", args=(a, b)):

@@ -84,6 +84,8 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
     if not isinstance(node, Call):
         return None
     match node:
+        case Call(op="add" | "mul" | "fma", dtype=dtype) if dtype is not DType.bool:
+            return None  # first, since most operations are these
         case Call(op="floordiv", args=(a, b)) if a.dtype.is_float:
             return call("floor", call("div", a, b))
         case Call(op="floordiv" | "floormod" as op, args=(a, b)) if a.dtype.is_integer:

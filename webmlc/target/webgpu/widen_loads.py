@@ -96,7 +96,9 @@ def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Widener:
-    """One walk: the registers it created, and the registers whose value is a component."""
+    """One walk: the registers it created, the registers whose value is a component, and what the
+    walk knows of each load.
+    """
 
     names: Names
     readable: frozenset[str]
@@ -104,6 +106,7 @@ class _Widener:
     single: Mapping[str, int]
     created: list[Buffer] = field(default_factory=list)
     components: dict[str, Expr] = field(default_factory=dict)
+    elements_of: dict[Load, _Element | None] = field(default_factory=dict)
 
     def statement(self, root: Stmt, scope: Scope) -> Stmt:
         """Widen the loads of a statement: those of a loop's body, and of each branch, among
@@ -201,14 +204,18 @@ class _Widener:
         return elements
 
     def element(self, load: Load, scope: Scope) -> _Element | None:
-        """The place of a scalar load whose component is known at build time, else None."""
+        """The place of a scalar load whose component is known at build time, else None. A variable
+        has one range in a function, so the scope does not matter to a load that was seen before.
+        """
         if load.buffer.name not in self.readable or load.indices[0].lanes > 1:
             return None
-        (index,) = load.indices
-        lane = _lane(index, scope)
-        if lane is None:
-            return None
-        return _Element(load.buffer, simplify(index // VECTOR_LANES, scope), lane)
+        if load not in self.elements_of:
+            (index,) = load.indices
+            lane = _lane(index, scope)
+            unit = None if lane is None else simplify(index // VECTOR_LANES, scope)
+            element = None if lane is None or unit is None else _Element(load.buffer, unit, lane)
+            self.elements_of[load] = element
+        return self.elements_of[load]
 
     def components_of(self, value: Expr, registers: Mapping[Place, Buffer], scope: Scope) -> Expr:
         """A value that reads components of `registers` instead of memory."""
