@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import reference_sessions, shader_compilers
-from webmlc.core.garbage import THRESHOLDS
 
 settings.register_profile(
     "repeatable",
@@ -47,7 +46,7 @@ DIGESTS = "compiled shaders"
 
 
 def pytest_configure() -> None:
-    gc.set_threshold(*THRESHOLDS)  # tests run passes one by one, too
+    gc.set_threshold(50_000, 20, 50)  # tests run passes one by one, too (`core.garbage`)
     shader_compilers.watch()
     reference_sessions.use_one_thread()
 

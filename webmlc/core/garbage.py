@@ -11,10 +11,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-THRESHOLDS = 50_000, 20, 50
+THRESHOLDS = 500_000, 20, 50
 """New objects between two collections of the youngest generation, and collections of each
-generation between two of the next. The collector then takes 0.2 s of MiniLM's build instead of 1.0
-of 12, and memory grows by less than 1 %."""
+generation between two of the next. Most builds make fewer that stay. Of ResNet-50's for WebGPU, the
+collector then takes nothing instead of 0.3 s of 5.4, and would free 3 % of the objects, 1 MB."""
 
 
 @contextmanager
