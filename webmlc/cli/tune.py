@@ -242,15 +242,16 @@ def chooser(
     each device. Both come from the database, which the stack closes; without one they are the
     defaults.
     """
-    from webmlc.schedule.rules import default_schedule
+    if database is None:
+        from webmlc.schedule.rules import default_schedule
+
+        if platform:
+            raise UserError("--platform: it chooses among the records of --tuned FILE")
+        return default_schedule, {}
     from webmlc.tune.choose import TunedChooser
     from webmlc.tune.database import Database
     from webmlc.tune.json_lines import shipped
 
-    if database is None:
-        if platform:
-            raise UserError("--platform: it chooses among the records of --tuned FILE")
-        return default_schedule, {}
     records = shipped() if database == SHIPPED else Database(database, must_exist=True)
     choose = TunedChooser(stack.enter_context(records), platform, adapter)
     return choose, choose.algorithms()
