@@ -216,3 +216,33 @@ def test_unknown_operators_are_named_all_at_once() -> None:
     with pytest.raises(UnsupportedError, match="2 nodes") as caught:
         normalise(read_model(model))
     assert "Frobnicate (node 'a')" in str(caught.value)
+
+
+def with_weight(weight: TensorProto) -> onnx.ModelProto:
+    """A model that adds a weight of 40,000 numbers."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[200, 200] x) => (float[200, 200] y) '
+    model = parse(text + "{ y = Add(x, w) }")
+    model.graph.initializer.append(weight)
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
+def test_a_large_weight_is_read(dtype: str) -> None:
+    array = np.arange(40_000).reshape(200, 200).astype(dtype)
+    model = with_weight(numpy_helper.from_array(array, "w"))
+    main = read_model(model).main
+    assert np.array_equal(main.constants["w"], array)
+    assert model.graph.initializer[0].dims == [200, 200]
+
+
+@pytest.mark.parametrize("defect", ["too short", "twice", "no type"])
+def test_a_malformed_large_weight(defect: str) -> None:
+    weight = numpy_helper.from_array(np.ones((200, 200), np.float32), "w")
+    if defect == "too short":
+        weight.raw_data = weight.raw_data[:-4]
+    elif defect == "twice":
+        weight.float_data.append(1)
+    else:
+        weight.data_type = TensorProto.UNDEFINED
+    with pytest.raises(ModelError, match="malformed"):
+        read_model(with_weight(weight))
