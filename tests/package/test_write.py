@@ -162,6 +162,32 @@ def test_weights_are_grouped_by_who_needs_them(tmp_path: Path) -> None:
     }
 
 
+def test_constants_with_the_same_bytes_share_a_tensor(tmp_path: Path) -> None:
+    """In any order in memory and of any type, and only if all bytes are the same."""
+    packed = np.arange(60, dtype=np.float32).reshape(6, 10)
+    other = packed.copy()
+    other[5, 9] = 0
+    constants = {
+        "packed": packed,
+        "in_columns": np.asfortranarray(packed),
+        "as_integers": packed.view(np.int64),
+        "other": other,
+        "short": packed[:5],
+    }
+    buffers = [
+        Buffer(f"b_{name}", DType.of(array.dtype), tuple(map(const, array.shape)), "constant", name)
+        for name, array in constants.items()
+    ]
+    package = parts()
+    wasm = package.programs["wasm"]
+    more = replace(wasm, buffers=(*wasm.buffers, *buffers))
+    programs = {**package.programs, "wasm": more}
+    both = replace(package, programs=programs, constants={**package.constants, **constants})
+    manifest = write_package(tmp_path, both)
+    [file] = [f for f in manifest.weights if f.path == "weights.wasm.safetensors"]
+    assert list(file.tensors) == ["packed", "other", "short"]
+
+
 def test_a_missing_constant_is_our_error(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="no constant 'weight' for w"):
         write_package(tmp_path, replace(parts(), constants={}))

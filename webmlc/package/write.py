@@ -12,6 +12,7 @@ same parts give the same bytes.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
     from webmlc.target.wasm.emit_module import Alternatives
     from webmlc.target.wasm.emit_module import Module as WasmModule
     from webmlc.target.webgpu.emit_shaders import Shaders
+
+SKETCHED = 64
+"""The first bytes of a constant that tell it from most others. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +286,15 @@ def share_equal_constants(parts: Parts) -> Parts:
     """Let the buffers of constants with the same bytes share one tensor, such as the embedding that
     a language model reads and multiplies by.
     """
+    sketches = {name: _sketch(array) for name, array in parts.constants.items()}
+    counts = Counter(sketches.values())
     first: dict[tuple[int, bytes], str] = {}
     names: dict[str, str] = {}
     for name, array in parts.constants.items():
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        key = (data.size, hashlib.sha256(data.data).digest())
-        names[name] = first.setdefault(key, name)
+        if counts[sketches[name]] > 1:
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            key = (data.size, hashlib.sha256(data.data).digest())
+            names[name] = first.setdefault(key, name)
     programs = {
         device: replace(
             program,
@@ -299,6 +306,13 @@ def share_equal_constants(parts: Parts) -> Parts:
         for device, program in parts.programs.items()
     }
     return replace(parts, programs=programs)
+
+
+def _sketch(array: NDArray[Any]) -> tuple[int, bytes]:
+    """The number of bytes of an array, and the first of them. Where no other array has the same, a
+    hash of all bytes is not worth its time.
+    """
+    return array.nbytes, array.flat[:SKETCHED].tobytes()[:SKETCHED]
 
 
 def _checkable(parts: Parts) -> tuple[Requirement, ...]:
