@@ -56,19 +56,24 @@ def write_page(source: Path, site: Path) -> Path:
     return site / source.name
 
 
-def write_package(folder: Path, name: str, model: onnx.ModelProto, **options: Any) -> None:
-    """Compile a model into `folder/name`, and keep the original for comparisons.
+def write_package(
+    folder: Path,
+    name: str,
+    model: onnx.ModelProto,
+    original: onnx.ModelProto | None = None,
+    **options: Any,
+) -> None:
+    """Compile a model into `folder/name`, and keep it, or another `original`, for comparisons.
 
     `options` are those of `webmlc.build`.
     """
     (folder / "original").mkdir(exist_ok=True)
-    original = folder / "original" / f"{name}.onnx"
-    onnx.save(model, original)
+    onnx.save(original or model, folder / "original" / f"{name}.onnx")
     note = ""
     if options.get("quantise"):
         note = f"webmlc's weights are {options['quantise']}, those of the original float32."
     (folder / "original" / "note.txt").write_text(note)
-    webmlc.build(original, folder / name, **options)
+    webmlc.build(model, folder / name, **options)
 
 
 def _copy_page(source: Path, folder: Path) -> None:

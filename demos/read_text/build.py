@@ -6,7 +6,6 @@ Out: `build/demos/read_text/`.
     python demos/read_text/build.py && webmlc serve build/demos
 """
 
-import json
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -29,18 +28,23 @@ def build(site: Path = SITE, **options: Any) -> None:
     folder = write_page(Path(__file__).parent, site)
     (metadata,) = (p.value for p in recogniser.metadata_props if p.key == "character")
     characters = ["", *metadata.splitlines(), " "]
-    (folder / "characters.json").write_text(json.dumps(characters, ensure_ascii=False), "utf-8")
-    for model in (detector, recogniser):
+    for model, output in ((detector, "probability"), (recogniser, "text")):
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    detector.graph.node.append(helper.make_node("Identity", ["fetch_name_0"], ["probability"]))
-    detector.graph.output[0].name = "probability"
-    add_best_class(recogniser)
+        model.graph.node.append(helper.make_node("Identity", ["fetch_name_0"], [output]))
+        model.graph.output[0].name = output
     write_package(folder, "detector", detector, **options)
-    write_package(folder, "recogniser", recogniser, **options)
+    decoding = {"ctc": True, "scores": "none", "labels": characters}
+    original = with_best_class(recogniser)
+    options = {"outputs": {"text": decoding}, **options}
+    write_package(folder, "recogniser", recogniser, original, **options)
 
 
-def add_best_class(model: onnx.ModelProto) -> None:
-    """Return the best class of each step and its score, instead of the scores of all classes."""
+def with_best_class(recogniser: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the best class of each step and its score, instead of the scores of all
+    classes: ONNX Runtime Web would need longer to copy these than to find the best ones.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(recogniser)
     (scores,) = (output.name for output in model.graph.output)
     best = helper.make_node("ArgMax", [scores], ["class"], axis=-1, keepdims=0)
     score = helper.make_node("ReduceMax", [scores], ["score"], axes=[-1], keepdims=0)
@@ -48,6 +52,7 @@ def add_best_class(model: onnx.ModelProto) -> None:
     del model.graph.output[:]
     for name, dtype in (("class", TensorProto.INT64), ("score", TensorProto.FLOAT)):
         model.graph.output.append(helper.make_tensor_value_info(name, dtype, [1, "steps"]))
+    return model
 
 
 if __name__ == "__main__":

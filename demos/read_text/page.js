@@ -1,5 +1,4 @@
-// The page that reads the text in a picture. `build.py` writes the packages into detector/ and recogniser/, and characters.json
-// beside this file.
+// The page that reads the text in a picture. `build.py` writes the packages into detector/ and recogniser/.
 
 import { openDemo } from "../shared/demo.js";
 import { acceptFiles } from "../shared/drop.js";
@@ -8,14 +7,13 @@ import { detectorInput, findText } from "./detect.js";
 import { load } from "./detector/webmlc.js";
 import { drawExample } from "./example.js";
 import { cornersOf } from "./geometry.js";
-import { decode, recogniserInput } from "./recognise.js";
+import { characterScores, recogniserInput } from "./recognise.js";
 
 /** @typedef {{ rectangle: import("./geometry.js").Rectangle, text: string, score: number }} Line */
 
 const WORST = 0.5; // lines with a lower score are not shown
 const LARGEST = 1600; // pixels of the longer side of the canvas
 
-const characters = await (await fetch("./characters.json")).json();
 const demo = await openDemo(load, { detector: "./detector/", recogniser: "./recogniser/" }, "the picture");
 
 /** @type {ImageBitmap | null} */
@@ -39,8 +37,8 @@ async function read(image) {
     for (const { x: left, y: top, along, width: w, height: h } of found) {
       if (current !== pictures) return;
       const rectangle = { x: left * scaleX, y: top * scaleY, along, width: w * scaleX, height: h * scaleY };
-      const outputs = await demo.run("recogniser", { x: recogniserInput(image, rectangle) });
-      const line = { rectangle, ...decode(outputs.class.data, outputs.score.data, characters) };
+      const { text: { text, score } } = await demo.run("recogniser", { x: recogniserInput(image, rectangle) }, characterScores);
+      const line = { rectangle, text, score };
       if (line.score >= WORST) lines.push(line);
       show(`Reading: ${lines.length} of ${found.length} lines`);
     }

@@ -1,7 +1,6 @@
-// A line of text for the recogniser of PP-OCR, and its steps to characters.
+// A line of text for the recogniser of PP-OCR.
 //
-// The twin of `resize_norm_img` and `CTCLabelDecode` of the Python package `rapidocr`. The package returns the best class of each
-// step, and its score, because the largest output of the model would take longer to copy.
+// The twin of `resize_norm_img` of the Python package `rapidocr`. The package of the recogniser decodes the text (`build.py`).
 
 import { contextOf, pixelsOf } from "./detect.js";
 
@@ -9,7 +8,6 @@ const HEIGHT = 48; // pixels of a line
 const NARROWEST = 320; // pixels of an input
 const WIDTH_STEP = 64; // inputs of few widths share a memory plan
 const VERTICAL = 1.5; // higher than wide by this: the text is turned
-const BLANK = 0; // the class between characters
 
 /**
  * Cut a rectangle out of a picture, and turn it upright.
@@ -29,20 +27,14 @@ export function recogniserInput(picture, { x, y, along, width, height }) {
   return pixelsOf(context, Math.max(NARROWEST, Math.ceil(used / WIDTH_STEP) * WIDTH_STEP));
 }
 
+/** @typedef {import("../../runtime_js/typed/typed.d.ts").Transcript} Transcript */
+
 /**
- * The text, without blanks and repetitions, and the mean score of its characters.
- * @param {ArrayLike<number | bigint>} classes
- * @param {ArrayLike<number | bigint>} scores
- * @param {string[]} characters
+ * The scores of a text's characters, by the package and by the original, which returns the best class of each step and its score.
+ * @param {{ text: Transcript }} outputs
+ * @param {Record<string, ArrayLike<number | bigint>>} original
  */
-export function decode(classes, scores, characters) {
-  let text = "";
-  const used = [];
-  for (let step = 0; step < classes.length; step++) {
-    const index = Number(classes[step]);
-    if (index === BLANK || (step && classes[step] === classes[step - 1])) continue;
-    text += characters[index];
-    used.push(Number(scores[step]));
-  }
-  return { text, score: used.length ? used.reduce((sum, score) => sum + score, 0) / used.length : 0 };
+export function characterScores({ text: { tokens } }, original) {
+  const score = Float32Array.from(tokens, (token) => token.score);
+  return [{ score }, { score: Float32Array.from(tokens, ({ frames: [first] }) => Number(original.score[first])) }];
 }

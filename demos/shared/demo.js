@@ -17,7 +17,9 @@ import { workOffline } from "./work_offline.js";
 /** @typedef {import("../../runtime_js/webmlc.js").Model} Model */
 /** @typedef {import("../../runtime_js/webmlc.js").Outputs} Outputs */
 /** @typedef {Record<string, import("../../runtime_js/webmlc.js").Tensor>} Feeds */
-/** @typedef {{ name: string, inputs: Feeds, outputs: Outputs }} Run */
+/** @typedef {Record<string, ArrayLike<number | bigint>>} Values */
+/** @typedef {(outputs: any, original: Values) => Values[]} Comparable  what to compare of the outputs of both engines */
+/** @typedef {{ name: string, inputs: Feeds, outputs: any, comparable: Comparable }} Run */
 
 const WORKER = new URL("../offline.js", import.meta.url);
 const COMPARISON = { rounds: 7, milliseconds: 6000 }; // the comparison ends after the rounds, or after the time
@@ -29,8 +31,8 @@ function scriptBytes(folders) {
   return downloadedBytes((url) => bases.some((base) => url.startsWith(base)) && !PACKAGE_DATA.test(url));
 }
 
-/** The values of each output. @param {Outputs} outputs */
-const valuesOf = (outputs) => Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data]));
+/** The values of each output. @type {Comparable} */
+const allValues = (/** @type {Outputs} */ outputs, original) => [Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data])), original];
 
 export class Demo {
   /** @type {Run[]} Of the last task. */
@@ -45,13 +47,13 @@ export class Demo {
     this.unit = unit;
   }
 
-  /** Run a model, and measure it. @param {string} name @param {Feeds} inputs @returns {Promise<Outputs>} */
-  async run(name, inputs) {
+  /** Run a model, and measure it. @param {string} name @param {Feeds} inputs @param {Comparable} comparable @returns {Promise<any>} */
+  async run(name, inputs, comparable = allValues) {
     if (!this.#isInTask) this.#begin();
     const begin = performance.now();
     const outputs = await this.models[name].run(inputs);
     this.#milliseconds += performance.now() - begin;
-    this.#runs.push({ name, inputs, outputs });
+    this.#runs.push({ name, inputs, outputs, comparable });
     if (!this.#isInTask) this.#end();
     return outputs;
   }
@@ -84,8 +86,7 @@ export class Demo {
     const runs = this.#runs;
     const { device, threads } = Object.values(this.models)[0];
     const originals = await openOriginals(Object.keys(this.models), device, threads);
-    const webmlc = async (/** @type {Run} */ { name, inputs }) => valuesOf(await this.models[name].run(inputs));
-    const engines = [webmlc, originals.run];
+    const engines = [(/** @type {Run} */ { name, inputs }) => this.models[name].run(inputs), originals.run];
     /** @type {number[][]} */
     const times = [[], []];
     const start = performance.now();
@@ -95,7 +96,9 @@ export class Demo {
         const begin = performance.now();
         for (const run of runs) {
           const outputs = await execute(run);
-          if (round === 0 && index === 1) difference = Math.max(difference, relativeDifference(valuesOf(run.outputs), outputs));
+          if (round > 0 || index === 0) continue;
+          const [values, references] = run.comparable(run.outputs, /** @type {Values} */ (outputs));
+          difference = Math.max(difference, relativeDifference(values, references));
         }
         if (round > 0) times[index].push(performance.now() - begin); // the first round is slower: engines compile lazily
       }

@@ -246,9 +246,10 @@ RECEIPT = """<body style="font: 28px monospace; background: #fffbe8; margin: 40p
 
 
 def test_text_is_read_as_it_was_written(read_text: Path) -> None:
-    shown = use(read_text, "read_text", text=RECEIPT).value
+    shown = use(read_text, "read_text", text=RECEIPT, compare=True).value
     assert shown["answers"] == ["Total: 42.90 EUR", "Thank you", "Invoice No. 2031"]
     assert shown["webmlc"][0] == "CPU, 2 threads"
+    assert float(shown["status"].partition("at most ")[2].split()[0]) < 1e-3
 
 
 def test_a_notice_is_read_on_a_phone_without_network(read_text: Path) -> None:
