@@ -180,6 +180,16 @@ def test_help_says_where_a_package_goes(webmlc) -> None:  # type: ignore[no-unty
     assert "build/<model>" in webmlc("build", "--help").out
 
 
+def test_inspect_names_the_nodes_of_lines(webmlc) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("--target", "wasm", "--stage", "relaxed: code", "--kernel", "conv_add_relu")
+    lines = webmlc("inspect", DIGITS, *arguments).out.splitlines()
+    (madd, *_) = (number for number, line in enumerate(lines) if "relaxed_madd" in line)
+    (store, *_) = (number for number, line in enumerate(lines) if "(v128.store" in line)
+    for number, nodes in ((madd, "conv1"), (store, "conv1, relu1")):
+        comments = [line.partition("  ;; ")[2] for line in lines[: number + 1] if "  ;; " in line]
+        assert comments[-1] == nodes
+
+
 def test_inspect_lists_the_stages_first_and_shows_what_changed(webmlc) -> None:  # type: ignore[no-untyped-def]
     lines = webmlc("inspect", DIGITS, "--target", "wasm").out.splitlines()
     listed = [line for line in lines if line[:2].isdigit()]

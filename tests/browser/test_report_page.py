@@ -24,6 +24,15 @@ FOLLOW = """export default async ({ page, arg }) => {
   await page.keyboard.press("Enter");
   const found = { node: await text("#node"), kernel: await text("#kernel") };
   found.code = await text("#codename");
+  // A node leads to its own lines in the kernel, and they lead back to it.
+  const chip = (name) => page.locator("#selected .chips button", { hasText: name }).first();
+  const computes = () => page.locator(".row.cursor").getAttribute("title");
+  const own = { product: await computes() };
+  await chip("sum_2").click();
+  own.sum = [await text("#node"), await computes()];
+  await page.locator('.row.mine[title="product_2"]').last().click();
+  own.back = [await text("#node"), await computes(), await page.locator(".row.node").count()];
+  await page.getByRole("button", { name: /^lines / }).click();
   found.line = await page.locator(".row.mine").filter({ hasText: "(func" }).first().innerText();
   const view = await page.locator("#view").inputValue();
   // Another node, and back to the first one by a line of its code.
@@ -59,7 +68,7 @@ FOLLOW = """export default async ({ page, arg }) => {
   }
   const dots = await page.locator("#roofline .dot").count();
   if (arg.picture) await page.screenshot({ path: arg.picture });
-  return { views, found, view, other, back, called, status, rows, dots };
+  return { views, found, own, view, other, back, called, status, rows, dots };
 };"""
 MEASURE = """export default async ({ page }) => {
   await page.waitForFunction(() => document.documentElement.dataset.ready);
@@ -122,6 +131,10 @@ def test_a_node_leads_to_its_code_and_back(folder: Path, script: str, tmp_path: 
     assert value["found"]["node"].startswith("product_2 MatMul")
     assert value["found"]["kernel"].startswith(value["found"]["code"])
     assert f"${value['found']['code']}" in value["found"]["line"]
+    assert value["own"]["product"] == "product_2"
+    assert value["own"]["sum"] == ["sum_2 Add", "sum_2"]
+    assert value["own"]["back"][:2] == ["product_2 MatMul", "product_2"]
+    assert value["own"]["back"][2] > 1
     assert value["view"] == "computation"  # the folded layers were opened
     assert not value["other"].startswith("product_2")
     assert value["back"]["kernel"] == value["found"]["kernel"]

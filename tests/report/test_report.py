@@ -128,6 +128,30 @@ def test_every_node_has_a_kernel_or_a_reason(model: Path, report: Report) -> Non
     assert stages["same"] == "simplify"
 
 
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_a_line_leads_to_the_nodes_that_it_computes(report: Report, device: str) -> None:
+    """The product has lines of its own in the kernel that it shares with the sum and the rest."""
+    program = report.data["programs"][device]
+    names = [node["name"] for node in report.data["nodes"]]
+    (step,) = (s for s in program["steps"] if names.index("product") in s["nodes"])
+    stages = [{names[node] for node in stage} for stage in step["stages"]]
+    assert {"product"} in stages and set.union(*stages) == {names[n] for n in step["nodes"]}
+    kernel = program["kernels"][step["kernel"]]
+    code = report.data["texts"][kernel["text"]].split("\n")
+    first, end = kernel["lines"]
+    starts = [run[0] for run in kernel["stages"]]
+    assert starts[0] == 0 and starts == sorted(set(starts)) and starts[-1] < end - first
+    computed: dict[int, set[str]] = {}
+    for (start, *numbers), stop in zip(kernel["stages"], [*starts[1:], end - first], strict=True):
+        nodes = set[str]().union(*(stages[number] for number in numbers))
+        computed |= dict.fromkeys(range(first + start, first + stop), nodes)
+    multiplies = re.compile(r"relaxed_madd|f32\.mul|fma\(|\+=")
+    products = [line for line in computed if multiplies.search(code[line])]
+    assert products and all(computed[line] == {"product"} for line in products)
+    outputs = [line for line in computed if re.search(r"store.*\$out|^ *out\d", code[line])]
+    assert outputs and all("clip" in computed[line] for line in outputs)
+
+
 def test_nodes_of_branches_are_inside_the_branch(report: Report) -> None:
     nodes = report.data["nodes"]
     (inner,) = (node for node in nodes if node["name"] == "twice")

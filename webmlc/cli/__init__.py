@@ -273,6 +273,8 @@ def inspect(
     beside the least possible bytes. For each dispatch on a GPU, it also says how large it is, and
     what bounds its time on an H100, an M2, an Adreno 740 and an Intel Iris Xe. With --adapter all,
     the stages of all variants of the shaders are printed, and the work of that for any GPU.
+
+    --stage code prints the text of each kernel, with the ONNX nodes that its lines compute.
     """
     from webmlc.compile import compile_model
     from webmlc.frontend.bind_constants import read_constants

@@ -102,7 +102,8 @@ class Node:
     """One application of an operator. An empty input name is an omitted optional input; an empty
     output name is an output that nothing reads.
 
-    `origin` names the ONNX nodes that it came from. Every rewrite keeps it.
+    `origin` names the ONNX nodes that it came from. Every rewrite keeps it. `stages` are the parts
+    of `origin` that each stage of a called kernel computes (`loops.from_graph`).
     """
 
     op: str
@@ -111,6 +112,7 @@ class Node:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     domain: str = ""
     origin: tuple[str, ...] = ()
+    stages: tuple[tuple[str, ...], ...] = ()
 
     @property
     def name(self) -> str:

@@ -91,7 +91,7 @@ def _field_names(record: Any) -> tuple[str, ...]:
 @cache
 def _names_of_class(kind: Any) -> tuple[str, ...]:
     """Cached: `dataclasses.fields` takes longer than to write a node."""
-    return tuple(field.name for field in fields(kind) if field.init)
+    return tuple(field.name for field in fields(kind) if field.init and field.compare)
 
 
 def kernel_key(purpose: str, function: LoopFunction, machine: Machine, *others: str) -> str:

@@ -58,6 +58,7 @@ from webmlc.loops.ir import (
 from webmlc.loops.kernel_form import CPU_FORM, KernelForm
 from webmlc.loops.places import Place, place_of
 from webmlc.loops.stage_nest import StageNest
+from webmlc.loops.stage_nodes import StageNodes, origin_of
 
 _HALVES = (DType.float16, DType.bfloat16)
 _MAX_PARTS = 8
@@ -108,6 +109,10 @@ class _Lowering:
     buffers: dict[Tensor, Buffer] = field(default_factory=dict)
     stage_names: dict[Tensor, str] = field(default_factory=dict)
     allocations: list[Buffer] = field(default_factory=list)
+    stages: StageNodes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stages = StageNodes(self.body.nodes)
 
     def run(self) -> Lowered:
         values = (*self.body.inputs, *self.body.outputs)
@@ -147,7 +152,8 @@ class _Lowering:
             (),
             tuple(buffer for buffer in self.allocations if buffer in needed),
             seq(*statements),
-            tuple(dict.fromkeys(o for node in self.body.nodes for o in node.origin)),
+            origin_of(self.body.nodes),
+            self.stages.origins(),
         )
         arguments = zip(function.params, (*read_inputs, *self.body.outputs), strict=True)
         displacements = {b.name: n for b, v in arguments if (n := places[v].displacement)}
@@ -168,16 +174,18 @@ class _Lowering:
         """
         parts: dict[str, tuple[Part, ...]] = {}
         scope = Scope.of(self.body)
-        for node in self.body.nodes:
+        for position, node in enumerate(self.body.nodes):
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
             output = node.outputs[0]
             in_parts = self.form.runs_blocks_in_order or self.pads_results(node, inputs)
             node_parts = parts_of_node(node, scope, inputs) if in_parts else None
             if node_parts is not None:
                 parts[output] = node_parts
+                self.stages.own(position, [part.tensor for part in node_parts])
                 if output in self.body.outputs:
                     continue
             results = compute_node(node, scope, inputs)
+            self.stages.own(position, results)
             for value, tensor in zip(node.outputs, results, strict=False):
                 if value:
                     self.tensors[value] = tensor
@@ -188,6 +196,7 @@ class _Lowering:
                     Part(part_of(whole.name, whole, p.region, p.tensor.shape), p.region)
                     for p in parts[source]
                 )
+                self.stages.own(position, [part.tensor for part in parts[output]])
         return {value: group for value, group in parts.items() if value in self.body.outputs}
 
     def pads_results(self, node: Node, inputs: Sequence[Tensor | None]) -> bool:
@@ -264,13 +273,15 @@ class _Lowering:
         """Emit the loop nests that write `tensor` into `buffer`, or into a region of it."""
         spatial = tuple(map(ReduceAxis, tensor.axes, tensor.shape))
         name = self.stage_name(tensor)
+        stage = self.stages.begin(tensor, self.buffers)
         match tensor.body:
             case Scatter() as updates:
                 assert region is None, tensor.name
-                nests = [self.emit_updates(f"{name}_updates", updates, buffer)]
+                nests = [self.emit_updates(f"{name}_updates", updates, buffer, stage)]
                 if updates.initial is not None:
                     initial = replace(tensor, body=updates.initial)
                     self.stage_names[initial] = name
+                    self.stages.own_as(tensor, initial)
                     nests = [*self.emit_tensor(initial, buffer), *nests]
                 return nests
             case Reduction() as reduction:
@@ -285,16 +296,13 @@ class _Lowering:
         if isinstance(tensor.body, Reduction):
             value = self.lower(tensor.body.value, nest.axis_vars)
             combined = Call(tensor.body.combine, (buffer[target], value), tensor.dtype)
-            init = Store(buffer, target, tensor.body.init)
-            return [nest.around(Store(buffer, target, combined), init)]
+            init = Store(buffer, target, tensor.body.init, stage)
+            return [nest.around(Store(buffer, target, combined, stage), init)]
         assert isinstance(tensor.body, Expr)
-        return [
-            nest.around(
-                Store(buffer, target, simplify(self.lower(tensor.body, nest.axis_vars), ranges))
-            )
-        ]
+        value = simplify(self.lower(tensor.body, nest.axis_vars), ranges)
+        return [nest.around(Store(buffer, target, value, stage))]
 
-    def emit_updates(self, name: str, updates: Scatter, buffer: Buffer) -> Stmt:
+    def emit_updates(self, name: str, updates: Scatter, buffer: Buffer, stage: int) -> Stmt:
         """Emit the loop nest of a scatter's updates; a predicate guards targets outside the buffer.
 
         The axes of the updates are reduce axes, because the updates run in order. A GPU runs them
@@ -314,7 +322,8 @@ class _Lowering:
         always = const(True, DType.bool)
         condition = simplify(reduce(and_, conditions, always), _ranges(nest.axes))
         return nest.around(
-            Store(buffer, target, value), predicate=None if condition == always else condition
+            Store(buffer, target, value, stage),
+            predicate=None if condition == always else condition,
         )
 
     def lower(self, value: Expr, axis_vars: Mapping[Var, Expr]) -> Expr:

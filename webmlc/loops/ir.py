@@ -17,14 +17,14 @@ and parses as Python (`loops.text`), and `loops.interp` defines its meaning:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from operator import is_
 from typing import Literal
 
 from webmlc.core.constructors import quick
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Leaf, Operand, Var, as_expr, set_lanes, widest
+from webmlc.core.expr import Expr, Leaf, Operand, Var, as_expr, set_lanes, widest
 from webmlc.core.interning import interned
 from webmlc.core.rewrite import bottom_up, substitution
 
@@ -34,6 +34,8 @@ AxisKind = Literal["spatial", "reduce"]
 
 THREAD_AXES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")
 """The axes that a `thread_binding` loop may be bound to."""
+NO_STAGE = -1
+"""The stage of a statement that belongs to whatever needs its result, such as an address."""
 
 
 @interned
@@ -84,11 +86,14 @@ class Load(Expr):
 @quick
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`buffer[indices] = value`."""
+    """`buffer[indices] = value`, in the stage of this number of the function's `stages`, or in
+    none. The number does not take part in equality.
+    """
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     value: Expr
+    stage: int = field(default=NO_STAGE, compare=False, repr=False)
 
 
 @quick
@@ -184,8 +189,9 @@ class LoopFunction:
     """One kernel: parameters, symbols, allocated buffers and a body.
 
     The last `outputs` parameters are outputs, the others inputs. `origin` names the ONNX nodes that
-    the kernel computes. It does not take part in equality; `key()` ignores `name` too. Statements
-    are compared one by one: a chain of hundreds is too deep for Python's recursion.
+    the kernel computes, and `stages` those of each of its stages (`loops.stage_nodes`). They do not
+    take part in equality; `key()` ignores `name` too. Statements are compared one by one: a chain
+    of hundreds is too deep for Python's recursion.
     """
 
     name: str
@@ -195,6 +201,7 @@ class LoopFunction:
     allocations: tuple[Buffer, ...]
     body: Stmt
     origin: tuple[str, ...] = ()
+    stages: tuple[tuple[str, ...], ...] = ()
 
     def __hash__(self) -> int:
         return hash((self._head(), *map(_shallow_key, walk_statements(self.body))))
@@ -213,7 +220,7 @@ class LoopFunction:
 
     def key(self) -> LoopFunction:
         """This function under a fixed name: functions with equal keys are the same kernel."""
-        return replace(self, name="kernel", origin=())
+        return replace(self, name="kernel", origin=(), stages=())
 
 
 def _shallow_key(stmt: Stmt) -> tuple[object, ...]:
@@ -294,10 +301,7 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     pending, results = [(root, False)], list[Stmt]()
     while pending:
         stmt, is_expanded = pending.pop()
-        if isinstance(stmt, Store):  # first, since most statements are stores
-            results.append(rule(stmt) or stmt)
-            continue
-        children = child_statements(stmt)
+        children = () if isinstance(stmt, Store) else child_statements(stmt)  # most are stores
         if not children:
             results.append(rule(stmt) or stmt)
             continue
@@ -340,7 +344,7 @@ def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
             indices = tuple([transform(index) for index in stmt.indices])
             value = transform(stmt.value)
             is_same = value is stmt.value and all(map(is_, indices, stmt.indices))
-            return None if is_same else Store(stmt.buffer, indices, value)
+            return None if is_same else Store(stmt.buffer, indices, value, stmt.stage)
         old = expressions(stmt)
         new = tuple([transform(expr) for expr in old])
         if all(map(is_, new, old)):
@@ -355,15 +359,11 @@ def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
             case Block(axes=axes):
                 bindings = new[len(axes) : 2 * len(axes)]
                 predicate = None if stmt.predicate is None else new[-1]
-                axes = tuple(map(_with_extent, axes, new))
+                axes = tuple(replace(a, extent=n) for a, n in zip(axes, new, strict=False))
                 return replace(stmt, axes=axes, bindings=bindings, predicate=predicate)
         return None
 
     return map_statements(root, rule)
-
-
-def _with_extent(axis: Axis, extent: Expr) -> Axis:
-    return axis if extent is axis.extent else replace(axis, extent=extent)
 
 
 def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
@@ -408,6 +408,3 @@ def grid(loops: tuple[tuple[Var, Expr], ...], body: Stmt) -> Stmt:
     for var, extent in reversed(loops):
         body = For(var, extent, body)
     return body
-
-
-ZERO = Const(0)

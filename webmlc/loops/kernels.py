@@ -55,7 +55,8 @@ class Kernels:
             attributes["displacements"] = lowered.displacements
         if (why := obstacle or reason) is not None:
             attributes["reason"] = why
-        return Node("call_kernel", lowered.inputs, node.outputs, attributes, "webmlc", node.origin)
+        call = Node("call_kernel", lowered.inputs, node.outputs, attributes, "webmlc", node.origin)
+        return replace(call, stages=lowered.function.stages)
 
 
 def _name(body: Function) -> str:

@@ -87,7 +87,7 @@ def _narrowed(body: Stmt, narrow: dict[Buffer, Buffer]) -> Stmt:
     def store(stmt: Stmt) -> Stmt | None:
         match stmt:
             case Store(buffer=buffer, indices=indices, value=value) if buffer in narrow:
-                return Store(narrow[buffer], indices, Cast(value, DType.float16))
+                return Store(narrow[buffer], indices, Cast(value, DType.float16), stmt.stage)
         return None
 
     return map_statements(map_expressions(body, rewriter(load)), store)

@@ -32,7 +32,15 @@ from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.loops.name_dimensions import NamedDimensions, name_dimensions
 from webmlc.loops.verify import verify
-from webmlc.package.kernel_code import Code, Task, form_of, from_bytes, print_code, to_bytes
+from webmlc.package.kernel_code import (
+    Code,
+    KernelLines,
+    Task,
+    form_of,
+    from_bytes,
+    print_code,
+    to_bytes,
+)
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import TunedKernel
 from webmlc.schedule.rules import (
@@ -153,7 +161,7 @@ class KernelCompiler:
         """The code of a kernel with its default schedule."""
         key = task.key
         if self.shows_stages:
-            self.codes[key] = print_code(self._lowered(task, title, self.watch), task)
+            self.codes[key] = self._print(self._lowered(task, title, self.watch), task, title)
         elif not self._is_cached(key):
             data = self.pool.take(key) or to_bytes(print_code(self._lowered(task, title), task))
             self.codes[key] = from_bytes(data)
@@ -178,6 +186,12 @@ class KernelCompiler:
         selection = self._select(named, task, title, watch)
         return _lower(task, named, selection.schedule, title, watch)
 
+    def _print(self, lowered: LoopFunction, task: Task, title: str) -> Code:
+        """Print a lowered kernel, and show its code with the nodes that each line computes."""
+        lines = KernelLines(lowered, task)
+        self.watch(Stage(f"{title}: code", lines.text, task.kernel.name, lines))
+        return print_code(lowered, task)
+
     def _compile_chosen(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
         """Compile kernels with the schedules that somebody chooses."""
         functions: dict[str, LoopFunction] = {}
@@ -201,7 +215,7 @@ class KernelCompiler:
             alternatives.setdefault(other.kernel, {})[number] = name
             tuning = other.alternative.tuning
             self.tuned.append(TunedKernel(other.source, title, tuning, number))
-        codes = {name: print_code(f, tasks[sources[name]]) for name, f in functions.items()}
+        codes = {n: self._print(f, tasks[sources[n]], title) for n, f in functions.items()}
         lowered = {name: partial(functions.__getitem__, name) for name in tasks}
         return CompiledKernels(codes, alternatives, lowered)
 

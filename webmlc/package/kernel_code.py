@@ -21,6 +21,7 @@ from webmlc.core.machine import Machine
 from webmlc.loops.content import kernel_key
 from webmlc.loops.ir import LoopFunction
 from webmlc.package.size_json import from_size, to_size
+from webmlc.target.line_stages import Stages, split_marks
 from webmlc.target.wasm.emit_module import print_function
 from webmlc.target.wasm.printer import Printed
 from webmlc.target.webgpu.emit_shaders import emit_shader
@@ -54,11 +55,41 @@ def form_of(variant: str) -> str:
     return "relaxed" if variant in ("dot", "pairs") else variant
 
 
-def print_code(lowered: LoopFunction, task: Task) -> Code:
-    """The code of a task's kernel, which was lowered."""
+def print_code(lowered: LoopFunction, task: Task, *, shows_stages: bool = False) -> Code:
+    """The code of a task's kernel, which was lowered. If the text shows its stages, its lines end
+    with their marks (`target.line_stages`).
+    """
     if task.machine.device == "webgpu":
-        return emit_shader(lowered, task.constants, task.machine.features)
-    return print_function(lowered, task.form)
+        features = task.machine.features
+        return emit_shader(lowered, task.constants, features, shows_stages=shows_stages)
+    return print_function(lowered, task.form, shows_stages=shows_stages)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLines:
+    """The lines of the code of a lowered kernel, with what each computes. It prints on demand."""
+
+    lowered: LoopFunction
+    task: Task
+
+    def split(self) -> tuple[str, list[Stages]]:
+        """The text of `print_code`, and the stages of each line."""
+        return split_marks(print_code(self.lowered, self.task, shows_stages=True).text)
+
+    def text(self) -> str:
+        """The code, with the ONNX nodes of a line behind it where those of the line before differ.
+        The names are those of the first call of the kernel.
+        """
+        comment = "//" if self.task.machine.device == "webgpu" else ";;"
+        origins = self.task.kernel.stages
+        text, line_stages = self.split()
+        lines: list[str] = []
+        before = ""
+        for line, stages in zip(text.split("\n"), line_stages, strict=True):
+            names = ", ".join(dict.fromkeys(name for stage in stages for name in origins[stage]))
+            lines.append(line if names in ("", before) else f"{line}  {comment} {names}")
+            before = names or before
+        return "\n".join(lines)
 
 
 def to_bytes(code: Code) -> bytes:

@@ -169,6 +169,7 @@ class Step:
     - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
     - `workgroups`: the dispatch of a webgpu step.
     - `origin`: the ONNX nodes that the step computes.
+    - `stages`: those of each stage of its kernel, which the manifest does not hold.
     - `reason`: why a step of a webgpu program runs on the CPU.
     - `displacements`: the bytes from a buffer's start to each argument of a wasm step, or () if
       all are 0. The module adds them, so the manifest does not hold them.
@@ -185,6 +186,7 @@ class Step:
     symbols: tuple[str, ...] = ()
     workgroups: tuple[Expr, Expr, Expr] | None = None
     origin: tuple[str, ...] = ()
+    stages: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
     reason: str = ""
     control: Control | None = None
     displacements: tuple[int, ...] = ()

@@ -281,6 +281,7 @@ class _Steps:
             len(node.outputs),
             tuple(s.name for s in kernel.symbols),
             origin=node.origin,
+            stages=node.stages,
             reason=str(node.attributes.get("reason", "")),
             displacements=displacements if any(displacements) else (),
         )

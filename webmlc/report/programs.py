@@ -22,6 +22,7 @@ from webmlc.package.transfers import stages
 from webmlc.package.write import Parts
 from webmlc.report.nodes import ModelNode
 from webmlc.report.recorder import KernelSchedule, Recorder
+from webmlc.target.line_stages import Stages
 
 VARIANT = "relaxed"
 """The WebAssembly module that a report shows: what most browsers run."""
@@ -109,6 +110,7 @@ def _steps(
             "device": step.device,
             "nodes": [n for origin in step.origin for n in owners.get(origin, ())],
             "origin": [origin for origin in step.origin if origin not in owners],
+            **_stages(step, owners),
             "reads": [buffers[a] for a in step.arguments[: len(step.arguments) - step.outputs]],
             "writes": [buffers[a] for a in step.written],
             "least": _least(step, sizes) if work is None else work.work.least,
@@ -120,6 +122,13 @@ def _steps(
         }
         for number, (step, work) in enumerate(zip(program.steps, works, strict=True))
     ]
+
+
+def _stages(step: Step, owners: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
+    """The nodes of each stage of a step's kernel, if stages compute different nodes."""
+    if len(set(step.stages)) < 2:
+        return {}
+    return {"stages": [[n for o in stage for n in owners.get(o, ())] for stage in step.stages]}
 
 
 def module_number(program: Program, step: int) -> int:
@@ -179,8 +188,22 @@ def _code(device: Device, step: Step, text: str, sources: Sources) -> dict[str, 
     result: dict[str, Any] = {"text": text}
     if lines is not None:
         result["lines"] = [lines.start, lines.stop]
+        if sources.recorder and (text, name) in sources.recorder.lines:
+            result["stages"] = _line_runs(sources.recorder.lines[text, name], len(lines))
     schedule = sources.recorder and sources.recorder.schedules.get((text, name))
     return result | _schedule(schedule) if schedule else result
+
+
+def _line_runs(stages: Sequence[Stages], count: int) -> list[list[int]]:
+    """The lines of a kernel that compute the same stages, as runs: the first line of each, counted
+    from the kernel's first one, then the stages. `stages` are those of its last lines; the first of
+    `count` lines are a comment.
+    """
+    runs = [[0]]
+    for line, numbers in enumerate(stages, count - len(stages)):
+        if tuple(runs[-1][1:]) != numbers:
+            runs.append([line, *numbers])
+    return runs
 
 
 def _place(device: Device, step: Step, text: str, recorder: Recorder) -> tuple[str, range | None]:

@@ -16,10 +16,12 @@ from typing import Any
 
 from webmlc.core.stages import Stage
 from webmlc.graph.ir import Function, Module, Node
+from webmlc.package.kernel_code import KernelLines
 from webmlc.schedule.rules import Chooser, Selection, default_schedule
 from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.trace import Trace
 from webmlc.schedule.tuning import Tuning
+from webmlc.target.line_stages import Stages
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.webgpu.emit_shaders import Shaders
 
@@ -52,7 +54,7 @@ class Recorder:
     """A watcher and a chooser that keeps what passes by. Stages also go to `also`.
 
     `modules` and `shaders` are the emitted code by variant. A schedule is of a variant and of a
-    kernel in it.
+    kernel in it, and so are `lines`: the stages of the kernel that each line of its code computes.
     """
 
     chooser: Chooser = default_schedule
@@ -61,6 +63,7 @@ class Recorder:
     modules: dict[str, WasmModule] = field(default_factory=dict)
     shaders: dict[str, Shaders] = field(default_factory=dict)
     schedules: dict[tuple[str, str], KernelSchedule] = field(default_factory=dict)
+    lines: dict[tuple[str, str], list[Stages]] = field(default_factory=dict)
     loops: Stage | None = None
 
     def __call__(self, stage: Stage) -> None:
@@ -73,6 +76,8 @@ class Recorder:
                 self.modules[_variant(stage)] = module
             case Shaders() as shaders if shaders.entries:
                 self.shaders[_variant(stage)] = shaders
+            case KernelLines() as lines if stage.kernel is not None:
+                self.lines[_variant(stage), stage.kernel] = lines.split()[1]
         if stage.title.endswith(": loops"):
             self.loops = stage
 

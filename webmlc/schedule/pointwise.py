@@ -34,7 +34,7 @@ def only_store(primitive: str, function: LoopFunction, block: Block) -> Store:
         reason = f"block {block.name!r} is more than one store"
         raise ScheduleError(primitive, reason, function, block.name)
     indices = tuple(substitute(index, values) for index in body.indices)
-    return Store(body.buffer, indices, substitute(body.value, values))
+    return Store(body.buffer, indices, substitute(body.value, values), body.stage)
 
 
 def distinct_axes(indices: Sequence[Expr], block: Block) -> tuple[Var, ...] | None:

@@ -262,8 +262,9 @@ def rebind(
                 return If(new(condition, inside), visit(then, inside), other)
             case Let(var=var, value=value, body=body):
                 return Let(var, new(value, inside), visit(body, inside))
-            case Store(buffer=buffer, indices=indices, value=value):
-                changed = Store(buffer, tuple(new(i, inside) for i in indices), new(value, inside))
+            case Store(buffer=buffer, indices=indices, value=value, stage=stage):
+                new_indices = tuple(new(i, inside) for i in indices)
+                changed = Store(buffer, new_indices, new(value, inside), stage)
                 return changed if guard is None else If(guard, changed)
         return node
 

@@ -20,6 +20,7 @@ def with_body(
         function.allocations if allocations is None else allocations,
         body,
         function.origin,
+        function.stages,
     )
 
 

@@ -356,7 +356,7 @@ def _rewrite(function: LoopFunction, places: Mapping[Buffer, _Places]) -> LoopFu
 
     def store(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Store) and (place := places.get(stmt.buffer)) is not None:
-            return Store(place.buffer, (place.offsets[stmt.indices],), stmt.value)
+            return Store(place.buffer, (place.offsets[stmt.indices],), stmt.value, stmt.stage)
         return None
 
     body = map_statements(map_expressions(function.body, rewriter(load)), store)

@@ -145,7 +145,8 @@ class _Expander:
         pieces: list[Stmt] = []
         for start in self.vectors:
             value = self.vector(store.value, start)
-            pieces.append(Store(store.buffer, (self.index(store.indices[0], start),), value))
+            index = self.index(store.indices[0], start)
+            pieces.append(Store(store.buffer, (index,), value, store.stage))
         pieces.extend(substitute_statement(store, {self.var: Const(lane)}) for lane in self.scalars)
         return seq(*pieces)
 

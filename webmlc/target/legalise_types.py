@@ -77,7 +77,7 @@ class _Legaliser:
     def statement(self, node: Stmt) -> Stmt | None:
         match node:
             case Store(buffer=buffer, indices=indices, value=value) if buffer.dtype in self.stored:
-                return Store(self.buffer(buffer), indices, value)
+                return Store(self.buffer(buffer), indices, value, node.stage)
             case Let(var=var, value=value, body=body) if var.dtype in self.stored:
                 return Let(Var(var.name, self.storage(var.dtype)), value, body)
         return None

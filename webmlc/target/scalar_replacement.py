@@ -114,7 +114,7 @@ def _use(body: Stmt, registers: dict[tuple[Buffer, Expr], Buffer]) -> Stmt:
                 register = registers.get((buffer, index))
                 if register is None:
                     return None
-                return Store(register, register_index(register), value)
+                return Store(register, register_index(register), value, stmt.stage)
         return None
 
     return map_statements(map_expressions(body, rewriter(load)), store)

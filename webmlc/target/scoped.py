@@ -61,8 +61,9 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
     match root:
         case Seq(statements=statements):
             return seq(*(map_scoped(s, scope, rule) for s in statements))
-        case Store(buffer=buffer, indices=indices, value=value):
-            return Store(buffer, tuple(rule(i, scope) for i in indices), rule(value, scope))
+        case Store(buffer=buffer, indices=indices, value=value, stage=stage):
+            new_indices = tuple(rule(i, scope) for i in indices)
+            return Store(buffer, new_indices, rule(value, scope), stage)
         case For(var=var, extent=extent, body=body):
             inner = {**scope, var: loop_range(extent, scope)}
             return replace(root, extent=rule(extent, scope), body=map_scoped(body, inner, rule))
@@ -110,7 +111,7 @@ def drop_trivial(root: Stmt) -> Stmt:
     statements.
     """
     from webmlc.core.expr import Const, as_int
-    from webmlc.loops.ir import ZERO, map_statements, substitute_statement
+    from webmlc.loops.ir import map_statements, substitute_statement
 
     empty = Seq(())
 
@@ -130,7 +131,7 @@ def drop_trivial(root: Stmt) -> Stmt:
                 if as_int(extent) == 0:
                     return empty
                 if as_int(extent) == 1 and kind in ("serial", "unrolled", "vectorized"):
-                    return substitute_statement(body, {var: ZERO})
+                    return substitute_statement(body, {var: Const(0)})
         return None
 
     return map_statements(root, rule)

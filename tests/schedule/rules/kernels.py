@@ -61,7 +61,8 @@ S = Var("s")
 
 def naive(inputs: list[Tensor], *results: Tensor) -> LoopFunction:
     """The function that computes `results` of `inputs`, one block a stage, as `from_graph` does."""
-    body: Any = SimpleNamespace(outputs=tuple(f"y{p}" for p in range(len(results))))
+    values = tuple(f"y{p}" for p in range(len(results)))
+    body: Any = SimpleNamespace(nodes=(), outputs=values)
     lowering = _Lowering(body, "kernel", CPU_FORM)
     for tensor in inputs:
         lowering.buffers[tensor] = Buffer(tensor.name, tensor.shape, tensor.dtype)

@@ -36,7 +36,10 @@ export function openCode(state) {
     const isMine = (/** @type {number} */ line) => ranges.some((range) => range && line >= range[0] && line < range[1]);
     const rows = [];
     for (let i = first; i < last; i++) {
-      const row = build("div", { className: `row${isMine(i) ? " mine" : ""}${i === cursor ? " cursor" : ""}` });
+      const nodes = state.nodesOfLine(i);
+      const isOfNode = nodes.includes(state.selection.node ?? -1);
+      const row = build("div", { className: `row${isMine(i) ? " mine" : ""}${isOfNode ? " node" : ""}${i === cursor ? " cursor" : ""}` });
+      row.title = nodes.map((node) => state.data.nodes[node].name).join(", ");
       row.dataset.line = i;
       row.style.top = `${i * LINE_HEIGHT}px`;
       row.append(build("i", {}, String(i + 1)), ...coloured(all[i]));

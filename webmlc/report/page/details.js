@@ -99,7 +99,7 @@ function stepPart(state, number) {
   const shared = state.stepsOfKernel(step.kernel);
   const buffers = (/** @type {number[]} */ list) => list.map((buffer) => { const [name, type, kind] = state.program.buffers[buffer]; return `${name}: ${type}${kind === "scratch" ? "" : ` (${kind})`}`; }).join("; ");
   const nodes = [
-    ...step.nodes.map((node) => ({ text: `${state.data.nodes[node].op ?? ""} ${state.data.nodes[node].name}`.trim(), go: () => state.select({ node, step: number, line: state.selection.line }), current: node === state.selection.node })),
+    ...step.nodes.map((node) => ({ text: nodeText(state, node), go: () => state.select({ node, step: number }), current: node === state.selection.node })),
     ...step.origin.map((text) => ({ text })),
   ];
   return [
@@ -107,6 +107,7 @@ function stepPart(state, number) {
     build("h2", { id: "kernel" }, kernel.name, " ", build("small", {}, DEVICE_NAMES[step.device])),
     facts([
       ["Computes", chips(nodes)],
+      ...lineRow(state, number),
       ["Code", codeChips(state, number)],
       ["On the CPU", step.reason],
       ["Runs", step.once ? "once, when the model is loaded" : undefined],
@@ -123,6 +124,17 @@ function stepPart(state, number) {
     ...schedulePart(kernel),
   ];
 }
+
+/** The nodes of the selected line. @param {State} state @param {number} number @returns {[string, Node][]} */
+function lineRow(state, number) {
+  const { line = -1, node: selected } = state.selection;
+  const nodes = state.nodesOfLine(line);
+  const chip = (/** @type {number} */ node) => ({ text: nodeText(state, node), go: () => state.select({ node, step: number }), current: node === selected });
+  return nodes.length ? [[`Line ${line + 1}`, chips(nodes.map(chip))]] : [];
+}
+
+/** The operator and the name of a node. @param {State} state @param {number} node */
+const nodeText = (state, node) => `${state.data.nodes[node].op ?? ""} ${state.data.nodes[node].name}`.trim();
 
 /** Buttons that show the kernel of a step, and the line that calls it. @param {State} state @param {number} number */
 function codeChips(state, number) {

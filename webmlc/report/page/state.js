@@ -133,8 +133,7 @@ export class State {
     const nodes = step === undefined ? [] : this.program.steps[step].nodes;
     if (node === undefined) node = nodes.includes(this.selection.node ?? -1) ? this.selection.node : nodes[0];
     this.selection = { node, step, line };
-    line ??= this.kernel?.lines?.[0];
-    this.selection.line = line;
+    this.selection.line ??= this.lineOfNode() ?? this.kernel?.lines?.[0];
     this.changed();
   }
 
@@ -146,8 +145,32 @@ export class State {
     if (kernel === undefined) return step !== undefined;
     const steps = this.stepsOfKernel(kernel);
     const current = this.selection.step;
-    this.select({ step: current !== undefined && steps.includes(current) ? current : steps[0], line });
+    const number = current !== undefined && steps.includes(current) ? current : steps[0];
+    const nodes = this.nodesOfLine(line, number);
+    const { node } = this.selection;
+    this.select({ node: nodes.includes(node ?? -1) ? node : nodes[0], step: number, line });
     return true;
+  }
+
+  /** The nodes that a line of a step's kernel computes, as far as the build told. @param {number} line */
+  nodesOfLine(line, number = this.selection.step) {
+    const step = number === undefined ? undefined : this.program.steps[number];
+    const { lines = [0, 0], stages = [] } = (step && this.kernelOf(step.kernel)) ?? {};
+    if (!step?.stages || line < lines[0] || line >= lines[1]) return [];
+    let numbers = /** @type {number[]} */ ([]);
+    for (const [first, ...others] of stages) if (first <= line - lines[0]) numbers = others;
+    return [...new Set(numbers.flatMap((stage) => step.stages?.[stage] ?? []))];
+  }
+
+  /** The first line of the selected kernel that computes the selected node and the fewest others, if one is known. */
+  lineOfNode() {
+    const { lines = [0, 0], stages = [] } = this.kernel ?? {};
+    let [fewest, best] = [Infinity, /** @type {number | undefined} */ (undefined)];
+    for (const [first] of stages) {
+      const nodes = this.nodesOfLine(lines[0] + first);
+      if (nodes.length < fewest && nodes.includes(this.selection.node ?? -1)) [fewest, best] = [nodes.length, lines[0] + first];
+    }
+    return best;
   }
 
   #index() {

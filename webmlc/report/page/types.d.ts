@@ -28,6 +28,8 @@ export interface Step {
   nodes: number[];
   /** The names of nodes that the model does not list. */
   origin: string[];
+  /** The nodes of each stage of the kernel, if stages compute different nodes. */
+  stages?: number[][];
   reads: number[];
   writes: number[];
   /** Bytes that the step must read and write. */
@@ -63,6 +65,8 @@ export interface Code {
   text: string;
   /** Its first line, and the line after its last one. */
   lines?: [number, number];
+  /** Runs of lines that compute the same stages: the first line, counted from the kernel's first one, then the stages. */
+  stages?: number[][];
   rule?: string;
   trace?: string[];
   loops?: string;

@@ -69,7 +69,8 @@ def cache_write(function: LoopFunction, block: str, scope: Scope) -> tuple[LoopF
     ]
     loops = [For(loop.var, loop.extent, loop.body) for loop in around]
     copies = copy_spatial_loops("cache_write", function, writer, loops, "write", taken_names)
-    copy = _copy(name, _indices(function, writer), cache, buffer, copies, taken_names)
+    indices, stage = _indices(function, writer), next(stores(writer)).stage
+    copy = _copy(name, indices, cache, buffer, copies, taken_names, stage)
     swapped = replace_buffers(root[-1], {buffer: cache})
     body = replace_last(root, seq(swapped, copies.around(copy)))
     return with_body(function, body, (*function.allocations, cache)), name
@@ -127,6 +128,7 @@ def _copy(
     destination: Buffer,
     copies: Copies,
     taken_names: set[str],
+    stage: int,
 ) -> Block:
     """The block that copies one element of `source` to `destination`."""
     axes = tuple(
@@ -135,5 +137,5 @@ def _copy(
     )
     element = tuple(axis.var for axis in axes)
     bindings = tuple(simplify(substitute(index, copies.mapping)) for index in indices)
-    store = Store(destination, element, source[element])
+    store = Store(destination, element, source[element], stage)
     return Block(name, axes, bindings, store, None, copies.predicate)

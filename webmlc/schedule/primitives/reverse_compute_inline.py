@@ -49,6 +49,7 @@ def reverse_compute_inline(function: LoopFunction, block: str) -> LoopFunction:
         result.buffer,
         tuple(substitute(index, indices) for index in result.indices),
         substitute(value, indices),
+        result.stage,
     )
     body = replace_last(path, None)
     removed = with_body(function, body)

@@ -55,12 +55,13 @@ _NAME = "rfactor"
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A reduction's body `buffer[indices] = op(buffer[indices], value)`."""
+    """A reduction's body `buffer[indices] = op(buffer[indices], value)`, and its stage."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     op: str
     value: Expr
+    stage: int
 
 
 def rfactor(function: LoopFunction, loop: str, axis: int) -> tuple[LoopFunction, str]:
@@ -107,13 +108,14 @@ def match_update(function: LoopFunction, block: Block) -> Update:
         case Store(buffer=buffer, indices=indices, value=Call(op="fma", args=(a, b, c))) if (
             block.init is not None and c == Load(buffer, indices)
         ):
-            return Update(buffer, indices, "add", call("mul", a, b))
+            return Update(buffer, indices, "add", call("mul", a, b), block.body.stage)
         case Store(buffer=buffer, indices=indices, value=Call(op=op, args=(a, b))) if (
             block.init is not None and SCALAR_OPERATORS[op].identity is not None
         ):
             accumulator = Load(buffer, indices)
             if accumulator in (a, b):
-                return Update(buffer, indices, op, b if a == accumulator else a)
+                value = b if a == accumulator else a
+                return Update(buffer, indices, op, value, block.body.stage)
     raise ScheduleError(_NAME, reason, function, block.name)
 
 
@@ -186,8 +188,8 @@ def _factored(
             )
             raise ScheduleError(_NAME, reason, function, block.name)
     accumulator = Load(partial, tuple(indices))
-    body = Store(partial, accumulator.indices, call(update.op, accumulator, value))
-    init = Store(partial, accumulator.indices, neutral)
+    body = Store(partial, accumulator.indices, call(update.op, accumulator, value), update.stage)
+    init = Store(partial, accumulator.indices, neutral, update.stage)
     return Block(name, tuple(axes), tuple(bindings), body, init, predicate)
 
 
@@ -245,7 +247,7 @@ def _final(
         block.name,
         tuple(axes),
         tuple(axis.var for axis in axes),
-        Store(update.buffer, indices, value),
+        Store(update.buffer, indices, value, update.stage),
         substitute_statement(block.init, mapping),
     )
     return nest_block(final, parts, taken_names, ranges)

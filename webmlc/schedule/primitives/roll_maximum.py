@@ -297,8 +297,9 @@ class _Merger:
         )
         bodies = self.bodies(ranges_along(self.function, path))
         growth = call("exp", call("sub", Load(before, top.indices), top))
-        keep = self.beside(maximum, first, Store(before, top.indices, top), names)
-        shrink = self.beside(maximum, first, Store(scale, top.indices, growth), names)
+        stage = maximum.body.stage
+        keep = self.beside(maximum, first, Store(before, top.indices, top, stage), names)
+        shrink = self.beside(maximum, first, Store(scale, top.indices, growth, stage), names)
         bodies = [self.with_scale(body, scale) for body in bodies]
         loop = replace(first, body=seq(keep[0], bodies[0], shrink[0], *bodies[1:]))
         body = replace_last(path[:-1], self.regrouped(path[-2], first, loop))
@@ -332,6 +333,7 @@ class _Merger:
             store.buffer,
             tuple(substitute(index, renamed) for index in store.indices),
             substitute(store.value, renamed),
+            store.stage,
         )
         name = fresh(store.buffer.name, block_names(self.function))
         block = Block(name, tuple(axes), bindings, body, None, copies.predicate)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import rewriter, substitute
 from webmlc.loops.ir import (
+    NO_STAGE,
     Binder,
     Block,
     Buffer,
@@ -61,17 +62,20 @@ def tensorize(function: LoopFunction, loop: str, intrinsic: str) -> tuple[LoopFu
     values = {axis.var: b for axis, b in zip(inner.axes, inner.bindings, strict=True)}
     ranges = ranges_along(blocked, (*path, *loops))
     matched_places: Match | None = None
+    stage = NO_STAGE
     if isinstance(inner.body, Store):
+        stage = inner.body.stage
         store = Store(
             inner.body.buffer,
             tuple(substitute(index, values) for index in inner.body.indices),
             substitute(inner.body.value, values),
+            stage,
         )
         matched_places = match_intrinsic(loops, store, semantics, ranges)
     if matched_places is None:
         reason = f"loop {loop!r} and what is inside it is not what {intrinsic!r} means"
         raise ScheduleError(_NAME, reason, function, loop)
-    writer = _Writer(matched_places, used_names(blocked))
+    writer = _Writer(matched_places, stage, used_names(blocked))
     body = writer.write(implementation)
     new = replace(outer, body=body, intrinsic=intrinsic)
     allocations = (*blocked.allocations, *writer.allocations)
@@ -93,6 +97,7 @@ class _Writer:
     """Writes an implementation over the buffers of a match, under names that are free."""
 
     places: Match
+    stage: int
     taken_names: set[str]
     allocations: tuple[Buffer, ...] = ()
 
@@ -118,7 +123,7 @@ class _Writer:
         def rule(stmt: Stmt) -> Stmt | None:
             match stmt:
                 case Store(buffer=buffer, indices=indices, value=value):
-                    return Store(*self.access(buffer, indices, locals_), value)
+                    return Store(*self.access(buffer, indices, locals_), value, self.stage)
                 case For() | Let():
                     return replace(stmt, var=renamed[stmt.var])
             return None

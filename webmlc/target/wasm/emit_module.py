@@ -133,9 +133,9 @@ def join_functions(
     return Module("\n".join(parts) + ")\n", scratch, lines)
 
 
-def print_function(kernel: LoopFunction, features: str) -> Printed:
+def print_function(kernel: LoopFunction, features: str, *, shows_stages: bool = False) -> Printed:
     """The WAT of one kernel (see `print_kernel`)."""
-    printed = print_kernel(_printable(kernel), features != "simd128")
+    printed = print_kernel(_printable(kernel), features != "simd128", shows_stages=shows_stages)
     return replace(printed, origin=kernel.origin)  # equal kernels of other nodes share the form
 
 

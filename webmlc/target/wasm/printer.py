@@ -12,7 +12,7 @@ the leader starts such a loop, it writes the outer values that the loop reads to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.affine import depends
@@ -35,12 +35,13 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
+from webmlc.target.line_stages import stage_marks
 from webmlc.target.private_buffers import private_buffers
 from webmlc.target.registers import register_lanes
 from webmlc.target.wasm.print_expr import ExprPrinter
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 from webmlc.target.wasm.table import LANE_STORES, STORES, value_type
-from webmlc.target.wasm.threads import ARGUMENTS, ARGUMENTS_END
+from webmlc.target.wasm.threads import argument_addresses
 
 SCRATCH_ALIGNMENT = 64
 """The alignment of each scratch buffer, in bytes: one cache line."""
@@ -49,8 +50,6 @@ SCRATCH_BASE, SCRATCH_STRIDE = 256, 260
 
 _ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
 """An instruction that reads or sets a local."""
-_BYTES = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "v128": 16}
-"""The size of each WASM type, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +97,16 @@ text. No variable has such a name.
 _PLACE = re.compile(rf"\${MARK}:(\d+)")
 
 
-def print_kernel(reduced: StrengthReduced, relaxed: bool) -> Printed:
-    """Print the functions of a kernel, with or without relaxed instructions."""
+def print_kernel(reduced: StrengthReduced, relaxed: bool, *, shows_stages: bool = False) -> Printed:
+    """Print the functions of a kernel, with or without relaxed instructions. If the text shows its
+    stages, its lines end with their marks (`line_stages`).
+    """
     function = reduced.function
     registers = register_lanes(function)
     expressions_ = ExprPrinter(function.name, registers, reduced.pointers, relaxed)
     scratch = plan_scratch(function, registers)
-    printer = _KernelPrinter(function, expressions_, set(registers), scratch)
+    marks = stage_marks(function.body) if shows_stages else {}
+    printer = _KernelPrinter(function, expressions_, set(registers), scratch, marks)
     printer.statement(function.body, 1)
     return Printed(
         printer.text(),
@@ -143,12 +145,16 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
 
 @dataclass(slots=True)
 class _KernelPrinter:
-    """Prints the function of a kernel, or of one of its parallel loops."""
+    """Prints the function of a kernel, or of one of its parallel loops. `marks` are those of
+    statements, by identity, and `mark` that of the current one.
+    """
 
     function: LoopFunction
     expr: ExprPrinter
     registers: set[Buffer]
     scratch: Scratch
+    marks: Mapping[int, str]
+    mark: str = ""
     in_parallel_loop: bool = False
     loops: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -192,7 +198,7 @@ class _KernelPrinter:
                 self.locals.setdefault(load.buffer.name, value_type(load.buffer.dtype, lanes))
 
     def line(self, depth: int, text: str) -> None:
-        self.lines.append("  " * depth + text)
+        self.lines.append("  " * depth + text + self.mark)
 
     # -- threads ---------------------------------------------------------------------------------
 
@@ -213,7 +219,7 @@ class _KernelPrinter:
         arguments = [
             n for n in names_taken(inner.lines) if n in outer_kinds and n not in inner_names
         ]
-        addresses = _argument_addresses([outer_kinds[n] for n in arguments])
+        addresses = argument_addresses([outer_kinds[n] for n in arguments])
         if addresses is None:  # too many values to pass
             self.loop(loop, depth, lambda d: self.statement(loop.body, d))
             return
@@ -229,8 +235,8 @@ class _KernelPrinter:
             self.line(depth, f"({outer_kinds[n]}.store offset={address} (i32.const 0) {value})")
         is_left = f"(i32.lt_s (local.get ${first}) (local.get ${end}))"
         next_ = f"(local.set ${first} (i32.add (local.get ${first}) (i32.const 1)))"
-        text += [*scratch, f"  (loop $L_{first} (if {is_left} (then", *inner.lines]
-        text.append(f"    {next_} (br $L_{first})))))")
+        text += [*scratch, f"  (loop $L_{first} (if {is_left} (then{self.mark}", *inner.lines]
+        text.append(f"    {next_} (br $L_{first}))))){self.mark}")
         self.line(
             depth,
             f"(call $parallel (i32.const ${MARK}:{len(self.loops)}) "
@@ -246,6 +252,13 @@ class _KernelPrinter:
     # -- statements ------------------------------------------------------------------------------
 
     def statement(self, stmt: Stmt, depth: int) -> None:
+        """Print a statement, with its mark at the end of its lines."""
+        outer, self.mark = self.mark, self.marks.get(id(stmt), "")
+        self.unmarked(stmt, depth)
+        self.mark = outer
+
+    def unmarked(self, stmt: Stmt, depth: int) -> None:
+        """Print a statement at a depth."""
         match stmt:
             case Store():
                 self.store(stmt, depth)
@@ -377,15 +390,3 @@ def names_taken(lines: list[str]) -> list[str]:
         )
         set_names |= {name for verb, name in accesses if verb != "get"}
     return list(names)
-
-
-def _argument_addresses(kinds: list[str]) -> list[int] | None:
-    """Addresses for values of these types, one after the other; None where they do not fit."""
-    addresses = []
-    top = ARGUMENTS
-    for kind in kinds:
-        size = _BYTES[kind]
-        start = -(-top // size) * size
-        addresses.append(start)
-        top = start + size
-    return addresses if top <= ARGUMENTS_END else None

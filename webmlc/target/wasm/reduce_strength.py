@@ -142,7 +142,7 @@ class _Reducer:
         indices = store.indices
         if store.buffer not in self.registers:
             indices = (self.address(store.buffer, indices[0], scope, needs),)
-        return bind(Store(store.buffer, indices, value), needs, {})
+        return bind(Store(store.buffer, indices, value, store.stage), needs, {})
 
     def use(self, root: Expr, scope: Scope, needs: Needs) -> Expr:
         """`root` with the index of every load from memory replaced."""

@@ -45,11 +45,12 @@ _ONES = Broadcast(Const(0x00010001, DType.int32), VECTOR_LANES)
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A statement that adds the dot product of `a` and `b` to a vector register."""
+    """A statement that adds the dot product of `a` and `b` to a vector register, and its stage."""
 
     register: Buffer
     a: Expr
     b: Expr
+    stage: int
 
 
 def sum_in_pairs(function: LoopFunction) -> LoopFunction:
@@ -104,10 +105,12 @@ def _step(stmt: Stmt) -> _Step | None:
             buffer=Buffer(shape=shape, scope="local") as register,
             indices=(index,),
             value=Call(op="add", args=terms),
+            stage=stage,
         ) if (shape, index) == (_LANE_SHAPE, LANES) and read_register(register) in terms:
             for term in terms:
                 if isinstance(term, Call) and term.op == "dot_u7_i8":
-                    return _Step(register, *term.args)
+                    a, b = term.args
+                    return _Step(register, a, b, stage)
     return None
 
 
@@ -130,16 +133,18 @@ def _largest_byte(word: Expr) -> int:
 def _rewrite(statements: list[Stmt | None], run: Mapping[int, _Step], pairs: Buffer) -> None:
     """Rewrite the statements of a run. A register that is cleared before it gets the first sum."""
     first, last = min(run), max(run)
-    register = run[first].register
+    register, stage = run[first].register, run[first].stage
     for position, step in run.items():
         value = call("pairs_u7_i8", step.a, step.b)
         if position != first:
             value = call("add_i16", read_register(pairs), value)
-        statements[position] = Store(pairs, (LANES,), value)
+        statements[position] = Store(pairs, (LANES,), value, stage)
     total = call("dot_i16", read_register(pairs), _ONES)
     if not _remove_clearing(statements, first, register):
         total = call("add", read_register(register), total)
-    statements[last] = seq(Store(pairs, (LANES,), value), Store(register, (LANES,), total))
+    statements[last] = seq(
+        Store(pairs, (LANES,), value, stage), Store(register, (LANES,), total, stage)
+    )
 
 
 def _remove_clearing(statements: list[Stmt | None], before: int, register: Buffer) -> bool:

@@ -42,6 +42,8 @@ ARGUMENTS, ARGUMENTS_END = 320, 1024
 offers the loop.
 """
 
+_BYTES = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "v128": 16}
+"""The size of each WASM type, in bytes."""
 _MAX_CHUNKS = 64
 """The chunks that a parallel loop is divided into, at most. With this many, engines optimise the
 loop's function during its first run, and the leader waits little for the last chunk. Chosen by
@@ -172,3 +174,15 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
           (local.set $spins (global.get $patience))))))
     (br $on)))"""
 """The types, globals and functions that every module contains."""
+
+
+def argument_addresses(kinds: list[str]) -> list[int] | None:
+    """Addresses for values of these types, one after the other; None where they do not fit."""
+    addresses = []
+    top = ARGUMENTS
+    for kind in kinds:
+        size = _BYTES[kind]
+        start = -(-top // size) * size
+        addresses.append(start)
+        top = start + size
+    return addresses if top <= ARGUMENTS_END else None

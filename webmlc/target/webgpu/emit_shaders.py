@@ -20,6 +20,7 @@ from webmlc.core.expr import Expr
 from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
+from webmlc.target.line_stages import stage_marks
 from webmlc.target.registers import register_lanes
 from webmlc.target.share_memory import share_memory
 from webmlc.target.webgpu.hoist_indices import hoist_indices
@@ -93,9 +94,15 @@ def join_shaders(shaders: Mapping[str, Shader]) -> Shaders:
 
 
 def emit_shader(
-    function: LoopFunction, constants: frozenset[str], features: frozenset[str] = frozenset()
+    function: LoopFunction,
+    constants: frozenset[str],
+    features: frozenset[str] = frozenset(),
+    *,
+    shows_stages: bool = False,
 ) -> Shader:
-    """Share memory, widen, legalise, hoist, rename and print one kernel."""
+    """Share memory, widen, legalise, hoist, rename and print one kernel. If the text shows its
+    stages, its lines end with their marks (`line_stages`).
+    """
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
     widened, vector_registers = widen_loads(share_memory(function))
@@ -110,4 +117,7 @@ def emit_shader(
         + [b.name for b in function.params if b.name in views]
     )
     workgroups = grid_of(function).workgroups  # with divisions, as hosts evaluate them
-    return print_shader(shortened, constants, short_views, short_registers, workgroups, features)
+    marks = stage_marks(shortened.body) if shows_stages else {}
+    return print_shader(
+        shortened, constants, short_views, short_registers, workgroups, features, marks
+    )

@@ -91,12 +91,13 @@ class _Hoister:
                 new_otherwise = None if otherwise is None else self.statement(otherwise)
                 then = self.statement(then)
                 return self.around(lambda: If(self.expression(condition), then, new_otherwise))
-            case Store(buffer=buffer, indices=indices, value=value):
+            case Store(buffer=buffer, indices=indices, value=value, stage=stage):
                 return self.around(
                     lambda: Store(
                         buffer,
                         tuple(self.index(i, buffer.name) for i in indices),
                         self.expression(value),
+                        stage,
                     )
                 )
         return root

@@ -11,7 +11,9 @@ entry point, its grid, and the helper functions that it calls.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
@@ -51,6 +53,8 @@ HALVES = "shader-f16"
 """The feature of WebGPU whose shaders have halves in memory."""
 _AXES = "xyz"
 """The axes of a grid, in the order of its dimensions."""
+NO_MARKS: Mapping[int, str] = MappingProxyType({})
+"""The marks of a text that does not show its stages."""
 INDENT = " "
 """The indentation per level: one space, because shaders are downloaded."""
 
@@ -92,9 +96,10 @@ def print_shader(
     registers: frozenset[str],
     workgroups: tuple[Expr, Expr, Expr],
     features: frozenset[str] = frozenset(),
+    marks: Mapping[int, str] = NO_MARKS,
 ) -> Shader:
-    """Print a kernel, which may use some features of WebGPU. Raises InternalError, with the
-    kernel's name, where WGSL has no spelling.
+    """Print a kernel, which may use some features of WebGPU. The lines of a statement end with its
+    mark, by identity. Raises InternalError, with the kernel's name, where WGSL has no spelling.
     """
     grid = grid_of(function)
     names = _global_names(function, registers)
@@ -103,7 +108,7 @@ def print_shader(
     atomics = (words & {store.buffer.name for store in stores(function.body)}) - views
     expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics, halves)
     declared = declared_in_place(function, registers)
-    printer = _Printer(function, grid, expressions, declared, features)
+    printer = _Printer(function, grid, expressions, declared, features, marks)
     body = printer.entry()
     head = declarations(function, constants, expressions)
     return Shader(
@@ -143,6 +148,8 @@ class _Printer:
     expressions: ExpressionPrinter
     declared: dict[int, str]  # `let` or `var`, by the identity of the declaring store
     features: frozenset[str]
+    marks: Mapping[int, str]
+    mark: str = ""  # that of the current statement
     used_features: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
@@ -153,8 +160,8 @@ class _Printer:
     differing: set[Var] = field(default_factory=set)  # variables that may differ between threads
 
     def write(self, line: str) -> None:
-        """Append a line at the current depth."""
-        self.lines.append(f"{INDENT * self.depth}{line}")
+        """Append a line at the current depth, with the mark of its statement."""
+        self.lines.append(f"{INDENT * self.depth}{line}{self.mark}")
 
     def text(self, expr: Expr) -> str:
         return self.expressions.text(expr)
@@ -221,12 +228,24 @@ class _Printer:
         self.write("}")
 
     def statement(self, root: Stmt) -> None:
-        """Print a statement."""
+        """Print a statement, with its mark at the end of its lines."""
+        outer = self.mark
+        self.lets(root)
+        self.mark = outer
+
+    def lets(self, root: Stmt) -> None:
+        """Print a chain of lets, and the statement in it."""
         while isinstance(root, Let):  # a loop: Python's recursion is too shallow for long chains
+            self.mark = self.marks.get(id(root), "")
             self.write(f"let {wgsl_name(root.var.name)} = {self.text(root.value)};")
             if differs(root.value, self.differing):
                 self.differing.add(root.var)
             root = root.body
+        self.mark = self.marks.get(id(root), "")
+        self.single(root)
+
+    def single(self, root: Stmt) -> None:
+        """Print a statement that is no let."""
         match root:
             case Seq(statements=statements):
                 for child in statements:

@@ -242,7 +242,7 @@ class _Widener:
                 if stmt.buffer.name in self.single:
                     self.components[stmt.buffer.name] = value
         indices = tuple(self.components_of(i, registers, scope) for i in stmt.indices)
-        return Store(stmt.buffer, indices, value)
+        return Store(stmt.buffer, indices, value, stmt.stage)
 
 
 def _lane(index: Expr, scope: Scope) -> int | None:
