@@ -7,7 +7,8 @@
 
 const query = new URLSearchParams(location.search);
 const threads = Number(query.get("threads"));
-const CHUNK = 256; // tokens of a prompt that run at once
+const device = query.get("device") ?? "wasm";
+const CHUNK = device === "wasm" ? 144 : 256; // tokens of a prompt that run at once, as in generate.js
 const CAPACITY = 2048; // tokens of a context
 
 let prompts = 0; // no prompt begins as another does, so that no engine takes it from a cache
@@ -22,7 +23,7 @@ function text(n) {
 async function webmlc() {
   const begin = performance.now();
   const { load } = await import("/model/webmlc.js");
-  const model = await load("/model/", { device: query.get("device") ?? "wasm", threads });
+  const model = await load("/model/", { device, threads });
   const session = await model.session({ capacity: CAPACITY });
   const run = async (/** @type {number[]} */ ids) => {
     const data = BigInt64Array.from(ids, BigInt);

@@ -20,10 +20,10 @@ import { StopStrings } from "./stop_strings.js";
 /** @typedef {import("../webmlc.js").Session} Session */
 /** @typedef {import("../webmlc.js").Usage} Usage */
 /** @typedef {import("./options.js").Options} Options */
-/** @typedef {{ outputs: readonly { name: string }[], session: (options: { capacity: number }) => Promise<Session> }} Sessions */
+/** @typedef {{ device: "wasm" | "webgpu", outputs: readonly { name: string }[], session: (options: { capacity: number }) => Promise<Session> }} Sessions */
 /** @typedef {"next_token" | "logits"} Output */
 
-const CHUNK_TOKENS = 256; // the tokens of a prompt that one run processes
+const CHUNK_TOKENS = { wasm: 144, webgpu: 256 }; // the tokens of a prompt that one run processes, by device
 const FIRST_CAPACITY = 2048; // of a session, unless the caller or the model's context says otherwise
 
 /**
@@ -215,15 +215,16 @@ export class TextGenerator {
   async #run(session, place, tokens, output, options, usage) {
     /** @type {Float32Array | BigInt64Array} */
     let row = new Float32Array();
-    for (let begin = 0; begin < tokens.length; begin += CHUNK_TOKENS) {
+    const most = CHUNK_TOKENS[this.#model.device];
+    for (let begin = 0; begin < tokens.length; begin += most) {
       this.#checkLatest(usage);
       if (options.signal?.aborted) return null;
-      const chunk = tokens.slice(begin, begin + CHUNK_TOKENS);
+      const chunk = tokens.slice(begin, begin + most);
       const length = place + begin;
       this.#tokens.length = length;
       if (session.length !== length) await session.truncate(length);
       const input = { dtype: "int64", shape: [1, chunk.length], data: BigInt64Array.from(chunk, BigInt) };
-      const isLast = begin + CHUNK_TOKENS >= tokens.length;
+      const isLast = begin + most >= tokens.length;
       const run = session.run({ input_ids: input }, { outputs: isLast ? [output] : [] });
       this.#running = run.catch(() => {});
       const { [output]: rows } = await run.catch((error) => this.#forget(error));

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from webmlc.core.errors import InputError
+from webmlc.core.machine import Device
 from webmlc.package.manifest import TOKENIZER
 from webmlc.package.tokenizer_file import pack_tokenizer
 
@@ -146,6 +147,8 @@ class FakeSession:
 
 class FakeModel:
     """A model that remembers its sessions."""
+
+    device: Device = "wasm"
 
     def __init__(
         self, logits: Logits = mixed_logits, outputs: Sequence[str] = ("logits", "next_token")

@@ -61,6 +61,7 @@ const { folder, random, jobs } = JSON.parse(await text(process.stdin));
 const codec = await TextCodec.open(async (file) => new Uint8Array(await readFile(path.join(folder, file))).buffer, LIBRARIES);
 const sessions = [];
 const model = {
+  device: "wasm",
   outputs: [{ name: "logits" }, { name: "next_token" }],
   async session({ capacity }) {
     sessions.push(new FakeSession(capacity));

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError
+from webmlc.core.machine import Device
 from webmlc.generate.detokenise import Detokeniser
 from webmlc.generate.options import Options, read_options
 from webmlc.generate.prompt import Prompt, TextCodec
@@ -34,11 +35,12 @@ from webmlc.generate.random_numbers import RandomNumbers
 from webmlc.generate.sampling import checked, sample
 from webmlc.generate.stop_strings import StopStrings
 
-CHUNK_TOKENS = 256
-"""The tokens of a prompt that one run processes.
+CHUNK_TOKENS: Mapping[Device, int] = {"wasm": 144, "webgpu": 256}
+"""The tokens of a prompt that one run processes, by device.
 
 Between runs, a generation can be interrupted. More tokens hardly make a run more efficient, but its
-memory grows with them.
+memory grows with them. On the CPU, a multiple of 12 fills the register tiles of all machines
+(measured with SmolLM2: 144, 252 and 256 tokens are as fast).
 """
 FIRST_CAPACITY = 2048
 """The capacity of a first session, unless the caller or the model's context says otherwise."""
@@ -68,6 +70,8 @@ class Output(Protocol):
 class Sessions(Protocol):
     """A model that opens sessions."""
 
+    @property
+    def device(self) -> Device: ...
     @property
     def outputs(self) -> Sequence[Output]: ...
     def session(self, capacity: int) -> Session: ...
@@ -247,18 +251,19 @@ class TextGenerator:
         or None if the generation was interrupted.
         """
         outputs: dict[str, NDArray[Any]] = {}
-        for begin in range(0, len(tokens), CHUNK_TOKENS):
+        size = CHUNK_TOKENS[self._sessions.device]
+        for begin in range(0, len(tokens), size):
             if usage is not self._latest:
                 raise InputError("another generation of this model has started, and ended this one")
             if options.is_interrupted is not None and options.is_interrupted():
                 return None
-            chunk = tokens[begin : begin + CHUNK_TOKENS]
+            chunk = tokens[begin : begin + size]
             position = place + begin
             del self._tokens[position:]
             if session.length != position:
                 session.truncate(position)
             try:
-                is_last = begin + CHUNK_TOKENS >= len(tokens)
+                is_last = begin + size >= len(tokens)
                 inputs = {"input_ids": np.array([chunk], np.int64)}
                 outputs = session.run(inputs, [output] if is_last else [])
             except InputError:
