@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import demos.chat.run
 import demos.file_type.build
 import demos.read_text.build
 import demos.semantic_search.build
 import demos.voice_activity.build
+import webmlc
 from demos.website import write_shared
 from tests.browser.firefox import visit_twice
 from tests.browser.pages import Page, PageReport, open_pages
 
-DRIVER = str(Path(__file__).parent / "demos.mjs")
+DRIVER = Path(__file__).with_name("demos.mjs")
 DESKTOP = {"viewport": {"width": 1000, "height": 700}}
 DARK_PHONE = {
     "viewport": {"width": 360, "height": 740},
@@ -66,6 +68,12 @@ def voice_activity(site: Path) -> Path:
     return site
 
 
+@pytest.fixture(scope="module")
+def chat(site: Path) -> Path:
+    webmlc.build(demos.chat.run.fetch_model(), site / "chat", target="wasm")
+    return site
+
+
 def use(
     site: Path,
     demo: str,
@@ -75,7 +83,7 @@ def use(
     **arg: Any,
 ) -> PageReport:
     """Use a demo's page. No error may be on the console."""
-    page = Page(f"/{demo}/{query}", script=DRIVER, arg={"demo": demo, **arg}, context=context)
+    page = Page(f"/{demo}/{query}", script=str(DRIVER), arg={"demo": demo, **arg}, context=context)
     isolated = context is not DARK_PHONE
     [report] = open_pages({"/": site}, page, isolated=isolated, delays=delays)
     assert report.errors == []
@@ -241,6 +249,8 @@ NOTICE = [
     "Free entry. No dogs, please.",
 ]
 """The text of the notice that the page draws, in several sizes, colours and angles."""
+QUESTION = "Which planet is closest to the sun?"
+"""What the tests ask SmolLM2-135M-Instruct, whose answer is short and wrong."""
 RECEIPT = """<body style="font: 28px monospace; background: #fffbe8; margin: 40px">
 <p>Total: 42.90 EUR</p><p style="font: bold 40px serif">Thank you</p><p>Invoice No. 2031</p>"""
 
@@ -259,15 +269,35 @@ def test_a_notice_is_read_on_a_phone_without_network(read_text: Path) -> None:
     assert shown["overflow"] <= 0
 
 
-def test_firefox_uses_every_page_without_a_server(
-    site: Path, file_type: Path, voice_activity: Path, semantic_search: Path, read_text: Path
-) -> None:
-    types, speech, passage, lines = visit_twice(
+def likeliest_answer(package: Path, question: str) -> str:
+    """The answer of the package in Python."""
+    model = webmlc.load(package, device="wasm", threads=2)
+    answer = "".join(model.generate([{"role": "user", "content": question}], temperature=0))
+    model.dispose()
+    return answer
+
+
+def test_a_chat_on_a_phone_without_network(chat: Path) -> None:
+    arg = {"question": QUESTION}
+    script = str(DRIVER.with_name("chat_demo.mjs"))
+    page = Page("/chat/", script=script, arg=arg, context=DARK_PHONE)
+    [report] = open_pages({"/": chat}, page, isolated=False)
+    assert report.errors == []
+    answer = likeliest_answer(chat / "chat", QUESTION)
+    assert answer.startswith("The planet closest to the sun is")
+    assert report.value["online"] == report.value["offline"] == answer
+    assert report.value["overflow"] <= 0
+
+
+@pytest.mark.usefixtures("file_type", "voice_activity", "semantic_search", "read_text", "chat")
+def test_firefox_uses_every_page_without_a_server(site: Path) -> None:
+    types, speech, passage, lines, answer = visit_twice(
         {"/": site},
         ("/file_type/", "fileTypes"),
         ("/voice_activity/", "speech"),
         ("/semantic_search/", "search"),
         ("/read_text/", "readText"),
+        ("/chat/", "planet"),
     )
     expected = ["html", "svg", "zlibstream", "json", "css", "javascript"]
     assert types.online == types.offline == expected
@@ -276,3 +306,4 @@ def test_firefox_uses_every_page_without_a_server(
         assert text.startswith("Forgot your login?")
     for texts in (lines.online, lines.offline):
         assert sorted(texts) == sorted(NOTICE)
+    assert answer.online == answer.offline == likeliest_answer(site / "chat", QUESTION)
