@@ -379,12 +379,6 @@ def loads(root: Stmt) -> Iterator[Load]:
                 yield from loads_in(expr)
 
 
-def distinct_loads(root: Stmt) -> set[Load]:
-    """Every different load in `root`, in much less time than `loads` yields them all."""
-    roots = {expr for stmt in walk_statements(root) for expr in expressions(stmt)}
-    return set[Load]().union(*map(loads_in, roots))
-
-
 @bottom_up()
 def loads_in(root: Expr) -> tuple[Load, ...]:
     """The distinct loads in one expression, parents first and operands from left to right."""
@@ -401,10 +395,3 @@ def stores(root: Stmt) -> Iterator[Store]:
 def blocks(root: Stmt) -> Iterator[Block]:
     """Yield every block in `root`, in program order."""
     return (s for s in walk_statements(root) if isinstance(s, Block))
-
-
-def grid(loops: tuple[tuple[Var, Expr], ...], body: Stmt) -> Stmt:
-    """Wrap `body` in nested serial loops, given outermost first."""
-    for var, extent in reversed(loops):
-        body = For(var, extent, body)
-    return body

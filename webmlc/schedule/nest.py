@@ -11,7 +11,8 @@ from webmlc.core.bounds import Interval
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import AxisKind, Block, For, Load, LoopFunction, Stmt, grid
+from webmlc.loops.grid import grid
+from webmlc.loops.ir import AxisKind, Block, For, Load, LoopFunction, Stmt
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.regions import Span, within
 from webmlc.schedule.tree import conjoin, conjuncts, fresh, interval_of, simplified_condition

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from itertools import chain
 
 from webmlc.core.expr import Const, Expr, Ramp
-from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, distinct_loads, stores
+from webmlc.loops.distinct_loads import distinct_loads
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, stores
 from webmlc.target import VECTOR_LANES
 
 LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)

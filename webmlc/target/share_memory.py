@@ -23,6 +23,7 @@ from itertools import zip_longest
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, as_int
+from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -30,7 +31,6 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     child_statements,
-    distinct_loads,
 )
 from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.target.scoped import Names, statements_of

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import divides, prove_equal, simplify
+from webmlc.loops.grid import grid
 from webmlc.loops.ir import (
     Axis,
     Block,
     For,
     LoopFunction,
     Stmt,
-    grid,
     substitute_statement,
 )
 from webmlc.schedule.errors import ScheduleError
