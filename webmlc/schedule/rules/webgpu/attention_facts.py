@@ -12,7 +12,7 @@ from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads, stores
+from webmlc.loops.ir import Axis, Block, Buffer, LoopFunction, blocks, loads, stores
 from webmlc.schedule.analysis import axis_ranges, contraction_of, flat_index, lane_stride
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loop_of
 from webmlc.schedule.rules.tiling.softmax_blocks import softmax_blocks
@@ -29,7 +29,8 @@ class Facts:
     with subgroups, a workgroup folds what its threads have at once. `shares_memory`: whether tiles
     may count on the memory of single rows (software adapters keep the tiles that they were measured
     with). `key_vectors`: the vectors of a key, where neighbours on a GPU can read them side by
-    side; else `None`. `copies_keys`: whether tiles copy keys to workgroup memory.
+    side; else `None`. `has_narrow_keys`: whether they have less than 32 bits. `copies_keys`:
+    whether tiles copy keys to workgroup memory.
     """
 
     function: LoopFunction
@@ -47,6 +48,7 @@ class Facts:
     has_subgroups: bool = False
     shares_memory: bool = False
     key_vectors: int | None = None
+    has_narrow_keys: bool = False
     copies_keys: bool = False
 
     @property
@@ -97,7 +99,10 @@ def attention_facts(function: LoopFunction, machine: Machine) -> Facts | None:
     if not machine.reads_lines:
         return facts
     scores = key_product(Schedule(function), facts)
-    return facts if scores is None else replace(facts, key_vectors=scores.vectors)
+    if scores is None:
+        return facts
+    has_narrow_keys = scores.keys.dtype.bytes < 4
+    return replace(facts, key_vectors=scores.vectors, has_narrow_keys=has_narrow_keys)
 
 
 def final_loops(function: LoopFunction, facts: Facts) -> Loops:
@@ -147,7 +152,7 @@ class KeyProduct:
 
     block: str
     vectors: int
-    keys: str
+    keys: Buffer
 
 
 def key_product(schedule: Schedule, facts: Facts) -> KeyProduct | None:
@@ -164,5 +169,5 @@ def key_product(schedule: Schedule, facts: Facts) -> KeyProduct | None:
             return None
         if keys.buffer not in schedule.function.params or keys.buffer == roles.left.buffer:
             return None
-        return KeyProduct(block.name, size // facts.lanes, keys.buffer.name)
+        return KeyProduct(block.name, size // facts.lanes, keys.buffer)
     return None

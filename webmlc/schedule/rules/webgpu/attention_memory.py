@@ -35,10 +35,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The elements of the shared buffers of a section, of those that hold vectors and of others."""
+    """The elements of the shared buffers of a section: of those that hold vectors of float32, of
+    those that hold scalars, and of all whose type is another one, so that no section shares them.
+    """
 
     vectors: tuple[int, ...] = ()
     scalars: tuple[int, ...] = ()
+    others: int = 0
 
 
 def fits(facts: Facts, *sections: Memory) -> bool:
@@ -48,11 +51,12 @@ def fits(facts: Facts, *sections: Memory) -> bool:
 
 
 def elements_of(*sections: Memory, shares: bool) -> int:
-    """The elements of workgroup memory that sections take."""
+    """The elements of workgroup memory that sections take, of 32 bits each."""
     kinds = [[sorted(m.vectors, reverse=True) for m in sections]]
     kinds.append([sorted(m.scalars, reverse=True) for m in sections])
     fold = max if shares else sum
-    return sum(fold(rank) for kind in kinds for rank in zip_longest(*kind, fillvalue=0))
+    shared = sum(fold(rank) for kind in kinds for rank in zip_longest(*kind, fillvalue=0))
+    return shared + sum(memory.others for memory in sections)
 
 
 def row_memory(facts: Facts, row: Row) -> Memory:

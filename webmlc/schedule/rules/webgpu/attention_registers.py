@@ -91,7 +91,7 @@ def shape_of(facts: Facts, height: int, logit_rows: int, stage: int, row: Row) -
     shape = Shape(height, logit_rows, groups, threads, stage)
     has_single_rows = facts.rows is None or facts.rows % height > 0
     left_over = row_memory(facts, row) if has_single_rows else Memory()
-    return shape if fits(facts, _memory(shape), left_over) else None
+    return shape if fits(facts, _memory(facts, shape), left_over) else None
 
 
 def longest_stage(facts: Facts, height: int, logit_rows: int, row: Row) -> int:
@@ -116,14 +116,16 @@ def _key_groups(facts: Facts) -> int | None:
     return -min(costs)[1] if costs else None
 
 
-def _memory(shape: Shape) -> Memory:
+def _memory(facts: Facts, shape: Shape) -> Memory:
     """The memory of a tile: keys with a vector between them, exponentials with one more in each
-    row, two results of each thread's rows, and four values of each row.
+    row, two results of each thread's rows, and four values of each row. Narrow keys take 32 bits
+    there, too.
     """
     copied = shape.keys * (shape.stage + 1) * VECTOR
     results = shape.height * shape.groups
     rows = [shape.height] * 4
-    return Memory((copied,), (shape.height * (shape.keys + 1), results, results, *rows))
+    scalars = (shape.height * (shape.keys + 1), results, results, *rows)
+    return Memory((), scalars, copied) if facts.has_narrow_keys else Memory((copied,), scalars)
 
 
 def schedule_register_tile(
@@ -187,7 +189,7 @@ class _RegisterTile(Tile):
         schedule.compute_at(self.largest, step)
         schedule.compute_at(facts.logits, step)
         schedule.compute_at(score, step)
-        self.multiply(score, product.keys, stage)
+        self.multiply(score, product.keys.name, stage)
         thread = self.share_keys(facts.logits)
         for block in producers_of(schedule.function, schedule.block(facts.logits)):
             if not set(schedule.loops(block.name)) >= {step}:
