@@ -133,11 +133,11 @@ def test_only_wide_keys_and_values_are_fetched_before_a_section(dtype: DType) ->
     assert ("(i32x4.shl (v128.load16x4_u" in text) != is_wide
 
 
-def module_with_caches() -> Module:
+def module_with_caches(groups: int = GROUPS, heads: int = HEADS, size: int = SIZE) -> Module:
     """Attention whose keys and values are a session's, in bfloat16."""
-    module = module_of(scale=0.5)
+    module = module_of(groups, heads, size, scale=0.5)
     main = module.main
-    rows = TensorType(DType.bfloat16, (Var("tokens"), const(GROUPS), const(SIZE)))
+    rows = TensorType(DType.bfloat16, (Var("tokens"), const(groups), const(size)))
     appends = tuple(
         Node("Append", (f"{name}_rows",), (name,), {"length": Var("past")}, "webmlc", (name,))
         for name in ("k", "v")
@@ -174,6 +174,24 @@ def test_caches_in_half_precision_are_exact_and_keep_nan(tmp_path: Path) -> None
                     assert not np.isfinite(y[:, shared:]).all(axis=-1).any(), (device, cache)
                     assert np.isfinite(y[:, :shared]).all(), (device, cache)
         model.dispose()
+
+
+def test_tiles_copy_narrow_keys_on_gpus(tmp_path: Path) -> None:
+    """Their copies, which no other vectors share, fit into a workgroup's memory with the rest: else
+    the build fails.
+    """
+    webmlc.build(module_with_caches(1, 2, 32), tmp_path, "webgpu")
+    rng = np.random.default_rng(7)
+    q = rng.standard_normal((70, 2, 32)).astype(np.float32)
+    k, v = rng.standard_normal((2, 70, 1, 32)).astype(ml_dtypes.bfloat16)
+    expected = reference(q, k, v, 0.5, 0, 0.0)
+    model = webmlc.load(tmp_path, device="webgpu")
+    session = model.session(capacity=80)
+    for first, last in ((0, 69), (69, 70)):
+        inputs = {"q": q[first:last], "k_rows": k[first:last], "v_rows": v[first:last]}
+        y = session.run(inputs)["y"]
+        np.testing.assert_allclose(y, expected[first:last], rtol=1e-5, atol=1e-5)
+    model.dispose()
 
 
 def test_whole_tiles_of_rows_read_packed_keys() -> None:

@@ -79,21 +79,9 @@ export async function speech(page) {
 }
 
 /** The answer to a question. */
-export const chat = (page) => ask(page, "why is the sky blue?");
-
-/** The likeliest answer of the model in the chat demo. */
-export async function planet(page) {
+export async function chat(page) {
   await untilEnabled(page, "#question");
-  await page.evaluate(() => {
-    document.querySelector("#temperature").value = "0";
-  });
-  return ask(page, "Which planet is closest to the sun?");
-}
-
-/** Ask by keyboard, and wait for the end of the answer. */
-async function ask(page, question) {
-  await untilEnabled(page, "#question");
-  await page.type("#question", question);
+  await page.type("#question", "why is the sky blue?");
   await page.keyboard.press("Enter");
   const answer = await until(page, () => {
     const isIdle = document.querySelector("#stop").hidden;
