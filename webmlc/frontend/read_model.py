@@ -38,6 +38,7 @@ from onnx import (
     version_converter,
 )
 
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError
 from webmlc.frontend.bind_constants import Constants, bind_constants
 from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
@@ -63,15 +64,10 @@ LARGE = 1 << 16
 """The bytes from which an initialiser is checked without its data. Chosen by hand: the data of a
 small one costs less to check than to compare.
 """
-WIDTHS: Mapping[int, int] = {
-    TensorProto.FLOAT: 4,
-    TensorProto.FLOAT16: 2,
-    TensorProto.INT64: 8,
-    TensorProto.INT32: 4,
-    TensorProto.INT8: 1,
-    TensorProto.UINT8: 1,
-}
-"""The bytes of an element in the raw data of the types that large initialisers have."""
+PLAIN_TYPES = frozenset(
+    {DType.float32, DType.float16, DType.int64, DType.int32, DType.int8, DType.uint8}
+)
+"""The types of large initialisers, whose elements have whole bytes each in the raw data."""
 
 Source = str | Path | ModelProto | Module | object
 """The path of a model, or a model in memory: of ONNX, or of a framework that has a door."""
@@ -211,10 +207,10 @@ def _outline(model: ModelProto) -> ModelProto:
     outline = ModelProto()
     outline.CopyFrom(model)
     for tensor in outline.graph.initializer:
-        width = WIDTHS.get(tensor.data_type)
-        if width is None or tensor.ByteSize() <= LARGE:
+        dtype = dtype_of(tensor.data_type)
+        if dtype is None or dtype not in PLAIN_TYPES or tensor.ByteSize() <= LARGE:
             continue
-        if len(tensor.raw_data) == width * math.prod(tensor.dims):
+        if len(tensor.raw_data) == dtype.bytes * math.prod(tensor.dims):
             tensor.ClearField("raw_data")
             tensor.dims[:] = [0]
     return outline

@@ -41,7 +41,7 @@ class Memory:
 
     vectors: tuple[int, ...] = ()
     scalars: tuple[int, ...] = ()
-    others: int = 0
+    unshared_elements: int = 0
 
 
 def fits(facts: Facts, *sections: Memory) -> bool:
@@ -56,7 +56,7 @@ def elements_of(*sections: Memory, shares: bool) -> int:
     kinds.append([sorted(m.scalars, reverse=True) for m in sections])
     fold = max if shares else sum
     shared = sum(fold(rank) for kind in kinds for rank in zip_longest(*kind, fillvalue=0))
-    return shared + sum(memory.others for memory in sections)
+    return shared + sum(memory.unshared_elements for memory in sections)
 
 
 def row_memory(facts: Facts, row: Row) -> Memory:
