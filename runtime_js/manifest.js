@@ -339,5 +339,6 @@ function expression(size) {
   if (!Array.isArray(size)) return String(size);
   const [op, ...operands] = size;
   const parts = operands.map(expression);
-  return op in SPELLING ? `(${parts.join(` ${SPELLING[op]} `)})` : `${op}(${parts.join(", ")})`;
+  const [opening, separator] = op in SPELLING ? ["(", ` ${SPELLING[op]} `] : [`${op}(`, ", "];
+  return `${opening}${parts.join(separator)})`;
 }

@@ -43,7 +43,8 @@ export class Workers {
       }
     }
     if (!builtin && !globalThis.Worker && !areThisThread) throw missingFeature("Worker");
-    throw new HostError(`the worker ${script} did not start${reason && ` (${reason})`}: ${remedy}`);
+    const cause = reason && ` (${reason})`;
+    throw new HostError(`the worker ${script} did not start${cause}: ${remedy}`);
   }
 }
 

@@ -77,7 +77,10 @@ async function main() {
   });
   element("progress").hidden = element("integers").hidden = true;
   element("name").textContent = document.title = model.name;
-  for (const { name, dtype, shape } of model.inputs) item("inputs", `${name}: ${model.typed[name]?.kind ?? `${dtype}[${shape.join(", ")}]`}`);
+  for (const { name, dtype, shape } of model.inputs) {
+    const type = `${dtype}[${shape.join(", ")}]`;
+    item("inputs", `${name}: ${model.typed[name]?.kind ?? type}`);
+  }
   fact("Device", `${model.device} (${model.deviceReason})`);
   fact("Threads", `${model.threads} (${model.threadsReason})`);
   fact("Download", `${model.resources.download.toLocaleString("en")} bytes`);
