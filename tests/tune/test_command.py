@@ -269,7 +269,7 @@ def test_a_build_that_searches_for_no_time_names_its_option(
         (("--engine", "netscape"), None, "kernels on wasm are measured by chromium, node"),
         (("--engine", "wgpu"), None, "kernels on wasm are measured by"),
         (("--strategy", "luck"), None, "--strategy luck: choose one of auto"),
-        (("--dim", "batch=2"), None, "--dim batch: the inputs have no such dimension"),
+        (("--dim", "batch=2"), None, "no dimension is named 'batch'"),
         (("--listen", "here"), None, "--listen 'here': write HOST:PORT"),
         (("--device", "webgpu", "--threads", "2"), None, "--threads: a GPU has its own"),
         ((), foreign, "not a database of `webmlc tune`"),

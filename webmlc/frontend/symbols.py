@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Mapping
 
 import onnx
 
 from webmlc.core.expr import Const, Expr, Var
+from webmlc.core.symbol_names import symbol_name
 
 
 class Symbols:
@@ -42,9 +41,7 @@ class Symbols:
         return self._by_text[text]
 
     def _new(self, text: str) -> Var:
-        base_name = re.sub(r"\W", "_", text, flags=re.ASCII)
-        if not base_name or base_name[0].isdigit() or keyword.iskeyword(base_name):
-            base_name = f"dim_{base_name}"
+        base_name = symbol_name(text)
         name, count = base_name, 2
         while name in self._names:
             name, count = f"{base_name}_{count}", count + 1

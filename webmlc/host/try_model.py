@@ -24,6 +24,7 @@ from webmlc.core.errors import InputError, ModelError
 from webmlc.core.expr import Var
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
+from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.tensorflow import is_saved_model
 from webmlc.graph.typed.options import ValueOptions
@@ -99,11 +100,8 @@ def random_inputs(ports: Sequence[Port], sizes: Mapping[str, int], seed: int) ->
     """
     generator = np.random.default_rng(seed)
     symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
-    if unknown := sorted(sizes.keys() - symbols):
-        names = ", ".join(sorted(symbols)) or "none"
-        raise InputError(f"no dimension is named {unknown[0]!r}; the model's are: {names}")
-    symbol_sizes = {name: sizes.get(name, 1) for name in symbols}
-    return {port.name: _random_array(port, symbol_sizes, generator) for port in ports}
+    values = dict.fromkeys(symbols, 1) | symbol_sizes(sizes, symbols)
+    return {port.name: _random_array(port, values, generator) for port in ports}
 
 
 def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
@@ -127,11 +125,11 @@ def read_inputs(
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: not a readable .npz file of named arrays") from error
-    sizes = {**_symbol_sizes(model.all_inputs, arrays), **sizes}
+    sizes = {**_sizes_of_arrays(model.all_inputs, arrays), **sizes}
     return random_inputs(model.all_inputs, sizes, seed) | arrays
 
 
-def _symbol_sizes(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict[str, int]:
+def _sizes_of_arrays(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict[str, int]:
     """The sizes of the symbolic dimensions of some inputs."""
     return {
         dimension.name: size

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from webmlc.compile import kernel_module, shared_graph
-from webmlc.core.errors import UserError
 from webmlc.core.expr import Expr, Var
 from webmlc.core.machine import DEFAULT_MACHINES, MACHINES, Device, Machine, machine_name
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
+from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.graph.ir import Module, Node
@@ -191,17 +191,13 @@ def read_graph(
     are 1. `machine` is the name of the one that the kernels are for, the device's default without
     it.
 
-    Raises `UserError` if `sizes` names no dimension of an input.
+    Raises `InputError` if `sizes` names no dimension of an input.
     """
     module = shared_graph(model, constants, watcher(None))
     shapes = [module.main.type(name).shape for name in module.main.inputs]
     inputs = {v.name for shape in shapes for d in shape for v in variables(d)}
     inputs |= {module.length} - {""}
-    if unknown := sorted(sizes.keys() - inputs):
-        names = ", ".join(sorted(inputs)) or "none"
-        message = f"--dim {unknown[0]}: the inputs have no such dimension (they have {names})"
-        raise UserError(message)
-    values = {name: sizes.get(name, 1) for name in inputs}
+    values = dict.fromkeys(inputs, 1) | symbol_sizes(sizes, inputs)
     return Graph(module, MACHINES[machine or DEFAULT_MACHINES[device]], values)
 
 
