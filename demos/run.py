@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 import demos.chat.run
-import demos.digits.run
+import demos.digits.build
 import demos.file_type.build
 import demos.read_text.build
 import demos.semantic_search.build
@@ -25,7 +25,7 @@ from demos.website import ROOT, SITE, write_gallery, write_shared
 from webmlc.host.serve import serve
 
 BUILDS: dict[str, Callable[[Path], object]] = {
-    "digits": lambda site: demos.digits.run.build_site(site / "digits"),
+    "digits": lambda site: demos.digits.build.build(site / "digits"),
     "file_type": demos.file_type.build.build,
     "read_text": demos.read_text.build.build,
     "semantic_search": demos.semantic_search.build.build,

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "build" / "demos"
 """The folder of the site."""
 SHARED = Path(__file__).parent / "shared"
+OFFLINE = ROOT / "runtime_js" / "language"
+"""The folder of `offline.js`, the service worker of all pages, and of `work_offline.js`."""
 GALLERY = Path(__file__).parent / "gallery"
 PICTURES = ROOT / "docs" / "gallery"
 PAGE_SUFFIXES = (".html", ".css", ".js", ".svg", ".txt", ".png", ".jpg", ".wav")
@@ -38,10 +40,16 @@ ONNX_RUNTIME_FILES = (
 def write_shared(site: Path) -> None:
     """Write the files that all pages of the site share."""
     _copy_page(SHARED, site / "shared")
-    shutil.move(site / "shared" / "offline.js", site / "offline.js")  # its folder is its scope
+    write_offline(site, site / "shared")
     (site / "onnxruntime").mkdir(exist_ok=True)
     for name in ONNX_RUNTIME_FILES:
         shutil.copyfile(ONNX_RUNTIME / name, site / "onnxruntime" / name)
+
+
+def write_offline(site: Path, scripts: Path) -> None:
+    """Write the service worker of a site, whose folder is its scope, and what registers it."""
+    shutil.copyfile(OFFLINE / "offline.js", site / "offline.js")
+    shutil.copyfile(OFFLINE / "work_offline.js", scripts / "work_offline.js")
 
 
 def write_gallery(site: Path) -> None:

@@ -1,12 +1,11 @@
-"""Build the digits package and page, then classify the held-out digits on every device.
+"""Build the digits page, then classify the held-out digits on every device.
 
-In: `digits.onnx` and `held_out.npz` beside this file (both written by `train.py`).
+In: `held_out.npz` beside this file, which `train.py` writes, and what `build.py` needs.
 Out: `build/digits/` (the page, with the package in `model/`), and a table of accuracy and time.
 
     python demos/digits/run.py && webmlc serve build/digits
 """
 
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -20,15 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 import webmlc
+from demos.digits.build import HERE, build
 from webmlc.core.errors import AdapterError
 
-HERE = Path(__file__).parent
-SITE = HERE.parents[1] / "build" / "digits"
-"""The folder of the page."""
-PAGE_FILES = ("index.html", "style.css", "icon.svg", "page.js", "pad.js", "preprocess.js")
-SHARED = HERE.parent / "shared"
-SHARED_FILES = ("offline.js", "work_offline.js", "downloads.js")
-"""What the page shares with the other demos."""
 ENOUGH = 0.97
 """The share of the held-out digits that a device must classify correctly."""
 RUNS = 20
@@ -44,17 +37,6 @@ class Result:
     accuracy: float
     batch_seconds: float
     single_seconds: float
-
-
-def build_site(site: Path = SITE) -> Path:
-    """Write the page and its package, and return the folder of the package."""
-    site.mkdir(parents=True, exist_ok=True)
-    for name in PAGE_FILES:
-        shutil.copyfile(HERE / name, site / name)
-    for name in SHARED_FILES:
-        shutil.copyfile(SHARED / name, site / name)
-    webmlc.build(HERE / "digits.onnx", site / "model", target="both")
-    return site / "model"
 
 
 def held_out() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -93,7 +75,7 @@ def main() -> int:
     console = Console()
     with console.status("building the package"):
         begin = time.perf_counter()
-        package = build_site()
+        package = build()
         seconds = time.perf_counter() - begin
     console.print(f"built build/digits in {seconds:.1f} s")
     count = len(held_out()[1])

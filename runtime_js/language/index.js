@@ -4,12 +4,13 @@
 import { element, openPage, showFailure } from "../page.js";
 import { addMessage, ending, finishMessage, megabytes, offerQuestions, showCompletion, showDetail, showProblem, showUsage } from "./chat_view.js";
 import { load } from "./webmlc.js";
+import { workOffline } from "./work_offline.js";
 
 /** @typedef {import("../webmlc.js").LanguageModel} LanguageModel */
 /** @typedef {import("../webmlc.js").Message} Message */
 
 const QUESTIONS = ["Explain why the sky is blue", "Write a haiku about the sea", "Plan a weekend in the mountains"];
-const WORKER_MILLISECONDS = 3000; // the page does not wait longer for the worker that makes it work offline
+const LATER_FILES = ["./session.js"]; // loaded for the first answer
 
 /** @type {Message[]} */
 const messages = [];
@@ -111,21 +112,6 @@ function showMemory() {
   if (text) showDetail("Memory of this page", text);
 }
 
-/** Let a service worker keep the files, so that the page works offline. A page can do without it. */
-async function workOffline() {
-  const container = navigator.serviceWorker;
-  if (!container) return "no: this browser or this address allows no service worker";
-  try {
-    const hasControl = new Promise((resolve) => container.addEventListener("controllerchange", resolve, { once: true }));
-    await container.register("./offline.js");
-    const time = new Promise((resolve) => setTimeout(resolve, WORKER_MILLISECONDS));
-    if (!container.controller) await Promise.race([hasControl, time]);
-    return container.controller ? "yes" : "after the next visit";
-  } catch (error) {
-    return `no: ${/** @type {Error} */ (error).message}`;
-  }
-}
-
 function listen() {
   element("form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
@@ -167,7 +153,7 @@ function start() {
 async function main() {
   const options = openPage();
   listen();
-  const offline = await workOffline();
+  const offline = await workOffline("./offline.js", LATER_FILES);
   model = await load("./", {
     ...options,
     onProgress: ({ loaded, total }) => {

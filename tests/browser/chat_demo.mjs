@@ -1,11 +1,6 @@
-// Ask the language model of the chat demo, and ask it again without a network. Returns both answers.
+// Open the chat demo from the gallery, ask its language model, and ask it again without a network. Returns both answers.
 
-/** Whether the service worker has all files that the page has loaded. This function runs in the page. */
-async function isStored() {
-  const urls = performance.getEntriesByType("resource").map(({ name }) => name);
-  const copies = await Promise.all([location.href, ...urls].map((url) => caches.match(url, { ignoreSearch: true })));
-  return copies.every(Boolean);
-}
+import { isStored } from "./stored_files.mjs";
 
 export default async ({ page, arg }) => {
   const ask = async () => {
@@ -19,6 +14,8 @@ export default async ({ page, arg }) => {
     await page.getByRole("button", { name: "Send" }).waitFor();
     return page.locator("article.assistant p").innerText();
   };
+  await page.waitForFunction(() => navigator.serviceWorker.controller); // it has control of the chat, too, at first
+  await page.getByRole("link", { name: "Chat" }).click();
   const online = await ask();
   while (!(await page.evaluate(isStored))) await page.waitForTimeout(100);
   await page.context().setOffline(true);

@@ -4,6 +4,8 @@
 //
 // `compare` clicks the button for ONNX Runtime Web. `reload` loads the page again without a network before it is used.
 
+import { isStored } from "./stored_files.mjs";
+
 /** @param {{ name: string, base64: string, type?: string }[]} files */
 const buffers = (files) => files.map(({ name, base64, type = "" }) => ({ name, mimeType: type, buffer: Buffer.from(base64, "base64") }));
 
@@ -81,13 +83,6 @@ const DEMOS = {
 async function readFacts(page) {
   const rows = await page.locator("#facts tbody tr").evaluateAll((items) => items.map((row) => [...row.cells].slice(1).map((cell) => cell.textContent)));
   return { webmlc: rows[0], onnxruntime: rows[1], status: await page.locator("#facts .status").textContent() };
-}
-
-/** Whether the service worker has all files that the page has loaded. This function runs in the page. */
-async function isStored() {
-  const urls = performance.getEntriesByType("resource").map(({ name }) => name);
-  const copies = await Promise.all([location.href, ...urls].map((url) => caches.match(url, { ignoreSearch: true })));
-  return copies.every(Boolean);
 }
 
 export default async ({ page, arg }) => {

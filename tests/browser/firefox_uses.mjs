@@ -1,5 +1,7 @@
 // Use the pages of the demos in Firefox, through puppeteer, and return what they show.
 
+import { isStored } from "./stored_files.mjs";
+
 const POLL_MS = 50;
 const LIMIT_MS = 60_000;
 
@@ -17,13 +19,8 @@ async function until(page, callable, ...args) {
 /** Wait until an element exists and can be used. */
 const untilEnabled = (page, selector) => until(page, (name) => document.querySelector(name)?.disabled === false, selector);
 
-/** Wait until the service worker has all files that the page has loaded. */
-const untilStored = (page) =>
-  until(page, async () => {
-    const urls = performance.getEntriesByType("resource").map(({ name }) => name);
-    const copies = await Promise.all([location.href, ...urls].map((url) => caches.match(url, { ignoreSearch: true })));
-    return navigator.serviceWorker.controller && copies.every(Boolean);
-  });
+/** Wait until the page would work without a network. */
+const untilStored = (page) => until(page, isStored);
 
 /** Draw a one with the mouse. */
 export async function digits(page) {
@@ -79,9 +76,21 @@ export async function speech(page) {
 }
 
 /** The answer to a question. */
-export async function chat(page) {
+export const chat = (page) => ask(page, "why is the sky blue?");
+
+/** The likeliest answer of the model in the chat demo. */
+export async function planet(page) {
   await untilEnabled(page, "#question");
-  await page.type("#question", "why is the sky blue?");
+  await page.evaluate(() => {
+    document.querySelector("#temperature").value = "0";
+  });
+  return ask(page, "Which planet is closest to the sun?");
+}
+
+/** Ask by keyboard, and wait for the end of the answer. */
+async function ask(page, question) {
+  await untilEnabled(page, "#question");
+  await page.type("#question", question);
   await page.keyboard.press("Enter");
   const answer = await until(page, () => {
     const isIdle = document.querySelector("#stop").hidden;

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from demos.digits.run import build_site
+from demos.digits.build import build
 from tests.browser.firefox import visit_twice
 from tests.browser.pages import Page, PageReport, open_pages
 
@@ -21,7 +21,7 @@ BY_DEVICE = {"wasm": [0, 1, 2, 3, 4], "webgpu": [5, 6, 7, 8, 9]}
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
-    build_site(folder)
+    build(folder)
     return folder
 
 

@@ -23,7 +23,7 @@ import demos.read_text.build
 import demos.semantic_search.build
 import demos.voice_activity.build
 import webmlc
-from demos.website import write_shared
+from demos.website import write_gallery, write_shared
 from tests.browser.firefox import visit_twice
 from tests.browser.pages import Page, PageReport, open_pages
 
@@ -41,6 +41,7 @@ DARK_PHONE = {
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demos")
     write_shared(folder)
+    write_gallery(folder)
     return folder
 
 
@@ -277,10 +278,10 @@ def likeliest_answer(package: Path, question: str) -> str:
     return answer
 
 
-def test_a_chat_on_a_phone_without_network(chat: Path) -> None:
+def test_a_chat_of_the_gallery_on_a_phone_without_network(chat: Path) -> None:
     arg = {"question": QUESTION}
     script = str(DRIVER.with_name("chat_demo.mjs"))
-    page = Page("/chat/", script=script, arg=arg, context=DARK_PHONE)
+    page = Page("/", script=script, arg=arg, context=DARK_PHONE)
     [report] = open_pages({"/": chat}, page, isolated=False)
     assert report.errors == []
     answer = likeliest_answer(chat / "chat", QUESTION)
@@ -289,14 +290,15 @@ def test_a_chat_on_a_phone_without_network(chat: Path) -> None:
     assert report.value["overflow"] <= 0
 
 
-@pytest.mark.usefixtures("file_type", "voice_activity", "semantic_search", "read_text")
+@pytest.mark.usefixtures("file_type", "voice_activity", "semantic_search", "read_text", "chat")
 def test_firefox_uses_every_page_without_a_server(site: Path) -> None:
-    types, speech, passage, lines = visit_twice(
+    types, speech, passage, lines, answer = visit_twice(
         {"/": site},
         ("/file_type/", "fileTypes"),
         ("/voice_activity/", "speech"),
         ("/semantic_search/", "search"),
         ("/read_text/", "readText"),
+        ("/chat/", "planet"),
     )
     expected = ["html", "svg", "zlibstream", "json", "css", "javascript"]
     assert types.online == types.offline == expected
@@ -305,3 +307,4 @@ def test_firefox_uses_every_page_without_a_server(site: Path) -> None:
         assert text.startswith("Forgot your login?")
     for texts in (lines.online, lines.offline):
         assert sorted(texts) == sorted(NOTICE)
+    assert answer.online == answer.offline == likeliest_answer(site / "chat", QUESTION)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
 import webmlc
-from demos.digits.run import HERE as DIGITS
+from demos.digits.build import HERE as DIGITS
 from demos.digits.run import held_out
 from tests.graph.quantised import SHAPE, quantised_cnn
 
