@@ -2,8 +2,11 @@
 
 In: a GGUF file, by default that of the chat demo (SmolLM2-135M-Instruct Q4_1). Out: a table,
 and with `--json` a file: load time, prefill and decode in tokens per second by context length, peak
-memory and downloads of each engine; and the limits of the machine in the same run: the bytes that
-one thread reads, and its floating-point operations.
+memory of the page's process without files, and downloads of each engine; and the limits of the
+machine in the same run: the bytes that one thread reads, and its floating-point operations.
+
+Other work of the machine changes the figures of two threads most. A browser starts a scheduling
+group of its own, so `nice` does not protect it, but `chrt -r 1` does (as root, on Linux).
 
     python benchmarks/llm.py --json benchmarks/llm_results.json
     python benchmarks/llm.py --model model.gguf --threads 1 --lengths 16,256 --rounds 1

@@ -1,6 +1,6 @@
 // The processes of a browser, and their memory, for benchmarks.
 
-import { readFile } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 
 /** The browser's processes: { type, id, cpuTime }, in seconds. */
 export async function processesOf(browser) {
@@ -20,4 +20,59 @@ export async function peakMemory(pid) {
   const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
   const peak = /^VmHWM:\s+(\d+) kB/m.exec(status);
   return peak && Number(peak[1]) * 1024;
+}
+
+const SAMPLE_MS = 50; // between two samples of memory, each of which takes some hundredths of a millisecond
+
+/**
+ * The id of the process that contains a page, its workers, and nothing else, or null if the system does not report threads. A browser
+ * that opens a page also starts spare processes, and pages of its own, some of which are larger than a blank page. So the page starts a
+ * worker, and its process is the one with one more.
+ */
+export async function rendererOf(page) {
+  const browser = page.context().browser();
+  const workersOf = async () => new Map(await Promise.all((await renderers(browser)).map(async (pid) => [pid, await countWorkers(pid)])));
+  const before = await workersOf();
+  const worker = await page.evaluateHandle(async () => {
+    const thread = new Worker("data:text/javascript,postMessage(0)");
+    await new Promise((resolve) => (thread.onmessage = resolve));
+    return thread;
+  });
+  const after = await workersOf();
+  await worker.evaluate((thread) => thread.terminate());
+  const [pid = null] = [...after.keys()].filter((id) => after.get(id) > (before.get(id) ?? 0));
+  return pid;
+}
+
+/** The number of threads of a process that are workers of pages. */
+async function countWorkers(pid) {
+  const ids = await readdir(`/proc/${pid}/task`).catch(() => []);
+  const names = await Promise.all(ids.map((id) => readFile(`/proc/${pid}/task/${id}/comm`, "utf8").catch(() => "")));
+  return names.filter((name) => name.startsWith("DedicatedWorker")).length;
+}
+
+/**
+ * Watch the memory of a process that no file backs, in bytes. Pages of the browser's program are left out: how many of them are resident
+ * depends on what ran before. The system reports no peak of this memory, so it is sampled.
+ * @param {number} pid
+ * @returns {() => Promise<number>} ends the watch, and returns the peak
+ */
+export function watchMemory(pid) {
+  let peak = 0;
+  const sample = async () => {
+    peak = Math.max(peak, await unbackedMemory(pid));
+  };
+  const timer = setInterval(sample, SAMPLE_MS);
+  return async () => {
+    clearInterval(timer);
+    await sample();
+    return peak;
+  };
+}
+
+/** The resident memory of a process that no file backs, in bytes, its own and what it shares; 0 if the system does not report it. */
+async function unbackedMemory(pid) {
+  const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
+  const sizes = [...status.matchAll(/^Rss(?:Anon|Shmem):\s+(\d+) kB/gm)].map(([, kilobytes]) => Number(kilobytes));
+  return 1024 * sizes.reduce((sum, size) => sum + size, 0);
 }

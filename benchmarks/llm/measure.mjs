@@ -8,7 +8,7 @@
 
 import { startBrowser } from "../../tests/browser/chromium.mjs";
 import { startServer } from "../../tests/browser/server.mjs";
-import { peakMemory, renderers } from "../processes.mjs";
+import { rendererOf, watchMemory } from "../processes.mjs";
 
 const LIMIT_MS = 600_000;
 
@@ -36,17 +36,17 @@ async function limits(browser, server) {
   });
 }
 
-/** The peak memory of the processes that a page started: its own and spare ones. */
-async function memoryOf(pids) {
-  return Math.max(...(await Promise.all(pids.map(peakMemory))));
+/** Open a blank page, and watch the memory of its process, which later pages of its origin reuse. */
+async function openBlank(browser, server) {
+  const page = await (await browser.newContext()).newPage();
+  await page.goto(`${server.origin}/bench/index.html`);
+  return { page, peakMemory: watchMemory(await rendererOf(page)) };
 }
 
 /** The memory of a page that does nothing. */
 async function blankMemory(browser, server) {
-  const before = new Set(await renderers(browser));
-  const page = await (await browser.newContext()).newPage();
-  await page.goto(`${server.origin}/bench/index.html`);
-  const memory = await memoryOf((await renderers(browser)).filter((id) => !before.has(id)));
+  const { page, peakMemory } = await openBlank(browser, server);
+  const memory = await peakMemory();
   await page.context().close();
   return memory;
 }
@@ -61,8 +61,7 @@ try {
   for (const threads of job.threads) {
     const pages = [];
     for (const engine of job.engines) {
-      const before = new Set(await renderers(browser));
-      const page = await (await browser.newContext()).newPage();
+      const { page, peakMemory } = await openBlank(browser, server);
       page.setDefaultTimeout(LIMIT_MS);
       const errors = [];
       page.on("pageerror", (error) => errors.push(String(error)));
@@ -73,8 +72,7 @@ try {
         return { load, version };
       });
       const downloads = server.requests.slice(first).filter(({ path }) => !path.startsWith("/bench/"));
-      const pids = (await renderers(browser)).filter((id) => !before.has(id)); // the page and spare processes
-      pages.push({ page, pids, row: { engine, threads, ...facts, downloads, prefill: {}, decode: {} } });
+      pages.push({ page, peakMemory, row: { engine, threads, ...facts, downloads, prefill: {}, decode: {} } });
       process.stderr.write(`${engine}, ${threads} threads: loaded in ${Math.round(facts.load)} ms ${errors.join(" ")}\n`);
     }
     for (let round = 0; round < job.rounds; round++) {
@@ -92,8 +90,8 @@ try {
         }
       }
     }
-    for (const { page, pids, row } of pages) {
-      rows.push({ ...row, memory: await memoryOf(pids) });
+    for (const { page, peakMemory, row } of pages) {
+      rows.push({ ...row, memory: await peakMemory() });
       await page.context().close();
     }
   }
