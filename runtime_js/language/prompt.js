@@ -95,17 +95,30 @@ export class TextCodec {
 }
 
 /**
- * Make a tokenizer, and free what its maps repeat: 10 MB for a vocabulary of 50,000 tokens.
+ * Make a tokenizer. The maps of a BPE model are filled afterwards, token by token: its constructor would make an array for each token
+ * and each merge first, and the engine keeps the memory of these 10 MB.
  * @param {any} Tokenizer
  * @param {any} contents
  */
 function openTokenizer(Tokenizer, contents) {
-  const tokenizer = new Tokenizer(contents, {});
   const { model } = contents;
-  if (model.type === "BPE") {
-    model.vocab = {};
-    model.merges.length = 0;
+  if (model.type !== "BPE") return new Tokenizer(contents, {});
+  const { vocab, merges } = model;
+  const tokenizer = new Tokenizer({ ...contents, model: { ...model, vocab: {}, merges: [] } }, {});
+  const { tokens_to_ids: tokens, vocab: texts, bpe_ranks: ranks } = tokenizer.model;
+  const [...added] = tokens;
+  for (const text in vocab) {
+    tokens.set(text, vocab[text]);
+    texts[vocab[text]] = text;
   }
+  tokenizer.model.unk_token_id = tokens.get(model.unk_token);
+  for (const [text, token] of added) {
+    tokens.set(text, token);
+    texts[token] = text;
+  }
+  merges.forEach((/** @type {[string, string] | string} */ merge, /** @type {number} */ rank) => {
+    ranks.set(JSON.stringify(typeof merge === "string" ? merge.split(" ", 2) : merge), rank);
+  });
   return tokenizer;
 }
 

@@ -48,8 +48,8 @@ function addMerges(model, left, right, step) {
     texts[token] = first + second;
     model.merges.push([first, second]);
   }
-  /** @type {[string, number][]} */
-  const entries = [];
-  texts.forEach((text, number) => entries.push([text, number])); // skips numbers without a token
-  model.vocab = Object.fromEntries(entries);
+  /** @type {Record<string, number>} */
+  const vocabulary = Object.create(null);
+  texts.forEach((text, number) => (vocabulary[text] = number)); // skips numbers without a token
+  model.vocab = vocabulary;
 }
