@@ -25,7 +25,7 @@ def test_threads_empty_the_cache_while_others_read_it(monkeypatch: pytest.Monkey
 
     @bottom_up()
     def size(root: Expr) -> int:
-        return 1 + sum(map(size, root.children()))
+        return 1 + sum(map(size, root.children))
 
     sums = [Var(f"v{i}") * 2 + 3 for i in range(40)]
     with ThreadPoolExecutor(4) as pool:

@@ -44,7 +44,7 @@ class Combination(Expr):
     values: Values
 
     def __post_init__(self) -> None:
-        set_lanes(self, widest(self.children()))
+        set_lanes(self, widest(self.children))
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -59,7 +59,8 @@ class Combination(Expr):
         """
         return _sums(*_folded(self.matrix, self.values))
 
-    def children(self) -> tuple[Expr, ...]:
+    @property
+    def children(self) -> tuple[Expr, ...]:  # type: ignore[override]
         return (self.row, *self.values)
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:

@@ -61,8 +61,10 @@ class DiskCache:
         with suppress(OSError):
             os.utime(self._path(key))
 
-    def put(self, key: str, content: bytes) -> None:
-        """Keep the bytes of an entry. Other processes see all of it or nothing."""
+    def put(self, key: str, content: bytes, digest: bytes | None = None) -> None:
+        """Keep the bytes of an entry, whose hash is `digest` if the caller knows it. Other
+        processes see all of it or nothing.
+        """
         if len(content) > min(LARGEST, self.limit):
             return
         path = self._path(key)
@@ -70,7 +72,8 @@ class DiskCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
             with open(handle, "wb") as file:
-                file.write(hashlib.sha256(content).digest() + content)
+                file.write(digest or hashlib.sha256(content).digest())
+                file.write(content)  # not joined to the hash, which copies large weights
             os.replace(name, path)
 
     def evict(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from webmlc.core.dtypes import INDEX, DType
@@ -27,16 +28,14 @@ Number = int | float | bool
 
 class Expr:
     """The base of all expressions. `dtype` is the element type, and `lanes` the number of elements
-    in the value: 1 for a scalar.
+    in the value: 1 for a scalar. `children` are the sub-expressions, in order. They are no method,
+    because traversals read them millions of times.
     """
 
     __slots__ = ("__weakref__", "lanes")
     dtype: DType
     lanes: int
-
-    def children(self) -> tuple[Expr, ...]:
-        """The sub-expressions, in order."""
-        return ()
+    children: tuple[Expr, ...] = ()
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
         """Copy this node with other children: as many, in the same order."""
@@ -196,8 +195,7 @@ class Call(Expr):
     def __post_init__(self) -> None:
         set_lanes(self, widest(self.args))
 
-    def children(self) -> tuple[Expr, ...]:
-        return self.args
+    children = property(attrgetter("args"))
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
         return build_call(Call, self.op, children, self.dtype)
@@ -218,7 +216,8 @@ class Cast(Expr):
     def __post_init__(self) -> None:
         set_lanes(self, self.value.lanes)
 
-    def children(self) -> tuple[Expr, ...]:
+    @property
+    def children(self) -> tuple[Expr, ...]:  # type: ignore[override]
         return (self.value,)
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
@@ -236,7 +235,8 @@ class Bitcast(Expr):
     def __post_init__(self) -> None:
         set_lanes(self, self.value.lanes)
 
-    def children(self) -> tuple[Expr, ...]:
+    @property
+    def children(self) -> tuple[Expr, ...]:  # type: ignore[override]
         return (self.value,)
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
@@ -259,7 +259,8 @@ class Ramp(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.base.dtype
 
-    def children(self) -> tuple[Expr, ...]:
+    @property
+    def children(self) -> tuple[Expr, ...]:  # type: ignore[override]
         return (self.base, self.stride)
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
@@ -281,7 +282,8 @@ class Broadcast(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         return self.value.dtype
 
-    def children(self) -> tuple[Expr, ...]:
+    @property
+    def children(self) -> tuple[Expr, ...]:  # type: ignore[override]
         return (self.value,)
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:

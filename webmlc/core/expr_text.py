@@ -35,7 +35,7 @@ def print_expr(root: Expr) -> str:
         node, expanded = stack.pop()
         if id(node) in results:
             continue
-        children = node.children()
+        children = node.children
         if children and not expanded:
             stack.append((node, True))
             stack.extend((child, False) for child in children)

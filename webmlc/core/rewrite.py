@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from operator import methodcaller
+from itertools import filterfalse
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from webmlc.core.dtypes import INDEX
@@ -40,7 +41,7 @@ many distinct expressions.
 
 
 def bottom_up(
-    operands: Callable[[Expr], tuple[Expr, ...]] = methodcaller("children"),
+    operands: Callable[[Expr], tuple[Expr, ...]] = attrgetter("children"),
 ) -> Callable[[Callable[[Expr], T]], Callable[[Expr], T]]:
     """Cache a function of expressions that calls itself for the `operands` of its argument.
 
@@ -83,18 +84,16 @@ def postorder(
         if node in results:
             stack.pop()
             continue
-        waiting = [child for child in operands(node) if child not in results]
-        if waiting:
-            stack.extend(waiting)
-            continue
-        stack.pop()
-        yield node
+        stack.extend(filterfalse(results.__contains__, operands(node)))
+        if stack[-1] is node:
+            stack.pop()
+            yield node
 
 
 @bottom_up()
 def written_out(root: Expr) -> int:
     """Count the nodes of an expression as a tree, where each use of a shared node counts."""
-    return 1 + sum(map(written_out, root.children()))
+    return 1 + sum(map(written_out, root.children))
 
 
 def walk(root: Expr, into: Callable[[Expr], bool] = lambda _: True) -> Iterator[Expr]:
@@ -110,7 +109,7 @@ def walk(root: Expr, into: Callable[[Expr], bool] = lambda _: True) -> Iterator[
             visited.add(node)
             yield node
             if into(node):
-                stack.extend(node.children()[::-1])
+                stack.extend(node.children[::-1])
 
 
 @bottom_up()
@@ -119,7 +118,7 @@ def variables(root: Expr) -> frozenset[Var]:
     if isinstance(root, Var):
         return frozenset((root,))
     result: frozenset[Var] = frozenset()
-    for child in root.children():
+    for child in root.children:
         of_child = variables(child)
         if not of_child <= result:  # most parents share the set of one child
             result = result | of_child if result else of_child
@@ -157,15 +156,15 @@ def _rewrite(root: Expr, rule: Callable[[Expr], Expr | None], results: dict[Expr
         if node in results:
             stack.pop()
             continue
-        children = node.children()
+        children = node.children
         rebuilt = node
         if children:
-            new_children = tuple(map(results.get, children))
-            if None in new_children:
-                stack.extend([child for child in children if child not in results])
+            stack.extend(filterfalse(results.__contains__, children))
+            if stack[-1] is not node:
                 continue
+            new_children = tuple(map(results.__getitem__, children))
             if new_children != children:
-                rebuilt = node.rebuild(new_children)  # type: ignore[arg-type]
+                rebuilt = node.rebuild(new_children)
         stack.pop()
         result = rule(rebuilt)
         results[node] = rebuilt if result is None else result
@@ -193,7 +192,7 @@ def unfold(
         if node in results:
             stack.pop()
             continue
-        children = node.children()
+        children = node.children
         waiting = [child for child in children if child not in results]
         if waiting:
             stack.extend(waiting)
@@ -232,7 +231,7 @@ def substitution(mapping: Mapping[Var, Expr]) -> Callable[[Expr], Expr]:
     def replaced(root: Expr) -> Expr:
         if isinstance(root, Var):
             return mapping.get(root, root)
-        if not mapping or not root.children() or variables(root).isdisjoint(mapping):
+        if not mapping or not root.children or variables(root).isdisjoint(mapping):
             return root
         return _substitute(root, mapping, results)
 
@@ -249,7 +248,7 @@ def _substitute(root: Expr, mapping: Mapping[Var, Expr], results: dict[Expr, Exp
         if node in results:
             stack.pop()
             continue
-        children = node.children()
+        children = node.children
         for child in children:
             if child in results:
                 continue
@@ -262,7 +261,7 @@ def _substitute(root: Expr, mapping: Mapping[Var, Expr], results: dict[Expr, Exp
         if stack[-1] is not node:
             continue
         stack.pop()
-        new_children = tuple([results[child] for child in children])
+        new_children = tuple(map(results.__getitem__, children))
         if new_children == children:
             results[node] = node
         elif isinstance(node, Call) and node.dtype is INDEX:

@@ -114,14 +114,13 @@ class _Simplifier:
             if _is_arithmetic(node) and node.lanes == 1:
                 results[node] = self.to_expr(self.polynomial(node))
                 continue
-            children = node.children()
+            children = node.children
             if children and not expanded:
                 stack.append((node, True))
-                stack.extend((child, False) for child in children)
+                stack.extend([(child, False) for child in children])
                 continue
-            new_children = tuple(results[child] for child in children)
-            has_changed = any(a is not b for a, b in zip(new_children, children, strict=True))
-            rebuilt = node.rebuild(new_children) if has_changed else node
+            new_children = tuple(map(results.__getitem__, children))
+            rebuilt = node if new_children == children else node.rebuild(new_children)
             result = self.rule(rebuilt)
             results[node] = rebuilt if result is None else result
         return results[expr]
@@ -234,10 +233,10 @@ class _Simplifier:
             if not _is_arithmetic(node):
                 memo[node] = self.leaf(node)
             elif expanded:
-                memo[node] = self.combine(node, [memo[child] for child in node.children()])
+                memo[node] = self.combine(node, [memo[child] for child in node.children])
             else:
                 stack.append((node, True))
-                stack.extend((child, False) for child in node.children())
+                stack.extend([(child, False) for child in node.children])
         return memo[root]
 
     def leaf(self, node: Expr) -> Polynomial:
@@ -249,7 +248,7 @@ class _Simplifier:
                 if interval is None or interval.low != interval.high:
                     return {(node,): 1}
                 return {(): int(interval.low)} if interval.low else {}
-        children = tuple(self.simplify(child) for child in node.children())
+        children = tuple(self.simplify(child) for child in node.children)
         atom = node.rebuild(children) if children else node
         simpler = self.rule(atom)
         return {(atom,): 1} if simpler is None else self.polynomial(simpler)

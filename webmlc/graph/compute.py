@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int, set_lanes, widest
@@ -131,12 +132,8 @@ class Read(Expr):
     def __post_init__(self) -> None:
         set_lanes(self, widest(self.indices))
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return self.tensor.dtype
-
-    def children(self) -> tuple[Expr, ...]:
-        return self.indices
+    dtype = property(attrgetter("tensor.dtype"))
+    children = property(attrgetter("indices"))
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
         return Read(self.tensor, children)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Any
 
 from webmlc.core.disk_cache import compiler_key
@@ -41,7 +42,7 @@ class _Writer:
 
     def number(self, root: Expr) -> int:
         """The number of an expression, after those of its operands."""
-        for node in postorder(root, lambda node: node.children(), self.numbers):
+        for node in postorder(root, attrgetter("children"), self.numbers):
             self.lines.append(repr(self.record(node)))
             self.numbers[node] = len(self.numbers)
         return self.numbers[root]

@@ -239,7 +239,7 @@ def _operations(root: Expr, data: frozenset[Var]) -> int:
     stack = [root]
     while stack:
         node = stack[-1]
-        children = () if isinstance(node, Load) else node.children()
+        children = () if isinstance(node, Load) else node.children
         waiting = [child for child in children if id(child) not in reads]
         if waiting and id(node) not in reads:
             stack.extend(waiting)

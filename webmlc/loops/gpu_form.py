@@ -44,7 +44,7 @@ def gpu_obstacle(function: LoopFunction) -> str | None:
 @bottom_up()
 def _has_float64(root: Expr) -> bool:
     """True if some part of an expression is of float64."""
-    return root.dtype is DType.float64 or any(map(_has_float64, root.children()))
+    return root.dtype is DType.float64 or any(map(_has_float64, root.children))
 
 
 def _has_long_order(block: Block) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
-from operator import is_
+from operator import attrgetter, is_
 from typing import Literal
 
 from webmlc.core.constructors import quick
@@ -68,12 +68,8 @@ class Load(Expr):
     def __post_init__(self) -> None:
         set_lanes(self, widest(self.indices))
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return self.buffer.dtype
-
-    def children(self) -> tuple[Expr, ...]:
-        return self.indices
+    dtype = property(attrgetter("buffer.dtype"))
+    children = property(attrgetter("indices"))
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
         return Load(self.buffer, children)
@@ -271,7 +267,9 @@ def walk_statements(root: Stmt) -> Iterator[Stmt]:
     while stack:
         stmt = stack.pop()
         yield stmt
-        if not isinstance(stmt, Store):
+        if isinstance(stmt, For):
+            stack.append(stmt.body)
+        elif not isinstance(stmt, Store):
             stack.extend(reversed(child_statements(stmt)))
 
 
@@ -383,7 +381,7 @@ def loads(root: Stmt) -> Iterator[Load]:
 def loads_in(root: Expr) -> tuple[Load, ...]:
     """The distinct loads in one expression, parents first and operands from left to right."""
     parts: list[tuple[Load, ...]] = [(root,)] if isinstance(root, Load) else []
-    parts += [inner for child in root.children() if (inner := loads_in(child))]
+    parts += [inner for child in root.children if (inner := loads_in(child))]
     return tuple(dict.fromkeys(chain(*parts))) if len(parts) > 1 else sum(parts, ())
 
 

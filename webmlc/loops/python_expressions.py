@@ -120,7 +120,7 @@ class ExpressionPrinter:
             node, context, expanded = stack.pop()
             if (node, context) in results:
                 continue
-            children = node.children()
+            children = node.children
             contexts = [context] * len(children)
             if isinstance(node, Call) and node.op == "select":
                 # A branch may not run, so nothing in it may be computed earlier.

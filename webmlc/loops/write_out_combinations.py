@@ -46,4 +46,4 @@ def combinations(root: Stmt) -> list[Combination]:
 
 @bottom_up()
 def _has_combinations(root: Expr) -> bool:
-    return isinstance(root, Combination) or any(map(_has_combinations, root.children()))
+    return isinstance(root, Combination) or any(map(_has_combinations, root.children))

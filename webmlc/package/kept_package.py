@@ -96,10 +96,9 @@ class KeptPackages:
             return
         files = {path: file.sha256 for path, file in manifest.files.items()}
         text = (out / MANIFEST).read_bytes()
-        contents = {path: (out / path).read_bytes() for path in files} | {MANIFEST: text}
         files[MANIFEST] = hashlib.sha256(text).hexdigest()
         for path, digest in files.items():
-            self.cache.put(digest, contents[path])
+            self.cache.put(digest, (out / path).read_bytes(), bytes.fromhex(digest))
         hashes = {path: file_hash(folder / path) for path in read}
         record = {"files": files, "read": hashes, "warnings": list(texts), "report": report}
         self.cache.put(key, json.dumps(record).encode())

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,13 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
     header += b" " * (_align(8 + len(header)) - 8 - len(header))
     start = 8 + len(header)
     file_hash, chunk_hashes = hashlib.sha256(), _Chunks()
-    with (folder / path).open("wb") as file:
+    # Hashes take the most time, and let another thread run meanwhile.
+    with (folder / path).open("wb") as file, ThreadPoolExecutor(1) as thread:
         for piece in _pieces(header, tensors, entries):
+            chunks = thread.submit(chunk_hashes.update, piece)
             file.write(piece)
             file_hash.update(piece)
-            chunk_hashes.update(piece)
+            chunks.result()
     spans = {
         name: (start + entries[name]["data_offsets"][0], start + entries[name]["data_offsets"][1])
         for name in tensors
@@ -140,14 +143,16 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
     )
 
 
-def _pieces(header: bytes, tensors: Mapping[str, Array], entries: Any) -> Iterator[bytes]:
+def _pieces(
+    header: bytes, tensors: Mapping[str, Array], entries: Any
+) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the file in order. Padding entries are zeros."""
     yield len(header).to_bytes(8, "little")
     yield header
     for name, entry in entries.items():
         if name in tensors:
-            array = np.ascontiguousarray(tensors[name])
-            yield array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+            array = np.ascontiguousarray(tensors[name]).reshape(-1)
+            yield array.astype(array.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
         else:
             yield bytes(entry["shape"][0])
 
@@ -160,7 +165,7 @@ class _Chunks:
         self.current = hashlib.sha256()
         self.room = CHUNK_BYTES
 
-    def update(self, data: bytes) -> None:
+    def update(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             self.current.update(view[: self.room])

@@ -86,7 +86,7 @@ def invert(index: Expr, axes: frozenset[Var]) -> tuple[Var, Expr] | None:
     (axis,) = used
     offset = simplify(index - axis)
     if axis in variables(offset) or any(
-        isinstance(node, Load) for node in (index, *index.children())
+        isinstance(node, Load) for node in (index, *index.children)
     ):
         return None
     return axis, offset

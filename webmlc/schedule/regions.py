@@ -188,7 +188,7 @@ class _Walker:
         """Record the loads of an expression; what one side of a `select` loads is conditional."""
         if not loads_in(root):
             return
-        guarded = replace(inside, conditional=True)
+        guarded = _Inside(inside.values, inside.block, inside.conditions, conditional=True)
         stack = [(root, inside)]
         visited: set[tuple[int, bool]] = set()
         while stack:
@@ -202,7 +202,7 @@ class _Walker:
                 case Call(op="select", args=(condition, then, otherwise)):
                     stack += [(condition, place), (then, guarded), (otherwise, guarded)]
                     continue
-            stack.extend((child, place) for child in node.children())
+            stack.extend((child, place) for child in node.children)
 
     def add(self, buffer: Buffer, indices: tuple[Expr, ...], writes: bool, inside: _Inside) -> None:
         if self.buffer_names is None or buffer.name in self.buffer_names:

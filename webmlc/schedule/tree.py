@@ -42,11 +42,10 @@ def find(root: Stmt, kind: type[S], is_wanted: Callable[[S], bool]) -> Path | No
     while stack:
         place = stack.pop()
         stmt = place[0]
-        if isinstance(stmt, Store):  # first, since most statements are stores
-            continue
         if isinstance(stmt, kind) and is_wanted(stmt):
             return _path_to(place)
-        stack += [(child, place) for child in reversed(child_statements(stmt))]
+        children = reversed(child_statements(stmt))
+        stack += [(child, place) for child in children if not isinstance(child, Store)]
     return None
 
 
@@ -256,7 +255,15 @@ def rebind(
                         predicate = simplified_condition(substituted, inside)
                 predicate = conjoin(predicate, guard)
                 new_bindings = tuple(new(b, inside) for b in bindings)
-                return replace(node, bindings=new_bindings, predicate=predicate)
+                return Block(
+                    node.name,
+                    node.axes,
+                    new_bindings,
+                    node.body,
+                    node.init,
+                    predicate,
+                    node.intrinsic,
+                )
             case If(condition=condition, then=then, otherwise=otherwise):
                 other = None if otherwise is None else visit(otherwise, inside)
                 return If(new(condition, inside), visit(then, inside), other)

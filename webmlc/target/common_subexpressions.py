@@ -48,8 +48,8 @@ def common_subexpressions(function: LoopFunction) -> LoopFunction:
 
 Versions = dict[Buffer, int]
 """The number of stores to each buffer so far."""
-Key = tuple[Expr, tuple[int, ...]]
-"""An expression, and the versions of the buffers that it reads."""
+Key = tuple[Expr, tuple[int | None, ...]]
+"""An expression, and the versions of the buffers that it reads: `None` without a store so far."""
 
 
 @dataclass(slots=True)
@@ -72,8 +72,8 @@ class _Pass:
                 return self.sequence(statements)
             case For(body=body):
                 return replace(stmt, body=self.statement(body))
-            case Let(body=body):
-                return replace(stmt, body=self.statement(body))
+            case Let(var=var, value=value, body=body):
+                return Let(var, value, self.statement(body))
             case If(then=then, otherwise=otherwise):
                 new_otherwise = None if otherwise is None else self.statement(otherwise)
                 return replace(stmt, then=self.statement(then), otherwise=new_otherwise)
@@ -130,6 +130,8 @@ class _Pass:
         broadcast of a literal.
         """
         match node:
+            case Call():  # first, since most nodes are calls
+                pass
             case Const() | Var() | Ramp():
                 return False
             case Load(buffer=buffer) if buffer in self.registers:
@@ -142,7 +144,7 @@ class _Pass:
         """The key of a value. Equal keys hold equal values: the expression is the same, and the
         buffers it reads were stored to equally often.
         """
-        return node, tuple([versions.get(b, 0) for b in buffers_read(node)])
+        return node, tuple(map(versions.get, buffers_read(node)))
 
 
 @dataclass(slots=True)
@@ -159,7 +161,7 @@ class _Binder:
         """The statement that computes the repeated values once and performs the stores."""
         for store in statements:
             value = self.value(store.value)
-            self.out.append(replace(store, value=value))
+            self.out.append(Store(store.buffer, store.indices, value, store.stage))
             self.versions[store.buffer] = self.versions.get(store.buffer, 0) + 1
         result: list[Stmt] = []
         for item in reversed(self.out):
@@ -218,14 +220,16 @@ def operands(node: Expr, always_read: frozenset[Expr] = frozenset()) -> tuple[Ex
     `select` arm is excluded too if it performs a load that is not in `always_read`.
     """
     match node:
-        case Load() | Ramp():
-            return ()
         case Call(op="shift_left" | "shift_right", args=(value, _)) if node.lanes > 1:
             return (value,)
         case Call(op="select", args=(condition, *arms)):
             available = certain_reads(condition) | always_read
             return (condition, *(arm for arm in arms if reads_only(arm, available)))
-    return node.children()
+        case Call(args=args):
+            return args
+        case Load() | Ramp():
+            return ()
+    return node.children
 
 
 def _split_store(stmt: Stmt) -> Stmt:
@@ -291,7 +295,7 @@ def certain_reads(root: Expr) -> frozenset[Expr]:
         case Call(op="select", args=(condition, then, otherwise)):
             always = certain_reads(condition) | (certain_reads(then) & certain_reads(otherwise))
             return always | {root} if memory_loads(root) else always
-    reads = frozenset[Expr]().union(*(certain_reads(child) for child in root.children()))
+    reads = frozenset[Expr]().union(*(certain_reads(child) for child in root.children))
     return reads | {root} if isinstance(root, Load) and root.buffer.scope != "local" else reads
 
 
@@ -306,7 +310,7 @@ def reads_only(root: Expr, available: frozenset[Expr]) -> bool:
             continue
         if isinstance(node, Load) and node.buffer.scope != "local":
             return False
-        unvisited = [child for child in node.children() if child not in visited]
+        unvisited = [child for child in node.children if child not in visited]
         visited.update(unvisited)
         pending += unvisited
     return True
@@ -316,7 +320,7 @@ def reads_only(root: Expr, available: frozenset[Expr]) -> bool:
 def memory_loads(root: Expr) -> frozenset[Load]:
     """The loads of an expression from `global` and `shared` memory."""
     result: frozenset[Load] = frozenset()
-    for child in root.children():
+    for child in root.children:
         result = (result | memory_loads(child)) if result else memory_loads(child)
     if isinstance(root, Load) and root.buffer.scope != "local":
         return result | {root}
@@ -325,7 +329,7 @@ def memory_loads(root: Expr) -> frozenset[Load]:
 
 def _with_operands(node: Expr, results: dict[Expr, Expr]) -> Expr:
     """`node` over the new forms of its children, where `results` has them."""
-    children = node.children()
+    children = node.children
     new = tuple([results.get(child, child) for child in children])
     return node if new == children else node.rebuild(new)
 
@@ -333,7 +337,7 @@ def _with_operands(node: Expr, results: dict[Expr, Expr]) -> Expr:
 @bottom_up()
 def buffers_read(node: Expr) -> tuple[Buffer, ...]:
     """The buffers that `node` loads from, without repetition."""
-    children = node.children()
+    children = node.children
     if isinstance(node, Load):
         return tuple(dict.fromkeys([node.buffer, *chain(*map(buffers_read, children))]))
     if len(children) == 1:

@@ -53,7 +53,7 @@ def _divides(root: Expr) -> bool:
             divisor = as_int(b)
             if divisor is None or divisor < 1:
                 return True
-    return any(map(_divides, root.children()))
+    return any(map(_divides, root.children))
 
 
 def guard_size(size: Expr) -> Expr:

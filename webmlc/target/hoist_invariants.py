@@ -304,10 +304,8 @@ def _use(root: Expr, names: dict[Expr, Expr]) -> Expr:
         node_operands = operands(node)
         if node_operands and not expanded:
             stack.append((node, True))
-            stack.extend((child, False) for child in node_operands)
+            stack.extend([(child, False) for child in node_operands])
             continue
-        operand_ids = {id(child) for child in node_operands}
-        children = tuple(results[c] if id(c) in operand_ids else c for c in node.children())
-        is_unchanged = all(a is b for a, b in zip(children, node.children(), strict=True))
-        results[node] = node if is_unchanged else node.rebuild(children)
+        children = tuple([results[c] if c in node_operands else c for c in node.children])
+        results[node] = node if children == node.children else node.rebuild(children)
     return results[root]

@@ -90,12 +90,12 @@ class _Legaliser:
             node, expanded = stack.pop()
             if node in results:
                 continue
-            children = node.children()
+            children = node.children
             if children and not expanded:
                 stack.append((node, True))
-                stack.extend((c, False) for c in children)
+                stack.extend([(child, False) for child in children])
                 continue
-            results[node] = self.node(node, tuple(results[c] for c in children))
+            results[node] = self.node(node, tuple(map(results.__getitem__, children)))
         return results[root]
 
     def node(self, node: Expr, children: tuple[Expr, ...]) -> Expr:
@@ -125,7 +125,7 @@ class _Legaliser:
                 return self.cast(children[0], value.dtype, dtype)
             case Bitcast(value=value, dtype=dtype) if {value.dtype, dtype} & self.stored:
                 return children[0].astype(self.storage(dtype))
-        return node if children == node.children() else node.rebuild(children)
+        return node if children == node.children else node.rebuild(children)
 
     def widened(self, value: Expr, dtype: DType) -> Expr:
         """A stored or small value in the type that computes on it."""

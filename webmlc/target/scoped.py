@@ -64,9 +64,10 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
         case Store(buffer=buffer, indices=indices, value=value, stage=stage):
             new_indices = tuple(rule(i, scope) for i in indices)
             return Store(buffer, new_indices, rule(value, scope), stage)
-        case For(var=var, extent=extent, body=body):
+        case For(var=var, extent=extent, body=body, kind=kind, thread=thread):
             inner = {**scope, var: loop_range(extent, scope)}
-            return replace(root, extent=rule(extent, scope), body=map_scoped(body, inner, rule))
+            new_extent = rule(extent, scope)
+            return For(var, new_extent, map_scoped(body, inner, rule), kind, thread)
         case Let(var=var, value=value, body=body):
             new = rule(value, scope)
             inner = {**scope, var: bounds(new, scope)} if var.dtype.is_integer else scope

@@ -86,7 +86,7 @@ def _needs_ranges(root: Expr) -> bool:
     match root:
         case Call(op=op, args=(*_, last), lanes=1) if op in _NEEDS_RANGES and last.dtype == INDEX:
             return True
-    return any(map(_needs_ranges, root.children()))
+    return any(map(_needs_ranges, root.children))
 
 
 def _tidy_index(node: Expr) -> Expr | None:

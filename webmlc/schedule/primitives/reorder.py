@@ -6,11 +6,14 @@ for i, j, k in T.grid(4, 8, 16):        for k, i, j in T.grid(16, 4, 8):
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import For, LoopFunction, Stmt
+from webmlc.loops.ir import For, Load, LoopFunction, Stmt, Store, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import repeating_loops
 from webmlc.schedule.nest import axis_variables
@@ -73,7 +76,10 @@ def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For
     of loops matters.
     """
     names = frozenset(loop.var.name for loop in nest if as_int(loop.extent) != 1)
-    scan_result = scan(nest[-1].body, ranges_along(function, path))
+    shared_buffers = _shared_buffers(nest[-1].body)
+    if not shared_buffers:
+        return
+    scan_result = scan(nest[-1].body, ranges_along(function, path), shared_buffers)
     for name, accesses in scan_result.by_buffer().items():
         blocks = {access.block for access in accesses if access.block is not None}
         if len(blocks) < 2 or not any(access.writes for access in accesses):
@@ -86,6 +92,15 @@ def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For
                 "iterations"
             )
             raise ScheduleError("reorder", reason, function, *sorted(blocks))
+
+
+def _shared_buffers(root: Stmt) -> set[str]:
+    """The names of the buffers that several blocks of a statement use."""
+    users = Counter[str]()
+    for block in outer_blocks(root):
+        accesses: Iterable[Load | Store] = chain(loads(block), stores(block))
+        users.update({access.buffer.name for access in accesses})
+    return {name for name, count in users.items() if count > 1}
 
 
 def _moving(base: tuple[Expr, ...], names: frozenset[str]) -> tuple[tuple[int, Expr], ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from webmlc.core.expr import Call, Const, Expr, Var
 from webmlc.core.rewrite import bottom_up, postorder, walk, written_out
@@ -58,12 +59,12 @@ def share_values(function: LoopFunction) -> LoopFunction:
 
 def _bound(roots: Sequence[Expr], names: Names) -> tuple[list[tuple[Var, Expr]], dict[Expr, Expr]]:
     """The values to bind, in order, and the new form of every node."""
-    uses = Counter(child for root in roots for node in set(walk(root)) for child in node.children())
+    uses = Counter(child for root in roots for node in set(walk(root)) for child in node.children)
     lets: list[tuple[Var, Expr]] = []
     results: dict[Expr, Expr] = {}
     for root in roots:
-        for node in postorder(root, lambda node: node.children(), results):
-            children = node.children()
+        for node in postorder(root, attrgetter("children"), results):
+            children = node.children
             new = node.rebuild(tuple(results[child] for child in children)) if children else node
             if uses[node] > 1 and children and node.lanes == 1 and _is_safe_anywhere(node):
                 var = Var(names.fresh("s"), node.dtype)
@@ -81,4 +82,4 @@ def _is_safe_anywhere(node: Expr) -> bool:
             return False
         case Call(op=op, args=(_, divisor)) if op in _DIVISIONS and not isinstance(divisor, Const):
             return False
-    return all(map(_is_safe_anywhere, node.children()))
+    return all(map(_is_safe_anywhere, node.children))

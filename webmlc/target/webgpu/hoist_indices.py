@@ -117,7 +117,7 @@ class _Hoister:
         uses = {} if self.binds_common else _uses(root)
         for node in postorder(root, _parents_of_sums, results):
             self.uses = uses.get(node, 1)
-            children = node.children()
+            children = node.children
             new_children = tuple([results.get(child, child) for child in children])
             new = node if new_children == children else node.rebuild(new_children)
             match new:
@@ -229,7 +229,7 @@ def _has_sums(root: Expr) -> bool:
             return True
         case Call(op=op, args=(a, _)) if op in _COMPARISONS and a.dtype == INDEX:
             return True
-    return any(map(_has_sums, root.children()))
+    return any(map(_has_sums, root.children))
 
 
 def _is_constant(index: Expr) -> bool:
@@ -238,7 +238,7 @@ def _is_constant(index: Expr) -> bool:
 
 def _parents_of_sums(node: Expr) -> tuple[Expr, ...]:
     """The children of a node that have indices or compare them."""
-    return tuple(filter(_has_sums, node.children()))
+    return tuple(filter(_has_sums, node.children))
 
 
 def _uses(root: Expr) -> dict[Expr, int]:

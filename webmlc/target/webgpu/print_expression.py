@@ -98,7 +98,7 @@ class ExpressionPrinter:
             node, expanded = stack.pop()
             if id(node) in results:
                 continue
-            children = () if isinstance(node, Load) else node.children()
+            children = () if isinstance(node, Load) else node.children
             if children and not expanded:
                 stack.append((node, True))
                 stack.extend((child, False) for child in children)
