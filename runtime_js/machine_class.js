@@ -12,6 +12,8 @@ import { builtin } from "./platform.js";
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
 
+const QUAD = 4; // threads
+const QUADS = "software-subgroups"; // the variant whose quads share loads
 const ENGINES = Object.entries({ firefox: /Firefox\//, chromium: /Chrome\//, safari: /Version\/.* Safari/ });
 
 /** The name of this engine, as `webmlc tune` names it. */
@@ -44,8 +46,14 @@ export function isSoftware(adapter) {
   return isFallbackAdapter || /swiftshader|llvmpipe|lavapipe/i.test(`${architecture} ${description}`);
 }
 
+/** True if the subgroups of an adapter, or of that of a device, are the four threads of a quad. @param {GPUAdapter | GPUDevice | null} adapter */
+function hasQuads(adapter) {
+  const { subgroupMinSize, subgroupMaxSize } = infoOf(adapter);
+  return adapter?.features.has("subgroups") && subgroupMinSize === QUAD && subgroupMaxSize === QUAD;
+}
+
 /**
- * The variant of the shaders to run: `choice`, or that for software on such an adapter, or the one that uses the most of the features
+ * The variant of the shaders to run: `choice`, or one for software on such an adapter, or the one that uses the most of the features
  * that the adapter offers. On adapters that no variant was made for, the first.
  * @param {Program} program
  * @param {GPUAdapter | GPUDevice | null} adapter
@@ -57,9 +65,9 @@ function chooseShaders({ shaders = {}, shader_features: features = {} }, adapter
     throw new PackageError(`the package has no ${choice} shaders (it has ${names}); build it with --adapter all`);
   }
   if (choice || names.length === 1) return choice ?? names[0];
-  if (isSoftware(adapter) && shaders.software) return "software";
+  if (isSoftware(adapter) && shaders.software) return shaders[QUADS] && hasQuads(adapter) ? QUADS : "software";
   const needs = (/** @type {string} */ name) => features[name] ?? [];
-  const usable = names.filter((name) => name !== "software" && needs(name).every((feature) => adapter?.features.has(feature)));
+  const usable = names.filter((name) => !name.startsWith("software") && needs(name).every((feature) => adapter?.features.has(feature)));
   return usable.sort((a, b) => needs(b).length - needs(a).length)[0] ?? names[0];
 }
 

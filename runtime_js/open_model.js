@@ -66,7 +66,7 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
   const kind = gpu ? "webgpu" : /** @type {"auto" | Device} */ (device);
   expect(["auto", "wasm", "webgpu"].includes(kind), { device }, '"auto", "wasm", "webgpu" or a GPUDevice');
   expect([undefined, "dot", "pairs", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "pairs", "relaxed" or "simd128"');
-  const kinds = ["gpu", "software", "subgroups", "f16", "f16-subgroups"];
+  const kinds = ["gpu", "software", "software-subgroups", "subgroups", "f16", "f16-subgroups"];
   expect([undefined, ...kinds].includes(shaders), { shaders }, kinds.map((name) => `"${name}"`).join(" or "));
   expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
   const options = { device: kind, gpu, variant, shaders, inlineMilliseconds, onProgress, ...chooseThreads(threads, base) };

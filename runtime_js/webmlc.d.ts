@@ -74,7 +74,7 @@ export interface LoadOptions {
   /** The WebAssembly module. The default is the fastest one that the engine runs. */
   variant?: "dot" | "pairs" | "relaxed" | "simd128";
   /** The shaders, of a package that was built with `--adapter all`. The default are those for the kind of the adapter and its features. */
-  shaders?: "gpu" | "software" | "subgroups" | "f16" | "f16-subgroups";
+  shaders?: "gpu" | "software" | "software-subgroups" | "subgroups" | "f16" | "f16-subgroups";
   /**
    * Runs on the CPU that take at most this many milliseconds may execute in the page and block it, which is faster than in a
    * worker. The default is 5, less than a third of a frame. With 0, every run executes in a worker.
@@ -134,7 +134,7 @@ export interface Model<I = Inputs, O = Outputs> {
    */
   readonly variant: "dot" | "pairs" | "relaxed" | "simd128" | null;
   /** The kind of adapters that the shaders were made for, or null without shaders. "gpu" and "software" run on all adapters. */
-  readonly shaders: "gpu" | "software" | "subgroups" | "f16" | "f16-subgroups" | null;
+  readonly shaders: "gpu" | "software" | "software-subgroups" | "subgroups" | "f16" | "f16-subgroups" | null;
   /** The names of the package's files. */
   readonly files: string[];
   /** With `keepFiles`: how many files came from the cache, which were kept, and why others were not. */

@@ -160,7 +160,8 @@ def test_inspect_prints_the_shaders_for_each_adapter(webmlc) -> None:  # type: i
     software, both = (webmlc(*arguments, adapter).out for adapter in ("software", "all"))
     assert " software: wgsl" in software and " gpu: wgsl" not in software
     assert " software: wgsl" in both and " gpu: wgsl" in both
-    assert both.count("@compute") == 2 * software.count("@compute") > 0
+    assert " software-subgroups: wgsl" in software and " software-subgroups: wgsl" in both
+    assert 2 * both.count("@compute") == 3 * software.count("@compute") > 0
 
 
 def test_ops_lists_operators(webmlc) -> None:  # type: ignore[no-untyped-def]

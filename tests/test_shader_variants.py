@@ -24,7 +24,7 @@ from tests.node import answer_once
 from tests.test_machine_classes import BLANK, Numbering
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import AdapterError, InputError, PackageError
-from webmlc.core.machine import ADAPTERS, PLAIN_ADAPTERS, SHADER_FEATURES
+from webmlc.core.machine import ADAPTERS, PLAIN_ADAPTERS, SHADER_FEATURES, SOFTWARE_ADAPTERS
 from webmlc.core.machine_class import MachineClass, adapter_name
 from webmlc.host import choose_schedules, webgpu_adapter
 from webmlc.host.webgpu_adapter import find_adapter
@@ -37,7 +37,11 @@ SCRIPT = Path(__file__).parent / "js" / "choose_shaders.mjs"
 PATHS = {kind: f"kernels.{kind}.wgsl.deflate" for kind in ADAPTERS}
 SHADERS = {kind: path for kind, path in PATHS.items() if "f16" not in kind}
 """The shaders of a model without halves."""
-FEATURES = {kind: tuple(sorted(m.features)) for kind, m in ADAPTERS.items() if m.features}
+FEATURES = {
+    kind: ("subgroups",) if "quads" in m.features else tuple(sorted(m.features))
+    for kind, m in ADAPTERS.items()
+    if m.features
+}
 NEEDS = {kind: features for kind, features in FEATURES.items() if kind in SHADERS}
 ROWS = 5
 
@@ -92,15 +96,15 @@ def test_the_variants_share_all_but_the_shaders_and_the_workgroups(site: Path) -
         gpu.resources,
     )
     assert [step.workgroups for step in every.steps] == [step.workgroups for step in gpu.steps]
-    assert [list(step.variants) for step in every.steps] == [["software"]] * 2
+    assert [list(step.variants) for step in every.steps] == [[*SOFTWARE_ADAPTERS]] * 2
     assert (every.shaders, every.shader_features) == (SHADERS, NEEDS)
     assert (gpu.shaders, gpu.shader_features) == ({"gpu": SHADERS["gpu"]}, {})
     webmlc.build(MODEL, site / "software", adapter="software")
     software = program_of(site / "software")
-    assert [step.variants["software"].workgroups for step in every.steps] == [
-        step.workgroups for step in software.steps
-    ]
-    for kind, package in (("gpu", "gpu"), ("software", "software")):
+    launches = [step.variants["software"].workgroups for step in every.steps]
+    assert launches == [step.workgroups for step in software.steps]
+    assert software.shaders == {kind: SHADERS[kind] for kind in SOFTWARE_ADAPTERS}
+    for kind, package in (("gpu", "gpu"), *((kind, "software") for kind in SOFTWARE_ADAPTERS)):
         path = SHADERS[kind]
         assert (site / "all" / path).read_bytes() == (site / package / path).read_bytes()
     for kind in SHADERS:
@@ -112,7 +116,7 @@ def test_the_variants_share_all_but_the_shaders_and_the_workgroups(site: Path) -
 def test_equal_variants_are_one_file(tmp_path: Path) -> None:
     webmlc.build(model_of("h = MatMul(x, w) y = Relu(h)"), tmp_path / "differ", adapter="all")
     differing = program_of(tmp_path / "differ").shaders
-    assert differing == {kind: SHADERS[kind] for kind in PLAIN_ADAPTERS}
+    assert differing == {kind: SHADERS[kind] for kind in ("gpu", *SOFTWARE_ADAPTERS)}
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float[n,8] x) => (float[n,8] y) {
             y = Relu(x)
@@ -186,11 +190,27 @@ def test_each_variant_has_the_schedules_for_a_class_of_machines(tmp_path: Path) 
         assert {*y.ravel().tolist()} == {1001}
 
 
+QUADS = {"subgroupMinSize": 4, "subgroupMaxSize": 4}
 HOSTS: dict[str, tuple[dict[str, Any], str]] = {
     "hardware": ({"info": {"vendor": "nvidia", "architecture": "hopper"}}, "gpu"),
     "subgroups": ({"info": {"vendor": "nvidia"}, "features": ["subgroups"]}, "subgroups"),
     "fallback": ({"info": {"vendor": "google", "isFallbackAdapter": True}}, "software"),
     "SwiftShader": ({"info": {"vendor": "google", "architecture": "swiftshader"}}, "software"),
+    "SwiftShader with quads": (
+        {"info": {"architecture": "swiftshader", **QUADS}, "features": ["subgroups"]},
+        "software-subgroups",
+    ),
+    "SwiftShader that offers no subgroups": (
+        {"info": {"architecture": "swiftshader", **QUADS}},
+        "software",
+    ),
+    "subgroups of several quads": (
+        {
+            "info": {"isFallbackAdapter": True, **QUADS, "subgroupMaxSize": 8},
+            "features": ["subgroups"],
+        },
+        "software",
+    ),
     "lavapipe": ({"info": {"description": "llvmpipe (LLVM 19.1.7, 256 bits)"}}, "software"),
     "a device": ({"adapterInfo": {"architecture": "swiftshader"}}, "software"),
     "an old device": ({}, "gpu"),
@@ -261,7 +281,8 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_halves_are_stored_where_the_adapter_has_them(deep: Path) -> None:
     program = program_of(deep)
-    assert program.shaders == {kind: PATHS[kind] for kind in ("gpu", "software", "f16")}
+    kinds = ("gpu", *SOFTWARE_ADAPTERS, "f16")
+    assert program.shaders == {kind: PATHS[kind] for kind in kinds}
     assert program.halves is not None
     by_kind = {kind: choose_schedules.program_in(program, kind) for kind in program.shaders}
     stored = {b.name for b in by_kind["f16"].buffers if b.dtype is not DType.float16}
@@ -320,7 +341,9 @@ IN_PAGE = """async ({ shaders, hides }) => {
   const error = await load("/all/", { shaders: "fast" }).catch(text);
   const adapter = await navigator.gpu.requestAdapter();
   const offered = [...adapter.features];
-  return { y: Array.from(y.data), chosen, download: resources.download, last, error, offered };
+  const lanes = [adapter.info.subgroupMinSize, adapter.info.subgroupMaxSize];
+  const { download } = resources;
+  return { y: Array.from(y.data), chosen, download, last, error, offered, lanes };
 }""".replace("ROWS", str(ROWS))
 
 
@@ -328,13 +351,15 @@ def test_chromium_downloads_the_shaders_for_its_adapter(site: Path) -> None:
     cases = [
         ({}, "software"),
         ({"shaders": "gpu"}, "gpu"),
-        ({"hides": True}, None),
+        ({"hides": True}, "gpu"),
     ]
     reports = open_pages({"/": site}, *(Page("/", IN_PAGE, arg=arg) for arg, _ in cases))
-    for report, (_, kind) in zip(reports, cases, strict=True):
+    for report, (arg, kind) in zip(reports, cases, strict=True):
         value = report.value
-        if kind is None:
-            kind = "subgroups" if "subgroups" in value["offered"] else "gpu"
+        if "shaders" not in arg and "subgroups" in value["offered"]:
+            kind = {"gpu": "subgroups"}.get(kind, kind)
+            if kind == "software" and value["lanes"] == [4, 4]:
+                kind = "software-subgroups"
         assert value["chosen"] == kind
         y = np.reshape(value["y"], (ROWS, 96))
         np.testing.assert_allclose(y, expected(), atol=1e-6)

@@ -21,7 +21,7 @@ from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import PLAIN_ADAPTERS, Device, Machine
+from webmlc.core.machine import PLAIN_ADAPTERS, SOFTWARE_ADAPTERS, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
@@ -272,16 +272,17 @@ def device_variants(adapter: str) -> dict[Device, Mapping[str, Machine]]:
     shaders = WEBGPU.variants
     if adapter not in (*PLAIN_ADAPTERS, "all"):
         raise UserError(f"unknown adapter {adapter!r}: choose {', '.join(PLAIN_ADAPTERS)} or all")
-    chosen = {name: m for name, m in shaders.items() if adapter in (name, "all")}
+    names = {"all": tuple(shaders), "software": SOFTWARE_ADAPTERS}.get(adapter, (adapter,))
+    chosen = {name: shaders[name] for name in names}
     return {**{d: target.variants for d, target in TARGETS.items()}, WEBGPU.device: chosen}
 
 
 def _target(device: Device, variants: Mapping[Device, Mapping[str, Machine]]) -> Target:
     """The target of a device. All variants of its kernels have the same steps and buffers, so only
-    a single variant has algorithms of its own.
+    variants of one target have algorithms of their own.
     """
-    machines = list(variants[device].values())
-    return target_of(machines[0]) if len(machines) == 1 else TARGETS[device]
+    targets = [target_of(machine) for machine in variants[device].values()]
+    return targets[0] if all(t is targets[0] for t in targets) else TARGETS[device]
 
 
 def _texts(

@@ -187,8 +187,8 @@ def test_a_kernel_has_its_code_in_each_variant_of_the_shaders(tmp_path: Path) ->
     onnx.save(model, str(tmp_path / "wide.onnx"))
     page = tmp_path / "page.html"
     data = write_report(tmp_path / "wide.onnx", page, "webgpu", adapter="all").data
-    variants = ["gpu", "software", "subgroups"]
-    assert list(data["texts"])[-3:] == variants
+    variants = ["gpu", "software", "software-subgroups", "subgroups"]
+    assert list(data["texts"])[-4:] == variants
     for kernel in data["programs"]["webgpu"]["kernels"]:
         codes = (kernel, *kernel["others"])
         assert [code["text"] for code in codes] == variants

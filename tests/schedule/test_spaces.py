@@ -16,7 +16,14 @@ from tests.schedule.rules import kernels as k
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import const
-from webmlc.core.machine import RELAXED, SIMD128, SOFTWARE, WEBGPU, Machine
+from webmlc.core.machine import (
+    RELAXED,
+    SIMD128,
+    SOFTWARE,
+    SOFTWARE_SUBGROUPS,
+    WEBGPU,
+    Machine,
+)
 from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.infer.infer_shapes import infer_shapes
@@ -136,6 +143,7 @@ CASES = {
     "wasm: matmul, simd128": (SIMD128, *CPU["matmul"]),
     **{f"webgpu: {name}": (WEBGPU, *case) for name, case in GPU.items()},
     **{f"software: {name}": (SOFTWARE, *case) for name, case in SOFTWARE_ADAPTERS.items()},
+    "software: matmul in quads": (SOFTWARE_SUBGROUPS, "contraction", k.matmul(37, 48, 6), {}),
 }
 Case = tuple[Machine, str, LoopFunction, dict[str, int]]
 MEMBERS = 3

@@ -18,7 +18,7 @@ import pytest
 import webmlc
 from tests import command_line
 from tests.tune.small_search import MODEL
-from webmlc.core.machine import SOFTWARE, Machine
+from webmlc.core.machine import SOFTWARE_MACHINES, Machine
 from webmlc.schedule.rules import Selection
 from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.tuning import Tuning
@@ -357,4 +357,4 @@ def test_a_package_for_a_software_adapter_is_checked(
     code, out, _ = run("check", model, *options)
     assert code == 0
     assert json.loads(out)["verdict"] == "passed"
-    assert machines == {SOFTWARE}
+    assert machines == {*SOFTWARE_MACHINES}

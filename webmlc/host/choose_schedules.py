@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.errors import PackageError
-from webmlc.core.machine import AdapterKind, Device
+from webmlc.core.machine import SOFTWARE_ADAPTERS, AdapterKind, Device
 from webmlc.core.machine_class import MachineClass, adapter_name, machine_number
 from webmlc.host.webgpu_adapter import find_adapter, is_software, offered_features
 from webmlc.package.manifest import Manifest, Program, Step
@@ -53,8 +53,8 @@ def choose_shaders(program: Program, choice: AdapterKind | None) -> str:
         return choice or next(iter(shaders))
     adapter = find_adapter()
     if is_software(adapter) and "software" in shaders:
-        return "software"
-    needs = {v: program.shader_features.get(v, ()) for v in shaders if v != "software"}
+        return "software"  # wgpu-py does not tell how many threads a subgroup has
+    needs = {v: program.shader_features.get(v, ()) for v in shaders if v not in SOFTWARE_ADAPTERS}
     offered = offered_features(adapter)
     usable = [v for v, features in needs.items() if offered.issuperset(features)]
     return max(usable, key=lambda v: len(needs[v]), default=next(iter(shaders)))

@@ -26,8 +26,8 @@ Kernels may read a whole `vec4<f32>`. Values begin at multiples of 256 bytes: th
 """
 WGPU_FEATURES = {"subgroups": "subgroup"}
 """The features whose names in wgpu-py are not those of WebGPU's specification."""
-ENABLE_SUBGROUPS = "enable subgroups;\n"
-"""A directive that naga refuses, although it compiles what the directive enables."""
+SUBGROUP_DIRECTIVES = ("enable subgroups;\n", "diagnostic(off, subgroup_uniformity);\n")
+"""Directives that naga does not know, although it compiles what they enable."""
 DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
 """The limits of every adapter, in bytes, from the specification of WebGPU."""
 
@@ -69,7 +69,9 @@ def offered_features(adapter: Any) -> frozenset[str]:
 
 def for_naga(text: str) -> str:
     """The text of shaders as naga compiles it."""
-    return text.replace(ENABLE_SUBGROUPS, "", 1)
+    for directive in SUBGROUP_DIRECTIVES:
+        text = text.replace(directive, "", 1)
+    return text
 
 
 def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webmlc.core.machine import SOFTWARE, Device, Machine
+from webmlc.core.machine import SOFTWARE_MACHINES, Device, Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.target import lower as lowering
 from webmlc.target.target import Target
@@ -15,7 +15,7 @@ TARGETS: dict[Device, Target] = {"wasm": WASM, "webgpu": WEBGPU}
 
 def target_of(machine: Machine) -> Target:
     """The target of a package whose kernels are all made for one machine."""
-    return SOFTWARE_WEBGPU if machine == SOFTWARE else TARGETS[machine.device]
+    return SOFTWARE_WEBGPU if machine in SOFTWARE_MACHINES else TARGETS[machine.device]
 
 
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:

@@ -23,7 +23,7 @@ from webmlc.core.errors import InternalError, UserError
 from webmlc.core.machine import (
     ADAPTERS,
     DEFAULT_MACHINES,
-    SOFTWARE,
+    SOFTWARE_MACHINES,
     WASM_MACHINES,
     Device,
     Machine,
@@ -129,7 +129,7 @@ class TunedChooser:
         """True where a record serves machines of other classes than its own, too, in code for
         `machine`.
         """
-        is_alike = record.platform.is_software == (machine == SOFTWARE)
+        is_alike = record.platform.is_software == (machine in SOFTWARE_MACHINES)
         return record.device == "wasm" or self.is_named or is_alike
 
     def _similarity(self, record: Record | AlgorithmRecord) -> int:

@@ -284,11 +284,14 @@ def _shader(function: LoopFunction, machine: Machine = WEBGPU) -> str:
 
 @pytest.mark.parametrize(("size", "rows"), [(64, 4), (1024, 8)])
 def test_the_tile_is_in_registers(size: int, rows: int) -> None:
-    """Per 4 steps of the reduction: a vec4 a row, 8 of the columns, 8 multiply-adds a row."""
+    """Per 4 steps of the reduction: a vec4 a row, 8 of the columns, which are two matrices, and two
+    products with matrices a row.
+    """
     text = _shader(k.matmul(size, size, 64), SOFTWARE)
     start = text.index("for (var k")
     inner = text[start : text.index("at_least_", start)]
-    assert inner.count("+= ") == 8 * rows
+    assert inner.count("= mat4x4f(") == 2
+    assert inner.count("+= ") == 2 * rows
     assert inner.count("= a_0[") == rows
     assert inner.count("= b_0[") == 8
     assert "array<f32>" not in text  # every access is a vec4
@@ -311,12 +314,12 @@ def test_tiles_of_symbolic_rows_are_tall_where_columns_are_constant(
 
 
 def test_a_symbolic_number_of_columns_has_vectors() -> None:
-    """Per step of the reduction: the two vec4 of a panel, for the four rows of a tile."""
+    """Per four steps of the reduction: two vec4 of a panel each, for the four rows of a tile."""
     text = _shader(k.packed_scores(2, S, S, 8), SOFTWARE)
     inner = text[text.index("for (var k") :].partition("}")[0]
     assert inner.count("= b_0[") == 8
     assert inner.count("= a_0[") == 4
-    assert inner.count("+= ") == 32
+    assert inner.count("+= ") == 8
 
 
 @pytest.mark.parametrize(("outputs", "neighbours"), [(16, 4), (9, 8)])

@@ -128,11 +128,16 @@ CASES = {
     "add bias": Case(k.add_bias(3, 4, 12), np.add, "pointwise"),
     "transpose": Case(k.transpose((1, 0), 40, 33), np.transpose, "transpose", "pointwise"),
 }
+RULES_OF_FEATURES = {
+    adapter: "contraction" if "quads" in machine.features else "reduction"
+    for adapter, machine in ADAPTERS.items()
+}
+"""The rule that uses the features of each kind of adapter."""
 PLACES = [
     (name, adapter)
     for name, case in CASES.items()
     for adapter, machine in ADAPTERS.items()
-    if not machine.features or case.rule == "reduction"
+    if not machine.features or case.rule == RULES_OF_FEATURES[adapter]
 ]
 """The kernels on each kind of adapter; with features, those of the rules that use them."""
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.browser.pages import Page, open_pages
 from tests.schedule.rules import kernels as k
-from webmlc.core.machine import WEBGPU
+from webmlc.core.machine import SOFTWARE_SUBGROUPS, WEBGPU
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower
@@ -56,6 +56,19 @@ def _module() -> Shaders:
 @pytest.mark.parametrize("name", KERNELS)
 def test_text_is_golden(name: str) -> None:
     text = emit_shaders({name: _lowered(name)}).text
+    _is_golden(name, text)
+
+
+def test_the_text_of_a_product_in_quads_is_golden() -> None:
+    function = replace(k.matmul(16, 64, 32), name="matmul_in_quads", origin=("/matmul",))
+    lowered = lower(schedule_kernel(function, SOFTWARE_SUBGROUPS).function, SOFTWARE_SUBGROUPS)
+    features = SOFTWARE_SUBGROUPS.features
+    text = emit_shaders({function.name: lowered}, features=features).text
+    _is_golden(function.name, text)
+
+
+def _is_golden(name: str, text: str) -> None:
+    """Compare a text with its file."""
     path = GOLDEN / f"{name}.wgsl"
     if os.environ.get("WEBMLC_UPDATE_GOLDEN"):
         path.write_text(text)

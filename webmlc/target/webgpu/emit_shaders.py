@@ -27,6 +27,7 @@ from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
+from webmlc.target.webgpu.quad_loads import DIRECTIVE
 from webmlc.target.webgpu.shorten_names import shorten_names
 from webmlc.target.webgpu.table import ENABLE, INFINITY
 from webmlc.target.webgpu.threads import grid_of
@@ -81,6 +82,7 @@ def join_shaders(shaders: Mapping[str, Shader]) -> Shaders:
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     features = sorted({feature for shader in shaders.values() for feature in shader.features})
     preamble = [f"{ENABLE[feature]}\n" for feature in features]
+    preamble += [DIRECTIVE] if any("quadBroadcast" in helper for helper in helpers) else []
     preamble += [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
     texts = [s.named(name, number) for number, (name, s) in enumerate(shaders.items())]
     text = "\n".join([*preamble, *helpers, *texts])

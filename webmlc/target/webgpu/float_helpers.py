@@ -40,6 +40,13 @@ fn subgroup_maximum_{suffix}(x: {T}) -> {T} {{
     return select(subgroupMax(x), sum, subgroupAny(is_nan_{suffix}(x)));
 }}
 """,
+    # What the threads of a quad have, in their order.
+    "quad_vector": """\
+fn quad_vector_{suffix}(x: {T}) -> vec4<{T}> {{
+    let low = vec2(quadBroadcast(x, 0u), quadBroadcast(x, 1u));
+    return vec4(low, quadBroadcast(x, 2u), quadBroadcast(x, 3u));
+}}
+""",
     # The same where `b` is a literal, and so no NaN.
     "at_most": """\
 fn at_most_{suffix}(a: {T}, b: {T}) -> {T} {{

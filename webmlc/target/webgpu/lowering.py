@@ -22,6 +22,7 @@ from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
+from webmlc.target.webgpu.join_updates import join_updates
 from webmlc.target.webgpu.read_ahead import read_ahead
 from webmlc.target.webgpu.read_once import read_once
 from webmlc.target.webgpu.unpack_bytes import unpack_bytes
@@ -33,7 +34,7 @@ SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 def lowering(machine: Machine) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
     passes = _passes(machine.vector_registers, machine.multiplies_words)
-    return (*passes, read_once, read_ahead) if machine.reads_lines else passes
+    return (*passes, read_once, read_ahead) if machine.reads_lines else (*passes, join_updates)
 
 
 @lru_cache

@@ -29,6 +29,7 @@ from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.legalise import is_literal
 from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.quad_loads import LANE, Quads
 from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
 from webmlc.target.webgpu.storage import FROM_BITS, PARTS, word_of
 from webmlc.target.webgpu.table import (
@@ -68,7 +69,8 @@ class ExpressionPrinter:
     """Prints the expressions of one kernel. `globals` names its memory buffers, and `views` lists
     those whose elements are vectors. `words` lists the buffers whose elements are parts of words,
     and `atomics` those of them that the kernel writes. `halves` lists the buffers whose elements
-    are `f16`; their values are float32, as those of all small types.
+    are `f16`; their values are float32, as those of all small types. The threads of `quads` share
+    loads.
     """
 
     kernel: str
@@ -78,6 +80,7 @@ class ExpressionPrinter:
     words: frozenset[str] = frozenset()
     atomics: frozenset[str] = frozenset()
     halves: frozenset[str] = frozenset()
+    quads: Quads = field(default_factory=Quads)
     helpers: dict[str, None] = field(default_factory=dict)
     needs_infinity: bool = False
 
@@ -220,6 +223,8 @@ class ExpressionPrinter:
 
     def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
         """A load, or the reference that a store of the same shape assigns to, but for halves."""
+        if buffer.name in self.views and self.quads.shares(buffer, indices):
+            return self.quad_vector(buffer, indices)
         if buffer.name not in self.halves:
             return self.reference(buffer, indices)
         match indices:
@@ -229,6 +234,12 @@ class ExpressionPrinter:
             case (Ramp(),):
                 return self.reference(buffer, indices)  # which widens element by element
         return f"f32({self.reference(buffer, indices)})"
+
+    def quad_vector(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+        """The load of a vector of which each thread of a quad loads one element."""
+        self.declare("quad_vector", buffer.dtype, 1)
+        element = f"{self.reference(buffer, indices)}[{LANE}]"
+        return f"quad_vector_{suffix(buffer.dtype, 1)}({element})"
 
     def reference(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
         """The elements of a buffer as they are stored; widened where a vector joins several."""

@@ -36,8 +36,10 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.divergence import differs
 from webmlc.target.webgpu.declarations import array_type, declarations
 from webmlc.target.webgpu.declare_in_place import declared_in_place
+from webmlc.target.webgpu.matrix_products import matrix_product
 from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter, vector_index
+from webmlc.target.webgpu.quad_loads import LANE, LANE_LINE, QUAD, QUADS, Quads
 from webmlc.target.webgpu.storage import PARTS, store_lines
 from webmlc.target.webgpu.subgroup_folds import FEATURE, LANES_LINES, fold_lines, subgroup_fold
 from webmlc.target.webgpu.table import half_type, type_name
@@ -105,8 +107,13 @@ def print_shader(
     names = _global_names(function, registers)
     halves = _halves(function) if HALVES in features else frozenset[str]()
     words = frozenset(b.name for b in function.params if b.dtype in PARTS) - halves
-    atomics = (words & {store.buffer.name for store in stores(function.body)}) - views
-    expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics, halves)
+    writes = {store.buffer.name for store in stores(function.body)}
+    atomics = (words & writes) - views
+    are_quads_used = QUADS in features and grid.workgroup_size[0] % QUAD == 0
+    quads = Quads(are_quads_used, frozenset(b.name for b in function.params) - writes)
+    expressions = ExpressionPrinter(
+        function.name, names, views, registers, words, atomics, halves, quads
+    )
     declared = declared_in_place(function, registers)
     printer = _Printer(function, grid, expressions, declared, features, marks)
     body = printer.entry()
@@ -158,6 +165,8 @@ class _Printer:
     guards: int = 0  # conditions around the current statement that may differ between threads
     uneven_loops: int = 0  # loops around it whose iterations may differ between threads
     differing: set[Var] = field(default_factory=set)  # variables that may differ between threads
+    constants: set[Buffer] = field(default_factory=set)  # registers that `let` declared
+    matrices: set[str] = field(default_factory=set)  # the names of matrices in scope
 
     def write(self, line: str) -> None:
         """Append a line at the current depth, with the mark of its statement."""
@@ -187,6 +196,9 @@ class _Printer:
             self.print_section(section)
         if FEATURE in self.used_features:
             self.lines[:0] = [f"{INDENT}{line}" for line in LANES_LINES]
+        if any(LANE in line for line in self.lines):
+            self.used_features.add(FEATURE)
+            self.lines.insert(0, f"{INDENT}{LANE_LINE}")
         text = "\n".join(self.lines)
         builtins = ", ".join(
             f"@builtin({builtin}) {name}: vec3u"
@@ -240,6 +252,7 @@ class _Printer:
             self.write(f"let {wgsl_name(root.var.name)} = {self.text(root.value)};")
             if differs(root.value, self.differing):
                 self.differing.add(root.var)
+            self.expressions.quads.note(root.var, root.value)
             root = root.body
         self.mark = self.marks.get(id(root), "")
         self.single(root)
@@ -263,16 +276,20 @@ class _Printer:
                 if is_uneven := differs(extent, self.differing):
                     self.differing.add(var)
                 self.uneven_loops += is_uneven
-                self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
+                self.expressions.quads.note(var, extent)
+                with self.expressions.quads.where(extent):
+                    self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
                 self.uneven_loops -= is_uneven
             case For(kind=kind):
                 raise self.expressions.unsayable(f"{kind} loop")
             case If(condition=condition, then=then, otherwise=otherwise):
                 is_guard = differs(condition, self.differing)
                 self.guards += is_guard
-                self.braced(f"if ({self.text(condition)})", then)
-                if otherwise is not None:
-                    self.braced("else", otherwise)
+                head = f"if ({self.text(condition)})"
+                with self.expressions.quads.where(condition):
+                    self.braced(head, then)
+                    if otherwise is not None:
+                        self.braced("else", otherwise)
                 self.guards -= is_guard
             case Store():
                 self.store(root)
@@ -292,11 +309,13 @@ class _Printer:
 
     def braced(self, head: str, body: Stmt) -> None:
         """Print a body in braces after `head`."""
+        outer_matrices = set(self.matrices)
         self.write(f"{head} {{")
         self.depth += 1
         self.statement(body)
         self.depth -= 1
         self.write("}")
+        self.matrices = outer_matrices
 
     def thread_loop(self, loop: For) -> None:
         """Bind the loop's variable to the number of a workgroup or a thread. A condition guards the
@@ -313,10 +332,13 @@ class _Printer:
         self.differing.add(loop.var)
         self.write(f"let {name} = i32(thread.{axis});")
         if as_int(loop.extent) == self.grid.workgroup_size[position]:
-            self.statement(loop.body)
+            with self.expressions.quads.threads(loop, is_full=True):
+                self.statement(loop.body)
             return
         self.guards += 1
-        self.braced(f"if ({name} < {self.expressions.operand(loop.extent)})", loop.body)
+        head = f"if ({name} < {self.expressions.operand(loop.extent)})"
+        with self.expressions.quads.threads(loop):
+            self.braced(head, loop.body)
         self.guards -= 1
 
     def block_index(self, position: int) -> str:
@@ -343,10 +365,13 @@ class _Printer:
                 is_32_bit = buffer.dtype.bytes == 4
                 is_in_place = (loaded, indices) == (buffer, stmt.indices)
                 if is_32_bit and is_in_place and self.is_register(buffer):
-                    self.write(f"{wgsl_name(buffer.name)} += {self.text(addend)};")
+                    addend_text = self.matrix_text(addend) or self.text(addend)
+                    self.write(f"{wgsl_name(buffer.name)} += {addend_text};")
                     return
         value = self.text(stmt.value)
         if id(stmt) in self.declared:
+            if self.declared[id(stmt)] == "let":
+                self.constants.add(buffer)
             self.write(f"{self.declared[id(stmt)]} {wgsl_name(buffer.name)} = {value};")
             return
         if buffer.name in self.expressions.words:
@@ -377,6 +402,20 @@ class _Printer:
             self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
         self.depth -= 1
         self.write("}")
+
+    def matrix_text(self, value: Expr) -> str | None:
+        """The text of a sum as the product of a matrix and a vector. The matrix is declared before
+        its first use, if its columns do not change. None for another sum.
+        """
+        product = matrix_product(value)
+        if product is None or not self.constants.issuperset(product.columns):
+            return None
+        columns = [wgsl_name(column.name) for column in product.columns]
+        matrix = "_".join(columns)
+        if matrix not in self.matrices:
+            self.write(f"let {matrix} = mat4x4f({', '.join(columns)});")
+            self.matrices.add(matrix)
+        return f"{matrix} * {wgsl_name(product.vector.name)}"
 
     def half(self, value: Expr) -> str:
         """The text of a value as float16 in memory."""

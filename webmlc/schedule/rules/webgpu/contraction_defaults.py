@@ -101,7 +101,8 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     if multiplies_bytes(facts.function) and not machine.multiplies_words:
         most_steps, body = 1, STEPS  # the four bytes of a word are written out
     steps = unroll_factor(facts.depth, most_steps)
-    whole = Parameters(machine.workgroup_size, 1, tile.columns, steps, body, ACROSS)
+    width, across = _columns(facts, machine)
+    whole = Parameters(machine.workgroup_size, 1, width, steps, body, across)
     if facts.rows is None:
         narrow = replace(whole, columns=facts.lanes)
         shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow, machine)[1:]]
@@ -118,11 +119,24 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     divided = replace(whole, workgroup=machine.divided_workgroup)
     return [
         replace(whole if parts == 1 else divided, rows=rows, columns=columns, parts=parts)
-        for columns in dict.fromkeys((tile.columns, divided_columns))
+        for columns in dict.fromkeys((width, divided_columns))
         for rows in heights
         for parts in _default_parts(facts, replace(divided, rows=rows, columns=columns), machine)
         if (columns == divided_columns or parts == 1) and (parts > 1 or rows in covering)
     ]
+
+
+def _columns(facts: Facts, machine: Machine) -> tuple[int, int]:
+    """The columns of a tile, and the tiles of a row that a workgroup computes. If quads share
+    loads, as many as let the threads of each quad have the same rows.
+    """
+    width, count = machine.tile.columns, as_int(facts.columns)
+    if "quads" in machine.features and count is not None:
+        for columns in (width, width // 2):
+            for across in (ACROSS, ACROSS // 2):
+                if count % (columns * across) == 0:
+                    return columns, across
+    return width, ACROSS
 
 
 def _default_rows(extent: Expr, tallest: int) -> int:

@@ -1,0 +1,134 @@
+"""Add several products to a register at once.
+
+Needs: a lowered kernel. Guarantees the same sums in another order: updates of a register that
+follow each other, with no statement between them that reads it, become one update.
+
+    C_0 = C_0 + a0 * b0
+    C_1 = C_1 + d0 * b0                ->    C_0 = C_0 + (a0 * b0 + a1 * b1)
+    C_0 = C_0 + a1 * b1                      C_1 = C_1 + (d0 * b0 + d1 * b1)
+    C_1 = C_1 + d1 * b1
+
+Such a sum is often the product of a matrix and a vector (`matrix_products`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.expr import Call, Expr, call
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    loads_in,
+    seq,
+)
+from webmlc.target.registers import read_register, register_lanes
+
+MOST_TERMS = 4
+"""Products that one update adds, at most: their operands are in registers until then (chosen by
+hand: a vector of the left operand)."""
+
+
+def join_updates(function: LoopFunction) -> LoopFunction:
+    """Return `function` with fewer updates of registers, each of several products."""
+    registers = frozenset(register_lanes(function))
+    return replace(function, body=_joined(function.body, registers))
+
+
+def _joined(root: Stmt, registers: frozenset[Buffer]) -> Stmt:
+    """A statement, in whose straight-line parts updates are joined."""
+    match root:
+        case Seq():
+            line = _StraightLine(registers)
+            for stmt in root.statements:
+                line.add(stmt)
+            line.flush()
+            return seq(*line.statements)
+        case For(body=body) | Let(body=body):
+            return replace(root, body=_joined(body, registers))
+        case If(then=then, otherwise=otherwise):
+            other = None if otherwise is None else _joined(otherwise, registers)
+            return replace(root, then=_joined(then, registers), otherwise=other)
+    return root
+
+
+@dataclass(slots=True)
+class _Update:
+    """The update of a register by the sum of some terms, which reads `buffers`."""
+
+    store: Store
+    sum: Expr
+    terms: int
+    buffers: frozenset[Buffer]
+
+
+@dataclass(slots=True)
+class _StraightLine:
+    """The statements of a sequence so far, and the updates that wait for others of their
+    registers.
+    """
+
+    registers: frozenset[Buffer]
+    statements: list[Stmt] = field(default_factory=list)
+    waiting: dict[Buffer, _Update] = field(default_factory=dict)
+
+    def add(self, stmt: Stmt) -> None:
+        """Append a statement, after the updates that must come before it."""
+        if not isinstance(stmt, Store):
+            self.flush()
+            self.statements.append(_joined(stmt, self.registers))
+            return
+        buffers = _buffers(stmt)
+        register = stmt.buffer
+        term = _term(stmt) if register in self.registers else None
+        self.flush_before(register, buffers, is_update=term is not None)
+        if term is None:
+            self.statements.append(stmt)
+            return
+        update = self.waiting.pop(register, None)
+        if update is None:
+            update = _Update(stmt, term, 1, buffers)
+        else:
+            total = call("add", update.sum, term)
+            joined = replace(stmt, value=call("add", read_register(register), total))
+            update = _Update(joined, total, update.terms + 1, update.buffers | buffers)
+        if update.terms == MOST_TERMS:
+            self.statements.append(update.store)
+        else:
+            self.waiting[register] = update
+
+    def flush_before(self, written: Buffer, read: frozenset[Buffer], *, is_update: bool) -> None:
+        """Append the updates of what a store reads, and those that read what it writes; but not the
+        update that it continues.
+        """
+        for register, update in list(self.waiting.items()):
+            is_continued = is_update and register == written
+            if not is_continued and (register in read or written in update.buffers):
+                self.statements.append(self.waiting.pop(register).store)
+
+    def flush(self) -> None:
+        """Append all updates."""
+        self.statements += [update.store for update in self.waiting.values()]
+        self.waiting.clear()
+
+
+def _buffers(store: Store) -> frozenset[Buffer]:
+    """The buffers that a store reads."""
+    return frozenset(load.buffer for expr in expressions(store) for load in loads_in(expr))
+
+
+def _term(store: Store) -> Expr | None:
+    """What an update adds to its register; `None` for another store."""
+    match store.value:
+        case Call(op="add", args=(Load() as total, term)) if total == read_register(store.buffer):
+            is_other = all(load.buffer != store.buffer for load in loads_in(term))
+            return term if is_other and store.buffer.dtype.bytes == 4 else None
+    return None
