@@ -205,15 +205,30 @@ def _outline(model: ModelProto) -> ModelProto:
     would copy the data twice, to look at nothing but that size.
     """
     outline = ModelProto()
-    outline.CopyFrom(model)
-    for tensor in outline.graph.initializer:
-        dtype = dtype_of(tensor.data_type)
-        if dtype is None or dtype not in PLAIN_TYPES or tensor.ByteSize() <= LARGE:
-            continue
-        if len(tensor.raw_data) == dtype.bytes * math.prod(tensor.dims):
-            tensor.ClearField("raw_data")
-            tensor.dims[:] = [0]
+    _copy_fields(model, outline, without="graph")
+    outline.graph.SetInParent()
+    _copy_fields(model.graph, outline.graph, without="initializer")
+    for tensor in model.graph.initializer:
+        copy = outline.graph.initializer.add()
+        dtype, size = dtype_of(tensor.data_type), len(tensor.raw_data)
+        is_plain = size >= LARGE and dtype is not None and dtype in PLAIN_TYPES
+        if is_plain and dtype is not None and size == dtype.bytes * math.prod(tensor.dims):
+            _copy_fields(tensor, copy, without="raw_data")
+            copy.dims[:] = [0]
+        else:
+            copy.CopyFrom(tensor)
     return outline
+
+
+def _copy_fields(source: Any, target: Any, without: str) -> None:
+    """Copy all fields of a message but one."""
+    for field, value in source.ListFields():
+        if field.name == without:
+            continue
+        if isinstance(value, int | float | str | bytes):
+            setattr(target, field.name, value)
+        else:
+            getattr(target, field.name).MergeFrom(value)
 
 
 def _check_inputs(graph: GraphProto) -> None:
