@@ -18,7 +18,7 @@ export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 # The tests start many processes. Without bytecode, each compiles all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-chat demos test test-onnx test-browsers test-doors lint types npm docs bench gpu clean
+.PHONY: demo demo-chat demos test test-onnx test-browsers test-doors lint types types-python types-javascript npm docs bench gpu clean
 
 demo: $(VENV)/.stamp gpu
 	$(BIN)/python demos/digits/run.py
@@ -48,8 +48,12 @@ lint: $(VENV)/.stamp
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 
-types: $(VENV)/.stamp node_modules/.stamp
+types: types-python types-javascript
+
+types-python: $(VENV)/.stamp
 	$(BIN)/mypy --strict webmlc
+
+types-javascript: node_modules/.stamp
 	npx --no-install tsc --project tsconfig.json
 
 npm:
