@@ -18,15 +18,24 @@ from tests.hosts.table import RESULTS, Results, machine
 PAGE = '<!doctype html><meta charset="utf-8"><link rel="icon" href="icon.svg"><title>webmlc</title>'
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs the tests in hosts: each host starts once, and one file holds the results of
-    all. Others share what their file builds.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """One worker runs the tests in hosts, host by host: each host starts once, and one file holds
+    the results of all. The other tests are in no group. They run last, on whichever worker has
+    time.
     """
     for item in items:
-        if HERE in item.path.parents:
-            fixtures = getattr(item, "fixturenames", ())
-            group = "hosts" if "site" in fixtures else item.path.name
-            item.add_marker(pytest.mark.xdist_group(group))
+        if HERE in item.path.parents and "site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("hosts"))
+    yield
+    items.sort(key=_host_number)  # pytest sorts by the positions of parameters, which differ
+
+
+def _host_number(item: pytest.Item) -> int:
+    """The position of a test's host in `HOSTS`. Other tests come last."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    is_in_host = "host" in params and "site" in getattr(item, "fixturenames", ())
+    return list(HOSTS).index(params["host"]) if is_in_host else len(HOSTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 const ARRAYS = { float32: Float32Array, int64: BigInt64Array };
 
 const PAUSE_MS = 250; // the time in which the runtime opens all of its workers
-const WARM_MS = 300; // the time of runs in which an engine optimises the code
-const MEASURED_MS = 250; // the time in which rounds of runs are measured
 const TICKS = 20; // ticks of the clock in one round, so that its resolution adds at most 5 %
 
 /** Turn JSON into tensors. @param {Record<string, { dtype: string, shape: number[], data: number[] }>} feeds */
@@ -47,13 +45,16 @@ async function timeRuns(model, tensors, milliseconds) {
 /** @param {number[]} values */
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 
-/** The median latency of a warm model, in milliseconds. Rounds are short, so that a busy machine interrupts few of them. */
-async function measure(model, tensors) {
+/**
+ * The median latency of a warm model, in milliseconds. Rounds are short, so that a busy machine interrupts few of them.
+ * @param {number} milliseconds  of the runs in which an engine optimises the code, and of those that are measured
+ */
+async function measure(model, tensors, milliseconds) {
   await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
-  await timeRuns(model, tensors, WARM_MS);
+  await timeRuns(model, tensors, milliseconds);
   const round = TICKS * median(Array.from({ length: TICKS }, clockResolution));
   const times = [];
-  for (const begin = performance.now(); performance.now() - begin < MEASURED_MS; ) times.push(await timeRuns(model, tensors, round));
+  for (const begin = performance.now(); performance.now() - begin < milliseconds; ) times.push(await timeRuns(model, tensors, round));
   return median(times);
 }
 
@@ -73,7 +74,7 @@ async function runSetting(load, url, { measured, ...options }, inputs) {
     const model = await load(url, options);
     const { device, deviceReason, variant, threads, threadsReason } = model;
     const cold = await runAll(model, inputs);
-    const milliseconds = measured ? await measure(model, inputs.at(-1)) : null;
+    const milliseconds = measured ? await measure(model, inputs.at(-1), measured) : null;
     const warm = await runAll(model, inputs);
     model.dispose();
     return { device, deviceReason, variant, threads, threadsReason, milliseconds, cold, warm };
@@ -86,7 +87,7 @@ async function runSetting(load, url, { measured, ...options }, inputs) {
  * Run a package in several settings, one after the other.
  *
  * `name` is the folder of the package, beside this file. `url` is another address of its data, or undefined. A setting consists of
- * the options of `load`, and of `measured`, which says if the latency of the last run is measured.
+ * the options of `load`, and of `measured`, the milliseconds in which the latency of the last run is measured.
  * @param {{ name: string, url?: string, settings: Record<string, unknown>[], feeds: Record<string, any>[] }} job
  */
 export async function runPackage({ name, url, settings, feeds }) {
