@@ -9,6 +9,7 @@ import pytest
 
 from tests.tune.conftest import good_candidates, idle, matmul_task, trial_of
 from tests.tune.page_trials import check_engine, measure_in
+from webmlc.core.machine import ADAPTERS
 from webmlc.tune.trial import Measurement
 
 
@@ -24,8 +25,9 @@ def software_adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("software_adapter")
-def test_chromium_measures_on_the_gpu() -> None:
-    task = matmul_task("webgpu")
+@pytest.mark.parametrize("adapter", ["gpu", "software-subgroups"])
+def test_chromium_measures_on_the_gpu(adapter: str) -> None:
+    task = matmul_task("webgpu", machine=ADAPTERS[adapter])
     good, other = good_candidates(task, 2)
     trial = trial_of(task, [good, other, idle(good), good, other])
     trial = replace(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.schedule.rules import kernels as k
 from webmlc.core.expr import Const, Var
-from webmlc.core.machine import RELAXED, WEBGPU, Device
+from webmlc.core.machine import RELAXED, WEBGPU, Device, Machine
 from webmlc.loops.ir import For, LoopFunction, Seq, Store
 from webmlc.schedule.rules import match_kernel
 from webmlc.schedule.rules.space import values_of
@@ -22,12 +22,12 @@ FAR = 1 << 28
 """The index of an element that lies behind the memory of every trial here."""
 
 
-def matmul_task(device: Device = "wasm", rows: int = 48) -> Task:
+def matmul_task(device: Device = "wasm", rows: int = 48, machine: Machine | None = None) -> Task:
     """A product with bias and relu, whose right operand and bias are constants of which a model has
     so many that three calls read different ones.
     """
-    machine = RELAXED if device == "wasm" else WEBGPU
-    match = match_kernel(k.matmul(rows, 32, 64), machine)
+    default = RELAXED if device == "wasm" else WEBGPU
+    match = match_kernel(k.matmul(rows, 32, 64), machine or default)
     assert match is not None
     constants = frozenset({"b", "c"})
     return Task("key", "matmul", match, (), constants, {}, 1, 3 * 4 * (64 * 32 + 32))

@@ -13,7 +13,7 @@ import pytest
 
 import webmlc
 from tests.tune.small_search import PLATFORM, FixedWorker
-from webmlc.core.machine import ADAPTERS
+from webmlc.core.machine import ADAPTERS, SOFTWARE_ADAPTERS
 from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
 from webmlc.tune.algorithm_search import Variants, layers, plan
@@ -183,7 +183,10 @@ def test_the_database_answers_for_its_platform(tmp_path: Path) -> None:
         assert TunedChooser(database, "phone").algorithms() == {"wasm": {LAYER: "winograd 6x6"}}
 
 
-def test_a_device_takes_nothing_from_the_algorithms_of_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("adapter", SOFTWARE_ADAPTERS)
+def test_a_device_takes_nothing_from_the_algorithms_of_another(
+    tmp_path: Path, adapter: str
+) -> None:
     gpu = Platform("chromium", "1", "A GPU", "a vendor")
     slow = replace(gpu, hardware="llvmpipe", is_software=True)
     parts = "4 parts"
@@ -194,7 +197,7 @@ def test_a_device_takes_nothing_from_the_algorithms_of_another(tmp_path: Path) -
                 record(PLATFORM, APART, 0.5, PADDING, "simd128"),
                 record(gpu, parts, 0.7, REDUCTION, "gpu"),
                 record(slow, "16 parts", 0.2, REDUCTION, "gpu"),
-                record(slow, "64 parts", 0.6, REDUCTION, "software"),
+                record(slow, "64 parts", 0.6, REDUCTION, adapter),
             ]
         )
         database.add([kernel_record(gpu), kernel_record(slow)])  # a GPU has measured kernels, too

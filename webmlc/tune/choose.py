@@ -23,6 +23,7 @@ from webmlc.core.errors import InternalError, UserError
 from webmlc.core.machine import (
     ADAPTERS,
     DEFAULT_MACHINES,
+    SOFTWARE_ADAPTERS,
     SOFTWARE_MACHINES,
     WASM_MACHINES,
     Device,
@@ -81,8 +82,9 @@ class TunedChooser:
         """
         best: dict[tuple[Device, str], AlgorithmRecord] = {}
         machine = ADAPTERS[self.adapter]
+        adapters = SOFTWARE_ADAPTERS if machine in SOFTWARE_MACHINES else (self.adapter,)
         for record in self.database.algorithms():
-            is_built = record.machine in (*WASM_MACHINES, self.adapter)
+            is_built = record.machine in (*WASM_MACHINES, *adapters)
             if is_built and self._similarity(record) > 0 and self._serves_others(record, machine):
                 key = record.device, record.layer
                 best[key] = max(record, best.get(key, record), key=self._rank)

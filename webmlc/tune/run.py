@@ -106,7 +106,7 @@ def run(request: Request) -> Result:
             device,
             request.sizes,
             constants=request.constants,
-            machine=request.adapter if device == "webgpu" else request.variant,
+            machine=_machine(request),
         )
         algorithms, was_interrupted = _search_algorithms(graph, request, options, records, builder)
         tasks = graph.tasks({layer: algorithm for layer, (algorithm, _) in algorithms.items()})
@@ -174,11 +174,27 @@ def _until_interrupted(search: Search, request: Request) -> bool:
     return False
 
 
+def _engine(request: Request) -> str | None:
+    """The engine that measures, or None where the workers of a scheduler have their own."""
+    if request.engine is not None or request.scheduler is not None:
+        return request.engine
+    return next(e for e in ENGINES[request.device] if e in LOCAL_ENGINES or is_installed(e))
+
+
+def _machine(request: Request) -> str:
+    """The name of the machine whose kernels are searched: the one that `load` would pick, as far as
+    the request tells. Browsers have one software adapter, whose subgroups are quads.
+    """
+    if request.device == "wasm":
+        return request.variant
+    if request.adapter == "software" and _engine(request) in BROWSERS:
+        return "software-subgroups"
+    return request.adapter
+
+
 def _measure(search: Search, request: Request) -> None:
     """Let the requested workers measure all jobs of a search."""
-    device, engine = request.device, request.engine
-    if engine is None and request.scheduler is None:
-        engine = next(e for e in ENGINES[device] if e in LOCAL_ENGINES or is_installed(e))
+    device, engine = request.device, _engine(request)
     with ExitStack() as stack:
         pages = None
         if request.listen_at is not None or engine in BROWSERS:

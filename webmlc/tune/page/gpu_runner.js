@@ -12,6 +12,8 @@ const BINDING_MULTIPLE = 16; // bindings have a multiple of these bytes, because
 const OFFSET_MULTIPLE = 256; // the default of minStorageBufferOffsetAlignment
 const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
 
+const FEATURES = /** @type {const} */ (["subgroups"]); // that shaders of a search may enable
+
 /** @param {number} size @param {number} multiple */
 const align = (size, multiple) => Math.ceil(size / multiple) * multiple;
 
@@ -32,7 +34,10 @@ export class GpuRunner {
       }
     }
     const requiredLimits = Object.fromEntries(LIMITS.map((name, i) => [name, needs[i]])); // the defaults, where these are larger
-    const device = await adapter.requestDevice({ requiredLimits });
+    const requiredFeatures = FEATURES.filter((name) => trial.shaders.some((shader) => shader.includes(`enable ${name};`)));
+    const missing = requiredFeatures.find((name) => !adapter.features.has(name));
+    if (missing) throw new Error(`the kernel needs ${missing}, which this GPU adapter does not offer`);
+    const device = await adapter.requestDevice({ requiredLimits, requiredFeatures });
     device.pushErrorScope("out-of-memory");
     const runner = new GpuRunner(trial, device);
     const error = await device.popErrorScope();
