@@ -127,7 +127,7 @@ def make_model(domain: str, name: str, case: Case) -> tuple[onnx.ModelProto, dic
     return model, feeds
 
 
-@pytest.mark.parametrize(("domain", "name", "case"), cases())
+@pytest.mark.parametrize(("domain", "name", "case"), list(cases()))
 def test_row_equals_reference(domain: str, name: str, case: Case) -> None:
     model, feeds = make_model(domain, name, case)
     if by_onnxruntime(domain, name):
