@@ -28,8 +28,8 @@ def symbol_sizes(sizes: Mapping[str, int], symbols: Collection[str]) -> dict[str
 
     Raises `InputError` if there is no such symbol.
     """
-    names = {text: text if text in symbols else symbol_name(text) for text in sizes}
-    if unknown := sorted(text for text, name in names.items() if name not in symbols):
-        known = ", ".join(sorted(symbols)) or "none"
-        raise InputError(f"no dimension is named {unknown[0]!r}; the model's are: {known}")
-    return {names[text]: size for text, size in sizes.items()}
+    symbol_of = {text: text if text in symbols else symbol_name(text) for text in sizes}
+    if strangers := sorted(text for text, symbol in symbol_of.items() if symbol not in symbols):
+        names = ", ".join(sorted(symbols)) or "none"
+        raise InputError(f"no dimension is named {strangers[0]!r}; the model's are: {names}")
+    return {symbol_of[text]: size for text, size in sizes.items()}

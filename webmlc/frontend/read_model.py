@@ -211,8 +211,8 @@ def _outline(model: ModelProto) -> ModelProto:
     for tensor in model.graph.initializer:
         copy = outline.graph.initializer.add()
         dtype, size = dtype_of(tensor.data_type), len(tensor.raw_data)
-        is_plain = size >= LARGE and dtype is not None and dtype in PLAIN_TYPES
-        if is_plain and dtype is not None and size == dtype.bytes * math.prod(tensor.dims):
+        is_large = size >= LARGE and dtype in PLAIN_TYPES
+        if is_large and dtype is not None and size == dtype.bytes * math.prod(tensor.dims):
             _copy_fields(tensor, copy, without="raw_data")
             copy.dims[:] = [0]
         else:

@@ -18,16 +18,14 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.expr import Call, Expr, call
 from webmlc.loops.ir import (
     Buffer,
-    For,
-    If,
-    Let,
     Load,
     LoopFunction,
     Seq,
     Stmt,
     Store,
-    expressions,
+    loads,
     loads_in,
+    map_statements,
     seq,
 )
 from webmlc.target.registers import read_register, register_lanes
@@ -40,24 +38,17 @@ hand: a vector of the left operand)."""
 def join_updates(function: LoopFunction) -> LoopFunction:
     """Return `function` with fewer updates of registers, each of several products."""
     registers = frozenset(register_lanes(function))
-    return replace(function, body=_joined(function.body, registers))
 
+    def joined(root: Stmt) -> Stmt | None:
+        if not isinstance(root, Seq):
+            return None
+        line = _StraightLine(registers)
+        for stmt in root.statements:
+            line.add(stmt)
+        line.flush()
+        return seq(*line.statements)
 
-def _joined(root: Stmt, registers: frozenset[Buffer]) -> Stmt:
-    """A statement, in whose straight-line parts updates are joined."""
-    match root:
-        case Seq():
-            line = _StraightLine(registers)
-            for stmt in root.statements:
-                line.add(stmt)
-            line.flush()
-            return seq(*line.statements)
-        case For(body=body) | Let(body=body):
-            return replace(root, body=_joined(body, registers))
-        case If(then=then, otherwise=otherwise):
-            other = None if otherwise is None else _joined(otherwise, registers)
-            return replace(root, then=_joined(then, registers), otherwise=other)
-    return root
+    return replace(function, body=map_statements(function.body, joined))
 
 
 @dataclass(slots=True)
@@ -84,9 +75,9 @@ class _StraightLine:
         """Append a statement, after the updates that must come before it."""
         if not isinstance(stmt, Store):
             self.flush()
-            self.statements.append(_joined(stmt, self.registers))
+            self.statements.append(stmt)
             return
-        buffers = _buffers(stmt)
+        buffers = frozenset(load.buffer for load in loads(stmt))
         register = stmt.buffer
         term = _term(stmt) if register in self.registers else None
         self.flush_before(register, buffers, is_update=term is not None)
@@ -118,11 +109,6 @@ class _StraightLine:
         """Append all updates."""
         self.statements += [update.store for update in self.waiting.values()]
         self.waiting.clear()
-
-
-def _buffers(store: Store) -> frozenset[Buffer]:
-    """The buffers that a store reads."""
-    return frozenset(load.buffer for expr in expressions(store) for load in loads_in(expr))
 
 
 def _term(store: Store) -> Expr | None:
