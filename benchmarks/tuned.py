@@ -3,7 +3,7 @@
 In: models (names or files), the time to tune each, and what measures. Out: a row for each model:
 milliseconds of the default and of the tuned package, the gain in paired runs, the gain that the
 search predicted, and whether both packages give the same results. The packages take turns, run by
-run (see `measure.mjs`). Where both packages are the same files, nothing is measured.
+run (see `pairs.py`). Where both packages are the same files, nothing is measured.
 
     python benchmarks/tuned.py --models squeezenet,minilm_l6 --budget 300 --database build/tuned.db
     python benchmarks/tuned.py --models squeezenet --engine wasmtime --budget 0   # measure only
@@ -13,20 +13,19 @@ With `--engine wasmtime` or `wgpu` the packages are measured in Python instead.
 
 from __future__ import annotations
 
-import filecmp
 import json
 import math
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Annotated, Any
 
 import onnx
 import typer
-from models import ROOT, name_of, prepare, read_arrays, source_of
+from models import ROOT, name_of, prepare, source_of
+from pairs import gain, in_browser, in_python, is_same
 from rich.console import Console
 from rich.table import Table
-from run import OUT, measure
+from run import OUT
 
 import webmlc
 from webmlc.core.machine import AdapterKind, Device
@@ -35,34 +34,6 @@ from webmlc.tune.database import Database
 
 FOLDER = "package-tuned"
 LOCAL = ("wasmtime", "wgpu")
-
-
-def paired(folder: Path, device: Device, runs: int) -> list[list[float]]:
-    """The milliseconds of each run of both packages in Python, turn by turn."""
-    models = [webmlc.load(folder / name, device=device) for name in ("package", FOLDER)]
-    inputs = read_arrays(folder, "inputs")
-    times: list[list[float]] = [[], []]
-    for model in models:
-        model.run(inputs)
-    for _ in range(runs):
-        for model, latencies in zip(models, times, strict=True):
-            begin = perf_counter()
-            model.run(inputs)
-            latencies.append(1e3 * (perf_counter() - begin))
-    return times
-
-
-def in_browser(name: str, device: Device, runs: int) -> list[list[float]]:
-    """The milliseconds of each run of both packages in one Chromium, turn by turn."""
-    engines = [{"engine": "webmlc"}, {"engine": "webmlc", "folder": FOLDER}]
-    group = {"model": f"/models/{name}/", "device": device, "threads": 1, "engines": engines}
-    rows = measure([group], runs, warmup=5, loads=1)["rows"]
-    if failures := [row["failure"] for row in rows if "failure" in row]:
-        raise RuntimeError("; ".join(failures))
-    errors = [row["error"] for row in rows]
-    if max(errors) > 1e-3:
-        raise RuntimeError(f"relative errors {errors} against onnxruntime")
-    return [row["latencies"] for row in rows]
 
 
 def main(
@@ -107,29 +78,23 @@ def main(
             print(json.dumps(figures[-1]), flush=True)
             table.add_row(name, "", "", "1.000", f"{predicted:.3f}", "the same package")
             continue
-        latencies = (
-            paired(OUT / name, chosen, runs) if engine in LOCAL else in_browser(name, chosen, runs)
-        )
+        folders = ("package", FOLDER)
+        if engine in LOCAL:
+            latencies = in_python([(OUT / name / f, ROOT) for f in folders], chosen, runs)
+        else:
+            latencies = [row["latencies"] for row in in_browser(name, folders, chosen, runs)]
         default, tuned = map(median, latencies)
-        gain = median(d / t for d, t in zip(*latencies, strict=True))
-        row = {"model": name, "default_ms": default, "tuned_ms": tuned, "gain": gain,
+        row = {"model": name, "default_ms": default, "tuned_ms": tuned, "gain": gain(*latencies),
                "predicted": predicted, "kernels": len(manifest.tuned)}  # fmt: skip
         figures.append(row)
         print(json.dumps(row), flush=True)
-        cells = (f"{default:.3f}", f"{tuned:.3f}", f"{gain:.3f}", f"{predicted:.3f}")
+        cells = (f"{default:.3f}", f"{tuned:.3f}", f"{row['gain']:.3f}", f"{predicted:.3f}")
         table.add_row(name, *cells, str(len(manifest.tuned)))
     mean = math.exp(sum(math.log(row["gain"]) for row in figures) / len(figures))
     table.add_row("geometric mean", "", "", f"{mean:.3f}")
     Console().print(table)
     if out is not None:
         out.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-
-
-def is_same(package: Path, other: Path) -> bool:
-    """True where the search changed nothing: both packages have the same files."""
-    names = {file.name for folder in (package, other) for file in folder.iterdir()}
-    _, different, missing = filecmp.cmpfiles(package, other, names, shallow=False)
-    return not different and not missing
 
 
 def symbols_of(path: Path, dims: Any) -> dict[str, int]:

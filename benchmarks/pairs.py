@@ -1,0 +1,93 @@
+"""Time several packages of one model that take turns, run by run.
+
+In: the folder of a model (see `models.py`) and the names of its packages. Out: the milliseconds of
+each run of each package. Other work of the machine affects all packages alike, so the median of
+the ratios of paired runs tells small differences.
+
+    latencies = in_browser("squeezenet", ("package", "package-tuned"), "webgpu", runs=40)
+    gain(*latencies)
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from run import measure
+
+from webmlc.core.machine import Device
+
+HERE = Path(__file__).parent
+MOST_ERROR = 1e-3
+"""The largest difference from native onnxruntime, relative to the largest output."""
+
+
+def in_python(
+    packages: Sequence[tuple[Path, Path]], device: Device, runs: int
+) -> list[list[float]]:
+    """The milliseconds of each run in Python. `packages` are folders, each with the checkout of
+    webmlc that loads it, in a process of its own.
+    """
+    latencies: list[list[float]] = [[] for _ in packages]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(HERE / "timed_runs.py"), str(folder), device],
+                    env={**os.environ, "PYTHONPATH": str(checkout)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for folder, checkout in packages
+        ]
+        for number in range(runs + 1):
+            for process, times in zip(processes, latencies, strict=True):
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+                if not answer:
+                    raise RuntimeError(f"{process.args!s} ended")
+                if number > 0:  # both are loaded after the first
+                    times.append(float(answer))
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+    return latencies
+
+
+def in_browser(
+    name: str, folders: Sequence[str], device: Device, runs: int, loads: int = 1
+) -> list[dict[str, list[float]]]:
+    """The `latencies` and `first` results of each package in one Chromium, in milliseconds. Raises
+    RuntimeError where a package fails or differs from native onnxruntime.
+    """
+    engines = [{"engine": "webmlc", "folder": folder} for folder in folders]
+    group = {"model": f"/models/{name}/", "device": device, "threads": 1, "engines": engines}
+    rows = measure([group], runs, warmup=5, loads=loads)["rows"]
+    if failures := [row["failure"] for row in rows if "failure" in row]:
+        raise RuntimeError("; ".join(failures))
+    errors = [row["error"] for row in rows]
+    if max(errors) > MOST_ERROR:
+        raise RuntimeError(f"relative errors {errors} against onnxruntime")
+    return [{"latencies": row["latencies"], "first": row["first"]} for row in rows]
+
+
+def gain(before: Sequence[float], after: Sequence[float]) -> float:
+    """How many times as fast the second package is: the median over paired runs."""
+    return median(b / a for b, a in zip(before, after, strict=True))
+
+
+def is_same(package: Path, other: Path) -> bool:
+    """True where both packages have the same files."""
+    names = {file.name for folder in (package, other) for file in folder.iterdir()}
+    _, different, missing = filecmp.cmpfiles(package, other, names, shallow=False)
+    return not different and not missing
