@@ -3,7 +3,7 @@
 // The twin of webmlc/generate/prompt.py.
 
 import { InputError, PackageError } from "../errors.js";
-import { unpackTokenizer } from "./tokenizer_file.js";
+import { openTokenizer } from "./open_tokenizer.js";
 
 /** @typedef {import("../webmlc.js").Prompt} Prompt */
 /** @typedef {import("../webmlc.js").Message} Message */
@@ -34,7 +34,7 @@ export class TextCodec {
     const files = Promise.all([read(TOKENIZER), hasTemplate ? text(TEMPLATE) : "", text(CONFIG)]);
     const [[{ Tokenizer }, jinja], [tokenizer, template, config]] = await Promise.all([libraries, files]);
     return new TextCodec(
-      attempt(TOKENIZER, () => openTokenizer(Tokenizer, unpackTokenizer(tokenizer))),
+      attempt(TOKENIZER, () => openTokenizer(Tokenizer, tokenizer).tokenizer),
       attempt(TEMPLATE, () => jinja && new jinja.Template(template)),
       attempt(CONFIG, () => JSON.parse(config)),
     );
@@ -92,34 +92,6 @@ export class TextCodec {
     const [token] = [this.config[key]].flat();
     return token === undefined || token === null ? "" : (this.#tokenizer.id_to_token(token) ?? "");
   }
-}
-
-/**
- * Make a tokenizer. The maps of a BPE model are filled afterwards, token by token: its constructor would make an array for each token
- * and each merge first, and the engine keeps the memory of these 10 MB.
- * @param {any} Tokenizer
- * @param {any} contents
- */
-function openTokenizer(Tokenizer, contents) {
-  const { model } = contents;
-  if (model.type !== "BPE") return new Tokenizer(contents, {});
-  const { vocab, merges } = model;
-  const tokenizer = new Tokenizer({ ...contents, model: { ...model, vocab: {}, merges: [] } }, {});
-  const { tokens_to_ids: tokens, vocab: texts, bpe_ranks: ranks } = tokenizer.model;
-  const [...added] = tokens;
-  for (const text in vocab) {
-    tokens.set(text, vocab[text]);
-    texts[vocab[text]] = text;
-  }
-  tokenizer.model.unk_token_id = tokens.get(model.unk_token);
-  for (const [text, token] of added) {
-    tokens.set(text, token);
-    texts[token] = text;
-  }
-  merges.forEach((/** @type {[string, string] | string} */ merge, /** @type {number} */ rank) => {
-    ranks.set(JSON.stringify(typeof merge === "string" ? merge.split(" ", 2) : merge), rank);
-  });
-  return tokenizer;
 }
 
 /**

@@ -2,20 +2,28 @@
 //
 // The twin of webmlc/package/tokenizer_file.py, which explains the format. Merges are listed in the order of the tokens that they
 // make, so the vocabulary follows from them.
+//
+//   in:  the bytes of the file
+//   out: the contents without what the merges imply, and the tokens that they make; null if the contents are whole
+
+import { MergedTokens } from "./merged_tokens.js";
 
 const LENGTH_BYTES = 4;
 const KINDS = 3; // the numbers of a merge: left, right, step
 const WIDTH = 4; // the bytes of a number
 
-/** @param {ArrayBuffer} data @returns {any} */
+/** @param {ArrayBuffer} data @returns {{ contents: any, merged: MergedTokens | null }} */
 export function unpackTokenizer(data) {
   const size = new DataView(data).getUint32(0, true);
   const contents = JSON.parse(new TextDecoder().decode(new Uint8Array(data, LENGTH_BYTES, size)));
   const planes = new Uint8Array(data, LENGTH_BYTES + size);
   const count = planes.length / (KINDS * WIDTH);
+  if (!count) return { contents, merged: null };
   const numbers = (/** @type {number} */ kind) => join(planes.subarray(kind * WIDTH * count, (kind + 1) * WIDTH * count), count);
-  if (count) addMerges(contents.model, numbers(0), numbers(1), numbers(2));
-  return contents;
+  /** @type {string[]} */
+  const texts = [];
+  for (const [text, token] of Object.entries(contents.model.vocab)) texts[/** @type {number} */ (token)] = text;
+  return { contents, merged: new MergedTokens(texts, numbers(0), numbers(1), tokensOfSteps(numbers(2))) };
 }
 
 /** The numbers of four planes of bytes. The bytes of the last one are sorted by those of the third. @param {Uint8Array} planes @param {number} count */
@@ -29,27 +37,8 @@ function join(planes, count) {
   return numbers;
 }
 
-/**
- * Add the merges to a model, and the tokens that they make to its vocabulary. A token may be "__proto__", which cannot be assigned.
- * @param {{ vocab: Record<string, number>, merges: [string, string][] }} model
- * @param {Uint32Array} left
- * @param {Uint32Array} right
- * @param {Uint32Array} step
- */
-function addMerges(model, left, right, step) {
-  /** @type {string[]} */
-  const texts = [];
-  for (const [text, token] of Object.entries(model.vocab)) texts[token] = text;
+/** The tokens that merges make, of which each is `step` behind the one after the last. @param {Uint32Array} steps */
+function tokensOfSteps(steps) {
   let token = -1;
-  for (let i = 0; i < left.length; i++) {
-    const [first, second] = [texts[left[i]], texts[right[i]]];
-    if (first === undefined || second === undefined) throw new Error(`merge ${i} joins an unknown token`);
-    token = (token + 1 + step[i]) >>> 0;
-    texts[token] = first + second;
-    model.merges.push([first, second]);
-  }
-  /** @type {Record<string, number>} */
-  const vocabulary = Object.create(null);
-  texts.forEach((text, number) => (vocabulary[text] = number)); // skips numbers without a token
-  model.vocab = vocabulary;
+  return steps.map((step) => (token = (token + 1 + step) >>> 0));
 }

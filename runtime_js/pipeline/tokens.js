@@ -4,7 +4,7 @@
 //   out: inputs of shape [texts, tokens], padded to the longest text
 
 import { InputError, PackageError } from "../errors.js";
-import { unpackTokenizer } from "../language/tokenizer_file.js";
+import { openTokenizer } from "../language/open_tokenizer.js";
 
 /** @typedef {import("../webmlc.js").Model} Model */
 /** @typedef {import("../webmlc.js").Tensor} Tensor */
@@ -25,8 +25,8 @@ export class Encoder {
       throw new PackageError(`${model.name} has no tokenizer: build it with --tokenizer tokenizer.json`);
     }
     const [{ Tokenizer }, data] = await Promise.all([import("../language/tokenizers.js"), model.file(TOKENIZER)]);
-    const contents = unpackTokenizer(data);
-    return new Encoder(new Tokenizer(contents, {}), contents, model.inputs);
+    const { tokenizer, contents } = openTokenizer(Tokenizer, data);
+    return new Encoder(tokenizer, contents, model.inputs);
   }
 
   /** @param {any} tokenizer @param {any} contents  of tokenizer.json @param {Model["inputs"]} inputs */

@@ -41,7 +41,7 @@ IMPLIED = {
 WHOLE = {
     "no merges": bpe(numbered("a", "b"), []),
     "a prefix inside words": bpe(numbered("a", "##b", "ab"), [["a", "##b"]]),
-    "merges as texts": bpe(numbered("a", "b", "ab"), ["a b"]),
+    "a merge of three parts": bpe(numbered("a", "b", "ab"), [["a", "b", ""]]),
     "another kind": {"model": {"type": "Unigram", "vocab": [["a", -1.5]]}},
 }
 """Tokenisers that are kept whole."""
@@ -58,6 +58,11 @@ def test_merges_imply_the_vocabulary(name: str) -> None:
     size = int.from_bytes(data[:LENGTH_BYTES], "little")
     assert json.loads(data[LENGTH_BYTES : LENGTH_BYTES + size])["model"]["merges"] == []
     assert len(data) > LENGTH_BYTES + size
+
+
+def test_merges_as_texts_become_pairs() -> None:
+    vocabulary = numbered("a", "b", "ab")
+    assert packed(bpe(vocabulary, ["a b"])) == packed(bpe(vocabulary, [["a", "b"]]))
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -54,7 +54,12 @@ PAGE = "index.js"
 """The script of a package's page."""
 PIPELINE = "pipeline"
 """The folder of `pipeline.js`."""
-ENCODER_FILES = ("tokenizer_file.js", "tokenizers.js")
+ENCODER_FILES = (
+    "merged_tokens.js",
+    "open_tokenizer.js",
+    "tokenizer_file.js",
+    "tokenizers.js",
+)
 """The files of `LANGUAGE` that `pipeline.js` needs: those that turn text into tokens."""
 PART = "notice"
 """The stem of the files that both pages include. A package does not hold them."""

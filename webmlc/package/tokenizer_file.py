@@ -1,7 +1,8 @@
 """Write a tokeniser in little space, and read it again.
 
-In: the contents of `tokenizer.json`. Out: bytes from which the same JSON follows. `write.py` puts
-them, compressed, into the package. `runtime_js/language/tokenizer_file.js` is the twin that reads.
+In: the contents of `tokenizer.json`. Out: bytes from which the same JSON follows, with merges as
+pairs of texts. `write.py` puts them, compressed, into the package. The twin that reads is
+`runtime_js/language/tokenizer_file.js`.
 
 The merges of a BPE tokeniser imply nearly all of its vocabulary: a merge joins the texts of two
 tokens, and is listed in the order of the tokens that it makes. So the bytes hold
@@ -43,7 +44,7 @@ WIDTH = 4
 
 def pack_tokenizer(text: bytes) -> bytes:
     """Make the bytes from the contents of `tokenizer.json`."""
-    contents = json.loads(text)
+    contents = _with_pairs(json.loads(text))
     shortened = _without_merges(contents)
     if shortened is not None:
         packed = _bytes(*shortened)
@@ -63,6 +64,20 @@ def unpack_tokenizer(data: bytes) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError) as error:
         raise PackageError(f"the tokeniser of the package is malformed ({error})") from error
     return contents
+
+
+def _with_pairs(contents: dict[str, Any]) -> dict[str, Any]:
+    """The contents with merges as pairs of texts. Older files have texts with a space instead.
+
+    >>> _with_pairs({"model": {"type": "BPE", "merges": ["a b", ["a", "c"]]}})["model"]["merges"]
+    [['a', 'b'], ['a', 'c']]
+    """
+    model = contents.get("model") or {}
+    merges = model.get("merges")
+    if model.get("type") != "BPE" or not merges:
+        return contents
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    return {**contents, "model": {**model, "merges": pairs}}
 
 
 def _without_merges(contents: dict[str, Any]) -> tuple[dict[str, Any], Numbers] | None:
