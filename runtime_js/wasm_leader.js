@@ -202,7 +202,7 @@ export class Leader {
     if (binding === this.binding && states?.id === this.session) return;
     const isNew = states !== undefined && !this.blocks.has(states.id);
     const lacksBlock = states !== undefined && !this.#hasBlock(states, binding);
-    if (binding.layout.total > this.room || lacksBlock) this.#grow(binding, lacksBlock ? states : undefined);
+    if (binding.layout.total > this.room || lacksBlock) this.#grow(binding, states);
     const words = new Int32Array(this.bytes.buffer);
     const slots = [...binding.slots];
     const block = states && this.blocks.get(states.id);
@@ -294,7 +294,7 @@ export class Leader {
     const old = this.bytes;
     const content = isMidRun || this.blocks.size ? this.room : plan.total - plan.arena;
     const blocks = [...this.blocks];
-    if (states) blocks.push([states.id, { address: NOWHERE, bytes: plan.stateBytes, places: statePlaces(plan, states) }]);
+    if (states && !this.blocks.has(states.id)) blocks.push([states.id, { address: NOWHERE, bytes: plan.stateBytes, places: statePlaces(plan, states) }]);
     const blockBytes = blocks.reduce((sum, [, { bytes }]) => sum + bytes, 0);
     const total = (blocks.length ? Math.max(plan.total, this.room) : plan.total) + blockBytes;
     const isInPlace = extend(this.memory, total);
@@ -308,7 +308,11 @@ export class Leader {
     for (const [id, block] of blocks.reverse()) {
       end -= block.bytes; // blocks move to higher addresses, the last one first
       const { address, bytes } = block;
-      if (address !== NOWHERE) copySparse(isInPlace ? this.bytes : old, address, this.bytes, end, bytes);
+      const source = isInPlace ? this.bytes : old;
+      // The length is known of the session that runs, unless earlier steps of the run have appended rows already.
+      const isLengthKnown = id === states?.id && !isMidRun;
+      if (isLengthKnown && address !== NOWHERE) copyRows(source, block, states.length, this.bytes, end);
+      else if (address !== NOWHERE) copySparse(source, address, this.bytes, end, bytes);
       this.blocks.set(id, { ...block, address: end });
     }
     if (isInPlace) return;
@@ -353,6 +357,21 @@ export class Leader {
     this.receivedBytes[file] = begin + chunk.length;
     if (this.module) this.#derive();
     return hash;
+  }
+}
+
+/**
+ * Copy the valid rows of a session to a block whose address is not lower.
+ * @param {Uint8Array} source
+ * @param {Block} block
+ * @param {number} length
+ * @param {Uint8Array} target  may be the same memory
+ * @param {number} to
+ */
+function copyRows(source, { address, places }, length, target, to) {
+  for (const place of [...places.values()].reverse()) {
+    const start = address + place.offset;
+    target.set(source.subarray(start, start + stateBytes(place, length)), to + place.offset);
   }
 }
 
