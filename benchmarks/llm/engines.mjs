@@ -8,7 +8,7 @@
 const query = new URLSearchParams(location.search);
 const threads = Number(query.get("threads"));
 const device = query.get("device") ?? "wasm";
-const CHUNK = device === "wasm" ? 96 : 256; // tokens of a prompt that run at once, as in generate.js
+const CHUNK = device === "wasm" ? 72 : 256; // tokens of a prompt that run at once, as in generate.js
 const CAPACITY = 2048; // tokens of a context
 
 let prompts = 0; // no prompt begins as another does, so that no engine takes it from a cache

@@ -23,7 +23,7 @@ import { StopStrings } from "./stop_strings.js";
 /** @typedef {{ device: "wasm" | "webgpu", outputs: readonly { name: string }[], session: (options: { capacity: number }) => Promise<Session> }} Sessions */
 /** @typedef {"next_token" | "logits"} Output */
 
-const CHUNK_TOKENS = { wasm: 96, webgpu: 256 }; // the tokens of a prompt that one run processes, by device
+const CHUNK_TOKENS = { wasm: 72, webgpu: 256 }; // the tokens of a prompt that one run processes, by device
 const FIRST_CAPACITY = 2048; // of a session, unless the caller or the model's context says otherwise
 
 /**

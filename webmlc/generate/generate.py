@@ -35,7 +35,7 @@ from webmlc.generate.random_numbers import RandomNumbers
 from webmlc.generate.sampling import checked, sample
 from webmlc.generate.stop_strings import StopStrings
 
-CHUNK_TOKENS: Mapping[Device, int] = {"wasm": 96, "webgpu": 256}
+CHUNK_TOKENS: Mapping[Device, int] = {"wasm": 72, "webgpu": 256}
 """The tokens of a prompt that one run processes, by device.
 
 Between runs, a generation can be interrupted. More tokens hardly make a run more efficient, but its
