@@ -6,16 +6,17 @@
 //   stderr:       one line per group, while it works
 //
 // The engines of a group take turns, one load or run each, so that other work of the machine affects them all alike. Each engine
-// has a separate page. Groups never overlap, because idle threads of an engine may spin. `memory` is the peak memory of the page's
-// process, which contains nothing else (on Linux). A page is opened when the browser is idle: for half a second after it creates a
-// context, Chromium loads internal pages, and that would be part of the first load of every engine.
+// has a separate page. Groups never overlap, because idle threads of an engine may spin. `memory` is that of one more page, because
+// its measurement needs a blank page in the same process first (see processes.mjs). A page is opened when the browser is idle: for half
+// a second after it creates a context, Chromium loads internal pages, and that would be part of the first load of every engine.
 
 import { startBrowser } from "../tests/browser/chromium.mjs";
 import { startServer } from "../tests/browser/server.mjs";
-import { peakMemory, processesOf, renderers } from "./processes.mjs";
+import { openWatched, processesOf } from "./processes.mjs";
 
 const PAUSE_MS = 30; // the time in which the threads of the previous engine fall asleep
 const WARM = { runs: 40, ms: 2000 }; // rounds of all engines, and their time, whichever ends first: V8 optimises small models meanwhile
+const MEMORY_RUNS = 5; // after these, engines have allocated what their runs need
 const LOAD_LIMIT_MS = 180_000;
 const IDLE = { ms: 100, share: 0.05, tries: 50 }; // idle: at most this share of a core for this time; threads that spin are never idle
 
@@ -34,8 +35,13 @@ async function untilIdle(browser) {
   }
 }
 
-async function openPage(browser, server, group, { engine, variant, folder }) {
-  const earlierProcesses = new Set(await renderers(browser));
+/** The address of the page that measures an engine. */
+function addressOf(server, { model, device, threads }, { engine, variant, folder }) {
+  const query = new URLSearchParams({ engine, model, device, threads: String(threads), ...(variant && { variant }), ...(folder && { folder }) });
+  return `${server.origin}/bench/index.html?${query}`;
+}
+
+async function openPage(browser, server, group, engine) {
   const context = await browser.newContext();
   const page = await context.newPage();
   page.setDefaultTimeout(LOAD_LIMIT_MS);
@@ -43,19 +49,16 @@ async function openPage(browser, server, group, { engine, variant, folder }) {
   page.on("console", (message) => messages.push(message.text()));
   page.on("pageerror", (error) => messages.push(String(error)));
   const firstRequest = server.requests.length;
-  const { model, device, threads } = group;
-  const query = new URLSearchParams({ engine, model, device, threads: String(threads), ...(variant && { variant }), ...(folder && { folder }) });
   try {
     await untilIdle(browser);
-    await page.goto(`${server.origin}/bench/index.html?${query}`);
+    await page.goto(addressOf(server, group, engine));
     const facts = await page.evaluate(async () => {
       const { load, first, error, version, variant } = await globalThis.bench;
       return { load, first, error, version, variant };
     });
     const downloads = server.requests.slice(firstRequest).filter(({ path }) => !SCAFFOLDING.test(path));
     const sum = (requests) => requests.reduce((total, { bytes }) => total + bytes, 0);
-    const processes = (await renderers(browser)).filter((pid) => !earlierProcesses.has(pid));
-    return { context, page, processes, ...facts, bytes: sum(downloads), weights: sum(downloads.filter(({ path }) => WEIGHTS.test(path))) };
+    return { context, page, ...facts, bytes: sum(downloads), weights: sum(downloads.filter(({ path }) => WEIGHTS.test(path))) };
   } catch (error) {
     await context.close();
     throw new Error([String(error?.message ?? error).split("\n")[0], ...messages.slice(-3)].join(" | "));
@@ -71,9 +74,9 @@ async function openPages(browser, server, group, rows, loads) {
       await pages.get(row)?.context.close();
       pages.delete(row);
       try {
-        const { context, page, processes, first, load, ...facts } = await openPage(browser, server, group, group.engines[number]);
+        const { context, page, first, load, ...facts } = await openPage(browser, server, group, group.engines[number]);
         Object.assign(row, facts, { first: [...(row.first ?? []), first], load: [...(row.load ?? []), load] });
-        pages.set(row, { row, page, context, processes });
+        pages.set(row, { row, page, context });
       } catch (error) {
         row.failure = error.message;
       }
@@ -87,6 +90,17 @@ async function profile(page, times) {
   const profiles = [];
   for (let i = 0; i < times; i++) profiles.push(await page.evaluate(async () => (await globalThis.bench).profile()));
   return profiles[0].map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: profiles.map((p) => p[i].milliseconds) }));
+}
+
+/** The peak memory of a page that loads an engine and runs it some times, in bytes; null if the system does not report it. */
+async function measureMemory(browser, server, group, engine) {
+  const { page, peakMemory } = await openWatched(browser, `${server.origin}/bench/limit.html`);
+  page.setDefaultTimeout(LOAD_LIMIT_MS);
+  await page.goto(addressOf(server, group, engine));
+  for (let i = 0; i < MEMORY_RUNS; i++) await page.evaluate(async () => (await globalThis.bench).run());
+  const memory = await peakMemory();
+  await page.context().close();
+  return memory || null;
 }
 
 async function measureGroup(browser, server, job, group) {
@@ -110,10 +124,17 @@ async function measureGroup(browser, server, job, group) {
       }
     }
   }
-  for (const { row, page, context, processes } of pages) {
-    if (!row.failure && group.device === "wasm") row.memory = Math.max(...(await Promise.all(processes.map(peakMemory)))) || null;
+  for (const { row, page, context } of pages) {
     if (!row.failure && row === rows[0] && group.device === "wasm" && group.threads === 1) row.profile = await profile(page, job.profiles);
     await context.close();
+  }
+  for (const [number, row] of rows.entries()) {
+    if (row.failure || device !== "wasm") continue;
+    try {
+      row.memory = await measureMemory(browser, server, group, engines[number]);
+    } catch (error) {
+      row.failure = error.message;
+    }
   }
   return rows;
 }

@@ -10,28 +10,30 @@ export async function processesOf(browser) {
   return processInfo;
 }
 
-/** The ids of the processes that contain pages. */
-export async function renderers(browser) {
-  return (await processesOf(browser)).filter(({ type }) => type === "renderer").map(({ id }) => id);
-}
-
-/** The peak memory of a process in bytes, or null if the system does not report it. */
-export async function peakMemory(pid) {
-  const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
-  const peak = /^VmHWM:\s+(\d+) kB/m.exec(status);
-  return peak && Number(peak[1]) * 1024;
-}
-
 const SAMPLE_MS = 50; // between two samples of memory, each of which takes some hundredths of a millisecond
+
+/**
+ * Open a blank page at an address, in a context of its own, and watch the memory of its process. A later page of the same origin
+ * reuses this process.
+ * @returns {Promise<{ page, peakMemory: () => Promise<number> }>} `peakMemory` ends the watch, and returns bytes; see `watchMemory`
+ */
+export async function openWatched(browser, url) {
+  const page = await (await browser.newContext()).newPage();
+  await page.goto(url);
+  return { page, peakMemory: watchMemory(await rendererOf(page)) };
+}
 
 /**
  * The id of the process that contains a page, its workers, and nothing else, or null if the system does not report threads. A browser
  * that opens a page also starts spare processes, and pages of its own, some of which are larger than a blank page. So the page starts a
  * worker, and its process is the one with one more.
  */
-export async function rendererOf(page) {
+async function rendererOf(page) {
   const browser = page.context().browser();
-  const workersOf = async () => new Map(await Promise.all((await renderers(browser)).map(async (pid) => [pid, await countWorkers(pid)])));
+  const workersOf = async () => {
+    const renderers = (await processesOf(browser)).filter(({ type }) => type === "renderer");
+    return new Map(await Promise.all(renderers.map(async ({ id }) => [id, await countWorkers(id)])));
+  };
   const before = await workersOf();
   const worker = await page.evaluateHandle(async () => {
     const thread = new Worker("data:text/javascript,postMessage(0)");
@@ -57,7 +59,7 @@ async function countWorkers(pid) {
  * @param {number} pid
  * @returns {() => Promise<number>} ends the watch, and returns the peak
  */
-export function watchMemory(pid) {
+function watchMemory(pid) {
   let peak = 0;
   const sample = async () => {
     peak = Math.max(peak, await unbackedMemory(pid));

@@ -8,6 +8,7 @@ and whether they hold, and the figures as JSON, with a chart beside it.
 - The error is the largest difference from native onnxruntime, relative to the largest output.
 - "load" is the time until the engine is ready to run. "first" is the time from navigation to the
   first result, with a cold cache over the loopback interface, in a browser that is idle.
+- "MB" is the peak memory of the page's process that no file backs.
 - "native" is onnxruntime outside the browser, with one thread.
 
     python benchmarks/run.py --models matmul,squeezenet --threads 1 --json results.json

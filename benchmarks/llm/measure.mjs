@@ -8,7 +8,7 @@
 
 import { startBrowser } from "../../tests/browser/chromium.mjs";
 import { startServer } from "../../tests/browser/server.mjs";
-import { rendererOf, watchMemory } from "../processes.mjs";
+import { openWatched } from "../processes.mjs";
 
 const LIMIT_MS = 600_000;
 
@@ -36,16 +36,9 @@ async function limits(browser, server) {
   });
 }
 
-/** Open a blank page, and watch the memory of its process, which later pages of its origin reuse. */
-async function openBlank(browser, server) {
-  const page = await (await browser.newContext()).newPage();
-  await page.goto(`${server.origin}/bench/index.html`);
-  return { page, peakMemory: watchMemory(await rendererOf(page)) };
-}
-
 /** The memory of a page that does nothing. */
 async function blankMemory(browser, server) {
-  const { page, peakMemory } = await openBlank(browser, server);
+  const { page, peakMemory } = await openWatched(browser, `${server.origin}/bench/index.html`);
   const memory = await peakMemory();
   await page.context().close();
   return memory;
@@ -61,7 +54,7 @@ try {
   for (const threads of job.threads) {
     const pages = [];
     for (const engine of job.engines) {
-      const { page, peakMemory } = await openBlank(browser, server);
+      const { page, peakMemory } = await openWatched(browser, `${server.origin}/bench/index.html`);
       page.setDefaultTimeout(LIMIT_MS);
       const errors = [];
       page.on("pageerror", (error) => errors.push(String(error)));
