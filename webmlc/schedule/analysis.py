@@ -11,7 +11,7 @@ rules of all targets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -89,8 +89,13 @@ class Contraction:
 
 def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
     """The row-major element index."""
+    return row_major(buffer.shape, indices)
+
+
+def row_major(shape: Sequence[Expr], indices: Sequence[Expr]) -> Expr:
+    """The row-major index of an element of an array."""
     result: Expr = Const(0)
-    for index, size in zip(indices, buffer.shape, strict=True):
+    for size, index in zip(shape, indices, strict=True):
         result = call("add", call("mul", result, size), index)
     return result
 
@@ -115,7 +120,7 @@ def accesses(block: Block) -> tuple[Access, ...]:
     return tuple(distinct)
 
 
-def stride(index: Expr, var: Var, ranges: dict[Var, Interval]) -> Expr | None:
+def stride(index: Expr, var: Var, ranges: Mapping[Var, Interval]) -> Expr | None:
     """How far one step of `var` moves a flat index, where every step moves it equally far; else
     `None`.
     """

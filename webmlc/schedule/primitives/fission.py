@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from webmlc.core.affine import literal_stride
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Const, Expr, Var, as_int, call
-from webmlc.core.rewrite import substitute, substitution, variables
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.rewrite import substitute, substitution
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, LoopFunction, Seq, seq
+from webmlc.schedule.analysis import row_major, stride
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import require_serial
 from webmlc.schedule.regions import Access, Scan, scan
@@ -102,13 +102,6 @@ def _conflict(earlier: Scan, later: Scan, var: Var) -> str | None:
     return None
 
 
-def _flat(shape: Sequence[Expr], indices: Sequence[Expr]) -> Expr:
-    result: Expr = Const(0)
-    for size, index in zip(shape, indices, strict=True):
-        result = call("add", call("mul", result, size), index)
-    return result
-
-
 @dataclass(frozen=True, slots=True)
 class _Movement:
     """How an index moves with the variable of the loop: by `step` from one iteration to the next
@@ -148,7 +141,7 @@ class _Comparison:
             (a.buffer.shape[d:], a.indices[d:], b.indices[d:]) for d in range(len(a.indices))
         )
         return any(
-            self.differs(_flat(shape, mine), _flat(shape, theirs))
+            self.differs(row_major(shape, mine), row_major(shape, theirs))
             for shape, mine, theirs in suffixes
         )
 
@@ -172,13 +165,5 @@ class _Comparison:
         if index not in self.movements:
             simple = simplify(index, self.ranges)
             start = substitute(simple, {self.var: Const(0)})
-            self.movements[index] = _Movement(self.step(simple), start)
+            self.movements[index] = _Movement(stride(simple, self.var, self.ranges), start)
         return self.movements[index]
-
-    def step(self, index: Expr) -> Expr | None:
-        """How far each iteration moves an index; `None` where that depends on the iteration."""
-        literal = literal_stride(index, self.var)
-        if literal is not None:
-            return Const(literal)
-        step = simplify(substitute(index, {self.var: self.var + 1}) - index, self.ranges)
-        return None if self.var in variables(step) else step
