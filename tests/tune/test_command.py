@@ -167,7 +167,18 @@ def test_exported_records_can_be_merged_and_shipped(
     code, out, _ = run(*build, "--target", "wasm")
     assert code == 0
     assert [row["gain"] for row in json.loads(out)["tuned"]] == ["2.00×"]
-    assert "name a file with --tuned" in run(*build, "--tune", "1s")[2]
+    for arguments in (build, ("tune", model, "--database", "shipped")):
+        time = "--tune" if "build" in arguments else "--budget"
+        code, _, error = run(*arguments, time, "1s")
+        assert code == 2 and "shipped: the records that come with webmlc cannot" in error
+    code, _, error = run("tune", "--database", "shipped", "--merge", lines)
+    assert code == 2 and "cannot be changed. Name a file" in error
+    code, out, _ = run("tune", "--database", "shipped", "--list", "--json")
+    assert code == 0 and [row["gain"] for row in json.loads(out)] == ["2.00×"]
+    other = tmp_path / "other.db"
+    assert "1 records added" in run("tune", "--database", other, "--merge", "shipped")[2]
+    code, _, error = run(*build, "--platform", "watch")
+    assert code == 2 and f"{lines} has records of" in error
     lines.write_text('{"task": 1}')
     code, _, error = run("tune", "--database", copy, "--merge", lines)
     assert code == 2

@@ -57,7 +57,7 @@ from webmlc.cli.quantise import measured_loss
 from webmlc.cli.report import report
 from webmlc.cli.run import bench, check, run
 from webmlc.cli.single_file import print_use, temporary_folder, write_script
-from webmlc.cli.tune import SHIPPED, chooser, search_first, tune, tune_worker
+from webmlc.cli.tune import chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.stages import Listing, Stage
@@ -164,8 +164,6 @@ def build(
     constants = constants_of(constant)
     if tune_for is not None:
         tuned = tuned or Path("tuned.db")
-        if tuned == SHIPPED:
-            raise UserError("--tune: name a file with --tuned that keeps what it finds")
         search_first(model, tuned, target.value, adapter.value, constants, tune_for)
     options: dict[str, Any] = {
         "target": target.value,

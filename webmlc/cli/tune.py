@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 """The address that only this machine reaches."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-SHIPPED = Path("shipped")
-"""`--tuned shipped` means the records that come with webmlc."""
 SHOWN = 15
 """Kernels that the terminal shows after a search."""
 
@@ -93,9 +91,14 @@ def tune(
             "cost model) or random."
         ),
     ] = "auto",
-    database: Annotated[Path, typer.Option(help="The file that keeps what was measured.")] = Path(
-        "tuned.db"
-    ),
+    database: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE|shipped",
+            help="The file that keeps what was measured. With --list and --export also the records "
+            "that come with webmlc.",
+        ),
+    ] = Path("tuned.db"),
     algorithms: Annotated[
         bool,
         typer.Option(
@@ -131,8 +134,9 @@ def tune(
     merge: Annotated[
         list[Path],
         typer.Option(
+            metavar="FILE|shipped",
             help="Add the records of this database, or exported .jsonl file (repeatable), instead "
-            "of searching."
+            "of searching.",
         ),
     ] = [],  # noqa: B006
     export: Annotated[
@@ -249,11 +253,9 @@ def chooser(
             raise UserError("--platform: it chooses among the records of --tuned FILE")
         return default_schedule, {}
     from webmlc.tune.choose import TunedChooser
-    from webmlc.tune.database import Database
-    from webmlc.tune.json_lines import shipped
+    from webmlc.tune.json_lines import open_records
 
-    records = shipped() if database == SHIPPED else Database(database, must_exist=True)
-    choose = TunedChooser(stack.enter_context(records), platform, adapter)
+    choose = TunedChooser(stack.enter_context(open_records(database)), platform, adapter)
     return choose, choose.algorithms()
 
 
@@ -292,17 +294,16 @@ def _manage(
     as_json: bool,
 ) -> None:
     """Merge, then export, then list records, as the options ask."""
-    from webmlc.tune.database import Database
-    from webmlc.tune.json_lines import add_lines, to_lines
+    from webmlc.tune.json_lines import add_lines, open_records, open_to_change, to_lines
     from webmlc.tune.summary import summary
     from webmlc.tune.usage import usage_of
 
-    with Database(database, must_exist=not merge) as records:
+    with open_to_change(database) if merge else open_records(database) as records:
         for path in merge:
             if path.suffix == ".jsonl" and path.is_file():
                 count = add_lines(records, path)
             else:
-                with Database(path, must_exist=True) as other:
+                with open_records(path) as other:
                     count = records.merge(other)
             errors.print(f"{escape(str(path))}: {count} records added")
         if export is not None:
@@ -340,12 +341,13 @@ def _short(row: dict[str, Any]) -> dict[str, str]:
 
 def _listed(row: dict[str, Any]) -> dict[str, str]:
     """What the terminal shows of a kernel in a database (`summary`), whose gain is a text."""
+    default = row["default ms"]
     return {
         "model": row["model"],
         "kernel": row["kernel"],
         "sizes": row["sizes"],
         "candidates": str(row["candidates"]),
-        "default ms": f"{row['default ms']:.4f}",
+        "default ms": "–" if default is None else f"{default:.4f}",
         "gain": row["gain"],
         "date": row["date"],
     }

@@ -3,7 +3,7 @@ webmlc.
 
     path.write_text(to_lines(database), "utf-8")
     add_lines(database, path)
-    with shipped() as database: ...      # webmlc build MODEL --tuned shipped
+    with open_records(Path("shipped")) as database: ...   # webmlc build MODEL --tuned shipped
 
 `shipped.jsonl` holds the schedules that were confirmed on machines of webmlc's developers, for the
 kernels of the benchmark models:
@@ -28,6 +28,8 @@ from webmlc.tune.usage import usage_of
 
 SHIPPED = Path(__file__).parent / "shipped.jsonl"
 """The file of the records that come with webmlc."""
+SHIPPED_NAME = Path("shipped")
+"""What users write for these records, wherever a database to read is named."""
 
 
 def to_lines(database: Database) -> str:
@@ -61,8 +63,30 @@ def add_lines(database: Database, path: Path) -> int:
 def shipped() -> Database:
     """The records that come with webmlc, in memory."""
     database = Database(Path(":memory:"))
+    database.path = SHIPPED
     add_lines(database, SHIPPED)
     return database
+
+
+def open_records(path: Path) -> Database:
+    """Open a database to read it: a file, or the records that come with webmlc.
+
+    Raises `UserError` where the file does not exist, or is no database.
+    """
+    return shipped() if path == SHIPPED_NAME else Database(path, must_exist=True)
+
+
+def open_to_change(path: Path) -> Database:
+    """Open a file of records, or create it.
+
+    Raises `UserError` for the records that come with webmlc, and where the file is no database.
+    """
+    if path == SHIPPED_NAME:
+        raise UserError(
+            f"{path}: the records that come with webmlc cannot be changed. Name a file instead, "
+            "such as tuned.db."
+        )
+    return Database(path)
 
 
 def drop_unused(models: Sequence[Path]) -> int:

@@ -26,6 +26,7 @@ from webmlc.tune.browsers import is_installed
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.database import AlgorithmRecord, Database
+from webmlc.tune.json_lines import open_to_change
 from webmlc.tune.pages import PageServer
 from webmlc.tune.report import write_report
 from webmlc.tune.search import Search, gain
@@ -97,7 +98,7 @@ def run(request: Request) -> Result:
     )
     context = multiprocessing.get_context("spawn")
     with (
-        Database(request.database) as records,
+        open_to_change(request.database) as records,
         ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as processes,
     ):
         builder = CandidateBuilder(request.threads, processes)

@@ -11,7 +11,7 @@ from webmlc.tune.usage import Usage
 
 def summary(database: Database, usage: Usage | None = None) -> list[dict[str, Any]]:
     """A row for each task and platform: what was measured, and the confirmed gain. With a usage,
-    only of the records that it has.
+    only of the records that it has. The time of the default is `None` where no record has it.
     """
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in database.records():
@@ -30,7 +30,7 @@ def summary(database: Database, usage: Usage | None = None) -> list[dict[str, An
                 "sizes": sizes or "–",
                 "model": records[-1].model,
                 "candidates": sum(r.state == "measured" for r in records),
-                "default ms": min(times, default=0.0),
+                "default ms": min(times, default=None),
                 "gain": f"{1 / min(confirmed):.2f}×" if confirmed else "–",
                 "date": max(r.date for r in records)[:10],
             }
