@@ -19,6 +19,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import webmlc.cached_build
 import webmlc.compile
 from tests.command_line import run
 from webmlc import build
@@ -33,6 +34,7 @@ from webmlc.loops.ir import LoopFunction, Store, map_statements
 from webmlc.loops.text import parse_function
 from webmlc.package import compile_kernels, kernel_pool
 from webmlc.package.compile_kernels import KernelCompiler
+from webmlc.package.kept_package import file_hash
 from webmlc.package.kernel_code import Task
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import MANIFEST
@@ -326,6 +328,27 @@ def test_a_changed_model_compiles_only_what_changed(
     assert lowered and len(set(lowered)) < len(before)
     build(tmp_path / "small.onnx", tmp_path / "plain", cache=False)
     assert files(tmp_path / "three") == files(tmp_path / "plain")
+
+
+def test_the_command_hashes_a_model_once(
+    tmp_path: Path,
+    cache: DiskCache,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hashed: list[Path] = []
+
+    def note(path: Path) -> str:
+        hashed.append(path)
+        return file_hash(path)
+
+    monkeypatch.setattr(webmlc.cached_build, "file_hash", note)
+    model = write_model(tmp_path / "small.onnx")
+    arguments = ("build", model, "-o", tmp_path / "package", "--target", "wasm")
+    assert run(monkeypatch, capsys, *arguments).code == 0
+    assert hashed == [model] and cache.size()[0]
+    assert run(monkeypatch, capsys, *arguments).code == 0
+    assert hashed == [model, model]
 
 
 def test_equal_kernels_of_other_names_are_compiled_once(lowered: list[str]) -> None:

@@ -5,8 +5,9 @@ is a function of the name and the bytes of the model's file, of the files that i
 (`package.kept_package` compares them), of the other arguments and of the compiler. These are the
 key of its package in the cache (`core.disk_cache`).
 
-`restore` is for the command line: it does not import the compiler, because that takes longer than
-to write a package again.
+The command line looks for a package before it imports the compiler, because that takes longer than
+to write a package again. It passes the `CachedBuild` on to `compile.build`: to hash a large model
+takes time, too.
 
 Callers ask for no package of a model in memory or of another framework, of one with typed inputs or
 outputs (labels and the like are files that the key does not cover), or with schedules that somebody
@@ -37,19 +38,6 @@ def usable_cache() -> DiskCache | None:
     return None if dump_folder() or verify_level() > 1 else user_cache()
 
 
-def restore(
-    model: Path, out: Path, options: Mapping[str, Any], *, force: bool = False
-) -> dict[str, Any] | None:
-    """Write the package of an earlier build of the model in a file with the same options, which are
-    arguments of `compile.build`. Returns its report (`host.report`), or `None` if there is no such
-    package.
-    """
-    cache = usable_cache()
-    if cache is None or not model.is_file():
-        return None
-    return CachedBuild(cache, model, options).restore(out, force)
-
-
 @dataclass(slots=True)
 class CachedBuild:
     """One build of the model in a file. `options` are all arguments that decide the package, by the
@@ -69,8 +57,18 @@ class CachedBuild:
             digest.update(f"\n{name} ".encode() + _bytes(value))
         self.key = digest.hexdigest()
 
+    @classmethod
+    def of(cls, model: Path, options: Mapping[str, Any]) -> CachedBuild | None:
+        """The build of the model in a file. It is `None` if nothing is kept, or if there is no such
+        file.
+        """
+        cache = usable_cache()
+        return None if cache is None or not model.is_file() else cls(cache, model, options)
+
     def restore(self, out: Path, force: bool) -> dict[str, Any] | None:
-        """Write the package of an earlier build, and return its report; `None` if there is none."""
+        """Write the package of an earlier build, and return its report (`host.report`); `None` if
+        there is none.
+        """
         packages = KeptPackages(self.cache)
         report = packages.restore(self.key, out, self.model.parent, force=force)
         return None if report is None else report | {"folder": str(out)}  # it was another then

@@ -94,7 +94,7 @@ def build(
     dynamic_shapes: Any = None,
     on_stage: Watcher | None = None,
     jobs: int = 1,
-    cache: bool = True,
+    cache: bool | CachedBuild = True,
 ) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
 
@@ -125,7 +125,8 @@ def build(
 
     With `cache`, the package of an unchanged model in a file is the one that an earlier build wrote
     (`cached_build`); a watcher then receives no stages. Of any other model, the kernels that an
-    earlier build compiled are not compiled again, and a watcher receives their code only.
+    earlier build compiled are not compiled again, and a watcher receives their code only. It may be
+    the `CachedBuild` of this model and these arguments, whose package the caller did not find.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -168,12 +169,14 @@ def build(
         jobs=jobs,
         cache=disk,
     )
-    path = Path(source) if isinstance(source, str | Path) else None
-    if disk is None or inputs or outputs or path is None or not path.is_file():
+    cached_build = cache if isinstance(cache, CachedBuild) else None
+    if cached_build is None and disk is not None and not inputs and not outputs:
+        if isinstance(source, str | Path):
+            cached_build = CachedBuild.of(Path(source), options)
+        if cached_build is not None and cached_build.restore(Path(out), force) is not None:
+            return read_manifest(Path(out))
+    if cached_build is None:
         return write_package(Path(out), compile_source(), force=force)
-    cached_build = CachedBuild(disk, path, options)
-    if cached_build.restore(Path(out), force) is not None:
-        return read_manifest(Path(out))
     with cached_build.warnings_noted():
         manifest = write_package(Path(out), compile_source(), force=force)
     cached_build.keep(Path(out), manifest)

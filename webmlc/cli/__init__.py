@@ -154,7 +154,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Compile a model into a package that any browser runs."""
-    from webmlc.cached_build import restore
+    from webmlc.cached_build import CachedBuild
 
     sizes = dimensions(dim)
     if quantise is None and (inputs or sizes):
@@ -178,7 +178,8 @@ def build(
         "algorithms": {},
     }
     always_compiles = no_cache or tuned or platform or page_input or page_output
-    report = None if always_compiles else restore(model, folder, options, force=force)
+    cached_build = None if always_compiles else CachedBuild.of(model, options)
+    report = None if cached_build is None else cached_build.restore(folder, force)
     if report is None:
         with ExitStack() as stack:
             stack.enter_context(collect_rarely())  # before the imports, which make many objects
@@ -197,7 +198,7 @@ def build(
                 choose=choose,
                 on_stage=advance,
                 jobs=jobs or processors(),
-                cache=not no_cache,
+                cache=cached_build or not no_cache,
                 **options,
             )
         report = package_report(folder)
