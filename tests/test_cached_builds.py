@@ -39,6 +39,7 @@ from webmlc.package.kernel_code import Task
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.write import Parts, write_package
+from webmlc.report.write_report import write_report
 from webmlc.schedule.rules import default_schedule
 
 TEXT = """
@@ -370,6 +371,9 @@ def test_the_content_of_a_kernel_is_what_its_code_depends_on() -> None:
     assert content(named) == content(function)
     for old, new in (("0.0", "-0.0"), ("8", "16"), ("T.max", "T.min"), ("(n, 8)", "(8, n)")):
         assert content(parse_function(RELU.replace(old, new))) != content(function)
+    explained = [Task(f, RELAXED, "relaxed", sizes=(4,)) for f in (function, named)]
+    assert explained[0].key != explained[1].key  # the stages of their lines have other numbers
+    assert explained[0].key != replace(explained[0], sizes=(8,)).key
     key = kernel_key("code", function, RELAXED)
     assert key == kernel_key("code", replace(function, name="other"), RELAXED)
     assert key != kernel_key("code", function, SIMD128)
@@ -397,6 +401,31 @@ def test_a_dump_shows_all_stages_with_a_cache_and_several_jobs(
     compile_model(onnx.parser.parse_model(SUMS), "wasm", jobs=2, cache=cache)
     assert any("lowered" in path.name for path in (tmp_path / "dump").iterdir())
     assert cache.size() == (0, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.usefixtures("forks")
+def test_a_report_reuses_kernels_and_other_processes(
+    tmp_path: Path, cache: DiskCache, lowered: list[str]
+) -> None:
+    model, page = tmp_path / "sums.onnx", tmp_path / "page.html"
+    onnx.save(onnx.parser.parse_model(SUMS), model)
+
+    def data(rows: int, **options: Any) -> dict[str, Any]:
+        lowered.clear()
+        return write_report(model, page, sizes={"n": rows}, **options).data
+
+    plain = data(3, cache=False)
+    assert lowered and not cache.size()[0]
+    assert data(3, jobs=2) == plain and not lowered
+    assert data(3) == plain and not lowered
+    larger = data(5)
+    assert lowered and larger["texts"] == plain["texts"]
+    steps, larger_steps = (report["programs"]["wasm"]["steps"] for report in (plain, larger))
+    assert all(a["moved"] < b["moved"] for a, b in zip(steps, larger_steps, strict=True))
+    lowered.clear()
+    build(model, tmp_path / "package")
+    assert not lowered
 
 
 def test_damaged_entries_are_compiled_again(

@@ -203,8 +203,11 @@ def compile_model(
     on_stage: Watcher | None = None,
     jobs: int = 1,
     cache: DiskCache | None = None,
+    report_sizes: Mapping[str, int] | None = None,
 ) -> Parts:
     """Run the whole pipeline in memory (see `build`).
+
+    With `report_sizes` of symbolic dimensions, the parts explain the kernels for a report.
 
     With a `cache` of kernels or several `jobs` (`package.compile_kernels`), the stages of each
     kernel are one stage, its code. The environment variables that show or check all stages turn
@@ -224,7 +227,7 @@ def compile_model(
         module = with_tokenizer(module, Path(tokenizer))
     if dump_folder() or verify_level() > 1:
         jobs, cache = 1, None
-    with use_cache(cache), KernelCompiler(choose, watch, cache, jobs) as compiler:
+    with use_cache(cache), KernelCompiler(choose, watch, cache, jobs, report_sizes) as compiler:
         lowered_modules: dict[Device, Module] = {}
         for device in devices:
             chosen = replace(module, algorithms=(algorithms or {}).get(device, {}))
@@ -265,6 +268,7 @@ def compile_model(
         tuned=compiler.tuned,
         machines=compiler.machines,
         kernels={d: cpu_kernels[d] | (gpu_kernels if d == WEBGPU.device else {}) for d in devices},
+        explanations=compiler.explanations,
     )
 
 

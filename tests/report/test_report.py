@@ -21,6 +21,7 @@ import wasmtime
 from tests.command_line import run
 from tests.small_models import model_of, random
 from webmlc.compile import build
+from webmlc.core.errors import InputError
 from webmlc.host.load import load
 from webmlc.host.wasm import SharedMemory, engine_config, instantiate
 from webmlc.package.read_manifest import read_manifest
@@ -59,6 +60,12 @@ wide (float[n, 64] x) => (float[n, 96] y) {
 }
 """
 """A model whose shaders differ from adapter to adapter."""
+DOUBLE = """
+double (double[n, 4] x) => (double[n, 4] y) {
+  [sum] y = Add(x, x)
+}
+"""
+"""A model whose program for the GPU runs a step on the CPU."""
 STATIC = """
 static (float[1, 4] x) => (float[1, 4] y) {
   [product] a = MatMul(x, w)
@@ -199,6 +206,20 @@ def test_a_kernel_has_its_code_in_each_variant_of_the_shaders(tmp_path: Path) ->
     assert packaged["texts"] == {name: data["texts"][name] for name in variants}
     for kernel in packaged["programs"]["webgpu"]["kernels"]:
         assert kernel["lines"] and all(other["lines"] for other in kernel["others"])
+
+
+def test_a_kernel_that_the_gpu_leaves_to_the_cpu_is_explained(tmp_path: Path) -> None:
+    model, page = tmp_path / "double.onnx", tmp_path / "page.html"
+    graph = model_of(DOUBLE, {})
+    for port in (*graph.graph.input, *graph.graph.output):
+        port.type.tensor_type.shape.dim[0].dim_param = "rows.total"
+    onnx.save(graph, str(model))
+    data = write_report(model, page, "webgpu", sizes={"rows.total": 3}).data
+    (kernel,), (step,) = (data["programs"]["webgpu"][part] for part in ("kernels", "steps"))
+    assert step["device"] == "wasm" and step["flops"] == 12
+    function_of(kernel, kernel["name"], data["texts"])
+    with pytest.raises(InputError, match="no dimension is named 'rows'; the model's are: rows_tot"):
+        write_report(model, page, "webgpu", sizes={"rows": 3})
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])

@@ -15,9 +15,12 @@ from webmlc.cli.options import (
     ConstantInputs,
     Context,
     Dimensions,
+    Jobs,
+    NoCache,
     TargetChoice,
     Tuned,
     dimensions,
+    processors,
 )
 from webmlc.cli.tune import chooser
 
@@ -40,6 +43,8 @@ def report(
     context: Context = None,
     adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
+    jobs: Jobs = 0,
+    no_cache: NoCache = False,
 ) -> None:
     """Write a page that shows a model's nodes, kernels, code, memory and times.
 
@@ -49,7 +54,7 @@ def report(
     from webmlc.report.write_report import write_report
 
     with ExitStack() as stack:
-        choose, _ = chooser(stack, tuned, "", adapter.value)
+        choose, algorithms = chooser(stack, tuned, "", adapter.value)
         advance = stack.enter_context(StageProgress(f"Reporting {source.name}", quiet=False))
         write_report(
             source,
@@ -60,6 +65,9 @@ def report(
             adapter=adapter.value,
             sizes=dimensions(dim),
             choose=choose,
+            algorithms=algorithms,
             on_stage=advance,
+            jobs=jobs or processors(),
+            cache=not no_cache,
         )
     console.print(f"Wrote {out} ({number(out.stat().st_size)} bytes). Open it in a browser.")

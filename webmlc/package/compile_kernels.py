@@ -7,6 +7,7 @@ In: naive kernels. Out: their code, which `join_functions` or `join_shaders` joi
         compiled = compiler.compile(kernels, machine, "relaxed")
     join_functions(compiled.codes, steps, compiled.alternatives)
     compiler.tuned, compiler.machines              # for the manifest
+    compiler.explanations["relaxed", "conv_relu"]  # for a report, if the compiler has sizes
 
 Equal kernels are compiled once, whatever their names. With a cache, this holds for all builds: see
 `kernel_code`. Where somebody chooses the schedules, all kernels are compiled in this process, and
@@ -24,7 +25,7 @@ from functools import partial
 
 from webmlc.core.disk_cache import DiskCache
 from webmlc.core.flags import verify_level
-from webmlc.core.machine import Machine
+from webmlc.core.machine import RELAXED, Machine
 from webmlc.core.machine_class import MachineClass
 from webmlc.core.rewrite import walk
 from webmlc.core.stages import Stage, Watcher, ignore
@@ -32,26 +33,27 @@ from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.loops.name_dimensions import NamedDimensions, name_dimensions
 from webmlc.loops.verify import verify
-from webmlc.package.kernel_code import (
-    Code,
-    KernelLines,
-    Task,
-    form_of,
+from webmlc.package.explanation import (
+    ExplainedCode,
+    Explanation,
+    explain,
     from_bytes,
-    print_code,
     to_bytes,
 )
+from webmlc.package.kernel_code import Code, KernelLines, Task, form_of, print_code
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import TunedKernel
 from webmlc.schedule.rules import (
     Alternative,
     Chooser,
     Selection,
+    choose_rule,
     default_schedule,
     find_match,
     machine_of,
 )
 from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.tuning import Tuning
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.targets import lower
 
@@ -93,6 +95,9 @@ class KernelCompiler:
     """Compiles kernels. `tuned` are those whose schedules are not the default ones, and `machines`
     the classes that have schedules of their own, in the order of their numbers.
 
+    With `sizes` of symbolic dimensions, `explanations` explains the kernels of what a report shows,
+    by variant and name: the relaxed module, and all shaders. A symbol without a size is 1.
+
     The watcher receives the stages of each kernel. With a cache or several `jobs`, it receives the
     code of a kernel only.
     """
@@ -101,9 +106,11 @@ class KernelCompiler:
     watch: Watcher
     cache: DiskCache | None = None
     jobs: int = 1
+    sizes: Mapping[str, int] | None = None
     tuned: list[TunedKernel] = field(default_factory=list)
     machines: list[MachineClass] = field(default_factory=list)
-    codes: dict[str, Code] = field(default_factory=dict)
+    explanations: dict[tuple[str, str], Explanation] = field(default_factory=dict)
+    codes: dict[str, ExplainedCode] = field(default_factory=dict)
     pool: KernelPool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +138,7 @@ class KernelCompiler:
             return
         tasks: dict[str, Task] = {}
         for variant, machine in variants.items():
-            for task in _tasks(kernels, machine, variant, constants).values():
+            for task in self._tasks(kernels, machine, variant, constants).values():
                 if task.key not in tasks and not self._is_cached(task.key):
                     tasks[task.key] = task
         self.pool.start(tasks)
@@ -146,31 +153,81 @@ class KernelCompiler:
         """Compile every kernel for a variant's machine. `title` names the variant. `constants` are
         the parameters of each kernel that hold constants, which concern shaders only.
         """
-        tasks = _tasks(kernels, variant, title, constants)
+        tasks = self._tasks(kernels, variant, title, constants)
         if self.choose is not default_schedule:
             return self._compile_chosen(tasks, title)
-        codes = {name: self._code(task, title) for name, task in tasks.items()}
+        codes: dict[str, Code] = {}
+        for name, task in tasks.items():
+            codes[name] = self._code(task, title)
+            self._note(title, name, task, self.codes[task.key].explanation)
         lowered = {name: partial(self._lowered, task, title) for name, task in tasks.items()}
         return CompiledKernels(codes, {}, lowered)
 
     def forget(self, title: str) -> None:
-        """Drop the schedules of a variant that the package does not have."""
+        """Drop what is known of the kernels of a variant that the package does not have."""
         self.tuned = [kernel for kernel in self.tuned if kernel.variant != title]
+        for key in [key for key in self.explanations if key[0] == title]:
+            del self.explanations[key]
+
+    def _tasks(
+        self,
+        kernels: Mapping[str, LoopFunction],
+        machine: Machine,
+        variant: str,
+        constants: Mapping[str, frozenset[str]] | None,
+    ) -> dict[str, Task]:
+        """What to compile of each kernel for a variant."""
+        read_only = constants or {}
+        form = form_of(variant)
+        is_explained = machine is RELAXED or machine.device == "webgpu"
+        sizes = self.sizes if is_explained else None
+        return {
+            name: Task(
+                kernel,
+                machine_of(kernel, machine),
+                form,
+                read_only.get(name, frozenset()),
+                None if sizes is None else tuple(sizes.get(s.name, 1) for s in kernel.symbols),
+            )
+            for name, kernel in kernels.items()
+        }
 
     def _code(self, task: Task, title: str) -> Code:
         """The code of a kernel with its default schedule."""
         key = task.key
         if self.shows_stages:
-            self.codes[key] = self._print(self._lowered(task, title, self.watch), task, title)
+            lowered = self._lowered(task, title, self.watch)
+            self._show_code(lowered, task, title)
+            self.codes[key] = _compiled(task, lowered)
         elif not self._is_cached(key):
-            data = self.pool.take(key) or to_bytes(print_code(self._lowered(task, title), task))
+            data = self.pool.take(key) or self.code_bytes(task, title)
             self.codes[key] = from_bytes(data)
             if self.cache is not None:
                 self.cache.put(key, data)
-        code = replace(self.codes[key], origin=task.kernel.origin)
+                if task.sizes is not None:
+                    plain = to_bytes(ExplainedCode(self.codes[key].code))  # for a later build
+                    self.cache.put(replace(task, sizes=None).key, plain)
+        code = replace(self.codes[key].code, origin=task.kernel.origin)
         if not self.shows_stages:
             self.watch(Stage(f"{title}: code", partial(str, code.text), task.kernel.name))
         return code
+
+    def code_bytes(self, task: Task, title: str) -> bytes:
+        """Compile a kernel with its default schedule, without stages for the watcher."""
+        return to_bytes(_compiled(task, self._lowered(task, title)))
+
+    def _note(
+        self,
+        title: str,
+        name: str,
+        task: Task,
+        explanation: Explanation | None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        """Note the explanation of a kernel, with what depends on its name and on who chose."""
+        if explanation is not None:
+            loops = partial(loop_text.print_function, name_dimensions(task.kernel).function)
+            self.explanations[title, name] = replace(explanation, loops=loops, tuning=tuning)
 
     def _is_cached(self, key: str) -> bool:
         """True if the code of a kernel is here, or in the cache."""
@@ -186,11 +243,10 @@ class KernelCompiler:
         selection = self._select(named, task, title, watch)
         return _lower(task, named, selection.schedule, title, watch)
 
-    def _print(self, lowered: LoopFunction, task: Task, title: str) -> Code:
-        """Print a lowered kernel, and show its code with the nodes that each line computes."""
+    def _show_code(self, lowered: LoopFunction, task: Task, title: str) -> None:
+        """Show the watcher the code of a kernel, with the nodes that each line computes."""
         lines = KernelLines(lowered, task)
         self.watch(Stage(f"{title}: code", lines.text, task.kernel.name, lines))
-        return print_code(lowered, task)
 
     def _compile_chosen(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
         """Compile kernels with the schedules that somebody chooses."""
@@ -199,7 +255,12 @@ class KernelCompiler:
         for name, task in tasks.items():
             named = name_dimensions(task.kernel)
             selection = self._select(named, task, title, self.watch)
-            functions[name] = _lower(task, named, selection.schedule, title, self.watch)
+            schedule = selection.schedule
+            functions[name] = _lower(task, named, schedule, title, self.watch)
+            if task.sizes is not None:
+                rule = find_match(named.function, task.machine).rule.name
+                explained = _explained(task, rule, schedule, functions[name])
+                self._note(title, name, task, explained.explanation, selection.tuning)
             if selection.tuning is not None:
                 self.tuned.append(TunedKernel(named.function.name, title, selection.tuning))
             for alternative in selection.alternatives:
@@ -215,7 +276,9 @@ class KernelCompiler:
             alternatives.setdefault(other.kernel, {})[number] = name
             tuning = other.alternative.tuning
             self.tuned.append(TunedKernel(other.source, title, tuning, number))
-        codes = {n: self._print(f, tasks[sources[n]], title) for n, f in functions.items()}
+        for name, function in functions.items():
+            self._show_code(function, tasks[sources[name]], title)
+        codes = {n: print_code(f, tasks[sources[n]]) for n, f in functions.items()}
         lowered = {name: partial(functions.__getitem__, name) for name in tasks}
         return CompiledKernels(codes, alternatives, lowered)
 
@@ -234,25 +297,23 @@ class KernelCompiler:
         return 1 + self.machines.index(machine)
 
 
-def _tasks(
-    kernels: Mapping[str, LoopFunction],
-    machine: Machine,
-    variant: str,
-    constants: Mapping[str, frozenset[str]] | None,
-) -> dict[str, Task]:
-    """What to compile of each kernel for a variant."""
-    read_only = constants or {}
-    form = form_of(variant)
-    return {
-        name: Task(kernel, machine_of(kernel, machine), form, read_only.get(name, frozenset()))
-        for name, kernel in kernels.items()
-    }
-
-
 def _code_bytes(task: Task) -> bytes:
     """Compile a kernel with its default schedule, in another process."""
-    compiler = KernelCompiler(default_schedule, ignore)
-    return to_bytes(print_code(compiler._lowered(task, task.form), task))
+    return KernelCompiler(default_schedule, ignore).code_bytes(task, task.form)
+
+
+def _compiled(task: Task, lowered: LoopFunction) -> ExplainedCode:
+    """The code of a kernel with its default schedule, explained if its task asks for that."""
+    if task.sizes is None:
+        return ExplainedCode(print_code(lowered, task))
+    rule, schedule = choose_rule(name_dimensions(task.kernel).function, task.machine)
+    return _explained(task, rule, schedule, lowered)
+
+
+def _explained(task: Task, rule: str, schedule: Schedule, lowered: LoopFunction) -> ExplainedCode:
+    """The code of a scheduled kernel, explained."""
+    marked = print_code(lowered, task, shows_stages=True)
+    return explain(task, rule, list(schedule.trace), lowered, marked)
 
 
 def _lower(

@@ -1,11 +1,11 @@
-"""The code of kernels: what to compile, the code as bytes, and its key in the cache of builds.
+"""The code of kernels: what to compile, the code as JSON, and its key in the cache of builds.
 
 In: a kernel, a machine, and the form of its code. Out: its code, which `join_functions` or
 `join_shaders` joins to a module.
 
     task = Task(kernel, RELAXED, "relaxed")
-    data = to_bytes(print_code(lowered, task))
-    from_bytes(data)                           # the same code, without its origin
+    data = to_data(print_code(lowered, task))
+    code_of(data)                              # the same code, without its origin
 
 The code of a kernel depends on nothing but its loops, its machine, its form, the parameters that
 hold constants, and the compiler. It holds no names and no places: a model that was changed in one
@@ -14,12 +14,12 @@ layer has the same code for all others.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import Any
 
 from webmlc.core.machine import Machine
 from webmlc.loops.content import kernel_key
-from webmlc.loops.ir import LoopFunction
+from webmlc.loops.ir import LoopFunction, Store, walk_statements
 from webmlc.package.size_json import from_size, to_size
 from webmlc.target.line_stages import Stages, split_marks
 from webmlc.target.wasm.emit_module import print_function
@@ -36,18 +36,25 @@ class Task:
     """A kernel to compile for a machine.
 
     `form` says how its code is printed (`form_of`). `constants` are the parameters that hold
-    constants, which shaders declare in another way.
+    constants, which shaders declare in another way. `sizes` asks for an explanation of the code
+    (`explanation`): they are those of the kernel's symbols.
     """
 
     kernel: LoopFunction
     machine: Machine
     form: str
     constants: frozenset[str] = frozenset()
+    sizes: tuple[int, ...] | None = None
 
     @property
     def key(self) -> str:
-        """The key of the code in the cache of builds."""
-        return kernel_key("code", self.kernel, self.machine, self.form, *sorted(self.constants))
+        """The key of the code in the cache of builds, or of the code with its explanation."""
+        decisive = [self.form, *sorted(self.constants)]
+        if self.sizes is None:
+            return kernel_key("code", self.kernel, self.machine, *decisive)
+        stores = (s for s in walk_statements(self.kernel.body) if isinstance(s, Store))
+        decisive.append(repr((self.sizes, [store.stage for store in stores])))
+        return kernel_key("explained code", self.kernel, self.machine, *decisive)
 
 
 def form_of(variant: str) -> str:
@@ -92,20 +99,19 @@ class KernelLines:
         return "\n".join(lines)
 
 
-def to_bytes(code: Code) -> bytes:
-    """Convert the code of a kernel to bytes, without its origin."""
+def to_data(code: Code) -> list[Any]:
+    """Convert the code of a kernel to JSON, without its origin."""
     match code:
         case Printed(text=text, loops=loops, parameters=parameters, scratch_bytes=scratch):
-            return json.dumps([text, loops, parameters, scratch]).encode()
+            return [text, loops, parameters, scratch]
         case Shader(text=text, workgroups=sizes, symbols=symbols, helpers=helpers):
             workgroups = [to_size(size) for size in sizes]
-            record = [text, workgroups, symbols, helpers, code.needs_infinity, code.features]
-            return json.dumps(record).encode()
+            return [text, workgroups, symbols, helpers, code.needs_infinity, code.features]
 
 
-def from_bytes(data: bytes | memoryview) -> Code:
-    """The code of a kernel that `to_bytes` converted."""
-    match json.loads(bytes(data)):
+def code_of(data: list[Any]) -> Code:
+    """The code of a kernel that `to_data` converted."""
+    match data:
         case [text, int(loops), parameters, scratch]:
             return Printed(text, loops, parameters, scratch)
         case [text, [x, y, z], symbols, helpers, needs_infinity, features]:

@@ -62,6 +62,7 @@ from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
 
 if TYPE_CHECKING:
+    from webmlc.package.explanation import Explanation
     from webmlc.target.kernel_work import Kernel
     from webmlc.target.wasm.emit_module import Alternatives
     from webmlc.target.wasm.emit_module import Module as WasmModule
@@ -159,6 +160,7 @@ class Parts:
     - `tuned`: the kernels whose schedules were found by measuring.
     - `machines`: the classes of machines for which some kernels have other schedules.
     - `kernels`: by device and name. They are not written; they define the work of each step.
+    - `explanations`: by variant and kernel, for a report. They are not written.
     """
 
     name: str
@@ -181,6 +183,7 @@ class Parts:
     machines: Sequence[MachineClass] = ()
     state_ports: Sequence[StatePort] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
+    explanations: Mapping[tuple[str, str], Explanation] = field(default_factory=dict)
 
 
 def write_package(

@@ -3,7 +3,8 @@
 In: a manifest, and what a build recorded, if there was one. Out: JSON values. Steps refer to nodes,
 kernels and buffers by number.
 
-    programs(manifest, Sources(nodes, parts, recorder), {"batch": 1})["wasm"]["steps"][0]["kernel"]
+    sources = Sources(nodes, recorder, parts.explanations)
+    programs(manifest, sources, {"batch": 1})["wasm"]["steps"][0]["kernel"]
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any
 
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
+from webmlc.core.symbol_names import symbol_sizes
+from webmlc.package.explanation import Explanation
 from webmlc.package.manifest import Bind, Manifest, Program, Step
 from webmlc.package.memory_plan import Layout, layout, lifetimes, load_lifetimes, used_on
-from webmlc.package.step_work import StepWork, step_work
+from webmlc.package.step_work import StepWork
 from webmlc.package.transfers import stages
-from webmlc.package.write import Parts
 from webmlc.report.nodes import ModelNode
-from webmlc.report.recorder import KernelSchedule, Recorder
+from webmlc.report.recorder import Recorder
+from webmlc.target.kernel_work import KernelWork
 from webmlc.target.line_stages import Stages
 
 VARIANT = "relaxed"
@@ -32,26 +35,30 @@ VARIANT = "relaxed"
 class Sources:
     """What a report knows beside the manifest.
 
-    `parts` and `recorder` are those of the build. A report of a package has neither, but `lines` of
-    kernels by the name of their text. `shaders` are the variants of the shaders whose texts differ:
-    the page shows the first one, unless somebody chooses another. `calls` are the lines of the
-    module that run its steps, by the step's number in the module.
+    `recorder` and `explanations` are those of the build, for the sizes of the report. A report of a
+    package has neither, but `lines` of kernels by the name of their text. `shaders` are the
+    variants of the shaders whose texts differ: the page shows the first one, unless somebody
+    chooses another. `calls` are the lines of the module that run its steps, by the step's number in
+    the module.
     """
 
     nodes: Sequence[ModelNode]
-    parts: Parts | None = None
     recorder: Recorder | None = None
+    explanations: Mapping[tuple[str, str], Explanation] = field(default_factory=dict)
     lines: Mapping[str, Mapping[str, range]] = field(default_factory=dict)
     shaders: Sequence[str] = ()
     calls: Mapping[int, range] = field(default_factory=dict)
 
 
 def all_symbols(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for every symbol of every program. A symbol without a size is 1."""
+    """A value for every symbol of every program. A symbol without a size is 1.
+
+    Raises `InputError` for a size of something else.
+    """
     names = [symbol.name for symbol in manifest.symbols]
     names += [name for program in manifest.programs.values() for name in program.bound]
     names += [loop.symbol for program in manifest.programs.values() for loop in program.loops]
-    return {name: sizes.get(name, 1) for name in names}
+    return dict.fromkeys(names, 1) | symbol_sizes(sizes, names)
 
 
 def programs(
@@ -71,7 +78,7 @@ def _program(
     sizes = {b.name: max(evaluate_size(b.bytes, symbols), 0) for b in program.buffers}
     resources = program.resources
     return {
-        "steps": _steps(program, device, sources, symbols, numbers, buffers, sizes),
+        "steps": _steps(program, device, sources, numbers, buffers, sizes),
         "kernels": [_kernel(device, step, sources) for step in kernels.values()],
         "buffers": [
             [b.name, f"{b.dtype}[{', '.join(map(str, b.shape))}]", b.kind, sizes[b.name]]
@@ -90,7 +97,6 @@ def _steps(
     program: Program,
     device: Device,
     sources: Sources,
-    symbols: Mapping[str, int],
     numbers: Mapping[str, int],
     buffers: Mapping[str, int],
     sizes: Mapping[str, int],
@@ -101,9 +107,7 @@ def _steps(
         if node.fate != "constant":
             owners[node.name].append(number)
     once = {i for run in program.runs if run.once for i in range(run.first, run.last)}
-    works: Sequence[StepWork | None] = [None] * len(program.steps)
-    if sources.parts is not None:
-        works = step_work(sources.parts, device, symbols)
+    works = [_step_work(device, step, sources) for step in program.steps]
     return [
         {
             "kernel": numbers.get(step.kernel, -1),
@@ -143,6 +147,20 @@ def _calls(program: Program, step: int, calls: Mapping[int, range]) -> dict[str,
         return {}
     lines = calls.get(module_number(program, step))
     return {} if lines is None else {"calls": [lines.start, lines.stop]}
+
+
+def _step_work(device: Device, step: Step, sources: Sources) -> StepWork | None:
+    """The work of a step, and of a dispatch that of the first shaders. It is 0 for a step that
+    calls no kernel, and `None` in the report of a package.
+    """
+    if sources.recorder is None:
+        return None
+    if step.control is not None:
+        return StepWork(step.kernel, step.origin, KernelWork())
+    text = sources.shaders[0] if step.device == "webgpu" else VARIANT
+    name, _ = _place(device, step, text, sources.recorder)
+    explanation = sources.explanations[text, name]
+    return StepWork(step.kernel, step.origin, explanation.work, explanation.dispatch)
 
 
 def _work(step: StepWork) -> dict[str, Any]:
@@ -186,12 +204,12 @@ def _code(device: Device, step: Step, text: str, sources: Sources) -> dict[str, 
     else:
         name, lines = _place(device, step, text, sources.recorder)
     result: dict[str, Any] = {"text": text}
+    explanation = sources.explanations.get((text, name))
     if lines is not None:
         result["lines"] = [lines.start, lines.stop]
-        if sources.recorder and (text, name) in sources.recorder.lines:
-            result["stages"] = _line_runs(sources.recorder.lines[text, name], len(lines))
-    schedule = sources.recorder and sources.recorder.schedules.get((text, name))
-    return result | _schedule(schedule) if schedule else result
+        if explanation is not None:
+            result["stages"] = _line_runs(explanation.lines, len(lines))
+    return result if explanation is None else result | _schedule(explanation)
 
 
 def _line_runs(stages: Sequence[Stages], count: int) -> list[list[int]]:
@@ -218,17 +236,18 @@ def _place(device: Device, step: Step, text: str, recorder: Recorder) -> tuple[s
     return name, None if module is None else module.lines.get(name)
 
 
-def _schedule(schedule: KernelSchedule) -> dict[str, Any]:
+def _schedule(explanation: Explanation) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "rule": schedule.rule,
-        "trace": [_step_text(step) for step in schedule.trace],
-        "loops": schedule.loops,
+        "rule": explanation.rule,
+        "trace": [_step_text(step) for step in explanation.trace],
+        "loops": explanation.loops(),
     }
-    if schedule.tuning is not None:
+    tuning = explanation.tuning
+    if tuning is not None:
         result["tuning"] = {
-            "changes": dict(schedule.tuning.changes),
-            "platform": schedule.tuning.platform,
-            "ratio": schedule.tuning.ratio,
+            "changes": dict(tuning.changes),
+            "platform": tuning.platform,
+            "ratio": tuning.ratio,
         }
     return result
 

@@ -1,27 +1,21 @@
 """Record what a report needs while a model is compiled.
 
-A `Recorder` watches the stages (`core.stages`), and chooses the schedules as another chooser does:
+A `Recorder` watches the stages (`core.stages`):
 
     recorder = Recorder()
-    parts = compile_model("model.onnx", choose=recorder.choose, on_stage=recorder)
+    parts = compile_model("model.onnx", on_stage=recorder)
     recorder.graphs[0].title           # "frontend"
-    recorder.schedules["relaxed", "conv_relu"].trace
+    recorder.modules["relaxed"].lines
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from webmlc.core.stages import Stage
+from webmlc.core.stages import Stage, Watcher, ignore
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.package.kernel_code import KernelLines
-from webmlc.schedule.rules import Chooser, Selection, default_schedule
-from webmlc.schedule.rules.rule import Match
-from webmlc.schedule.trace import Trace
-from webmlc.schedule.tuning import Tuning
-from webmlc.target.line_stages import Stages
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.webgpu.emit_shaders import Shaders
 
@@ -39,32 +33,16 @@ class GraphStage:
         return frozenset(origin for node in all_nodes(self.module) for origin in node.origin)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSchedule:
-    """How a kernel was scheduled: the rule, the steps, and its loops before the first step."""
-
-    rule: str
-    trace: Trace
-    loops: str
-    tuning: Tuning | None
-
-
 @dataclass(slots=True)
 class Recorder:
-    """A watcher and a chooser that keeps what passes by. Stages also go to `also`.
-
-    `modules` and `shaders` are the emitted code by variant. A schedule is of a variant and of a
-    kernel in it, and so are `lines`: the stages of the kernel that each line of its code computes.
+    """A watcher that keeps what a report needs: the graphs, and the emitted code by variant. All
+    stages also go to `also`.
     """
 
-    chooser: Chooser = default_schedule
-    also: Callable[[Stage], None] = lambda stage: None
+    also: Watcher = ignore
     graphs: list[GraphStage] = field(default_factory=list)
     modules: dict[str, WasmModule] = field(default_factory=dict)
     shaders: dict[str, Shaders] = field(default_factory=dict)
-    schedules: dict[tuple[str, str], KernelSchedule] = field(default_factory=dict)
-    lines: dict[tuple[str, str], list[Stages]] = field(default_factory=dict)
-    loops: Stage | None = None
 
     def __call__(self, stage: Stage) -> None:
         """Keep the result of a stage."""
@@ -76,25 +54,6 @@ class Recorder:
                 self.modules[_variant(stage)] = module
             case Shaders() as shaders if shaders.entries:
                 self.shaders[_variant(stage)] = shaders
-            case KernelLines() as lines if stage.kernel is not None:
-                self.lines[_variant(stage), stage.kernel] = lines.split()[1]
-        if stage.title.endswith(": loops"):
-            self.loops = stage
-
-    def choose(self, match: Match) -> Selection:
-        """Choose the schedules as `chooser` does, and keep the steps of the one for most machines.
-
-        The stage of the kernel's loops precedes this call and names the kernel and its variant.
-        """
-        selection = self.chooser(match)
-        if self.loops is not None and self.loops.kernel is not None:
-            self.schedules[_variant(self.loops), self.loops.kernel] = KernelSchedule(
-                match.rule.name,
-                list(selection.schedule.trace),
-                self.loops.text(),
-                selection.tuning,
-            )
-        return selection
 
 
 def _variant(stage: Stage) -> str:

@@ -21,9 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from webmlc.cached_build import usable_cache
 from webmlc.compile import AdapterName, TargetName, compile_model
 from webmlc.core.errors import UserError
+from webmlc.core.machine import Device
 from webmlc.core.stages import Watcher, ignore
+from webmlc.core.symbol_names import symbol_name
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.constant_nodes import constant_nodes
 from webmlc.frontend.gguf.file import is_gguf
@@ -64,24 +67,38 @@ def write_report(
     adapter: AdapterName = "gpu",
     sizes: Mapping[str, int] | None = None,
     choose: Chooser = default_schedule,
+    algorithms: Mapping[Device, Mapping[str, str]] | None = None,
     on_stage: Watcher | None = None,
+    jobs: int = 1,
+    cache: bool = True,
 ) -> Report:
     """Write the page of a model, or of the package in a folder, to `out`.
 
     `sizes` are those of symbolic dimensions, 1 each by default. The figures hold for them. The
-    other arguments are those of `compile.build`, for a model.
+    other arguments are those of `compile.build`, for a model. With `cache`, kernels that an earlier
+    report explained for the same sizes are not compiled again.
 
-    Raises the errors of `compile.build`, and `UserError` if a package is given with arguments that
-    only a build has.
+    Raises the errors of `compile.build`, `InputError` if a size is of no dimension, and `UserError`
+    if a package is given with arguments that only a build has.
     """
     if (source / MANIFEST).is_file():
         if constants or context is not None or adapter != "gpu":
             raise UserError("a package is built already: give the model, or leave these options")
         report = package_report(source, sizes or {})
     else:
-        recorder = Recorder(choose, on_stage or ignore)
-        options = {"constants": constants, "context": context, "adapter": adapter}
-        report = model_report(source, recorder, target, options, sizes or {})
+        disk = usable_cache() if cache and choose is default_schedule else None
+        options = {
+            "constants": constants,
+            "context": context,
+            "adapter": adapter,
+            "choose": choose,
+            "algorithms": algorithms,
+            "jobs": jobs,
+            "cache": disk,
+        }
+        report = model_report(source, Recorder(on_stage or ignore), target, options, sizes or {})
+        if disk is not None:
+            disk.evict()
     out.write_text(page_text(report), "utf-8", newline="\n")
     return report
 
@@ -94,13 +111,8 @@ def model_report(
     sizes: Mapping[str, int],
 ) -> Report:
     """Build a model, and collect the data of its report. `options` are those of `compile_model`."""
-    parts = compile_model(
-        source,
-        target,
-        choose=recorder.choose,
-        on_stage=recorder,
-        **options,
-    )
+    by_symbol = {symbol_name(text): size for text, size in sizes.items()}  # `_report` checks them
+    parts = compile_model(source, target, on_stage=recorder, report_sizes=by_symbol, **options)
     computed = {
         origin for program in parts.programs.values() for s in program.steps for origin in s.origin
     }
@@ -111,8 +123,9 @@ def model_report(
     with tempfile.TemporaryDirectory() as folder:
         manifest = write_package(Path(folder), parts)
         calls = step_lines(texts.get(VARIANT, ""))
-        result = Sources(nodes, parts, recorder, shaders=_shaders(texts), calls=calls)
-        return _report(manifest, Path(folder), source.name, result, texts, sizes)
+        shaders, explanations = _shaders(texts), parts.explanations
+        sources = Sources(nodes, recorder, explanations, shaders=shaders, calls=calls)
+        return _report(manifest, Path(folder), source.name, sources, texts, sizes)
 
 
 def package_report(folder: Path, sizes: Mapping[str, int]) -> Report:
