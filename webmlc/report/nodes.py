@@ -110,7 +110,8 @@ def _types(graphs: Iterable[GraphStage]) -> dict[str, tuple[str]]:
     for stage in graphs:
         for function in stage.module.functions.values():
             for value, type_ in function.types.items():
-                types.setdefault(value, (str(type_),))
+                if value not in types:  # to print all of them takes longer than all else here
+                    types[value] = (str(type_),)
             for value, array in function.constants.items():
                 types.setdefault(value, (f"{array.dtype}[{', '.join(map(str, array.shape))}]",))
     return types
