@@ -66,7 +66,7 @@ def test_build_quantises_and_reports_the_loss(webmlc, tmp_path: Path) -> None:  
     assert after < report["weights bytes before"] / 2
     result = webmlc(*arguments, "--inputs", tmp_path / "in.npz", "--force")
     assert result.code == 2
-    assert "--inputs and --dim say on what to measure the loss of --quantise" in result.err
+    assert "--inputs and --dim need --quantise" in result.err
 
 
 def test_build_writes_text_when_asked(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -256,6 +256,11 @@ def test_bad_files(webmlc, tmp_path: Path, content: bytes | None, message: str) 
 def test_missing_file(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     result = webmlc("build", tmp_path / "none.onnx")
     assert result.code == 2 and "no such file" in result.err
+
+
+def test_a_package_is_not_built_again(webmlc, package: Path) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("build", package)
+    assert result.code == 2 and "this is a package already" in result.err
 
 
 def test_unknown_operator(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
