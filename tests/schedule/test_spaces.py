@@ -137,6 +137,7 @@ SOFTWARE_ADAPTERS: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "long softmax of few rows": ("reduction", k.softmax(2, 300), {}),
     "conv in groups": ("window", k.grouped_convolution(4, 4, 4, 9, 1), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 20, 33), {}),
+    "transform": ("transform", k.winograd_input(2, 8), {}),
 }
 CASES = {
     **{f"wasm: {name}": (RELAXED, *case) for name, case in CPU.items()},
@@ -144,6 +145,7 @@ CASES = {
     **{f"webgpu: {name}": (WEBGPU, *case) for name, case in GPU.items()},
     **{f"software: {name}": (SOFTWARE, *case) for name, case in SOFTWARE_ADAPTERS.items()},
     "software: matmul in quads": (SOFTWARE_SUBGROUPS, "contraction", k.matmul(37, 48, 6), {}),
+    "software: depthwise in quads": (SOFTWARE_SUBGROUPS, "window", k.depthwise(4, 6, 12, 3), {}),
 }
 Case = tuple[Machine, str, LoopFunction, dict[str, int]]
 MEMBERS = 3

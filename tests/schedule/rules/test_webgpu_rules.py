@@ -12,7 +12,13 @@ import pytest
 
 from tests.schedule.rules import kernels as k
 from tests.target.webgpu import gpu
-from webmlc.core.machine import MAX_WORKGROUP_BYTES, SOFTWARE, WEBGPU, Machine
+from webmlc.core.machine import (
+    MAX_WORKGROUP_BYTES,
+    SOFTWARE,
+    SOFTWARE_SUBGROUPS,
+    WEBGPU,
+    Machine,
+)
 from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
@@ -225,6 +231,20 @@ def test_four_bytes_are_written_out_where_words_are_unpacked() -> None:
     function = k.matmul_of_words(784, 128, 288)
     for machine, steps in ((WEBGPU, 4), (SOFTWARE, 1)):
         assert find_match(function, machine).default().steps == steps
+
+
+def test_threads_that_run_four_at_once_compute_single_results_of_a_depthwise_convolution() -> None:
+    function = k.depthwise(4, 6, 12, 3)
+    for machine, is_vectorized in ((SOFTWARE, True), (SOFTWARE_SUBGROUPS, False)):
+        match = find_match(function, machine)
+        assert match.default().is_vectorized == is_vectorized
+        assert match.default().neighbours == 3
+        _keeps_the_meaning(function, match.build(match.default()), {})
+
+
+@pytest.mark.parametrize("machine", [SOFTWARE, WEBGPU], ids=["software", "gpu"])
+def test_a_thread_transforms_one_channel(machine: Machine) -> None:
+    assert "vec4f" not in _shader(k.winograd_input(3, 20), machine)
 
 
 @pytest.mark.parametrize("case", STAGED.values(), ids=STAGED)

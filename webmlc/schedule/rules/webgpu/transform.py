@@ -54,10 +54,11 @@ def space(_facts: Facts, machine: Machine) -> Space:
 
 
 def default(_facts: Facts, machine: Machine) -> Parameters:
-    """One channel a thread on a GPU, whose threads read a line together: a vector of each of the
-    many intermediate values would take too many registers.
+    """One channel a thread. A vector of each of the many intermediate values would take too many
+    registers, and a shader four times as long to compile on a software adapter. The threads of a
+    GPU read a line together.
     """
-    return Parameters(machine.workgroup_size, not machine.reads_lines)
+    return Parameters(machine.workgroup_size, is_vectorized=False)
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:

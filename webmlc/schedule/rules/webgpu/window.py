@@ -114,7 +114,8 @@ def space(facts: Facts, machine: Machine) -> Space:
 def default(facts: Facts, machine: Machine) -> Parameters:
     """Vectors where there are any, and enough of them if each folds a long window; a short window
     is unrolled, and neighbours share its loads. Neighbours share those of a long window, too, where
-    a thread is fastest by itself, and enough threads are left.
+    a thread is fastest by itself, and enough threads are left. Where four threads run at once, they
+    load four adjacent elements in one access, so that each computes single results.
     """
     is_short = facts.window is not None and facts.window <= SHORT_WINDOW
     are_few = facts.results is not None and facts.results < FEW_RESULTS * facts.lanes
@@ -124,6 +125,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         threads = facts.results // (facts.lanes if has_vectors else 1)
         counts = divisors(facts.row, MOST_NEIGHBOURS)
         neighbours = max(n for n in counts if n == 1 or threads // n >= machine.product_threads)
+    if is_short and "quads" in machine.features:
+        has_vectors = False
     return Parameters(machine.workgroup_size, has_vectors, neighbours, is_short)
 
 
