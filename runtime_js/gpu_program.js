@@ -13,7 +13,9 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Step} Step */
 /** @typedef {import("./gpu_buffers.js").GpuBuffers} GpuBuffers */
 /** @typedef {{ buffer: GPUBuffer, offset: number }} GpuPlace */
 /** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
@@ -157,45 +159,96 @@ export async function loadConstants(buffers, base, manifest, target, onBytes) {
 }
 
 /**
- * Compile a pipeline for each kernel, all at the same time. Its explicit layout binds the arguments, constants read-only, and then
- * the symbols. Kernels that multiply words of bytes get a function for it where the browser's WGSL has none.
- * @param {GPUDevice} device
+ * The steps of the GPU that each run executes. Runs decide about those in the branches of an `if`.
  * @param {Program} program
- * @param {string} text  of all shaders
- * @param {(compiled: number, total: number) => void} onPipeline
- * @returns {Promise<Map<string, Kernel>>}
  */
-export async function compileKernels(device, program, text, onPipeline) {
-  const modules = splitShaders(text);
-  const isComplete = globalThis.navigator?.gpu?.wgslLanguageFeatures?.has(BYTE_PRODUCTS);
-  const steps = new Map(program.steps.filter((s) => s.device === "webgpu" && !s.control).map((s) => [s.kernel, s]));
-  const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
-  let compiled = 0;
-  const compile = [...steps].map(async ([kernel, step]) => {
+export function certainSteps({ steps }) {
+  let end = 0; // of the branches of the latest `if`
+  return steps.filter(({ device, control }, index) => {
+    const isCertain = index >= end;
+    if (isCertain && control?.kind === "if") end = /** @type {Control} */ (steps[control.target - 1].control).target; // `else`
+    return isCertain && device === "webgpu" && !control;
+  });
+}
+
+/** The kernels of a program. Those that differ in integers only share an entry point. */
+export class Kernels {
+  /** @type {Map<string, Kernel>} By entry point. */
+  #kernels = new Map();
+
+  /**
+   * @param {GPUDevice} device
+   * @param {Program} program
+   * @param {string} text  of all shaders
+   */
+  constructor(device, program, text) {
+    this.device = device;
+    this.modules = splitShaders(text);
+    this.constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+  }
+
+  /** The kernel of a step, if it was compiled. @param {Step} step */
+  of(step) {
+    return this.#kernels.get(entryOf(step));
+  }
+
+  /**
+   * Compile a pipeline for each kernel of these steps that has none, all at the same time.
+   * @param {Step[]} steps
+   * @param {(compiled: number, total: number) => void} [onPipeline]
+   */
+  async compile(steps, onPipeline) {
+    const missing = new Map(steps.filter((step) => !this.of(step)).map((step) => [entryOf(step), step]));
+    let compiled = 0;
+    const compile = [...missing].map(async ([entry, step]) => {
+      this.#kernels.set(entry, await this.#pipeline(entry, step));
+      onPipeline?.(++compiled, missing.size);
+    });
+    await Promise.all(compile);
+  }
+
+  /**
+   * Compile a pipeline. Its explicit layout binds the arguments, constants read-only, and then the symbols and integers. Kernels that
+   * multiply words of bytes get a function for it where the browser's WGSL has none.
+   * @param {string} entryPoint
+   * @param {Step} step
+   * @returns {Promise<Kernel>}
+   */
+  async #pipeline(entryPoint, step) {
+    const { device } = this;
     /** @type {GPUBufferBindingType[]} */
-    const types = step.arguments.map((name) => (constants.has(name) ? "read-only-storage" : "storage"));
-    if (step.symbols?.length) types.push("uniform");
+    const types = step.arguments.map((name) => (this.constants.has(name) ? "read-only-storage" : "storage"));
+    if (hasUniform(step)) types.push("uniform");
     const entries = types.map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } }));
     const layout = device.createBindGroupLayout({ entries });
-    const ours = modules.get(kernel) ?? text;
-    const code = isComplete || !ours.includes("dot4I8Packed(") ? ours : ours + DOT4;
+    const text = this.modules.get(entryPoint) ?? "";
+    const isComplete = globalThis.navigator?.gpu?.wgslLanguageFeatures?.has(BYTE_PRODUCTS) || !text.includes("dot4I8Packed(");
+    const code = isComplete ? text : text + DOT4;
     const module = device.createShaderModule({ code });
     const pipeline = await device
       .createComputePipelineAsync({
-        label: kernel,
+        label: entryPoint,
         layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-        compute: { module, entryPoint: kernel },
+        compute: { module, entryPoint },
       })
       .catch(async (error) => {
         const { messages } = await module.getCompilationInfo();
         const { message, lineNum } = messages.find(({ type }) => type === "error") ?? error;
         const line = code.split("\n")[lineNum - 1]?.trim() ?? "";
-        throw new InternalError(`WebGPU rejects kernel ${kernel}: ${message.split("\n")[0]} ${line}`.trim());
+        throw new InternalError(`WebGPU rejects kernel ${entryPoint}: ${message.split("\n")[0]} ${line}`.trim());
       });
-    onPipeline(++compiled, steps.size);
-    return /** @type {[string, Kernel]} */ ([kernel, { pipeline, layout }]);
-  });
-  return new Map(await Promise.all(compile));
+    return { pipeline, layout };
+  }
+}
+
+/** The entry point that a step launches. @param {Step} step */
+function entryOf({ entry, kernel }) {
+  return entry || kernel;
+}
+
+/** True if a step binds a uniform, of symbols and integers. @param {Step} step */
+export function hasUniform({ symbols = [], integers = [] }) {
+  return symbols.length + integers.length > 0;
 }
 
 /**
@@ -217,6 +270,7 @@ export async function fetchShaders(base, manifest, { shaders = {} }, onBytes) {
  * @returns {Map<string, string>}
  */
 function splitShaders(code) {
-  const [common, ...parts] = code.split(/^(?=\/\/ )/m);
-  return new Map(parts.map((part) => [/^fn (\w+)\(@builtin/m.exec(part)?.[1] ?? "", common + part]));
+  const parts = code.split(/^(?=\/\/ )/m);
+  const common = code.startsWith("// ") ? "" : parts.shift();
+  return new Map(parts.map((part) => [/^fn (\w+)\(/m.exec(part)?.[1] ?? "", common + part]));
 }

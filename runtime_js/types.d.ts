@@ -39,8 +39,12 @@ export interface Step {
   workgroups?: [Size, Size, Size];
   /** What the step launches instead on the machines of a class, by the number of the class. */
   alternatives?: Record<string, { kernel: string; workgroups: [Size, Size, Size] }>;
+  /** The entry point on the GPU, if it does not have the name of the kernel. */
+  entry?: string;
+  /** What follows the symbols in the uniform. */
+  integers?: number[];
   /** What differs in variants of the shaders from the first one. */
-  variants?: Record<string, Pick<Step, "workgroups" | "alternatives">>;
+  variants?: Record<string, Pick<Step, "workgroups" | "alternatives" | "entry" | "integers">>;
   control?: Control;
   origin: string[];
 }

@@ -7,7 +7,7 @@
 import { AdapterError, DeviceLostError, InputError, InternalError } from "./errors.js";
 import { GpuBuffers, writeWords } from "./gpu_buffers.js";
 import { GpuMemory } from "./gpu_memory.js";
-import { allocateDerived, compileKernels, fetchShaders, loadConstants, openDevice } from "./gpu_program.js";
+import { allocateDerived, certainSteps, fetchShaders, hasUniform, Kernels, loadConstants, openDevice } from "./gpu_program.js";
 import { checkedInput, checkRoom, GpuValues, wordBytes } from "./gpu_tensor.js";
 import { CONSTANT_ALIGNMENT, layout, placeConstants, runs, stages, stateBytes } from "./memory_plan.js";
 import { align } from "./placement.js";
@@ -23,20 +23,20 @@ import { evaluate, lengthOf, symbolsOf, tripCount } from "./sizes.js";
 /** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").States} States */
+/** @typedef {import("./types.d.ts").Step} Step */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").Uploads} Uploads */
 /** @typedef {import("./gpu_memory.js").Binding} Binding */
 /** @typedef {import("./gpu_memory.js").Plan} Plan */
-/** @typedef {import("./gpu_program.js").Kernel} Kernel */
 /** @typedef {import("./gpu_tensor.js").Receivers} Receivers */
 
 const LOSS_MS = 100; // if a readback fails and the device is not lost within this time, there is another reason
 const SCOPES = /** @type {const} */ (["validation", "out-of-memory"]);
 
 export class WebGpuDevice {
-  /** @type {Map<string, Kernel>} */
-  kernels = new Map();
+  /** @type {Kernels | null} */
+  kernels = null;
   /** @type {Symbols} */
   iterations = {}; // the symbol of each loop that runs
   /** @type {Error | null} */
@@ -58,7 +58,10 @@ export class WebGpuDevice {
     const device = new WebGpuDevice(await openDevice(source, program), "createBuffer" in source, manifest, target);
     const loadKernels = async () => {
       const text = await fetchShaders(base, manifest, program, onBytes);
-      if (text) device.kernels = await device.#guarded(() => compileKernels(device.device, program, text, onPipeline));
+      if (!text) return;
+      const kernels = new Kernels(device.device, program, text);
+      await device.#guarded(() => kernels.compile(certainSteps(program), onPipeline));
+      device.kernels = kernels;
     };
     const loadWeights = async () => {
       const loading = device.#guarded(() => loadConstants(device.buffers, base, manifest, target, onBytes));
@@ -101,6 +104,7 @@ export class WebGpuDevice {
     this.device = device;
     this.isShared = isShared;
     this.program = /** @type {Program} */ (manifest.programs[target]);
+    this.hasBranches = this.program.steps.some(({ control }) => control?.kind === "if");
     this.stages = stages(manifest, target);
     this.length = lengthOf(manifest); // the symbol of the length of sessions, or ""
     this.buffers = new GpuBuffers(device);
@@ -161,12 +165,22 @@ export class WebGpuDevice {
       return index < last ? this.#read(encoder, binding, steps[index].arguments) : this.#read(encoder, binding, downloads, receivers);
     };
     for (;;) {
+      const kernels = this.#missing(index, last);
+      if (kernels.length) await this.#guarded(() => this.kernels?.compile(kernels));
       const results = await this.#guarded(submit);
       if (index === last) return results;
       const { control, arguments: names } = steps[index];
       const condition = !names.length || /** @type {Uint8Array} */ (results[0][1])[0] !== 0; // earlier steps computed it
       index = this.#decide(/** @type {Control} */ (control), index, condition, /** @type {Binding} */ (binding));
     }
+  }
+
+  /** The steps before the next control step whose kernels no run has reached before. @param {number} first @param {number} last */
+  #missing(first, last) {
+    if (!this.hasBranches) return [];
+    const { steps } = this.program;
+    const end = steps.findIndex(({ control }, index) => index >= first && (control || index === last));
+    return steps.slice(first, end < 0 ? last : end).filter((step) => !this.kernels?.of(step));
   }
 
   /**
@@ -201,6 +215,8 @@ export class WebGpuDevice {
     }
     const { first, last } = /** @type {Run} */ (segment);
     const count = 2 * (last - first);
+    const steps = this.program.steps.slice(first, last).filter(({ control }) => !control);
+    await this.#guarded(() => this.kernels?.compile(steps));
     const querySet = device.createQuerySet({ type: "timestamp", count });
     const resolved = buffers.create("timestamps", 8 * count, GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC);
     const reading = this.#guarded(() => {
@@ -314,10 +330,10 @@ export class WebGpuDevice {
   /** Build the dispatch of a step, which the plan caches. @param {Plan} plan @param {Symbols} values @param {number} index */
   #dispatch(plan, values, index) {
     const step = this.program.steps[index];
-    const kernel = this.kernels.get(step.kernel);
+    const kernel = this.kernels?.of(step);
     if (!kernel || !step.workgroups) throw new InternalError(`step ${step.kernel} is no webgpu step`);
     const resources = step.arguments.map((name) => this.memory.resource(plan, name));
-    if (step.symbols?.length) resources.push({ buffer: this.#uniform(plan, values, step.symbols) });
+    if (hasUniform(step)) resources.push({ buffer: this.#uniform(plan, values, step) });
     const entries = resources.map((resource, position) => ({ binding: position, resource }));
     const group = this.device.createBindGroup({ layout: kernel.layout, entries });
     const hasLength = this.length !== "" && symbolsOf(step.workgroups).has(this.length);
@@ -326,15 +342,17 @@ export class WebGpuDevice {
     return dispatch;
   }
 
-  /** A uniform buffer with the values of these symbols, which is cached. @param {Plan} plan @param {Symbols} values @param {string[]} names */
-  #uniform({ uniforms }, values, names) {
-    const uniform = uniforms.get(`${names}`);
+  /** A uniform buffer with the symbols and integers of a step, which is cached. @param {Plan} plan @param {Symbols} values @param {Step} step */
+  #uniform({ uniforms }, values, { symbols: names = [], integers = [] }) {
+    const key = [names, integers].join(";");
+    const uniform = uniforms.get(key);
     if (uniform) return uniform.buffer;
-    const buffer = this.buffers.create("symbols", 4 * align(names.length, 4), GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
+    const bytes = 4 * align(names.length + integers.length, 4);
+    const buffer = this.buffers.create("symbols", bytes, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
     const words = this.#words(names, values);
-    new Int32Array(buffer.getMappedRange()).set(words);
+    new Int32Array(buffer.getMappedRange()).set([...words, ...integers]);
     buffer.unmap();
-    uniforms.set(`${names}`, { names, buffer, values: words });
+    uniforms.set(key, { names, buffer, values: words });
     return buffer;
   }
 

@@ -87,7 +87,7 @@ export interface LoadOptions {
   keepFiles?: boolean;
   /**
    * Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. On a GPU, `pipelines` says how many of the
-   * kernels are compiled, which happens beside the download.
+   * kernels are compiled, which happens beside the download. Those in branches are compiled when a run takes the branch.
    */
   onProgress?: (progress: { loaded: number; total: number; pipelines?: { compiled: number; total: number } }) => void;
 }

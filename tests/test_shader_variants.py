@@ -368,3 +368,28 @@ def test_chromium_downloads_the_shaders_for_its_adapter(site: Path) -> None:
         assert fetched == [f"/all/{SHADERS[kind]}"]
         assert value["error"][0] == "input"
         assert value["error"][1].startswith('shaders is "fast", expected "gpu" or "software"')
+
+
+SIZES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[64,32] x) => (float[64,128] z) {
+    y = MatMul(x, a)
+    s = Softmax(y)
+    z = MatMul(s, b)
+}"""
+
+
+def test_kernels_that_differ_in_sizes_share_an_entry_point(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(SIZES)
+    random = np.random.default_rng(0)
+    for name, rows in {"a": 32, "b": 128}.items():
+        weights = random.standard_normal((rows, 128), np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weights, name))
+    x = random.standard_normal((64, 32), np.float32)
+    manifest = webmlc.build(model, tmp_path / "model", adapter="software")
+    steps = [step for step in manifest.programs["webgpu"].steps if step.integers]
+    assert len(steps) == 2
+    assert len({step.integers for step in steps}) == 2
+    assert {step.entry_in("software") for step in steps} == {steps[0].kernel}
+    (z,) = webmlc.load(tmp_path / "model", device="webgpu").run({"x": x}).values()
+    (reference,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(z, reference, rtol=1e-4, atol=1e-5)

@@ -59,3 +59,48 @@ def test_loops_and_branches_run_in_a_page(tmp_path: Path, device: str, threads: 
         np.testing.assert_allclose(
             np.reshape(result["s"], (length, 3)), np.reshape(rows, (length, 3)), rtol=1e-5
         )
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[3] x, float limit) => (float[3] y) {
+    total = ReduceSum<keepdims = 0>(x)
+    large = Greater(total, limit)
+    z = If(large) <
+        then_branch = a () => (float[3] h) { h = Add(x, x) },
+        else_branch = e () => (float[3] k) { s = Softmax(x)  k = Add(s, s) }
+    >
+    y = Neg(z)
+}"""
+RUN_BRANCHES = """async () => {
+  const { load } = await import("/model/webmlc.js");
+  let compiled = 0;
+  const onProgress = ({ pipelines }) => void (compiled = pipelines?.total ?? compiled);
+  const model = await load("/model/", { device: "webgpu", onProgress });
+  const x = { dtype: "float32", shape: [3], data: new Float32Array([1.5, -0.5, 0.25]) };
+  const results = [];
+  for (const value of [0, 9, 0]) {
+    const limit = { dtype: "float32", shape: [], data: new Float32Array([value]) };
+    results.push(Array.from((await model.run({ x, limit })).y.data));
+  }
+  model.dispose();
+  return { compiled, results };
+}"""
+
+
+def test_the_kernels_of_a_branch_are_compiled_when_a_run_reaches_it(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(BLANK)
+    manifest = webmlc.build(onnx.parser.parse_model(BRANCHES), tmp_path / "model")
+    steps = manifest.programs["webgpu"].steps
+    first = next(i for i, s in enumerate(steps) if s.control and s.control.kind == "if")
+    end = steps[steps[first].control.target - 1].control.target
+    certain = {step.kernel for step in (*steps[:first], *steps[end:])}
+    (report,) = open_pages({"/": tmp_path}, Page("/", RUN_BRANCHES))
+    x = np.array([1.5, -0.5, 0.25], np.float32)
+    weights = np.exp(x) / np.exp(x).sum()
+    assert (
+        report.value["compiled"] == len(certain) < len({s.kernel for s in steps if not s.control})
+    )
+    for result, expected in zip(
+        report.value["results"], [-2 * x, -2 * weights, -2 * x], strict=True
+    ):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)

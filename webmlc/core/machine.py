@@ -166,6 +166,10 @@ class Machine:
     itself: software adapters, which switch from the stack of one thread to that of the next
     (measured on SwiftShader: 4 or 16 threads took 3 and 9 times as long for a product of
     128×1024×256, and 20 times as long to compile)."""
+    compiles_slowly: bool = False
+    """Whether compiling a shader takes longer than its first run: software adapters (measured on
+    SwiftShader: 50 to 500 ms). Kernels that differ in integers only share a shader there, and loops
+    that store the rows of a register tile are not unrolled. A GPU's compiler uses constants."""
     multiplies_words: bool = False
     """Whether an adapter multiplies words of four bytes faster than their bytes, which a tile
     unpacks once: GPUs (SwiftShader took 13 % longer for a product of 196×1152×128 bytes by words
@@ -282,6 +286,7 @@ SOFTWARE = Machine(
     parallel_operations=0,
     workgroup_size=64,
     has_slow_barriers=True,
+    compiles_slowly=True,
     product_threads=256,  # four workgroups
     binding_bytes=MAX_BINDING_BYTES,
     dispatch_operations=200_000,  # 50 us at 4 GMAC/s
@@ -303,6 +308,7 @@ WEBGPU = replace(
     SOFTWARE,
     shared_bytes=MAX_WORKGROUP_BYTES,
     has_slow_barriers=False,
+    compiles_slowly=False,
     multiplies_words=True,
     product_threads=24_000,
     divided_threads=48_000,

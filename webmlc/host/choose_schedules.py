@@ -7,7 +7,7 @@ WebAssembly module reads from memory. The twin for JavaScript is `runtime_js/mac
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from webmlc.core.errors import PackageError
 from webmlc.core.machine import SOFTWARE_ADAPTERS, AdapterKind, Device
@@ -79,7 +79,8 @@ def _step_in(step: Step, variant: str) -> Step:
     other = step.variants.get(variant)
     if other is None:
         return replace(step, variants={})
-    return replace(step, workgroups=other.workgroups, alternatives=other.alternatives, variants={})
+    launch = {f.name: getattr(other, f.name) for f in fields(other)}
+    return replace(step, **launch, variants={})
 
 
 def _step_on(step: Step, number: int) -> Step:

@@ -66,7 +66,7 @@ class Binding:
     symbols: Mapping[str, int]
     layout: Layout
     grows: bool
-    uniforms: dict[tuple[str, ...], Any]
+    uniforms: dict[tuple[tuple[str, ...], tuple[int, ...]], Any]
     dispatches: dict[int, Dispatch]
     zones: tuple[Zone, ...]
 
@@ -368,26 +368,27 @@ class WebGpuExecutor:
     def _pipelines(self) -> dict[str, Any]:
         """Create a compute pipeline per kernel, with an explicit layout.
 
-        Constants are bound read-only. The uniform of the symbols follows the buffers.
+        Constants are bound read-only. The uniform of the symbols and integers follows the buffers.
         """
         steps: dict[str, Step] = {}
         for step in self.loaded.program.steps:
             if step.device == "webgpu" and step.control is None:
-                steps.setdefault(step.kernel, step)
+                steps.setdefault(_entry(step), step)
         if not steps:
             return {}
         (path,) = self.loaded.program.shaders.values()
         module = self.device.create_shader_module(label=path, code=for_naga(self.loaded.shaders))
         pipelines = {}
         constants = {b.name for b in self.loaded.program.buffers if b.kind == "constant"}
-        for kernel, step in steps.items():
+        for entry, step in steps.items():
             is_constant = [name in constants for name in step.arguments]
-            group = bind_group_layout(self.device, is_constant, bool(step.symbols))
-            self.layouts[kernel] = group
-            pipelines[kernel] = self.device.create_compute_pipeline(
-                label=kernel,
+            has_uniform = bool(step.symbols or step.integers)
+            group = bind_group_layout(self.device, is_constant, has_uniform)
+            self.layouts[entry] = group
+            pipelines[entry] = self.device.create_compute_pipeline(
+                label=entry,
                 layout=self.device.create_pipeline_layout(bind_group_layouts=[group]),
-                compute={"module": module, "entry_point": kernel},
+                compute={"module": module, "entry_point": entry},
             )
         return pipelines
 
@@ -396,36 +397,36 @@ class WebGpuExecutor:
         binding, step = self._current, self.loaded.program.steps[index]
         if index not in binding.dispatches:
             bindings = [self._binding(name) for name in step.arguments]
-            if step.symbols:
-                uniform = self._uniform(step.symbols)
+            if step.symbols or step.integers:
+                uniform = self._uniform(step.symbols, step.integers)
                 bindings.append({"buffer": uniform, "offset": 0, "size": uniform.size})
             group = self.device.create_bind_group(
-                layout=self.layouts[step.kernel],
+                layout=self.layouts[_entry(step)],
                 entries=[{"binding": i, "resource": b} for i, b in enumerate(bindings)],
             )
             if step.workgroups is None:
                 raise InternalError(f"host: webgpu step {step.kernel} has no workgroups")
             binding.dispatches[index] = Dispatch(
-                self.pipelines[step.kernel], group, step.workgroups
+                self.pipelines[_entry(step)], group, step.workgroups
             )
         return binding.dispatches[index]
 
-    def _uniform(self, names: tuple[str, ...]) -> Any:
-        """A small uniform buffer with the current values of these symbols."""
-        binding = self._current
-        if names not in binding.uniforms:
+    def _uniform(self, names: tuple[str, ...], integers: tuple[int, ...]) -> Any:
+        """A small uniform buffer with the current values of these symbols, and the integers."""
+        uniforms = self._current.uniforms
+        if (names, integers) not in uniforms:
             usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
-            binding.uniforms[names] = self.device.create_buffer_with_data(
-                data=_words(names, self._symbols), usage=usage
+            uniforms[names, integers] = self.device.create_buffer_with_data(
+                data=_words(names, integers, self._symbols), usage=usage
             )
-        return binding.uniforms[names]
+        return uniforms[names, integers]
 
     def _write_uniforms(self, symbol: str) -> None:
         """Write the new value of a symbol to the uniforms that contain it."""
         symbols = self._symbols
-        for names, buffer in self._current.uniforms.items():
+        for (names, integers), buffer in self._current.uniforms.items():
             if symbol in names:
-                self.device.queue.write_buffer(buffer, 0, _words(names, symbols))
+                self.device.queue.write_buffer(buffer, 0, _words(names, integers, symbols))
 
     def _place(self, name: str) -> tuple[Any, int]:
         if name in self.constants:
@@ -503,8 +504,16 @@ class WebGpuExecutor:
         return results
 
 
-def _words(names: Sequence[str], symbols: Mapping[str, int]) -> bytes:
-    """The values of the symbols; 0 for the symbol of a loop that has not started."""
-    words = np.zeros(align(len(names), 4), np.int32)
-    words[: len(names)] = [symbols.get(n, 0) for n in names]
+def _entry(step: Step) -> str:
+    """The entry point that a step launches."""
+    return step.entry or step.kernel
+
+
+def _words(names: Sequence[str], integers: Sequence[int], symbols: Mapping[str, int]) -> bytes:
+    """The values of the symbols, then the integers; 0 for the symbol of a loop that has not
+    started.
+    """
+    values = [*(symbols.get(name, 0) for name in names), *integers]
+    words = np.zeros(align(len(values), 4), np.int32)
+    words[: len(values)] = values
     return words.tobytes()

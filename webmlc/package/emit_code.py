@@ -23,7 +23,8 @@ from webmlc.target.targets import TARGETS
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.wasm.emit_module import Step, join_functions
 from webmlc.target.wasm.printer import Printed
-from webmlc.target.webgpu.emit_shaders import join_shaders
+from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
+from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader
 from webmlc.target.webgpu.target import WEBGPU
 
@@ -76,8 +77,8 @@ def emit_shaders(
     """Emit every shader of the WebGPU program in one text per variant. `halves` are the parameters
     of kernels that variants with `shader-f16` store as float16.
 
-    Returns the variants, and the kernels of the first one by entry point. A variant for adapters
-    with some features is left out if it has the same text as another one.
+    Returns the variants, and the kernels of the first one by their names in the manifest. A variant
+    for adapters with some features is left out if it has the same text as another one.
     """
     kernels: Mapping[str, LoopFunction] = {}
     constants: Mapping[str, frozenset[str]] = {}
@@ -88,20 +89,28 @@ def emit_shaders(
     stores_halves = {v: m for v, m in variants.items() if "shader-f16" in m.features}
     compiler.start({name: narrow[name] for name in halves}, stores_halves, constants)
     emitted: dict[str, ShaderVariant] = {}
-    by_entry: dict[str, Kernel] = {}
+    by_name: dict[str, Kernel] = {}
     for variant, machine in variants.items():
         stored = narrow if variant in stores_halves else kernels
         compiled = compiler.compile(stored, machine, variant, constants)
-        shaders = join_shaders({n: c for n, c in compiled.codes.items() if isinstance(c, Shader)})
-        if machine.features and any(shaders.text == v.shaders.text for v in emitted.values()):
+        shaders = join_shaders(
+            {n: c for n, c in compiled.codes.items() if isinstance(c, Shader)},
+            shares=machine.compiles_slowly and not compiled.alternatives,
+        )
+        if machine.features and any(_is_equal(shaders, v.shaders) for v in emitted.values()):
             compiler.forget(variant)
             continue
         emitted[variant] = ShaderVariant(shaders, compiled.alternatives)
         compiler.watch(Stage(f"{variant}: wgsl", partial(str, shaders.text), result=shaders))
         for name in kernels:
             kernel = Kernel(kernels[name], compiled.lowered[name])
-            by_entry.setdefault(shaders.entries[name].name, kernel)
-    return emitted, by_entry
+            by_name.setdefault(wgsl_name(name), kernel)
+    return emitted, by_name
+
+
+def _is_equal(shaders: Shaders, other: Shaders) -> bool:
+    """True if the texts are equal, and the integers that kernels pass to them."""
+    return shaders.text == other.text and shaders.entries == other.entries
 
 
 def called_kernels(

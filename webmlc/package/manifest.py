@@ -159,6 +159,8 @@ class StepVariant:
 
     workgroups: tuple[Expr, Expr, Expr]
     alternatives: Mapping[int, Launch] = field(default_factory=dict)
+    entry: str = ""
+    integers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,9 @@ class Step:
     - `arguments`: buffers in the order of the kernel's parameters. The last `outputs` are written.
     - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
     - `workgroups`: the dispatch of a webgpu step.
+    - `entry`: the entry point of a webgpu step, or "" if it has the name of the kernel. Kernels
+      that differ in integers only share one.
+    - `integers`: what follows the symbols in the uniform of a webgpu step.
     - `origin`: the ONNX nodes that the step computes.
     - `stages`: those of each stage of its kernel, which the manifest does not hold.
     - `reason`: why a step of a webgpu program runs on the CPU.
@@ -175,8 +180,8 @@ class Step:
       all are 0. The module adds them, so the manifest does not hold them.
     - `alternatives`: what a webgpu step launches instead on the machines of a class, by the number
       of the class. A wasm module contains those of its steps.
-    - `variants`: the workgroups and alternatives in variants of the shaders, where they differ from
-      those in the first variant, which are the step's.
+    - `variants`: what the step launches in variants of the shaders, where that differs from the
+      first variant, which is the step's.
     """
 
     device: Device
@@ -192,6 +197,12 @@ class Step:
     displacements: tuple[int, ...] = ()
     alternatives: Mapping[int, Launch] = field(default_factory=dict)
     variants: Mapping[str, StepVariant] = field(default_factory=dict)
+    entry: str = ""
+    integers: tuple[int, ...] = ()
+
+    def entry_in(self, variant: str) -> str:
+        """The entry point of the step in a variant of the shaders."""
+        return self.variants.get(variant, self).entry or self.kernel
 
     @property
     def written(self) -> tuple[str, ...]:

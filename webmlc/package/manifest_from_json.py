@@ -296,6 +296,7 @@ def _read_step(
     o: JsonObject, program_device: Device, arguments: _Arguments, sizes: Mapping[str, Expr]
 ) -> Step:
     workgroups = _read_workgroups(o, sizes) if "workgroups" in o.data else None
+    entry, integers = _read_entry(o)
     return Step(
         device=_read_device(o) if "device" in o.data else program_device,
         kernel=o.get("kernel", str),
@@ -312,6 +313,8 @@ def _read_step(
         origin=o.strings("origin") if "origin" in o.data else (),
         reason=o.get("reason", str) if "reason" in o.data else "",
         control=_read_control(o) if "control" in o.data else None,
+        entry=entry,
+        integers=integers,
     )
 
 
@@ -324,7 +327,13 @@ def _read_workgroups(o: JsonObject, sizes: Mapping[str, Expr]) -> tuple[Expr, Ex
 
 
 def _read_step_variant(o: JsonObject, sizes: Mapping[str, Expr]) -> StepVariant:
-    return StepVariant(_read_workgroups(o, sizes), _read_alternatives(o, sizes))
+    return StepVariant(_read_workgroups(o, sizes), _read_alternatives(o, sizes), *_read_entry(o))
+
+
+def _read_entry(o: JsonObject) -> tuple[str, tuple[int, ...]]:
+    """The entry point of a step, and its integers."""
+    entry = o.get("entry", str) if "entry" in o.data else ""
+    return entry, o.integers("integers") if "integers" in o.data else ()
 
 
 def _read_alternatives(step: JsonObject, sizes: Mapping[str, Expr]) -> dict[int, Launch]:

@@ -230,13 +230,22 @@ def _step(
         data["control"] = _control(step.control)
     if step.workgroups is not None:
         data["workgroups"] = _shape(step.workgroups, sizes)
+    if step.entry:
+        data["entry"] = step.entry
+    if step.integers:
+        data["integers"] = list(step.integers)
     if step.alternatives:
         data["alternatives"] = _alternatives(step.alternatives)
     if step.variants:
         data["variants"] = {
             name: {
                 "workgroups": _shape(variant.workgroups, sizes),
-                # An empty one replaces that of the step, too.
+                # Empty ones replace those of the step, too.
+                **(
+                    {"entry": variant.entry, "integers": list(variant.integers)}
+                    if variant.entry or variant.integers or step.entry or step.integers
+                    else {}
+                ),
                 **(
                     {"alternatives": _alternatives(variant.alternatives)}
                     if variant.alternatives or step.alternatives

@@ -60,6 +60,7 @@ from webmlc.package.step_work import row_work
 from webmlc.package.tokenizer_file import pack_tokenizer
 from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
+from webmlc.target.webgpu.names import wgsl_name
 
 if TYPE_CHECKING:
     from webmlc.package.explanation import Explanation
@@ -87,7 +88,9 @@ class ShaderVariant:
             number: Launch(entries[name].name, entries[name].workgroups)
             for number, name in names.items()
         }
-        return StepVariant(entries[kernel].workgroups, launches)
+        entry = entries[kernel]
+        name = "" if entry.name == wgsl_name(kernel) else entry.name
+        return StepVariant(entry.workgroups, launches, name, entry.integers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +128,14 @@ class ProgramParts:
             if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
                 steps = {name: variant.step(item.kernel) for name, variant in shaders.items()}
                 first, variant = next(iter(shaders.items()))
-                entry = variant.shaders.entries[item.kernel]
                 item = replace(
                     item,
-                    kernel=entry.name,
-                    symbols=entry.symbols,
+                    kernel=wgsl_name(item.kernel),
+                    symbols=variant.shaders.entries[item.kernel].symbols,
                     workgroups=steps[first].workgroups,
                     alternatives=steps[first].alternatives,
+                    entry=steps[first].entry,
+                    integers=steps[first].integers,
                     variants={name: s for name, s in steps.items() if s != steps[first]},
                 )
             body.append(item)

@@ -26,6 +26,7 @@ from webmlc.report.nodes import ModelNode
 from webmlc.report.recorder import Recorder
 from webmlc.target.kernel_work import KernelWork
 from webmlc.target.line_stages import Stages
+from webmlc.target.webgpu.names import wgsl_name
 
 VARIANT = "relaxed"
 """The WebAssembly module that a report shows: what most browsers run."""
@@ -200,7 +201,7 @@ def _kernel(device: Device, step: Step, sources: Sources) -> dict[str, Any]:
 def _code(device: Device, step: Step, text: str, sources: Sources) -> dict[str, Any]:
     """The lines of a kernel in a text, and its schedule there, as far as they are known."""
     if sources.recorder is None:
-        name, lines = step.kernel, sources.lines.get(text, {}).get(step.kernel)
+        name, lines = step.kernel, sources.lines.get(text, {}).get(step.entry_in(text))
     else:
         name, lines = _place(device, step, text, sources.recorder)
     result: dict[str, Any] = {"text": text}
@@ -228,8 +229,7 @@ def _place(device: Device, step: Step, text: str, recorder: Recorder) -> tuple[s
     """The name of a step's kernel in a text, and its lines there."""
     if step.device == "webgpu":
         shaders = recorder.shaders[text]
-        entries = shaders.entries.items()
-        name = next(name for name, entry in entries if entry.name == step.kernel)
+        name = next(name for name in shaders.entries if wgsl_name(name) == step.kernel)
         return name, shaders.lines.get(name)
     name = step.kernel if device == "wasm" else f"{step.kernel}_cpu"
     module = recorder.modules.get(text)

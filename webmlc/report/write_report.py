@@ -132,8 +132,8 @@ def package_report(folder: Path, sizes: Mapping[str, int]) -> Report:
     """Collect the data of the report of a package."""
     manifest = read_manifest(folder)
     texts = distinct(package_texts(folder, manifest))
-    kernels = {s.kernel for program in manifest.programs.values() for s in program.steps}
-    lines = {name: function_lines(text, kernels) for name, text in texts.items()}
+    steps = [step for program in manifest.programs.values() for step in program.steps]
+    lines = {n: function_lines(text, {s.entry_in(n) for s in steps}) for n, text in texts.items()}
     calls = step_lines(texts.get(VARIANT, ""))
     shaders = _shaders(texts)
     sources = Sources(step_nodes(manifest), lines=lines, shaders=shaders, calls=calls)

@@ -72,9 +72,10 @@ def launch(
         resources.append(gpu.create_buffer_with_data(data=data, usage=storage))
         kind = "read-only-storage" if parameter.name in constants else "storage"
         layout.append({"binding": position, "visibility": 4, "buffer": {"type": kind}})
-    if entry.symbols:
-        values = np.zeros(-(-len(entry.symbols) // 4) * 4, np.int32)
-        values[: len(entry.symbols)] = [symbols[name] for name in entry.symbols]
+    if entry.symbols or entry.integers:
+        words = [*(symbols[name] for name in entry.symbols), *entry.integers]
+        values = np.zeros(-(-len(words) // 4) * 4, np.int32)
+        values[: len(words)] = words
         resources.append(
             gpu.create_buffer_with_data(data=values.tobytes(), usage=wgpu.BufferUsage.UNIFORM)
         )

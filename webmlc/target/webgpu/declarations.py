@@ -72,6 +72,19 @@ def _element_type(buffer: Buffer, expressions: ExpressionPrinter) -> str:
     return half_type(lanes) if buffer.name in expressions.halves else type_name(buffer.dtype, lanes)
 
 
+def uniform(binding: int, words: int) -> str:
+    """The declaration of the uniform, which holds words of 32 bits as vectors."""
+    vectors = -(-words // VECTOR_LANES)
+    array = f"array<vec4<i32>, {vectors}>"
+    return f"@group(0) @binding({binding}) var<uniform> symbols_{NUMBER}: {array};"
+
+
+def word(position: int) -> str:
+    """A word of the uniform."""
+    vector, component = divmod(position, VECTOR_LANES)
+    return f"symbols_{NUMBER}[{vector}].{'xyzw'[component]}"
+
+
 def declarations(
     function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter
 ) -> list[str]:
@@ -90,11 +103,7 @@ def declarations(
             f"var<storage, {access}> {names[buffer.name]}: array<{element}>;"
         )
     if function.symbols:
-        vectors = -(-len(function.symbols) // VECTOR_LANES)
-        lines.append(
-            f"@group(0) @binding({len(function.params)}) "
-            f"var<uniform> symbols_{NUMBER}: array<vec4<i32>, {vectors}>;"
-        )
+        lines.append(uniform(len(function.params), len(function.symbols)))
     for buffer in function.allocations:
         match buffer.scope:
             case "shared":

@@ -28,6 +28,7 @@ from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
 from webmlc.target.webgpu.quad_loads import DIRECTIVE
+from webmlc.target.webgpu.share_shaders import SharedShader, share_shaders
 from webmlc.target.webgpu.shorten_names import shorten_names
 from webmlc.target.webgpu.table import ENABLE, INFINITY
 from webmlc.target.webgpu.threads import grid_of
@@ -38,18 +39,20 @@ from webmlc.target.webgpu.widen_loads import widen_loads
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The data that launches a kernel: the name of the entry point, its grid as expressions of the
-    symbols, and the symbols of its uniform buffer.
+    symbols, and what its uniform buffer holds: symbols, then integers.
     """
 
     name: str
     workgroups: tuple[Expr, Expr, Expr]
     symbols: tuple[str, ...]
+    integers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Shaders:
     """A WGSL module, its entry points by kernel, and the lines of each kernel in the text, counted
-    from 0: its comment, its bindings and its function. `features` of WebGPU are those it needs.
+    from 0: its comment, its bindings and its function. Kernels may share an entry point and lines.
+    `features` of WebGPU are those it needs.
     """
 
     text: str
@@ -77,20 +80,31 @@ def emit_shaders(
     )
 
 
-def join_shaders(shaders: Mapping[str, Shader]) -> Shaders:
-    """Join printed kernels to a module."""
+def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shaders:
+    """Join printed kernels to a module. If `shares`, kernels that differ in integers only have one
+    entry point, with the name of the first one.
+    """
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     features = sorted({feature for shader in shaders.values() for feature in shader.features})
     preamble = [f"{ENABLE[feature]}\n" for feature in features]
     preamble += [DIRECTIVE] if any("quadBroadcast" in helper for helper in helpers) else []
     preamble += [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
-    texts = [s.named(name, number) for number, (name, s) in enumerate(shaders.items())]
+    shared = (
+        share_shaders(shaders)
+        if shares
+        else [SharedShader(shader, {name: ()}) for name, shader in shaders.items()]
+    )
+    texts = [s.shader.named(next(iter(s.integers)), number) for number, s in enumerate(shared)]
     text = "\n".join([*preamble, *helpers, *texts])
     first = sum(part.count("\n") + 1 for part in (*preamble, *helpers))
-    lines = dict(zip(shaders, line_ranges(texts, first), strict=True))
+    ranges = zip(shared, line_ranges(texts, first), strict=True)
+    lines = {name: lines for s, lines in ranges for name in s.integers}
+    owners = {
+        name: (next(iter(s.integers)), s.integers[name]) for s in shared for name in s.integers
+    }
     entries = {
-        name: Entry(wgsl_name(name), shader.workgroups, shader.symbols)
-        for name, shader in shaders.items()
+        name: Entry(wgsl_name(owner), shaders[name].workgroups, shaders[name].symbols, integers)
+        for name, (owner, integers) in owners.items()
     }
     return Shaders(text, entries, lines, tuple(features))
 

@@ -32,9 +32,8 @@ from webmlc.loops.ir import (
     Store,
     stores,
 )
-from webmlc.target import VECTOR_LANES
 from webmlc.target.divergence import differs
-from webmlc.target.webgpu.declarations import array_type, declarations
+from webmlc.target.webgpu.declarations import array_type, declarations, word
 from webmlc.target.webgpu.declare_in_place import declared_in_place
 from webmlc.target.webgpu.matrix_products import matrix_product
 from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
@@ -182,9 +181,7 @@ class _Printer:
         while len(sizes) > 1 and sizes[-1] == 1:
             sizes.pop()
         for position, symbol in enumerate(function.symbols):
-            vector, component = divmod(position, VECTOR_LANES)
-            value = f"symbols_{NUMBER}[{vector}].{'xyzw'[component]}"
-            self.write(f"let {wgsl_name(symbol.name)} = {value};")
+            self.write(f"let {wgsl_name(symbol.name)} = {word(position)};")
         in_place = {s.buffer.name for s in stores(function.body) if id(s) in self.declared}
         for buffer in function.allocations:
             if buffer.scope == "local" and buffer.name not in in_place:
