@@ -25,6 +25,7 @@ from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.webgpu.join_updates import join_updates
 from webmlc.target.webgpu.read_ahead import read_ahead
 from webmlc.target.webgpu.read_once import read_once
+from webmlc.target.webgpu.roll_epilogues import roll_epilogues
 from webmlc.target.webgpu.unpack_bytes import unpack_bytes
 
 SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
@@ -33,13 +34,16 @@ SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 
 def lowering(machine: Machine) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
-    passes = _passes(machine.vector_registers, machine.multiplies_words)
+    passes = _passes(machine.vector_registers, machine.multiplies_words, machine.compiles_slowly)
     return (*passes, read_once, read_ahead) if machine.reads_lines else (*passes, join_updates)
 
 
 @lru_cache
-def _passes(vector_registers: int, multiplies_words: bool) -> tuple[Pass, ...]:
+def _passes(
+    vector_registers: int, multiplies_words: bool, compiles_slowly: bool
+) -> tuple[Pass, ...]:
     unpacking = () if multiplies_words else (unpack_bytes,)
+    rolling = (roll_epilogues,) if compiles_slowly else ()
     return (
         write_out_combinations,
         clear_empty_reductions,
@@ -48,6 +52,7 @@ def _passes(vector_registers: int, multiplies_words: bool) -> tuple[Pass, ...]:
         compact_buffers,
         flatten_buffers,
         expand_vectors,
+        *rolling,
         unroll_loops,
         scalar_replacement,
         partial(legalise_types, printed=SMALL_TYPES),

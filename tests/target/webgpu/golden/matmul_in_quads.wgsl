@@ -63,13 +63,15 @@ fn matmul_in_quads(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invoc
   r7 += r9_r11_r13_r15 * r21;
  }
  let r16 = c_0[tx * 2];
- out0_0[p2] = at_least_f32x4(r + r16, vec4f());
  let r17 = c_0[tx * 2 + 1];
- out0_0[p2 + 1] = at_least_f32x4(r1 + r17, vec4f());
- out0_0[p2 + 16] = at_least_f32x4(r2 + r16, vec4f());
- out0_0[p2 + 17] = at_least_f32x4(r3 + r17, vec4f());
- out0_0[p2 + 32] = at_least_f32x4(r4 + r16, vec4f());
- out0_0[p2 + 33] = at_least_f32x4(r5 + r17, vec4f());
- out0_0[p2 + 48] = at_least_f32x4(r6 + r16, vec4f());
- out0_0[p2 + 49] = at_least_f32x4(r7 + r17, vec4f());
+ for (var k1 = 0; k1 < 4; k1++) {
+  out0_0[p2 + k1 * 16] = at_least_f32x4(r + r16, vec4f());
+  out0_0[p2 + k1 * 16 + 1] = at_least_f32x4(r1 + r17, vec4f());
+  r = r2;
+  r1 = r3;
+  r2 = r4;
+  r3 = r5;
+  r4 = r6;
+  r5 = r7;
+ }
 }
