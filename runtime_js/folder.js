@@ -26,6 +26,7 @@ export function baseAt(url) {
     adapter: () => import("./adapter.js"),
     webgpuDevice: () => import("./webgpu_device.js"),
     session: () => import("./session.js"),
+    runAlone: () => import("./run_alone.js"),
     fileCache: () => import("./file_cache.js"),
     fastestDevice: () => import("./fastest_device.js"),
     samples: () => import("./typed/samples.js"),

@@ -182,7 +182,7 @@ export class Model {
   async profile(inputs) {
     const feeds = copyInputs(inputs);
     if (!this.#hasStates) return this.#profile(feeds);
-    const { withStates } = await this.#base.session();
+    const { withStates } = await this.#base.runAlone();
     return withStates(this, this.#manifest, feeds, (states, values) => this.#profile(values, states));
   }
 
@@ -220,7 +220,7 @@ export class Model {
 
   /** Run a model with states without a session. @param {Record<string, any>} inputs @param {RunOptions} [options] */
   async #runAlone(inputs, options) {
-    const { runAlone, statelessRuns } = await this.#base.session();
+    const { runAlone, statelessRuns } = await this.#base.runAlone();
     this.#stateless ??= statelessRuns(this.#manifest);
     if (this.#stateless) return this.run(inputs, options);
     return runAlone(this, this.#manifest, inputs, options);

@@ -4,9 +4,22 @@ import { capacityOf, lengthOf, symbolsOf } from "./sizes.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Port} Port */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
+
+let sessions = 0; // counts those of all models
+
+/** States that have not begun. @param {number} capacity @returns {States} */
+export function newStates(capacity) {
+  return { id: ++sessions, capacity, length: 0, symbols: null };
+}
+
+/** The axis along which a past grows, or -1. @param {Port} past @param {Manifest} manifest */
+export function axisOf({ shape }, manifest) {
+  return lengthOf(manifest) ? shape.indexOf(lengthOf(manifest)) : -1;
+}
 
 /** The symbols of the shapes of states, but for the length. @param {Manifest} manifest @param {Symbols} symbols @returns {Symbols} */
 export function stateSizes(manifest, symbols) {

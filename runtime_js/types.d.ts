@@ -241,7 +241,8 @@ export interface Base {
   workers: WorkerSource;
   adapter(): Promise<Pick<typeof import("./adapter.js"), "findAdapter">>;
   webgpuDevice(): Promise<Pick<typeof import("./webgpu_device.js"), "WebGpuDevice">>;
-  session(): Promise<Pick<typeof import("./session.js"), "Session" | "runAlone" | "statelessRuns" | "withStates">>;
+  session(): Promise<Pick<typeof import("./session.js"), "Session">>;
+  runAlone(): Promise<Pick<typeof import("./run_alone.js"), "runAlone" | "statelessRuns" | "withStates">>;
   fileCache(): Promise<Pick<typeof import("./file_cache.js"), "withKeptFiles">>;
   fastestDevice(): Promise<Pick<typeof import("./fastest_device.js"), "openFastest">>;
   samples(): Promise<Pick<typeof import("./typed/samples.js"), "readSamples">>;

@@ -3,7 +3,8 @@
 import { findAdapter } from "../adapter.js";
 import { openFastest } from "../fastest_device.js";
 import { withKeptFiles } from "../file_cache.js";
-import { Session, runAlone, statelessRuns, withStates } from "../session.js";
+import { runAlone, statelessRuns, withStates } from "../run_alone.js";
+import { Session } from "../session.js";
 import { GpuPictures } from "../typed/gpu_pixels.js";
 import { readSamples } from "../typed/samples.js";
 import { withTypedValues } from "../typed/typed_model.js";
@@ -13,11 +14,12 @@ import { ThisThread } from "./this_thread.js";
 /** @typedef {import("../types.d.ts").Base} Base */
 /** @typedef {import("../types.d.ts").WorkerSource} WorkerSource */
 
-/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "fileCache" | "fastestDevice" | "samples" | "gpuPixels" | "typedValues">} */
+/** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "runAlone" | "fileCache" | "fastestDevice" | "samples" | "gpuPixels" | "typedValues">} */
 export const PARTS = {
   adapter: async () => ({ findAdapter }),
   webgpuDevice: async () => ({ WebGpuDevice }),
-  session: async () => ({ Session, runAlone, statelessRuns, withStates }),
+  session: async () => ({ Session }),
+  runAlone: async () => ({ runAlone, statelessRuns, withStates }),
   fileCache: async () => ({ withKeptFiles }),
   fastestDevice: async () => ({ openFastest }),
   samples: async () => ({ readSamples }),

@@ -24,6 +24,7 @@ def test_pages_and_workers_share_one_module() -> None:
     assert set(imports) == {
         "webmlc.js",
         "session.js",
+        "run_alone.js",
         "fastest_device.js",
         "file_cache.js",
         "wasm_worker.js",

@@ -8,8 +8,9 @@ JavaScript is generated.
     webgpu_device.js    imported on demand          typed_model.js      imported on demand
     session.js          imported on demand          fastest_device.js   imported on demand
     adapter.js          imported on demand          file_cache.js       imported on demand
-    gpu_pixels.js       imported on demand          index.js            the page of the package
+    gpu_pixels.js       imported on demand          run_alone.js        imported on demand
     samples.js          imported on demand          shared.js           imported by several files
+    index.js            the page of the package
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
 the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then. A
