@@ -94,17 +94,15 @@ def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shad
         if shares
         else [SharedShader(shader, {name: ()}) for name, shader in shaders.items()]
     )
-    texts = [s.shader.named(next(iter(s.integers)), number) for number, s in enumerate(shared)]
+    texts = [s.shader.named(s.name, number) for number, s in enumerate(shared)]
     text = "\n".join([*preamble, *helpers, *texts])
     first = sum(part.count("\n") + 1 for part in (*preamble, *helpers))
     ranges = zip(shared, line_ranges(texts, first), strict=True)
     lines = {name: lines for s, lines in ranges for name in s.integers}
-    owners = {
-        name: (next(iter(s.integers)), s.integers[name]) for s in shared for name in s.integers
-    }
     entries = {
-        name: Entry(wgsl_name(owner), shaders[name].workgroups, shaders[name].symbols, integers)
-        for name, (owner, integers) in owners.items()
+        name: Entry(wgsl_name(s.name), shaders[name].workgroups, shaders[name].symbols, integers)
+        for s in shared
+        for name, integers in s.integers.items()
     }
     return Shaders(text, entries, lines, tuple(features))
 

@@ -44,6 +44,11 @@ class SharedShader:
     shader: Shader
     integers: Mapping[str, tuple[int, ...]]
 
+    @property
+    def name(self) -> str:
+        """The kernel whose name the entry point has: the first one."""
+        return next(iter(self.integers))
+
 
 def share_shaders(shaders: Mapping[str, Shader]) -> list[SharedShader]:
     """Join the kernels whose texts differ in integers only, in the order of the first ones."""
