@@ -147,6 +147,9 @@ FORMS = {
         attributes={"q_num_heads": HEADS, "kv_num_heads": HEADS // 2, "softcap": 2.0},
         dispatches=2,  # one finds rows of which all keys are masked
     ),
+    "many rows of one batch": Form(
+        {**dict.fromkeys("qkv", (1, 8, 384, 32)), "mask": (384, 384)}, "Attention", dispatches=2
+    ),
     "of onnxruntime": Form(
         dict.fromkeys("qkv", MERGED), "MultiHeadAttention", "com.microsoft", {"num_heads": HEADS}
     ),

@@ -54,6 +54,19 @@ def test_a_read_of_another_threads_local_buffer_is_refused() -> None:
         check_scopes(kernel("shared", groups))
 
 
+def test_a_local_element_of_another_thread_is_refused() -> None:
+    second = 'for u in T.thread_binding(2, "threadIdx.x"):\n    for j in range(2):\n        '
+    body = THREAD_LOOP + "S[t] = A[t]\n" + second + "R[u * 2 + j] = S[u * 2 + j]"
+    with pytest.raises(InternalError) as error:
+        check_scopes(kernel("local", body))
+    assert str(error.value) == (
+        "lower: kernel f: the local buffer S has an index that depends on the number of the "
+        "thread: not all loops share out its elements in the same way"
+    )
+    check_scopes(kernel("shared", body))
+    check_scopes(kernel("local", body.replace("S[t]", "S[0]").replace("S[u * 2 + j]", "S[0]")))
+
+
 def test_a_thread_loop_of_one_iteration_is_ignored() -> None:
     body = 'for t in T.thread_binding(1, "threadIdx.x"):\n    S[t] = A[t]\nR[0] = S[0]'
     check_scopes(kernel("local", body))

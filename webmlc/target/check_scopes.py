@@ -6,7 +6,10 @@ Needs the lowered form of a GPU kernel. Returns the function unchanged. Raises `
   thread of that axis would perform the update, all at the same time;
 - a read outside a thread loop under which the buffer is written. A `local` buffer would give the
   read another thread's copy, and a `shared` buffer another workgroup's. A `global` buffer may not
-  be written yet, because a dispatch has no barrier across workgroups.
+  be written yet, because a dispatch has no barrier across workgroups;
+- an access of a `local` buffer whose index depends on the number of the thread. `compact_buffers`
+  leaves each thread its own elements, without that number, unless the accesses share out the
+  elements in different ways.
 
     for t in T.thread_binding(8, "threadIdx.x"):
         R[t] = A[t]                                  # R is local: eight copies
@@ -18,10 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Var, as_int
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import (
     Buffer,
     For,
+    Let,
+    Load,
     LoopFunction,
     Stmt,
     Store,
@@ -38,13 +44,13 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
     """Return the function itself. Raises `InternalError` where several threads would update the
     same shared element, or where a thread would need another thread's local element.
     """
-    places = list(_places(function.body, frozenset()))
-    launch_axes = frozenset[str]().union(*(axes for _, axes in places))
+    places = list(_places(function.body, frozenset(), frozenset()))
+    launch_axes = frozenset[str]().union(*(axes for _, axes, _ in places))
     write_axes: dict[Buffer, Axes] = {}
-    for stmt, axes in places:
+    for stmt, axes, _ in places:
         if isinstance(stmt, Store):
             write_axes[stmt.buffer] = write_axes.get(stmt.buffer, frozenset()) | axes
-    for stmt, axes in places:
+    for stmt, axes, _ in places:
         for buffer in {load.buffer: None for e in expressions(stmt) for load in loads_in(e)}:
             missing_axes = write_axes.get(buffer, frozenset()) - axes
             if buffer.scope == "shared":  # `insert_barriers` makes threads of one workgroup wait
@@ -63,15 +69,37 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
                     f"lower: kernel {function.name}: every thread of {min(threads)} updates the "
                     f"same element of the shared buffer {buffer.name}; accumulate in a local buffer"
                 )
+    for stmt, _, numbers in places:
+        for access in _accesses(stmt):
+            if access.buffer.scope != "local":
+                continue
+            if any(not numbers.isdisjoint(variables(index)) for index in access.indices):
+                raise InternalError(
+                    f"lower: kernel {function.name}: the local buffer {access.buffer.name} has an "
+                    "index that depends on the number of the thread: not all loops share out its "
+                    "elements in the same way"
+                )
     return function
 
 
-def _places(stmt: Stmt, axes: Axes) -> Iterator[tuple[Stmt, Axes]]:
-    """Every statement with the thread axes of the loops around it. A loop of one iteration has no
-    axis.
+def _accesses(stmt: Stmt) -> tuple[Load | Store, ...]:
+    """The accesses of a statement, without those of its child statements."""
+    reads = tuple(load for e in expressions(stmt) for load in loads_in(e))
+    return (*reads, stmt) if isinstance(stmt, Store) else reads
+
+
+def _places(
+    stmt: Stmt, axes: Axes, numbers: frozenset[Var]
+) -> Iterator[tuple[Stmt, Axes, frozenset[Var]]]:
+    """Every statement with the thread axes of the loops around it, and the variables that depend on
+    the number of a thread of the workgroup. A loop of one iteration has no axis.
     """
-    yield stmt, axes
+    yield stmt, axes, numbers
     if isinstance(stmt, For) and stmt.thread is not None and as_int(stmt.extent) != 1:
         axes = axes | {stmt.thread}
+        if stmt.thread.startswith("threadIdx"):
+            numbers = numbers | {stmt.var}
+    if isinstance(stmt, Let) and not numbers.isdisjoint(variables(stmt.value)):
+        numbers = numbers | {stmt.var}
     for child in child_statements(stmt):
-        yield from _places(child, axes)
+        yield from _places(child, axes, numbers)

@@ -123,7 +123,7 @@ def final_loops(function: LoopFunction, facts: Facts) -> Loops:
             continue
         if axis.var == chosen:
             along = loop
-        elif axis.var in rows:
+        elif axis.var in rows or as_int(simplify(axis.extent)) == 1:
             batch.append(loop)
         else:
             columns.append(loop)
