@@ -400,3 +400,48 @@ def test_an_if_with_a_known_condition_becomes_its_branch() -> None:
     module = optimise(model)
     assert operators(module.main) == ["Relu"]
     check(model, module, x=normal(3))
+
+
+def test_zeros_of_a_run_time_shape_are_not_added() -> None:
+    model = parse(
+        """g (float[n, 3] x) => (float[n, 3] y) {
+            s = Shape(x)
+            zeros = ConstantOfShape(s)
+            y = Add(x, zeros)
+        }"""
+    )
+    module = optimise(model)
+    assert operators(module.main) == ["Identity"]
+    check(model, module, x=normal(2, 3))
+
+
+def test_large_attention_without_a_mask_has_none() -> None:
+    """256 rows of zeros, which are too many to be folded to a constant."""
+    rows, width = 256, 8
+    value = onnx.helper.make_tensor_value_info
+    values = [value(n, onnx.TensorProto.FLOAT, [1, 2, rows, width]) for n in "qkvy"]
+    node = onnx.helper.make_node("Attention", list("qkv"), ["y"])
+    graph = onnx.helper.make_graph([node], "g", values[:3], values[3:])
+    opsets = [onnx.helper.make_opsetid("", 23)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    module = optimise(model)
+    assert {"ConstantOfShape", "ReduceMax", "Equal", "Where", "Add"}.isdisjoint(
+        operators(module.main)
+    )
+    check(model, module, **{n: normal(1, 2, rows, width) for n in "qkv"})
+
+
+def test_a_condition_that_holds_everywhere_chooses_one_side() -> None:
+    model = parse(
+        """g (float[2, 3] x, float[3] b) => (float[2, 3] y, float[2, 3] z) {
+            two = Constant<value_ints = [2, 1]>()
+            ones = ConstantOfShape<value = float[1] {1.0}>(two)
+            one = Constant<value_float = 1.0>()
+            holds = Equal(ones, one)
+            y = Where(holds, x, b)
+            z = Where(holds, b, x)
+        }"""
+    )
+    module = optimise(model)
+    assert operators(module.main) == ["Where", "Identity"]  # b has fewer elements than z
+    check(model, module, x=normal(2, 3), b=normal(3))

@@ -18,6 +18,7 @@ from webmlc.graph.ops.shapes import ZERO
 from webmlc.graph.ops.slice import pads_of, slices
 from webmlc.graph.ops.view import permutation
 from webmlc.graph.rewrite.rewriting import Rewriting, Rule
+from webmlc.graph.simplify.fill_rules import choose_branch, single_value
 from webmlc.graph.simplify.lookup_rules import look_up_one_hot
 from webmlc.graph.simplify.rearrangement_rules import (
     canonical_view,
@@ -78,14 +79,16 @@ def drop_empty_parts(rewriting: Rewriting, node: Node, context: Context) -> Node
 
 
 def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | None:
-    """Replace x + 0, x - 0, x · 1, x / 1 and x ^ 1 by x, unless the constant stretches x."""
+    """Replace x + 0, x - 0, x · 1, x / 1 and x ^ 1 by x, unless the other operand stretches x."""
     if node.domain or node.op not in NEUTRAL:
         return None
     for here, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE else ((0, 1),):
-        array = context.constant(other)
-        if array is None or not same_type(context.types[here], context.outputs[0]):
+        if not same_type(context.types[here], context.outputs[0]):
             continue
-        if array.size and bool(np.all(array == NEUTRAL[node.op])):
+        array = context.constant(other)
+        if array is None:
+            array = single_value(rewriting, node.inputs[other])
+        if array is not None and array.size and bool(np.all(array == NEUTRAL[node.op])):
             return node.inputs[here]
     return None
 
@@ -324,6 +327,7 @@ RULES: tuple[Rule, ...] = (
     drop_empty_parts,
     drop_identity,
     drop_neutral,
+    choose_branch,
     canonical_view,
     simplify_transpose,
     use_channel_shuffle,
