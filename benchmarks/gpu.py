@@ -9,8 +9,8 @@ models: milliseconds of a run on the GPU alone, and from inputs to outputs. With
   counts. So small kernels find their operands in a cache, and the pause between two dispatches is
   part of their time (`launch`).
 - A model's runs follow each other in one pass in the same way.
-- With `--llm`, a token of a language model (GGUF) is compared with two limits: the time to read
-  every weight once, and the pauses between dispatches.
+- With `--llm`, a token of a language model (GGUF) is compared with its limits: the time to read
+  every weight once, and that from dispatch to dispatch (`gpu_limits.py`).
 - With `--engines`, the models run in Dawn for Node as well, beside ONNX Runtime Web on the same
   adapter: from inputs to outputs, the engines by turns.
 
@@ -227,12 +227,17 @@ def measure_engines(names: list[str], adapter: str) -> tuple[Table, list[dict[st
 
 def print_decode(console: Console, row: dict[str, Any]) -> None:
     """Print what a token takes, and which limit binds it."""
-    least = max(row["least"], row["pauses"])
-    binding = "the weights' bytes" if least == row["least"] else f"{row['dispatches']} dispatches"
     console.print(
         f"a token after {CONTEXT}: {1e3 * row['gpu']:.2f} ms on the GPU, {1e3 * row['run']:.2f} in "
-        f"Python; {binding} take {1e3 * least:.2f} ms, {least / row['gpu']:.0%} of it"
+        "Python; of that at least"
     )
+    limits = {
+        "to read the weights": row["least"],
+        f"for {row['dispatches']} dispatches": row["changes"],
+        "for as many without changes": row["pauses"],
+    }
+    for name, least in limits.items():
+        console.print(f"  {1e3 * least:.2f} ms {name}: {least / row['gpu']:.0%}")
 
 
 def main(
@@ -255,7 +260,10 @@ def main(
     name = f"{info['device']}, {info['description']}"
     limit = limits()
     reached = f"{limit.flops / 1e12:.2f} TFLOPS, {limit.bytes / 1e12:.3f} TB/s"
-    console.print(f"{name}: {reached}, {1e6 * limit.pause:.1f} us from dispatch to dispatch")
+    console.print(
+        f"{name}: {reached}, {1e6 * limit.pause:.1f} us from dispatch to dispatch, "
+        f"{1e6 * limit.change:.1f} with another pipeline and bind group"
+    )
     results: dict[str, Any] = {"adapter": name, "limits": asdict(limit), "rows": {}}
     if kernels != "-":
         parts = [part.strip() for part in kernels.split(",") if part.strip()]
