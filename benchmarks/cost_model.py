@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from webmlc.tune.cost_model import CostModel
-from webmlc.tune.database import Database, Record
+from webmlc.tune.database import Record
+from webmlc.tune.json_lines import open_records
 
 FEWEST = 8
 """Candidates of a kernel whose order says something."""
@@ -46,10 +47,15 @@ def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 def main(database: Annotated[Path, typer.Argument()]) -> None:
     """Leave each model of the database out in turn."""
     by_model: dict[str, list[Record]] = defaultdict(list)
-    with Database(database, must_exist=True) as records:
+    with open_records(database) as records:
         for record in records.records(state="measured"):
             if record.features and record.milliseconds is not None:
                 by_model[record.model].append(record)
+    if len(by_model) < 2:
+        raise typer.BadParameter(
+            f"{database} has measured candidates of {len(by_model)} models, and the cost model "
+            "learns from all but one: tune two or more into it. The shipped records have none."
+        )
     table = Table(title="Spearman's correlation on models left out of training")
     for heading in ("model", "candidates", "all candidates", "within kernels", "kernels"):
         table.add_column(heading)

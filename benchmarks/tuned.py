@@ -7,6 +7,7 @@ run (see `pairs.py`). Where both packages are the same files, nothing is measure
 
     python benchmarks/tuned.py --models squeezenet,minilm_l6 --budget 300 --database build/tuned.db
     python benchmarks/tuned.py --models squeezenet --engine wasmtime --budget 0   # measure only
+    python benchmarks/tuned.py --models squeezenet --database shipped --budget 0
 
 With `--engine wasmtime` or `wgpu` the packages are measured in Python instead.
 """
@@ -30,7 +31,7 @@ from run import OUT
 import webmlc
 from webmlc.core.machine import AdapterKind, Device
 from webmlc.tune.choose import TunedChooser
-from webmlc.tune.database import Database
+from webmlc.tune.json_lines import open_records
 
 FOLDER = "package-tuned"
 LOCAL = ("wasmtime", "wgpu")
@@ -66,7 +67,7 @@ def main(
                 path, database=database, device=chosen, adapter=kind, engine=engine,
                 seconds=budget, resume=True, sizes=sizes,
             ).gain  # fmt: skip
-        with Database(database, must_exist=True) as records:
+        with open_records(database) as records:
             choose = TunedChooser(records, engine, kind)
             out_folder = OUT / name / FOLDER
             manifest = webmlc.build(

@@ -1,6 +1,6 @@
 """Choose schedules from a database: what `webmlc build --tuned FILE` does.
 
-    with Database(Path("tuned.db"), must_exist=True) as database:
+    with open_records(Path("tuned.db")) as database:
         build(model, out, choose=TunedChooser(database))
 
 A kernel gets the parameters of the confirmed record that serves best: one of the platform that the

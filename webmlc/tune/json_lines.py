@@ -108,7 +108,7 @@ def _lines(records: Sequence[Record | AlgorithmRecord]) -> str:
 
 def _ship(path: Path) -> None:
     """Add to the shipped records what a database confirmed to be faster than the default."""
-    with shipped() as database, Database(path, must_exist=True) as other:
+    with shipped() as database, open_records(path) as other:
         confirmed = other.records(state="confirmed")
         gains = (r for r in confirmed if r.ratio is not None and r.ratio < 1)
         database.add(replace(record, features=()) for record in gains)
