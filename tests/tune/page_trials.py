@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tests.tune.conftest import good_candidates, idle, matmul_task, trapping, trial_of
+from tests.tune.conftest import QUICK, good_candidates, idle, matmul_task, trapping, trial_of
 from webmlc.core.machine import Device
 from webmlc.tune.browsers import start_browser
 from webmlc.tune.listen import listen
@@ -85,8 +85,12 @@ def check_engine(engine: str) -> None:
     """
     wasm_trials = [wasm_trial(1), wasm_trial(2)]
     broken = replace(wasm_trials[0], module=b"not a module")
-    queue = measure_in(engine, "wasm", *wasm_trials, broken, wasm_trials[1])
-    one, two, none, again = queue.results
+    limited = replace(QUICK, rounds=50, fewest=2, limit_ms=0.0)
+    short = replace(wasm_trials[0], protocol=limited)
+    queue = measure_in(engine, "wasm", *wasm_trials, broken, wasm_trials[1], short)
+    one, two, none, again, least = queue.results
+    assert isinstance(least, Measurement)
+    assert len(least.milliseconds[0]) == 2, "no round begins after the limit"
     for measurement in (one, two, again):
         check_wasm(measurement)
     assert isinstance(none, str)

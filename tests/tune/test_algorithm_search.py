@@ -16,7 +16,7 @@ from tests.tune.small_search import PLATFORM, FixedWorker
 from webmlc.core.machine import ADAPTERS, SOFTWARE_ADAPTERS
 from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
-from webmlc.tune.algorithm_search import Variants, layers, plan
+from webmlc.tune.algorithm_search import Variants, plan
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.platforms import Platform
@@ -289,6 +289,15 @@ def test_an_algorithm_is_chosen_if_it_is_faster_in_one_trial(
     work(search, worker)
     assert search.is_done
     assert worker.layers == list(variants.algorithms)
-    chosen = layers(search)
-    assert [r for _, r in chosen.values()] == ([ratio] * len(chosen) if ratio < 0.95 else [])
-    assert list(chosen) == (worker.layers if ratio < 0.95 else [])
+    answers = variants.answers(search)
+    assert list(answers) == worker.layers
+    assert {r for _, r in answers.values()} == {ratio if ratio < 0.95 else 1.0}
+
+
+def test_layers_whose_variants_were_not_all_measured_have_no_answer(variants: Variants) -> None:
+    search = Search(variants.tasks, Options(measurements=0), compare=variants.contests)
+    work(search, LayerWorker(search, variants, 1.1))
+    assert list(variants.answers(search)) == list(variants.algorithms)
+    layer = variants.variants[0].layer
+    search.all_searches()[0].control_ms = math.nan  # a kernel of the default algorithm
+    assert layer not in variants.answers(search)

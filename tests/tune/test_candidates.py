@@ -11,7 +11,7 @@ from tests.tune.conftest import good_candidates, matmul_task
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.space import values_of
 from webmlc.target.wasm.emit_module import Step, emit_module, join_functions
-from webmlc.tune.candidates import Refusal, try_candidate, wasm_codes
+from webmlc.tune.candidates import Refusal, buffers_of, try_candidate, wasm_codes
 
 
 def test_a_candidate_is_the_same_code_under_every_name() -> None:
@@ -43,3 +43,8 @@ def test_a_member_that_cannot_be_built_says_why(error: Any, reason: str) -> None
     rule = replace(task.match.rule, build=build)
     broken = replace(task, match=replace(task.match, rule=rule))
     assert try_candidate(broken, values_of(task.match.default())) == Refusal(reason)
+
+
+@pytest.mark.parametrize(("rows", "copies"), [(48, 3), (480, 1)])
+def test_constants_have_copies_unless_much_is_computed_of_them(rows: int, copies: int) -> None:
+    assert len(buffers_of(matmul_task(rows=rows)).calls) == copies

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tune.small_search import CONTROL_MS, FAILED, PLATFORM, FixedWorker, small_tasks
+from webmlc.tune.budget import Budget
 from webmlc.tune.candidates import Candidate
 from webmlc.tune.database import Database
 from webmlc.tune.search import Search, TaskJob
@@ -174,3 +175,62 @@ def test_a_disqualified_candidate_has_a_reason() -> None:
     job = first_trial(search)
     search.finish(job, FixedWorker().measure(job.trial, 1))
     assert FAILED in search_of(job).reasons.values()
+
+
+class TimedWorker(FixedWorker):
+    """A worker on which each candidate takes some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.now = seconds, 0.0
+        self.numbers: list[int] = []
+
+    def clock(self) -> float:
+        """The seconds that all trials took."""
+        return self.now
+
+    def measure(self, trial: Trial, seconds: float) -> Measurement:
+        """See `FixedWorker`."""
+        self.now += self.seconds * trial.candidates
+        self.numbers.append(trial.candidates)
+        return super().measure(trial, seconds)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.3, 1.0, 4.0])
+def test_a_search_ends_with_its_budget(seconds: float) -> None:
+    worker = TimedWorker(seconds)
+    tasks = [replace(task, key=f"{task.key} {n}") for n in range(10) for task in small_tasks()]
+    budget = Budget(60, worker.clock)
+    search = Search(tasks, OPTIONS, budget=budget, compare=lambda _: ())
+    work(search, worker)
+    assert search.is_done
+    assert worker.now <= 60 + 4 * seconds  # a trial that has begun
+    assert any(number > 1 for number in worker.numbers)
+    gains = [s.confirmed[1] for s in search.all_searches() if s.confirmed is not None]
+    assert len(gains) == len(search.all_searches())
+    assert any(gain < 1 for gain in gains), "some of the budget is left to confirm winners"
+    if seconds < 1:
+        assert worker.now > 40 or all(
+            s.is_exhausted or s.measured == 2 * BATCH for s in search.all_searches()
+        )
+
+
+def test_the_default_is_measured_once_for_a_survey_and_a_search() -> None:
+    survey = Search(small_tasks(), replace(OPTIONS, measurements=0), compare=lambda _: ())
+    work(survey, FixedWorker())
+    search = Search(small_tasks(), OPTIONS, surveyed=survey.all_searches())
+    job = search.next_job(PLATFORM)
+    assert isinstance(job, TaskJob)
+    assert len(job.candidates) > 1
+    assert job.expected_ms == CONTROL_MS
+
+
+def test_a_candidate_is_not_disqualified_for_the_end_of_the_budget(tmp_path: Path) -> None:
+    with Database(tmp_path / "t.db") as database:
+        search = Search(small_tasks()[:1], replace(OPTIONS, measurements=1), database)
+        job = first_trial(search)
+        search.budget.shorten(0)
+        search.fail(job, "no result in time")
+        assert not list(database.records(state="failed"))
+        work(search, FixedWorker())
+        assert search_of(job).confirmed is not None

@@ -135,10 +135,25 @@ class FixedRunner:
 def test_two_candidates_survive_every_elimination(
     milliseconds: list[float], rounds: int, hopeless: float
 ) -> None:
-    protocol = Protocol(rounds=rounds, warmup_ms=0.0, hopeless=hopeless)
+    protocol = Protocol(rounds=rounds, limit_ms=1e9, warmup_ms=0.0, hopeless=hopeless)
     trial = Trial("wasm", (), ((),), 0, 1, len(milliseconds), protocol=protocol)
     counts = [len(row) for row in measure(trial, FixedRunner(milliseconds)).milliseconds]
     assert counts[0] == rounds, "the control takes part in every round"
     assert counts[milliseconds.index(min(milliseconds))] == rounds, "and so does the fastest"
     assert sum(count == rounds for count in counts) >= 2
     assert all(count >= 1 for count in counts)
+
+
+@given(st.floats(0.1, 1000.0), st.integers(1, 12), st.floats(0.0, 3000.0))
+def test_no_round_begins_after_the_limit_but_the_fewest(
+    milliseconds: float, fewest: int, limit_ms: float
+) -> None:
+    protocol = Protocol(fewest=fewest, limit_ms=limit_ms, sample_ms=0.0, warmup_ms=0.0)
+    trial = Trial("wasm", (), ((),), 0, 1, 2, protocol=protocol)
+    measurement = measure(trial, FixedRunner([milliseconds] * 2))
+    expected, spent = 0, 0.0
+    while expected < min(fewest, protocol.rounds) or (
+        spent < limit_ms and expected < protocol.rounds
+    ):
+        expected, spent = expected + 1, spent + milliseconds + milliseconds
+    assert [len(row) for row in measurement.milliseconds] == [expected] * 2

@@ -83,7 +83,14 @@ def tune(
     threads: Threads = 1,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
-    budget: Annotated[str, typer.Option(help="Time to search, as 90s, 10m or 1h.")] = "10m",
+    budget: Annotated[
+        str,
+        typer.Option(
+            help="Time to search, as 90s, 10m or 1h: from the first measurement to the last "
+            "confirmed winner. Reading the model and starting the engine come before it, and one "
+            "comparison of the whole model (wasm) after it."
+        ),
+    ] = "10m",
     strategy: Annotated[
         str,
         typer.Option(

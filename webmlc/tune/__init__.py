@@ -1,7 +1,7 @@
 """Find faster schedules by measuring the members of a rule's space.
 
     webmlc.tune("model.onnx", device="wasm", engine="chromium", seconds=600)
-    with Database(Path("tuned.db"), must_exist=True) as database:
+    with open_records(Path("tuned.db")) as database:
         choose = TunedChooser(database)
         webmlc.build("model.onnx", "build/model", choose=choose, algorithms=choose.algorithms())
 
@@ -14,6 +14,7 @@
 - `search`, `task_search`: the search of all tasks, and that of one. `candidate_builder` builds what
   they measure, and `comparison` decides what the model keeps.
 - `workers`, `listen`, `cluster`: who measures for a search.
+- `budget`: the time that a search may take.
 - `database`, `choose`: what was measured, and how a build uses it.
 - `outcomes`: what a search achieved. `progress` shows it in the terminal, `report` on a page.
 """
@@ -42,7 +43,8 @@ def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) ->
     - `threads`: CPU threads that run a kernel.
     - `sizes`: those of symbolic dimensions, by name; 1 where they are missing.
     - `constants`: inputs that become constants, as in `webmlc.build`.
-    - `seconds`: the budget. Winners are confirmed after it.
+    - `seconds`: the budget, from the first trial to the last confirmed winner. The engine starts
+      before it, and the whole model is compared after it.
     - `strategy`: "auto", "race", "evolve", "tpe", "model" or "random".
     - `algorithms`: also search the algorithms of layers (Winograd's forms, Strassen's).
     - `resume`: go on with what an earlier search measured.

@@ -3,11 +3,11 @@ Strassen's algorithm or none; a padding in the kernel before or apart; the parts
 
     variants = plan(graph, seconds=60)                      # what to measure
     search = Search(variants.tasks, ..., compare=variants.contests)
-    layers(search)                                          # {layer: (algorithm, relative time)}
+    variants.answers(search)                                # {layer: (algorithm, relative time)}
 
 A layer's algorithm decides which kernels its model has. For each alternative of a layer, the model
-is lowered with that one choice, and the time of all its kernels, with their default schedules, is
-compared with that of the model as it is. Kernels that both have are measured once. Times of kernels
+is lowered with that one choice, and the time of the kernels that only one of the two models has,
+with their default schedules, is compared. The layers that cost most come first. Times of kernels
 that were measured apart are no proof: the kernels of the fastest algorithm of a layer and those of
 its default are compared in one trial (`comparison.LayerComparison`).
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from webmlc.tune.comparison import LayerComparison
 from webmlc.tune.model_trial import Scheduled
+from webmlc.tune.priorities import expected_cost
 from webmlc.tune.search import Search
 from webmlc.tune.task_search import TaskSearch
 from webmlc.tune.tasks import Graph, Task
@@ -45,8 +46,8 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """The variants of a model, and the kernels of all of them. `default` are the calls of the model
-    with its default algorithms, which `algorithms` names by layer.
+    """The variants of a model, and the kernels in which they differ from the default. `default` are
+    the calls of the model with its default algorithms, which `algorithms` names by layer.
     """
 
     default: Mapping[Identity, int]
@@ -66,6 +67,25 @@ class Variants:
                 chosen[variant.layer] = (variant.algorithm, ratio)
         return chosen
 
+    def answers(self, search: Search) -> dict[str, tuple[str, float]]:
+        """The best algorithm of each layer whose variants a search has compared, with its time
+        relative to that of the default one: 1 if that is the default one.
+        """
+        searches = search.all_searches()
+        unmeasured = {_identity(s.task) for s in searches if not s.is_measured}
+        unmeasured |= {_identity(t) for t in self.tasks} - {_identity(s.task) for s in searches}
+        unknown = {v.layer for v in self.variants if unmeasured & self._differing(v)}
+        compared = {
+            contest.layer: contest
+            for contests in search.comparisons.values()
+            for contest in contests
+            if isinstance(contest, LayerComparison) and not math.isnan(contest.ratio)
+        }
+        unknown |= self.choose(searches).keys() - compared.keys()
+        answers = {k: (name, 1.0) for k, name in self.algorithms.items() if k not in unknown}
+        faster = {k: contest for k, contest in compared.items() if contest.ratio < 1}
+        return answers | {k: (contest.algorithm, contest.ratio) for k, contest in faster.items()}
+
     def contests(self, searches: Sequence[TaskSearch]) -> list[LayerComparison]:
         """The trials that compare the chosen algorithms with the default ones. On a GPU, whose
         trials hold one kernel only, the times of the kernels decide.
@@ -74,7 +94,8 @@ class Variants:
         contests = []
         for layer, (algorithm, ratio) in self.choose(searches).items():
             variant = next(v for v in self.variants if (v.layer, v.algorithm) == (layer, algorithm))
-            sets = [_scheduled(calls, by_identity) for calls in self._differences(variant)]
+            differences = _differences(self.default, variant.calls)
+            sets = [_scheduled(calls, by_identity) for calls in differences]
             ms = sum(task.calls * by_identity[_identity(task)].control_ms for task, _ in sets[0])
             contest = LayerComparison(layer, algorithm, sets, ms, WORTHWHILE)
             if any(task.device != "wasm" for kernels in sets for task, _ in kernels):
@@ -82,10 +103,10 @@ class Variants:
             contests.append(contest)
         return contests
 
-    def _differences(self, variant: Variant) -> tuple[Counter[Identity], Counter[Identity]]:
-        """The calls that the default has and a variant lacks, and those that it has instead."""
-        default, other = Counter(self.default), Counter(variant.calls)
-        return default - other, other - default
+    def _differing(self, variant: Variant) -> set[Identity]:
+        """The kernels that only one of the default and a variant has."""
+        before, after = _differences(self.default, variant.calls)
+        return before.keys() | after.keys()
 
     def _ratio(self, variant: Variant, times: Mapping[Identity, float]) -> float:
         """The time of the kernels that a variant has instead of others, relative to that of those
@@ -93,9 +114,17 @@ class Variants:
         """
         removed, added = (
             sum(count * times.get(kernel, math.nan) for kernel, count in calls.items())
-            for calls in self._differences(variant)
+            for calls in _differences(self.default, variant.calls)
         )
         return added / removed if removed > 0 and not math.isnan(added) else math.inf
+
+
+def _differences(
+    default: Mapping[Identity, int], variant: Mapping[Identity, int]
+) -> tuple[Counter[Identity], Counter[Identity]]:
+    """The calls that the default has and a variant lacks, and those that it has instead."""
+    before, after = Counter(default), Counter(variant)
+    return before - after, after - before
 
 
 def _scheduled(
@@ -106,16 +135,6 @@ def _scheduled(
     return [(replace(search.task, calls=count), search.control) for search, count in pairs]
 
 
-def layers(search: Search) -> dict[str, tuple[str, float]]:
-    """The layers that have a faster algorithm than their default, with its relative time."""
-    contests = [c for comparisons in search.comparisons.values() for c in comparisons]
-    return {
-        c.layer: (c.algorithm, c.ratio)
-        for c in contests
-        if isinstance(c, LayerComparison) and c.ratio < 1
-    }
-
-
 def plan(graph: Graph, seconds: float) -> Variants:
     """The variants of a model: as many as can be lowered in some seconds."""
     deadline = time.monotonic() + seconds
@@ -124,14 +143,19 @@ def plan(graph: Graph, seconds: float) -> Variants:
     variants: list[Variant] = []
     algorithms: dict[str, str] = {}
     for layer, (default_algorithm, *others) in graph.alternatives().items():
+        if time.monotonic() > deadline:
+            break
+        algorithms[layer] = default_algorithm
         for algorithm in others:
-            if time.monotonic() > deadline:
-                break
-            algorithms[layer] = default_algorithm
             lowered = graph.tasks({layer: algorithm})
             variants.append(Variant(layer, algorithm, _calls(lowered)))
             tasks |= {_identity(task): task for task in lowered}
-    return Variants(default, algorithms, tuple(variants), tuple(tasks.values()))
+    differences = [_differences(default, variant.calls) for variant in variants]
+    costs = [sum(expected_cost(tasks[kernel]) for kernel in before) for before, _ in differences]
+    by_cost = sorted(range(len(variants)), key=lambda number: -costs[number])
+    ordered = [kernel for number in by_cost for calls in differences[number] for kernel in calls]
+    measured = tuple(tasks[kernel] for kernel in dict.fromkeys(ordered))
+    return Variants(default, algorithms, tuple(variants), measured)
 
 
 def _identity(task: Task) -> Identity:

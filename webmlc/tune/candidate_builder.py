@@ -9,8 +9,9 @@ A search without kernels, such as one that a test or a benchmark makes up, has a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 
 from webmlc.schedule.rules.space import Values
 from webmlc.tune.candidates import Candidate, Refusal, make_trial, try_candidate
@@ -20,12 +21,20 @@ from webmlc.tune.trial import Protocol, Trial
 
 
 class CandidateBuilder:
-    """Builds candidates in this process, or side by side in `processes`. Kernels run with `threads`
-    threads.
+    """Builds candidates in this process, or side by side in `processes`, which start at once.
+    Kernels run with `threads` threads.
     """
 
     def __init__(self, threads: int = 1, processes: Executor | None = None) -> None:
         self.threads, self.processes = threads, processes
+        self._started: list[Future[None]] = []
+        if processes is not None:
+            self._started = [processes.submit(_import) for _ in range(os.cpu_count() or 1)]
+
+    def wait(self) -> None:
+        """Return when all processes have started."""
+        for started in self._started:
+            started.result()
 
     def build(
         self, tasks: Iterable[Task], members: Iterable[Values]
@@ -41,3 +50,7 @@ class CandidateBuilder:
     def model_trial(self, sets: Sequence[Sequence[Scheduled]]) -> Trial | None:
         """The trial of some sets of kernels; `None` if it needs too much memory."""
         return model_trial(sets, self.threads)
+
+
+def _import() -> None:
+    """Do nothing: a process that runs this has imported what builds candidates."""

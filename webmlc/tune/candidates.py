@@ -22,7 +22,7 @@ from webmlc.core.expr import Call, Const
 from webmlc.core.machine import PAGE_BYTES
 from webmlc.core.rewrite import walk
 from webmlc.core.sizes import evaluate_size
-from webmlc.loops.count_work import buffer_bytes
+from webmlc.loops.count_work import buffer_bytes, count_work
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.package.memory_plan import (
     ALIGNMENT,
@@ -46,6 +46,9 @@ CONSTANT_BYTES = 32 << 20
 """Copies of a kernel's constants take at most this many bytes: more than most caches hold."""
 MAX_COPIES = 8
 """Calls that read different copies of the constants, at most. Each call is code of the trial."""
+REUSE = 64
+"""A kernel with more operations than this for each byte of its constants has one copy of them: at
+10 operations and 2 bytes per ns, reading them from memory takes at most an eighth of its time."""
 INEXACT_TOLERANCE = 1e-4
 """The share of an output's magnitude that orders of rounding may change: ten times what sums of a
 few thousand float32 change by."""
@@ -153,8 +156,7 @@ def buffers_of(task: Task) -> Trial:
     bytes_of = {parameter: buffer_bytes(parameter, sizes) for parameter in function.params}
     inputs = function.params[: len(function.params) - function.outputs]
     constant_bytes = sum(size for b, size in bytes_of.items() if b.name in task.constants)
-    room = min(task.constant_bytes, CONSTANT_BYTES)
-    copies = max(1, min(MAX_COPIES, room // constant_bytes)) if constant_bytes else 1
+    copies = _copies(task, constant_bytes)
     buffers: list[TrialBuffer] = []
     calls: list[list[int]] = [[] for _ in range(copies)]
     end = 0
@@ -170,6 +172,15 @@ def buffers_of(task: Task) -> Trial:
                 end = offset + align(max(size, 4), 64)
             call.append(len(buffers) - 1)
     return Trial(task.device, tuple(buffers), tuple(map(tuple, calls)), total_bytes=end)
+
+
+def _copies(task: Task, constant_bytes: int) -> int:
+    """The copies of a task's constants in a trial."""
+    is_reused = count_work(task.match.function, task.all_sizes).flops > REUSE * constant_bytes
+    if is_reused or not constant_bytes:
+        return 1
+    room = min(task.constant_bytes, CONSTANT_BYTES)
+    return max(1, min(MAX_COPIES, room // constant_bytes))
 
 
 def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> Trial:

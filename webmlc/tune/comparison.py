@@ -30,8 +30,11 @@ class Comparison:
     """Sets of kernels, the first of which is the control.
 
     `ms` is the time of the control, as far as known. `ratio` is the time of what is kept, relative
-    to the control's; NaN if there was no trial, and `reason` says why.
+    to the control's; NaN if there was no trial, and `reason` says why. `is_optional`: there is no
+    trial after the end of the budget.
     """
+
+    is_optional = False
 
     def __init__(self, sets: Sequence[Sequence[Scheduled]], ms: float, title: str) -> None:
         """`title` says what is compared."""
@@ -86,6 +89,8 @@ class LayerComparison(Comparison):
     """The kernels that a layer has with its default algorithm, and those that it has with another
     one. Without a trial, the layer keeps its default.
     """
+
+    is_optional = True
 
     def __init__(
         self,

@@ -199,7 +199,7 @@ class Feeder:
         """Tell a worker of all jobs that it was not told of, unless it still answers a call."""
         if member.unsent and member.call is None:
             jobs, member.unsent = member.unsent, []
-            assignments = [Assignment(j.number, j.trial, seconds_for(j)) for j in jobs]
+            assignments = [Assignment(j.number, j.trial, seconds_for(j, self.search)) for j in jobs]
             handle = partial(self._confirm, member)
             self._call(member, handle, start, self.client.id, assignments)
 

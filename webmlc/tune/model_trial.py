@@ -27,7 +27,9 @@ from webmlc.tune.candidates import Candidate, buffers_of, wasm_codes
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
 
-MODEL_PROTOCOL = replace(PROTOCOL, rounds=30, warmup_ms=100.0, hopeless=1e9)
+MODEL_PROTOCOL = replace(
+    PROTOCOL, rounds=30, fewest=6, limit_ms=10_000.0, warmup_ms=100.0, hopeless=1e9
+)
 """How sets of schedules are measured: as the last trial of a kernel."""
 MOST_BYTES = 1 << 30
 """The memory of a trial, at most: browsers refuse much more."""

@@ -145,7 +145,7 @@ class PageServer:
             job = self.search.next_job(page.platform)
             if not isinstance(job, Job):
                 return job
-            page.job, page.deadline = job, time.monotonic() + seconds_for(job)
+            page.job, page.deadline = job, time.monotonic() + seconds_for(job, self.search)
             return job.number, job.trial, job.title
 
     def result(self, worker: str, id: int, measurement: Measurement | str) -> None:

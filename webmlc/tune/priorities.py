@@ -14,15 +14,19 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 
+from webmlc.loops.count_work import count_work
 from webmlc.schedule.rules.space import Values
-from webmlc.target.kernel_work import KernelWork
+from webmlc.target.kernel_work import KernelWork, least_bytes
 from webmlc.tune.outcomes import Limit, Outcome, limit_of, work_of
 from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import HINTS, WORTHWHILE, TaskSearch
+from webmlc.tune.tasks import Task
 
 LEAST_HEADROOM = 0.1
 """The share of a kernel's time that a search can always hope to save: another kernel of the model
 sets the limit, which may not be the machine's (chosen by hand)."""
+FLOPS_PER_BYTE = 4
+"""Operations that take as long as moving a byte, roughly: 30 operations and 8 bytes per ns."""
 MOST_SOURCES = 2 * HINTS
 """The kernels whose changes are tried on another one, at most: some do not fit its space."""
 
@@ -88,6 +92,20 @@ class Priorities:
         return self._works[key]
 
 
+def heaviest_first(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks, in the order of the time that a run of the model may spend in them, before any was
+    measured.
+    """
+    return sorted(tasks, key=expected_cost, reverse=True)
+
+
+def expected_cost(task: Task) -> int:
+    """The operations of all calls of a kernel. A byte that it must move counts as some."""
+    function, sizes = task.match.function, task.all_sizes
+    moved = FLOPS_PER_BYTE * least_bytes(function, sizes)
+    return task.calls * max(count_work(function, sizes).flops, moved)
+
+
 def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values]:
     """What made other kernels of a search's rule faster, as members of its space that it has not
     built: the changes that save a run of the model most come first. A search takes a few of them.
@@ -95,14 +113,14 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values
     rule = search.task.match.rule.name
     faster = [s for s in searches if s.best < WORTHWHILE and s is not search]
     sources = [s for s in faster if s.task.match.rule.name == rule]
-    for source in nlargest(MOST_SOURCES, sources, key=_saved_ms):
+    for source in nlargest(MOST_SOURCES, sources, key=saved_ms):
         if source.improvement:
             member = {**search.control.values, **source.improvement}
             if identity(member) not in search.built and member in search.space:
                 yield member
 
 
-def _saved_ms(search: TaskSearch) -> float:
+def saved_ms(search: TaskSearch) -> float:
     """The milliseconds that a run of the model saves in a kernel, as far as known."""
     saved = search.task.calls * search.control_ms * (1 - search.best)
     return 0.0 if math.isnan(saved) else saved

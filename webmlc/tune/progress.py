@@ -84,8 +84,8 @@ class Progress:
         """The whole search in one line."""
         if self._search is None:
             return Text(f"{self.title}: preparing the kernels")
-        left = self._search.seconds_left
-        state = f"{budget(left)} left" if left > 0 else "confirming the winners"
+        left = budget(self._search.seconds_left)
+        state = "confirming the winners" if self._search.is_confirming else f"{left} left"
         return Text(f"{self.title}: {state} · {self._summary}")
 
     def _view(self) -> RenderableType:

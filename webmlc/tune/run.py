@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,16 @@ from webmlc.core.machine import PLAIN_ADAPTERS, Device, Features, machine_name
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
-from webmlc.tune.algorithm_search import layers, plan
+from webmlc.tune.algorithm_search import Variants, plan
 from webmlc.tune.browsers import ENGINES as BROWSERS
 from webmlc.tune.browsers import is_installed
+from webmlc.tune.budget import Budget
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.cluster import work_on_cluster
-from webmlc.tune.database import AlgorithmRecord, Database
+from webmlc.tune.database import AlgorithmRecord
 from webmlc.tune.json_lines import open_to_change
 from webmlc.tune.pages import PageServer
+from webmlc.tune.priorities import heaviest_first
 from webmlc.tune.report import write_report
 from webmlc.tune.search import Search, gain
 from webmlc.tune.strategies import STRATEGIES
@@ -36,9 +38,11 @@ from webmlc.tune.tasks import Graph, read_graph
 from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, ignore_interrupts, work
 from webmlc.version import VERSION
 
-ALGORITHM_SHARE = 0.2
-"""The share of the budget in which the variants of a model are lowered. They are measured after it
-(chosen by hand)."""
+LOWERING_SHARE = 0.1
+"""The seconds in which variants of a model are lowered, as a share of the budget, which begins
+after that (chosen by hand)."""
+ALGORITHM_SHARE = 0.3
+"""The share of the budget after which no further variant is measured (chosen by hand)."""
 ENGINES: Mapping[Device, tuple[str, ...]] = {
     "wasm": ("chromium", "node", "wasmtime", "firefox"),
     "webgpu": ("chromium", "wgpu"),
@@ -87,12 +91,20 @@ class Request:
     on_change: Callable[[Search], None] | None = None
     on_listen: Callable[[str], None] | None = None
 
+    @property
+    def has_guests(self) -> bool:
+        """True if others measure, too, which may join at any time. Their platforms may disagree, so
+        that the algorithms stay the default ones.
+        """
+        return self.listen_at is not None or self.scheduler is not None
+
 
 def run(request: Request) -> Result:
     """Search as requested (see `webmlc.tune.tune`)."""
     _check(request)
     model, device = request.model, request.device
     name = Path(model).stem if isinstance(model, str | Path) else "model"
+    budget = Budget(request.seconds)
     options = Options(
         request.strategy, request.seconds, seed=request.seed, model=name, resume=request.resume
     )
@@ -100,6 +112,7 @@ def run(request: Request) -> Result:
     with (
         open_to_change(request.database) as records,
         ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as processes,
+        ExitStack() as stack,
     ):
         builder = CandidateBuilder(request.threads, processes)
         graph = read_graph(
@@ -109,70 +122,117 @@ def run(request: Request) -> Result:
             constants=request.constants,
             machine=_machine(request),
         )
-        algorithms, was_interrupted = _search_algorithms(graph, request, options, records, builder)
+        builder.wait()
+        measurer = _Measurer(request, stack)
+        surveyed: Sequence[TaskSearch] = ()
+        answers: Mapping[str, tuple[str, float]] = {}
+        was_interrupted = False
+        if request.algorithms and not request.has_guests:
+            variants, survey, was_interrupted = _survey(graph, options, builder, budget, measurer)
+            surveyed, answers = survey.all_searches(), variants.answers(survey)
+            records.add_algorithms(_algorithm_records(answers, survey, graph, name))
+        algorithms = {layer: answer for layer, answer in answers.items() if answer[1] < 1}
         tasks = graph.tasks({layer: algorithm for layer, (algorithm, _) in algorithms.items()})
         if not tasks:
             raise UserError(f"{name}: no kernel of this model has a schedule to search")
-        search = Search(tasks, options, records, builder, request.on_change)
+        search = Search(
+            heaviest_first(tasks),
+            options,
+            records,
+            builder,
+            request.on_change,
+            budget=budget,
+            surveyed=surveyed,
+        )
         if was_interrupted:
             search.end_budget()
-        was_interrupted |= _until_interrupted(search, request)
+        was_interrupted |= measurer.measure_until_interrupted(search)
         searches = tuple(search.all_searches())
         report = write_report(request.database.with_suffix(".html"), searches, options)
         gains, path = (gain(searches), search.model_gains), request.database
         return Result(searches, algorithms, *gains, path, report, was_interrupted)
 
 
-def _search_algorithms(
-    graph: Graph, request: Request, options: Options, records: Database, builder: CandidateBuilder
-) -> tuple[dict[str, tuple[str, float]], bool]:
-    """The faster algorithms of the model's layers, which the database keeps; and whether the user
-    interrupted the search.
-
-    Several platforms may disagree, so that a search with guests keeps the default algorithms.
+def _survey(
+    graph: Graph, options: Options, builder: CandidateBuilder, budget: Budget, measurer: _Measurer
+) -> tuple[Variants, Search, bool]:
+    """The variants of a model, the search that has measured them, and whether the user interrupted
+    it.
     """
-    if not request.algorithms or request.listen_at is not None or request.scheduler is not None:
-        return {}, False
-    variants = plan(graph, ALGORITHM_SHARE * request.seconds)
-    if not variants.variants:
-        return {}, False
-    survey = replace(options, measurements=0)
-    search = Search(variants.tasks, survey, None, builder, compare=variants.contests)
-    if _until_interrupted(search, request):
-        return {}, True
-    chosen = layers(search)
-    (platform,) = {s.platform for s in search.all_searches()}
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    records.add_algorithms(
-        AlgorithmRecord(
-            layer,
-            machine_name(graph.machine),
-            platform,
-            *chosen.get(layer, (default, 1.0)),
-            options.model,
-            VERSION,
-            date,
-        )
-        for layer, default in variants.algorithms.items()
+    variants = plan(graph, LOWERING_SHARE * budget.seconds)
+    search = Search(
+        variants.tasks,
+        replace(options, measurements=0),
+        None,
+        builder,
+        compare=variants.contests,
+        budget=budget.part(ALGORITHM_SHARE),
     )
-    return chosen, False
+    return variants, search, bool(variants.tasks) and measurer.measure_until_interrupted(search)
 
 
-def _until_interrupted(search: Search, request: Request) -> bool:
-    """Measure all jobs. Ctrl-C ends the budget: winners are confirmed. A second one ends that, too.
+def _algorithm_records(
+    answers: Mapping[str, tuple[str, float]], survey: Search, graph: Graph, model: str
+) -> Iterator[AlgorithmRecord]:
+    """The records of the layers' algorithms."""
+    platforms = {s.platform for s in survey.all_searches()}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    for platform in platforms:
+        for layer, answer in answers.items():
+            machine = machine_name(graph.machine)
+            yield AlgorithmRecord(layer, machine, platform, *answer, model, VERSION, date)
 
-    Returns True after a Ctrl-C.
-    """
-    try:
-        _measure(search, request)
-    except KeyboardInterrupt:
-        search.end_budget()
+
+class _Measurer:
+    """Lets the requested workers measure all jobs of a search, and of the next one."""
+
+    def __init__(self, request: Request, stack: ExitStack) -> None:
+        """The stack ends what outlives a search."""
+        self.request = request
+        self._stack = stack
+        self._worker: ProcessWorker | None = None
+
+    def measure_until_interrupted(self, search: Search) -> bool:
+        """Measure all jobs. Ctrl-C ends the budget: winners are confirmed. A second one ends that,
+        too.
+
+        Returns True after a Ctrl-C.
+        """
         try:
-            _measure(search, request)
+            self._measure(search)
         except KeyboardInterrupt:
-            search.cancel()
-        return True
-    return False
+            search.end_budget()
+            try:
+                self._measure(search)
+            except KeyboardInterrupt:
+                search.cancel()
+            return True
+        return False
+
+    def _measure(self, search: Search) -> None:
+        request, engine = self.request, _engine(self.request)
+        with ExitStack() as stack:
+            pages = None
+            if request.listen_at is not None or engine in BROWSERS:
+                address, port = request.listen_at or (HOST, 0)
+                pages = stack.enter_context(PageServer(search, request.device, address, port))
+                if request.on_listen is not None and request.listen_at is not None:
+                    request.on_listen(pages.url)
+            if request.scheduler is not None:
+                work_on_cluster(search, request.scheduler, request.device)
+            elif engine in LOCAL_ENGINES:
+                work(search, self._local_worker(engine))
+            elif pages is not None and engine is not None:
+                pages.launch(engine)
+            if pages is not None:
+                pages.wait()
+
+    def _local_worker(self, engine: str) -> ProcessWorker:
+        """The worker of an engine of this Python, which starts once."""
+        if self._worker is None:
+            self._worker = ProcessWorker(engine, self.request.threads)
+            self._stack.callback(self._worker.stop)
+        return self._worker
 
 
 def _engine(request: Request) -> str | None:
@@ -191,28 +251,6 @@ def _machine(request: Request) -> str:
     if request.adapter == "software" and _engine(request) in BROWSERS:
         return "software-subgroups"
     return request.adapter
-
-
-def _measure(search: Search, request: Request) -> None:
-    """Let the requested workers measure all jobs of a search."""
-    device, engine = request.device, _engine(request)
-    with ExitStack() as stack:
-        pages = None
-        if request.listen_at is not None or engine in BROWSERS:
-            address, port = request.listen_at or (HOST, 0)
-            pages = stack.enter_context(PageServer(search, device, address, port))
-            if request.on_listen is not None and request.listen_at is not None:
-                request.on_listen(pages.url)
-        if request.scheduler is not None:
-            work_on_cluster(search, request.scheduler, device)
-        elif engine in LOCAL_ENGINES:
-            worker = ProcessWorker(engine, search.threads)
-            stack.callback(worker.stop)
-            work(search, worker)
-        elif pages is not None and engine is not None:
-            pages.launch(engine)
-        if pages is not None:
-            pages.wait()
 
 
 def _check(request: Request) -> None:

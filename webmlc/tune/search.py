@@ -6,16 +6,20 @@
 
 A worker asks for jobs until there are none (see `workers`). Many workers may ask at once, from any
 thread. Workers of one platform share a search of each task; another platform starts its own. Tasks
-take turns, as `priorities` decides. When the budget is spent, a trial with more rounds confirms
-each task's winner. At last, a trial of the whole model compares the winners with the defaults (see
-`comparison`): if the model does not gain, it keeps its defaults.
+take turns, as `priorities` decides.
+
+The budget (`budget.Budget`) is spent on four things, one after the other: building and measuring
+the defaults; trials of candidates; a trial with more rounds for each task, which confirms its
+winner; a trial of the whole model, which compares the winners with the defaults (see `comparison`):
+if the model does not gain, it keeps its defaults. Tasks come in the order of the list. Those whose
+default was not measured in time, and those whose winner was not confirmed, keep their default.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -25,20 +29,32 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError
 from webmlc.schedule.rules.space import values_of
+from webmlc.tune.budget import Budget
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.comparison import Comparison, WinnerComparison, compare_winners
 from webmlc.tune.database import Database, Record, State
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
-from webmlc.tune.priorities import Priorities, hints
+from webmlc.tune.priorities import Priorities, hints, saved_ms
 from webmlc.tune.strategies import STRATEGIES, Strategy, is_small
 from webmlc.tune.task_search import Options, TaskSearch, is_faster, relative_time
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Measurement, Trial
 
-CONFIRMATION = replace(PROTOCOL, rounds=30, hopeless=1e9)
+CONFIRMATION = replace(PROTOCOL, rounds=30, fewest=12, limit_ms=4000.0, hopeless=1e9)
 """How the last trial of a search is measured: nobody drops out."""
+BUILD_SHARE = 0.3
+"""The share of what is left of the budget when a search begins, after which no further default is
+built (chosen by hand)."""
+DEFAULT_SHARE = 0.5
+"""The share of it after which no further default is measured, except by a survey, which measures
+nothing else (chosen by hand)."""
+CONFIRMATION_SHARE = 0.3
+"""The share of the budget that confirming the winners takes, at most (chosen by hand)."""
+TRIAL_SHARE = 0.1
+"""The share of the budget that a trial of candidates takes, at most, if it has more than one
+(chosen by hand)."""
 WAIT_SECONDS = 0.05
 """Seconds after which a worker asks again, while others measure what it waits for."""
 
@@ -57,9 +73,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class TaskJob(Job):
-    """A trial of one task. Candidate 0 is the control."""
+    """A trial of one task, handed out when the search had spent `began` seconds. Candidate 0 is the
+    control.
+    """
 
     search: TaskSearch
+    began: float
     candidates: tuple[Candidate, ...]
     confirms: bool
 
@@ -82,9 +101,13 @@ class Search:
         builder: CandidateBuilder | None = None,
         on_change: Callable[[Search], None] | None = None,
         compare: Callable[[Sequence[TaskSearch]], Sequence[Comparison]] = compare_winners,
+        budget: Budget | None = None,
+        surveyed: Iterable[TaskSearch] = (),
     ) -> None:
         """`on_change` is called after each trial, with the lock held. `compare` says what is
-        compared when the tasks of a platform have winners.
+        compared when the tasks of a platform have winners. `budget` starts with the first job;
+        without it, it is the one of the options. `surveyed` are searches
+        that have measured some of the defaults.
         """
         self.tasks, self.options, self.database = list(tasks), options, database
         self.builder = builder or CandidateBuilder()
@@ -92,11 +115,13 @@ class Search:
         self.comparisons: dict[str, Sequence[Comparison]] = {}
         self._compare = compare
         self.jobs: dict[int, Job] = {}
-        self.started = math.inf
+        self.budget = budget or Budget(options.seconds)
+        self._rest = self.budget
         self.count = 0
-        self.is_cancelled = False
+        self.is_cancelled = self.is_confirming = False
         self._priorities = Priorities()
         self._on_change = on_change
+        self._surveyed = {_identity(s.task, s.platform): s for s in surveyed}
         self._lock = threading.RLock()
 
     @property
@@ -106,9 +131,8 @@ class Search:
 
     @property
     def seconds_left(self) -> float:
-        """The rest of the budget, which begins with the first job."""
-        ends = min(self.started, time.monotonic()) + self.options.seconds
-        return max(0.0, ends - time.monotonic())
+        """The rest of the budget."""
+        return self.budget.seconds_left
 
     @property
     def is_done(self) -> bool:
@@ -136,6 +160,8 @@ class Search:
         """The searches of a platform, which begin when its first worker joins."""
         with self._lock:
             if platform.key not in self.searches:
+                if not self.searches:
+                    self._rest = self.budget.rest()
                 searches = self._start_all(platform)
                 self._priorities.prepare(searches)
                 self.searches[platform.key] = searches
@@ -148,8 +174,8 @@ class Search:
         with self._lock:
             if self.is_cancelled:
                 return None
+            self.budget.start()
             searches = self.join(platform)
-            self.started = min(self.started, time.monotonic())
             job = self._first_job(searches) or self._next_trial(searches)
             if job is None:
                 job = self._confirmation(searches)
@@ -169,8 +195,7 @@ class Search:
             else:
                 assert isinstance(job, ModelJob)
                 records = self._take_in_comparison(job.comparison, measurement)
-            if self.database is not None:
-                self.database.add(records)
+            self._add(records)
             self._changed()
 
     def give_back(self, job: Job) -> None:
@@ -200,7 +225,8 @@ class Search:
 
     def end_budget(self) -> None:
         """Measure no more candidates; the winners so far are still confirmed."""
-        self.started = -self.options.seconds
+        self.is_confirming = True
+        self.budget.shorten(CONFIRMATION_SHARE * self.budget.seconds)
 
     def cancel(self) -> None:
         """Hand out no more jobs. What was measured is in the database."""
@@ -213,30 +239,41 @@ class Search:
 
     def _first_job(self, searches: Sequence[TaskSearch]) -> Job | None:
         """A trial of a task's default, if that was not measured yet."""
+        share = DEFAULT_SHARE if self.options.measurements else 1.0
+        if self.is_confirming or not self._rest.part(share).seconds_left:
+            return None
         for search in searches:
             if not search.in_flight and math.isnan(search.control_ms) and not search.failure:
                 return self._job(search, [], confirms=False)
         return None
 
     def _next_trial(self, searches: Sequence[TaskSearch]) -> Job | None:
-        """A trial of candidates, while the budget lasts."""
-        while self.seconds_left > 0:
-            waiting = [s for s in searches if s.in_flight == 0 and s.is_open]
+        """A trial of candidates, while the budget leaves enough time to confirm the winners."""
+        while not self._begins_to_confirm(searches):
+            waiting = [s for s in searches if s.in_flight == 0 and s.is_open and s.is_measured]
             if not waiting:
                 break
             search = self._priorities.first(waiting, searches)
-            candidates = search.propose(hints(search, searches))
+            seconds = TRIAL_SHARE * self.budget.seconds
+            candidates = search.propose(hints(search, searches), seconds)
             if candidates:
                 return self._job(search, candidates, confirms=False)
         return None
 
+    def _begins_to_confirm(self, searches: Sequence[TaskSearch]) -> bool:
+        """True from the time on when the rest of the budget is needed to confirm the winners."""
+        needed = sum(s.confirmation_seconds for s in searches if s.confirmed is None)
+        if self.seconds_left <= min(needed, CONFIRMATION_SHARE * self.budget.seconds):
+            self.is_confirming = True
+        return self.is_confirming
+
     def _confirmation(self, searches: Sequence[TaskSearch]) -> Job | None:
-        """The last trial of a task whose search is over."""
-        for search in searches:
+        """The last trial of a task whose search is over. Those that save the most come first."""
+        for search in sorted(searches, key=saved_ms, reverse=True):
             if search.confirmed is not None or search.in_flight > 0:
                 continue
-            if not search.is_open or self.seconds_left == 0:
-                finalists = search.finalists()
+            if not search.is_open or not search.is_measured or self.is_confirming:
+                finalists = search.finalists() if self.seconds_left > 0 else []
                 if finalists:
                     return self._job(search, finalists, confirms=True)
                 search.confirmed = (search.control.values, 1.0)
@@ -253,6 +290,9 @@ class Search:
                 continue
             if comparison.is_in_flight:
                 waits = True
+                continue
+            if comparison.is_optional and self.seconds_left == 0:
+                comparison.fail("the budget is spent")
                 continue
             trial = self.builder.model_trial(comparison.sets)
             if trial is None:
@@ -273,6 +313,7 @@ class Search:
         search = job.search
         search.in_flight -= 1
         search.trials += len(job.candidates) > 1
+        search.candidate_seconds = (self.budget.seconds_spent - job.began) / len(job.candidates)
         control = measurement.milliseconds[0]
         search.control_ms = median(control)
         state: State = "confirmed" if job.confirms else "measured"
@@ -319,23 +360,41 @@ class Search:
             search.failure = "" if suspects else reason
         elif len(suspects) > 1:
             search.retries += [[suspect] for suspect in suspects]
-        else:
+        elif self.seconds_left > 0:  # after that, a trial has less time than it may need
             (suspect,) = suspects
             search.learn(suspect, None, None)
             search.reasons[suspect.text] = f"failed: {reason}"
             record = search.record(suspect, "failed", (), None, f"failed: {reason}")
-            if self.database is not None:
-                self.database.add([record])
+            self._add([record])
 
     def _start_all(self, platform: Platform) -> list[TaskSearch]:
-        """Begin the searches of a platform."""
-        defaults = [values_of(task.match.default()) for task in self.tasks]
-        searches = []
-        for task, control in zip(self.tasks, self.builder.build(self.tasks, defaults), strict=True):
-            if isinstance(control, Refusal):
-                raise InternalError(f"{task.name}: no default schedule ({control.reason})")
-            searches.append(self._start(task, platform, control))
+        """Begin the searches of a platform: as many as are built in time, at least a few."""
+        searches: list[TaskSearch] = []
+        count = os.cpu_count() or 1  # that are built side by side
+        for first in range(0, len(self.tasks), count):
+            if searches and not self._rest.part(BUILD_SHARE).seconds_left:
+                break
+            tasks = self.tasks[first : first + count]
+            unknown = [t for t in tasks if _identity(t, platform) not in self._surveyed]
+            defaults = [values_of(task.match.default()) for task in unknown]
+            built = self.builder.build(unknown, defaults)
+            for task in tasks:
+                surveyed = self._surveyed.get(_identity(task, platform))
+                control = next(built) if surveyed is None else surveyed.control
+                if isinstance(control, Refusal):
+                    raise InternalError(f"{task.name}: no default schedule ({control.reason})")
+                search = self._start(task, platform, control)
+                if surveyed is not None and surveyed.is_measured:
+                    search.control_ms = surveyed.control_ms
+                    search.candidate_seconds = surveyed.candidate_seconds
+                    self._add([search.record(control, "measured", (search.control_ms,), 1.0)])
+                searches.append(search)
         return searches
+
+    def _add(self, records: Iterable[Record]) -> None:
+        """Add records to the database, if there is one."""
+        if self.database is not None:
+            self.database.add(records)
 
     def _start(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
         """Begin the search of a task: with what the database has of it, or with its default."""
@@ -391,10 +450,10 @@ class Search:
         everything = (search.control, *candidates)
         protocol = CONFIRMATION if confirms else self.options.protocol
         trial = self.builder.trial(search.task, everything, protocol)
-        title, expected = search.task.name, search.control_ms
+        title, expected, began = search.task.name, search.control_ms, self.budget.seconds_spent
         search.in_flight += 1
         return self._started(
-            TaskJob(self.count + 1, trial, title, expected, search, everything, confirms)
+            TaskJob(self.count + 1, trial, title, expected, search, began, everything, confirms)
         )
 
     def _started(self, job: Job) -> Job:
@@ -408,11 +467,16 @@ class Search:
             self._on_change(self)
 
 
+def _identity(task: Task, platform: Platform) -> tuple[str, str, str]:
+    """What tells the searches of tasks on platforms apart."""
+    return task.key, task.size_bucket, platform.key
+
+
 def gain(searches: Iterable[TaskSearch]) -> float:
     """The time of the searched kernels with their defaults, over that with their winners."""
     default = tuned = 0.0
     for search in searches:
-        if not math.isnan(search.control_ms):
+        if search.is_measured:
             milliseconds = search.task.calls * search.control_ms
             default += milliseconds
             tuned += milliseconds * (search.confirmed[1] if search.confirmed else search.best)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +38,9 @@ PROPOSALS = 12
 exhausted (chosen by hand: a population that has converged proposes much of the same)."""
 CONFIRMED = 3
 """The fastest candidates of a search that take part in its last trial."""
+CONFIRMATION_FACTOR = 2.0
+"""How many times as long as in other trials a candidate takes in the last one: it has 2.5 times as
+many rounds, but is built already."""
 HINTS = 4
 """Candidates of a trial that made other kernels faster, at most: half of them (chosen by hand)."""
 BUILD_MS = 250.0
@@ -52,7 +56,7 @@ class Options:
     """How to search.
 
     - `strategy`: "auto" races small spaces, and uses the cost model for others.
-    - `seconds`: the budget of the whole search; winners are confirmed after it.
+    - `seconds`: the budget of the whole search.
     - `resume`: go on with what the database has of the tasks.
     - `measurements`: the most candidates of a task that are measured.
     - `cold`: start from the first point of each space instead of the default (to judge strategies).
@@ -76,8 +80,9 @@ class TaskSearch:
     (`None`: disqualified), `reasons` why a text is disqualified. `refusals` say why a member could
     not be built. `best` is the lowest ratio, `improvement` what the member that has it changes of
     the default, and `curve` what the lowest ratio was after each measurement. `failure` says why
-    not even the default schedule could be measured. `confirmed` are the parameters that a build
-    gets, and their relative time.
+    not even the default schedule could be measured. `candidate_seconds` is what each candidate of
+    the last trial took, NaN before the first. `confirmed` are the parameters that a build gets, and
+    their relative time.
     """
 
     task: Task
@@ -99,6 +104,7 @@ class TaskSearch:
     trials: int = 0
     in_flight: int = 0
     control_ms: float = math.nan
+    candidate_seconds: float = math.nan
     is_exhausted: bool = False
     failure: str = ""
     confirmed: tuple[Values, float] | None = None
@@ -109,9 +115,21 @@ class TaskSearch:
         return len(self.curve)
 
     @property
+    def is_measured(self) -> bool:
+        """True if the time of the default is known."""
+        return not math.isnan(self.control_ms)
+
+    @property
+    def confirmation_seconds(self) -> float:
+        """The seconds that the last trial takes, 0 if there is nothing to confirm."""
+        if not (self.is_measured and self.best < WORTHWHILE):
+            return 0.0
+        return CONFIRMATION_FACTOR * (1 + min(CONFIRMED, self.measured)) * self.candidate_seconds
+
+    @property
     def share(self) -> float:
         """The milliseconds that a run of the model spends in this kernel, as far as known."""
-        if math.isnan(self.control_ms):
+        if not self.is_measured:
             return math.inf
         return self.task.calls * self.control_ms * self.best
 
@@ -125,16 +143,19 @@ class TaskSearch:
     def is_slow(self) -> bool:
         """True if it takes longer to measure a candidate than to build it."""
         protocol = self.options.protocol
-        sample_ms = max(protocol.sample_ms, 0.0 if math.isnan(self.control_ms) else self.control_ms)
+        sample_ms = max(protocol.sample_ms, self.control_ms if self.is_measured else 0.0)
         return protocol.warmup_ms + protocol.rounds * sample_ms > BUILD_MS
 
-    def propose(self, hints: Iterable[Values] = ()) -> list[Candidate]:
-        """The candidates of the next trial: code that was not measured yet. The hints come before
-        what the strategy asks for.
+    def propose(self, hints: Iterable[Values] = (), seconds: float = math.inf) -> list[Candidate]:
+        """The candidates of the next trial: code that was not measured yet, as much as is built and
+        measured in about some seconds. The hints come before what the strategy asks for.
         """
         if self.retries:
             return self.retries.pop()
+        deadline = time.monotonic() + seconds
         count = min(BATCH, self.options.measurements - self.measured)
+        if count * self.candidate_seconds > seconds:
+            count = max(1, int(seconds / self.candidate_seconds))
         fresh: dict[str, Candidate] = {}
         unknown: dict[str, Values] = {}
         for values in hints:
@@ -143,7 +164,7 @@ class TaskSearch:
             unknown[identity(values)] = values
         self._add_fresh([*unknown.values()], fresh)
         for _ in range(PROPOSALS):
-            if len(fresh) >= count:
+            if len(fresh) >= count or time.monotonic() > deadline:
                 break
             members = self.strategy.ask(count - len(fresh))
             self.is_exhausted = not members
@@ -246,7 +267,7 @@ class TaskSearch:
     def finalists(self) -> list[Candidate]:
         """The fastest candidates, the fastest first."""
         ranked = sorted((r, text) for text, r in self.ratios.items() if r is not None)
-        members = [self.members[text] for r, text in ranked if r < 1.0]
+        members = [self.members[text] for r, text in ranked if r < WORTHWHILE]
         built = self.build(members[:CONFIRMED])
         return [b for b in built if b is not None and b.text != self.control.text]
 

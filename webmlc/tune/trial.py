@@ -13,7 +13,8 @@ Candidate 0 is the control: the default schedule, to which the others are compar
    a disturbance affects all alike; the first of a round comes last in the next, so that no place
    in the order favours any. A candidate whose fastest sample is slower than `hopeless` times the
    fastest of all drops out, in the first `grace` rounds one that is slower than twice that.
-   Candidate 0 never does, and neither does the fastest of the others: two always survive.
+   Candidate 0 never does, and neither does the fastest of the others: two always survive. After
+   `fewest` rounds, a round begins only if all samples together took less than `limit_ms`.
 
 The engines are `engines/wasm.py` (wasmtime), `engines/webgpu.py` (wgpu-py), and `page/measure.js`
 for every JavaScript engine. All of them implement these steps, and nothing more.
@@ -37,6 +38,8 @@ POISON = 0x4D
 """The byte that fills outputs before a candidate is checked: an element that it does not write
 shows. 77 as an integer, 2.15e8 as a float32."""
 
+_CHUNK = 1 << 16
+"""Elements that are filled at once: their hashes fit a cache."""
 HASH = 2654435761
 """Knuth's multiplicative hash: 2³² divided by the golden ratio."""
 
@@ -62,9 +65,11 @@ class TrialBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How an engine measures. Times are in milliseconds of one sample, counts are of rounds."""
+    """How an engine measures (see the module). Counts are of rounds."""
 
     rounds: int = 12
+    fewest: int = 3
+    limit_ms: float = 2000.0
     grace: int = 3
     sample_ms: float = 2.0
     warmup_ms: float = 20.0
@@ -172,10 +177,13 @@ def fill(buffer: TrialBuffer, seed: int) -> NDArray[np.uint8]:
     `seed` is the buffer's number in the trial.
     """
     pattern = np.frombuffer(buffer.pattern, np.uint8).reshape(-1, buffer.dtype.bytes)
-    index = np.arange(buffer.size // buffer.dtype.bytes, dtype=np.uint64) + np.uint64(1000 * seed)
-    hashed = ((index * np.uint64(HASH)) & np.uint64(0xFFFFFFFF)) >> np.uint64(16)
-    filled: NDArray[np.uint8] = pattern[hashed % np.uint64(len(pattern))].reshape(-1)
-    return filled
+    count = buffer.size // buffer.dtype.bytes
+    filled = np.empty((count, buffer.dtype.bytes), np.uint8)
+    for start in range(0, count, _CHUNK):
+        index = np.arange(start, min(start + _CHUNK, count), dtype=np.uint32)
+        hashed = (index + np.uint32(1000 * seed)) * np.uint32(HASH) >> np.uint32(16)
+        filled[start : start + _CHUNK] = pattern[hashed % np.uint32(len(pattern))]
+    return filled.reshape(-1)
 
 
 def difference(actual: bytes, expected: bytes, dtype: DType, tolerance: float) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from webmlc.core.errors import UserError, WebmlcError
 from webmlc.tune.engines.rounds import EngineError
 from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
-from webmlc.tune.search import Job, Search
+from webmlc.tune.search import Job, ModelJob, Search
 from webmlc.tune.trial import Measurement, Trial
 
 LOCAL_ENGINES = ("wasmtime", "wgpu")
@@ -32,6 +32,8 @@ SLOWNESS = 20.0
 """How many times as long as the control suggests a trial may take before it counts as hung."""
 LEAST_SECONDS = 30.0
 """Seconds that every trial may take: compiling shaders on software adapters takes long."""
+OVERTIME_SECONDS = 10.0
+"""Seconds after the end of the budget at which a trial counts as hung (chosen by hand)."""
 
 
 class WorkerFailed(Exception):
@@ -80,7 +82,7 @@ class ProcessWorker:
         except (EOFError, OSError) as error:
             self.stop()
             raise WorkerFailed("the engine's process ended") from error
-        except WorkerFailed:
+        except BaseException:  # the process still measures
             self.stop()
             raise
         if isinstance(answer, Measurement):
@@ -165,7 +167,7 @@ def work(search: Search, worker: Worker) -> None:
             time.sleep(job)
             continue
         try:
-            measurement = worker.measure(job.trial, seconds_for(job))
+            measurement = worker.measure(job.trial, seconds_for(job, search))
         except WorkerFailed as error:
             search.fail(job, str(error))
         except BaseException:
@@ -175,11 +177,17 @@ def work(search: Search, worker: Worker) -> None:
             search.finish(job, measurement)
 
 
-def seconds_for(job: Job) -> float:
-    """The seconds that a trial may take: many times what the control's time suggests."""
+def seconds_for(job: Job, search: Search) -> float:
+    """The seconds that a trial of a search may take: many times what the control's time suggests,
+    if that is known, and little more than the rest of the budget. The trial of the whole model
+    comes after it.
+    """
     protocol, control = job.trial.protocol, job.expected_ms
-    if math.isnan(control):  # not measured yet
-        return 10 * LEAST_SECONDS
-    sample = max(protocol.sample_ms, control * len(job.trial.calls))
-    per_candidate = protocol.warmup_ms + 8 * sample + protocol.rounds * sample
-    return LEAST_SECONDS + SLOWNESS * job.trial.candidates * per_candidate / 1e3
+    seconds = 10 * LEAST_SECONDS
+    if not math.isnan(control):
+        sample = max(protocol.sample_ms, control * len(job.trial.calls))
+        per_candidate = protocol.warmup_ms + 8 * sample + protocol.rounds * sample
+        seconds = LEAST_SECONDS + SLOWNESS * job.trial.candidates * per_candidate / 1e3
+    if isinstance(job, ModelJob):
+        return seconds
+    return min(seconds, search.seconds_left + OVERTIME_SECONDS)

@@ -50,10 +50,14 @@ def measure(trial: Trial, runner: Runner) -> Measurement:
     candidates = [c for c in range(trial.candidates) if not reasons[c]]
     repeats, *_ = [_warm_up(trial, runner, candidate) for candidate in candidates]
     samples: list[list[float]] = [[] for _ in range(trial.candidates)]
+    spent = 0.0
     for number in range(trial.protocol.rounds):
+        if number >= trial.protocol.fewest and spent >= trial.protocol.limit_ms:
+            break
         for candidate in candidates:
             milliseconds = max(runner.sample(candidate, repeats), SHORTEST_MS)
             samples[candidate].append(milliseconds / (repeats * len(trial.calls)))
+            spent += milliseconds
         ranked = sorted(candidates, key=lambda c: min(samples[c]))
         limit = min(samples[ranked[0]]) * trial.protocol.hopeless
         limit *= 2 if number + 1 < trial.protocol.grace else 1

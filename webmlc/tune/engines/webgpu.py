@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import wgpu  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from webmlc.host.webgpu_adapter import (
     BINDING_MULTIPLE,
@@ -44,11 +45,11 @@ class _GpuRunner(Runner):
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         size = align(trial.total_bytes, 256)
         self.memories = [self.device.create_buffer(size=size, usage=usage) for _ in range(2)]
-        for seed, buffer in enumerate(trial.buffers):
-            if not buffer.is_output:
-                data = fill(buffer, seed).tobytes()
-                for memory in self.memories:
-                    self._write(memory, buffer.offset, data)
+        for call in trial.calls:
+            for number, is_read_only in zip(call, trial.read_only, strict=True):
+                buffer, memory = trial.buffers[number], self.memories[is_read_only]
+                if not buffer.is_output:
+                    self._write(memory, buffer.offset, fill(buffer, number))
         words = np.array(trial.uniform, np.int32).tobytes()
         self.uniform = words and self.device.create_buffer_with_data(
             data=words, usage=wgpu.BufferUsage.UNIFORM
@@ -61,7 +62,7 @@ class _GpuRunner(Runner):
         written, _ = self.memories
         outputs = [b for b in self.trial.buffers if b.is_output]
         for buffer in outputs:
-            self._write(written, buffer.offset, bytes([POISON]) * buffer.size)
+            self._write(written, buffer.offset, np.full(buffer.size, POISON, np.uint8))
         self._submit(candidate, 1)
         results = []
         for buffer in outputs:
@@ -115,6 +116,8 @@ class _GpuRunner(Runner):
         except wgpu.GPUError as error:
             raise EngineError(str(error).splitlines()[0]) from error
 
-    def _write(self, memory: Any, offset: int, data: bytes) -> None:
-        if data:
-            self.device.queue.write_buffer(memory, offset, data + bytes(-len(data) % 4))
+    def _write(self, memory: Any, offset: int, data: NDArray[np.uint8]) -> None:
+        if rest := -data.size % 4:
+            data = np.pad(data, (0, rest))
+        if data.size:
+            self.device.queue.write_buffer(memory, offset, data)

@@ -41,6 +41,7 @@ export async function measure(trial, startHelper, onProgress = () => {}) {
 class Measuring {
   repeats = 1; // of each candidate in a sample
   steps = 0; // of the progress
+  spent = 0; // milliseconds of all samples
 
   /** @param {Trial} trial @param {Runner} runner @param {(progress: Progress) => void} onProgress */
   constructor(trial, runner, onProgress) {
@@ -61,7 +62,8 @@ class Measuring {
       const repeats = await this.#warmUp(candidate);
       if (candidate === 0) this.repeats = repeats;
     });
-    for (let round = 1; round <= this.trial.protocol.rounds; round++) {
+    const { rounds, fewest, limit_ms } = this.trial.protocol;
+    for (let round = 1; round <= rounds && (round <= fewest || this.spent < limit_ms); round++) {
       await this.#forEach((candidate) => this.#sample(candidate));
       this.#dropHopeless(round);
       this.candidates.push(...this.candidates.splice(0, 1)); // no candidate always runs after the same other one
@@ -98,7 +100,9 @@ class Measuring {
   /** @param {number} candidate */
   async #sample(candidate) {
     const calls = this.repeats * this.trial.calls.length;
-    this.milliseconds[candidate].push((await this.#time(candidate, this.repeats)) / calls);
+    const milliseconds = await this.#time(candidate, this.repeats);
+    this.spent += milliseconds;
+    this.milliseconds[candidate].push(milliseconds / calls);
   }
 
   /** @param {number} round  from 1 on */

@@ -9,6 +9,8 @@ export interface TrialBuffer {
 
 export interface Protocol {
   rounds: number;
+  fewest: number;
+  limit_ms: number;
   grace: number;
   sample_ms: number;
   warmup_ms: number;
