@@ -38,7 +38,7 @@ def searched(worker: MadeUp) -> tuple[Search, list[TaskSearch]]:
     (fast,) = first.build([FAST])
     assert fast is not None
     first.control_ms = second.control_ms = 1.0
-    first.learn(fast, 0.5, 0.5)
+    first.learn(fast, 0.5)
     return search, [first, second]
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.tune.made_up_space import CONTROL_MS, MadeUp, made_up_task
-from webmlc.schedule.rules.space import Space, Values
+from webmlc.schedule.rules.space import Space, Values, changes
+from webmlc.tune.cost_model import OnlineCostModel
 from webmlc.tune.engines.rounds import measure
+from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.search import Search
 from webmlc.tune.strategies import identity
-from webmlc.tune.task_search import WORTHWHILE, Options, TaskSearch
+from webmlc.tune.task_search import BATCH, WORTHWHILE, Options, TaskSearch
 from webmlc.tune.trial import Protocol, Trial
 from webmlc.tune.workers import work
 
@@ -157,3 +162,32 @@ def test_no_round_begins_after_the_limit_but_the_fewest(
     ):
         expected, spent = expected + 1, spent + milliseconds + milliseconds
     assert [len(row) for row in measurement.milliseconds] == [expected] * 2
+
+
+def test_measurements_of_one_kernel_rank_the_candidates_of_another() -> None:
+    model = OnlineCostModel()
+    for number in range(40):
+        model.learn(np.array([number], np.float32), 2.0**number)
+    space = Space.of(number=tuple(range(40)))
+    built: list[int] = []
+
+    def features(members: Sequence[Values]) -> list[NDArray[np.float32] | None]:
+        built.extend(int(m["number"]) for m in members)
+        return [np.array([m["number"]], np.float32) for m in members]
+
+    strategy = ModelSearch(space, 0, features, model)
+    strategy.tell({"number": 39}, 1.0)
+    numbers = [member["number"] for member in strategy.ask(BATCH)]
+    assert len(numbers) == BATCH
+    assert len(built) == 12
+    assert sorted(built)[:4] == sorted(numbers[:4])
+
+
+def test_the_first_candidates_are_near_the_default() -> None:
+    space = Space.of(**{f"p{number}": tuple(range(8)) for number in range(10)})
+    default: Values = dict.fromkeys(space.names, 0)
+    strategy = ModelSearch(space, 0, lambda members: [None] * len(members), OnlineCostModel())
+    strategy.tell(default, 1.0)
+    distances = [len(changes(default, member)) for member in strategy.ask(BATCH)]
+    assert sum(distance <= 3 for distance in distances) == 6
+    assert sum(distance > 3 for distance in distances) == 2, "some are random"

@@ -3,6 +3,11 @@
     model = CostModel(records)
     model.predict(matrix_of_features)          # float64 [n], the log2 of milliseconds of a call
 
+    model = OnlineCostModel()
+    model.learn(features, milliseconds)        # while kernels are measured
+    if model.is_ready:
+        model.predict(rows_of_features)
+
 Gradient-boosted trees (lightgbm) learn log2(milliseconds) from `features`, as in TVM's MetaSchedule
 (Shao et al., "Tensor Program Optimization with Probabilistic Programs", 2022). Times differ by
 orders of magnitude between kernels, so the trees learn how far a time is from a linear fit to the
@@ -11,7 +16,8 @@ features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +29,10 @@ FEWEST = 12
 """Measurements below which there is nothing to learn."""
 TREES = 120
 """Boosting rounds: more did not rank better on kernels left out (`benchmarks/cost_model.py`)."""
+
+GROWTH = 1.2
+"""How many times as many measurements as before a model learns from all again (chosen by hand:
+training takes 0.1 s)."""
 
 Matrix = NDArray[np.float32]
 
@@ -61,6 +71,37 @@ class CostModel:
         baseline = _with_one(features) @ self._weights
         predicted: NDArray[np.float64] = baseline + self._booster.predict(features)
         return predicted
+
+
+class OnlineCostModel:
+    """A cost model that learns while the kernels of a platform are measured. Their searches share
+    it: what one kernel showed ranks the candidates of another one.
+    """
+
+    def __init__(
+        self, examples: Iterable[tuple[NDArray[np.float32], float]] = (), seed: int = 0
+    ) -> None:
+        """`examples`: features and milliseconds of kernels that were measured before."""
+        self.examples, self.seed = list(examples), seed
+        self._model: CostModel | None = None
+        self._next_training = FEWEST
+
+    def learn(self, features: NDArray[np.float32], milliseconds: float) -> None:
+        """Take in a measurement."""
+        self.examples.append((features, milliseconds))
+
+    @property
+    def is_ready(self) -> bool:
+        """True if enough was measured to learn from."""
+        return len(self.examples) >= FEWEST
+
+    def predict(self, features: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+        """The log2 of the milliseconds of one kernel or more, when the model is ready."""
+        if self._model is None or len(self.examples) >= self._next_training:
+            rows = np.stack([row for row, _ in self.examples])
+            self._model = CostModel(rows, [ms for _, ms in self.examples], self.seed)
+            self._next_training = math.ceil(GROWTH * len(self.examples))
+        return self._model.predict(np.stack(features))
 
 
 def _with_one(features: Matrix) -> NDArray[np.float64]:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError
 from webmlc.schedule.rules.space import values_of
@@ -33,6 +32,7 @@ from webmlc.tune.budget import Budget
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.comparison import Comparison, WinnerComparison, compare_winners
+from webmlc.tune.cost_model import OnlineCostModel
 from webmlc.tune.database import Database, Record, State
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
@@ -117,6 +117,7 @@ class Search:
         self.jobs: dict[int, Job] = {}
         self.budget = budget or Budget(options.seconds)
         self._rest = self.budget
+        self._models: dict[str, OnlineCostModel] = {}
         self.count = 0
         self.is_cancelled = self.is_confirming = False
         self._priorities = Priorities()
@@ -323,9 +324,11 @@ class Search:
             times, reason = measurement.milliseconds[number], measurement.reasons[number]
             ratio = relative_time(times, control) if times else None
             if not job.confirms:
-                search.learn(built, ratio, median(times) if times else None)
+                search.learn(built, ratio)
             elif ratio is not None and ratio < best[1] and is_faster(times, control):
                 best = (built.values, ratio)
+            if times:
+                self._model(search.platform).learn(built.features, median(times))
             if ratio is None:
                 search.reasons[built.text] = reason
             failure: State = "wrong" if reason.startswith("wrong") else "failed"
@@ -362,7 +365,7 @@ class Search:
             search.retries += [[suspect] for suspect in suspects]
         elif self.seconds_left > 0:  # after that, a trial has less time than it may need
             (suspect,) = suspects
-            search.learn(suspect, None, None)
+            search.learn(suspect, None)
             search.reasons[suspect.text] = f"failed: {reason}"
             record = search.record(suspect, "failed", (), None, f"failed: {reason}")
             self._add([record])
@@ -403,9 +406,9 @@ class Search:
         if name == "auto":
             name = "race" if is_small(space) else "model"
         if name == "model":
-            examples = self._examples(task, platform)
+            model = self._model(platform)
             strategy: Strategy = ModelSearch(
-                space, seed, lambda m: search.features_of(m), examples, lambda: search.is_slow
+                space, seed, lambda m: search.features_of(m), model, lambda: search.is_slow
             )
         else:
             strategy = STRATEGIES[name](space, seed)
@@ -424,7 +427,7 @@ class Search:
                 continue  # an older webmlc had other choices
             (built,) = search.build([record.parameters])
             if built is not None and built.text not in search.ratios:
-                search.learn(built, record.ratio, record.milliseconds)
+                search.learn(built, record.ratio)
                 if record.ratio is None:
                     search.reasons[built.text] = record.reason
         return search
@@ -436,15 +439,17 @@ class Search:
         records = self.database.records(task=task.key, platform=platform.key)
         return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
 
-    def _examples(self, task: Task, platform: Platform) -> list[tuple[NDArray[np.float32], float]]:
-        """What was measured of other tasks on this platform, for the cost model."""
-        if self.database is None:
-            return []
-        return [
-            (np.array(r.features, np.float32), r.milliseconds)
-            for r in self.database.records(platform=platform.key)
-            if r.task != task.key and r.milliseconds is not None and r.features
-        ]
+    def _model(self, platform: Platform) -> OnlineCostModel:
+        """The cost model of a platform, which begins with what the database has of it."""
+        if platform.key not in self._models:
+            records = () if self.database is None else self.database.records(platform=platform.key)
+            examples = [
+                (np.array(r.features, np.float32), r.milliseconds)
+                for r in records
+                if r.milliseconds is not None and r.features
+            ]
+            self._models[platform.key] = OnlineCostModel(examples, self.options.seed)
+        return self._models[platform.key]
 
     def _job(self, search: TaskSearch, candidates: list[Candidate], confirms: bool) -> Job:
         everything = (search.control, *candidates)

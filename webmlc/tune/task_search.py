@@ -1,7 +1,7 @@
 """The search of one task on one platform: what was tried, and how fast it was.
 
     candidates = search.propose()                # code that was not measured yet
-    search.learn(candidate, ratio, milliseconds)
+    search.learn(candidate, ratio)
     search.finalists()                           # the fastest, which a last trial confirms
 
 `search` runs the searches of all tasks of a model.
@@ -24,7 +24,6 @@ from webmlc.schedule.rules.space import Space, Values, changes
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.database import Record, State
-from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
 from webmlc.tune.strategies import Strategy, identity
 from webmlc.tune.tasks import Task
@@ -142,9 +141,7 @@ class TaskSearch:
     @property
     def is_slow(self) -> bool:
         """True if it takes longer to measure a candidate than to build it."""
-        protocol = self.options.protocol
-        sample_ms = max(protocol.sample_ms, self.control_ms if self.is_measured else 0.0)
-        return protocol.warmup_ms + protocol.rounds * sample_ms > BUILD_MS
+        return 1e3 * self.candidate_seconds > BUILD_MS
 
     def propose(self, hints: Iterable[Values] = (), seconds: float = math.inf) -> list[Candidate]:
         """The candidates of the next trial: code that was not measured yet, as much as is built and
@@ -208,7 +205,7 @@ class TaskSearch:
             for built in self.build(members)
         ]
 
-    def learn(self, built: Candidate, ratio: float | None, milliseconds: float | None) -> None:
+    def learn(self, built: Candidate, ratio: float | None) -> None:
         """Note the time of a candidate, relative to the control's."""
         if ratio is not None and ratio < self.best:
             self.best = ratio
@@ -216,8 +213,6 @@ class TaskSearch:
         self.ratios[built.text] = ratio
         self.members[built.text] = built.values
         self.strategy.tell(built.values, ratio)
-        if milliseconds is not None and isinstance(self.strategy, ModelSearch):
-            self.strategy.learn(built.features, milliseconds)
         self.curve.append(self.best)
 
     def record(
