@@ -136,15 +136,31 @@ SOFTWARE_ADAPTERS: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "long softmax": ("rows", k.softmax(8, 300), {}),
     "long softmax of few rows": ("reduction", k.softmax(2, 300), {}),
     "conv in groups": ("window", k.grouped_convolution(4, 4, 4, 9, 1), {}),
+    "conv in groups of pairs": ("window", k.grouped_convolution(4, 4, 4, 6, 2), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 20, 33), {}),
     "transform": ("transform", k.winograd_input(2, 8), {}),
 }
+TALL = k.matmul(8 * S, 64, 64)
+"""A product whose rows a tile of 16 does not divide."""
 CASES = {
     **{f"wasm: {name}": (RELAXED, *case) for name, case in CPU.items()},
     "wasm: matmul, simd128": (SIMD128, *CPU["matmul"]),
     **{f"webgpu: {name}": (WEBGPU, *case) for name, case in GPU.items()},
     **{f"software: {name}": (SOFTWARE, *case) for name, case in SOFTWARE_ADAPTERS.items()},
     "software: matmul in quads": (SOFTWARE_SUBGROUPS, "contraction", k.matmul(37, 48, 6), {}),
+    "software: large matmul in quads": (SOFTWARE_SUBGROUPS, "contraction", TALL, {"s": 2}),
+    "software: matmul of few columns in quads": (
+        SOFTWARE_SUBGROUPS,
+        "contraction",
+        k.matmul(70, 24, 8),
+        {},
+    ),
+    "software: scores in quads": (
+        SOFTWARE_SUBGROUPS,
+        "contraction",
+        k.packed_scores(2, S, S, 8),
+        {"s": 37},
+    ),
     "software: depthwise in quads": (SOFTWARE_SUBGROUPS, "window", k.depthwise(4, 6, 12, 3), {}),
 }
 Case = tuple[Machine, str, LoopFunction, dict[str, int]]

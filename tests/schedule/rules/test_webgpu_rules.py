@@ -242,6 +242,58 @@ def test_threads_that_run_four_at_once_compute_single_results_of_a_depthwise_con
         _keeps_the_meaning(function, match.build(match.default()), {})
 
 
+def test_threads_that_share_loads_have_taller_tiles_of_large_products() -> None:
+    for rows, machine, height in (
+        (3136, SOFTWARE, 8),
+        (3136, SOFTWARE_SUBGROUPS, 16),
+        (784, SOFTWARE_SUBGROUPS, 8),  # a small product
+        (3136 * S, SOFTWARE_SUBGROUPS, 16),
+        (S, SOFTWARE_SUBGROUPS, 16),
+    ):
+        match = find_match(k.matmul(rows, 64, 128), machine)
+        assert match.default().rows == height, (rows, machine)
+
+
+def test_no_tile_is_taller_than_the_rows_of_one_batch() -> None:
+    match = find_match(k.matmul(8 * S, 1024, 4096), SOFTWARE_SUBGROUPS)
+    assert match.default().rows == 8
+
+
+@pytest.mark.parametrize(
+    ("function", "shared"),
+    [
+        (k.matmul(64, 64, 8), {"a"}),
+        (k.matmul(64, 24, 8), {"b", "c"}),
+        (k.packed_scores(1, 64, S, 8), {"b"}),
+    ],
+    ids=["many columns", "few columns", "symbolic columns"],
+)
+def test_quads_share_the_loads_of_rows_or_of_columns(
+    function: LoopFunction, shared: set[str]
+) -> None:
+    scheduled = choose_rule(function, SOFTWARE_SUBGROUPS)[1].function
+    features = SOFTWARE_SUBGROUPS.features
+    lowered = lower(scheduled, SOFTWARE_SUBGROUPS)
+    text = emit_shaders({"kernel": lowered}, features=features).text
+    assert set(re.findall(r"quad_vector_f32\((\w+?)_0\[", text)) == shared
+
+
+def test_pairs_share_the_loads_of_long_windows_on_software_adapters() -> None:
+    function = k.grouped_convolution(16, 4, 4, 6, 2)
+    match = find_match(function, SOFTWARE)
+    assert match.rule.name == "window"
+    _keeps_the_meaning(function, match.build(match.default()), {})
+    sums = {
+        (machine, channels): _shader(k.grouped_convolution(16, 4, 4, channels, 2), machine).count(
+            "= 0.0f;"
+        )
+        for machine in (SOFTWARE, WEBGPU)
+        for channels in (6, 9)
+    }
+    rows = match.default().neighbours
+    assert sums == {(SOFTWARE, 6): 2 * rows, (SOFTWARE, 9): rows, (WEBGPU, 6): 1, (WEBGPU, 9): 1}
+
+
 @pytest.mark.parametrize("machine", [SOFTWARE, WEBGPU], ids=["software", "gpu"])
 def test_a_thread_transforms_one_channel(machine: Machine) -> None:
     assert "vec4f" not in _shader(k.winograd_input(3, 20), machine)

@@ -50,10 +50,17 @@ from webmlc.schedule.rules.tiling.fold_tile import (
     unroll_reduction,
 )
 from webmlc.schedule.rules.tiling.sections import Section, is_zero, split_columns, split_rows
-from webmlc.schedule.rules.webgpu.contraction_defaults import ACROSS, BODY, STEPS, default
+from webmlc.schedule.rules.webgpu.contraction_defaults import (
+    ACROSS,
+    BODY,
+    STEPS,
+    can_stack,
+    default,
+)
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     MOST_STEPS,
+    QUAD,
     Facts,
     Parameters,
     can_divide,
@@ -105,6 +112,9 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         joined=joined,
         outer_depth=_outer_depth(schedule, nest) if machine.reads_lines else None,
     )
+    facts = replace(facts, is_stacked=can_stack(facts.rows, facts.columns, machine))
+    if facts.is_stacked and not accepts(lambda: build(facts, default(facts, machine))):
+        facts = replace(facts, is_stacked=False)
     if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):
         facts = replace(facts, can_share=False)
     if not facts.are_rows_adjacent and not accepts(lambda: build(facts, default(facts, machine))):
@@ -168,7 +178,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         return schedule
     tiled = []
     for part in split_columns(schedule, nest, parameters.columns):
-        for rows in split_rows(schedule, part, parameters.rows):
+        for rows in split_rows(schedule, part, parameters.rows * (QUAD if facts.is_stacked else 1)):
             left = _unstaged(schedule, rows, facts, parameters)
             tiled += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
     if not tiled:
@@ -180,7 +190,10 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         widest = max(widest, staging_of(facts, parameters).across)
     down = max(1, parameters.workgroup // widest)
     for (section, threads), width in zip(tiled, across, strict=True):
-        _bind(schedule, section, threads, width, down)
+        if facts.is_stacked:
+            _bind_stacked(schedule, section, threads, width, max(1, down // QUAD))
+        else:
+            _bind(schedule, section, threads, width, down)
     return schedule
 
 
@@ -387,6 +400,28 @@ def _bind(schedule: Schedule, nest: Section, threads: _Threads, across: int, dow
     schedule.bind(column, "threadIdx.x")
     if rows is not None:
         schedule.bind(inner[0], "threadIdx.y")
+    run_tile(schedule, nest.fold, threads.tile, threads.reduced)
+
+
+def _bind_stacked(
+    schedule: Schedule, nest: Section, threads: _Threads, across: int, down: int
+) -> None:
+    """Make workgroups of blocks of tiles. The threads of a quad compute tiles below each other, and
+    share the loads of their columns. A workgroup has up to `down` quads below each other.
+    """
+    assert threads.rows is not None
+    count = as_int(simplify(schedule.extent(threads.rows)))
+    quads, row = schedule.split(threads.rows, [None, QUAD if count is None else min(QUAD, count)])
+    down = down if count is None else max(1, min(down, count // QUAD))
+    row_groups, quad = schedule.split(quads, [None, down])
+    groups, column = schedule.split(threads.columns, [None, across])
+    outer = [*nest.batch, row_groups, groups]
+    schedule.reorder(*outer, quad, column, row)
+    group = fuse_all(schedule, outer)
+    assert group is not None
+    for loop, axis in ((group, "blockIdx.x"), (row, "threadIdx.x"), (column, "threadIdx.y")):
+        schedule.bind(loop, axis)
+    schedule.bind(quad, "threadIdx.z")
     run_tile(schedule, nest.fold, threads.tile, threads.reduced)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import Const, Expr, as_expr, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import multiplies_bytes
@@ -17,6 +17,7 @@ from webmlc.schedule.rules.tiling.axes import unroll_factor
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
+    QUAD,
     Facts,
     Parameters,
     can_divide,
@@ -37,6 +38,18 @@ other, share lines of both operands (an estimate, as old as the rule)."""
 STAGE_PRODUCTS = 1024
 """Multiply-adds of a thread that are written out between two copies, at most (measured on an H200:
 loops instead cost 7 %; a longer stage of 8 by 8 elements lost a third)."""
+SHORT_TILE = 8
+"""Rows of the tile of a small product, at most."""
+DEEP = 64
+"""Steps of the reduction of a large product, at least. With fewer steps, its stores take as long as
+its loads, and tiles of 16 rows gain nothing (measured on SwiftShader: 16 steps of MobileNetV2)."""
+LARGE = 1 << 24
+"""Multiply-adds of a large product, at least. Where threads share loads, tiles of 16 rows take a
+fifth less time for it than tiles of 8 rows, but 90 ms longer to compile (measured on SwiftShader:
+16 million multiply-adds take about 15 ms)."""
+SINGLE_COST = 3
+"""The cost of a row that no tile of a quad has, as `_cost` counts it (chosen by hand: such a row
+loads all columns for itself)."""
 SHORTEST_PART = 24
 """Steps of the reduction that a part has at least by default. Measured on an H200, where a loop of
 loads waits for each of them: DeiT-tiny took 1.08 ms with parts of 64 steps, 0.73 with 32, and 0.66
@@ -71,6 +84,14 @@ def _is_prompt(facts: Facts) -> bool:
     return multiple_of(facts.rows) == 1
 
 
+def _is_large(facts: Facts) -> bool:
+    """True if a product takes long beside the time that a taller tile takes to compile. A prompt
+    has many rows.
+    """
+    products = facts.results * facts.steps
+    return facts.steps >= DEEP and (products >= LARGE or _is_prompt(facts))
+
+
 def _filling_threads(choice: Parameters, machine: Machine) -> int:
     """The threads that fill a GPU."""
     if choice.parts > 1:
@@ -96,24 +117,29 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     divisors of the rows where threads can divide the reduction. A single row may have half as many
     columns.
     """
-    tile = machine.tile
+    tallest = machine.tile.rows if _is_large(facts) else min(machine.tile.rows, SHORT_TILE)
     most_steps, body = STEPS, BODY
     if multiplies_bytes(facts.function) and not machine.multiplies_words:
         most_steps, body = 1, STEPS  # the four bytes of a word are written out
     steps = unroll_factor(facts.depth, most_steps)
-    width, across = _columns(facts, machine)
+    width, across = _columns(as_int(facts.columns), machine)
     whole = Parameters(machine.workgroup_size, 1, width, steps, body, across)
     if facts.rows is None:
         narrow = replace(whole, columns=facts.lanes)
         shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow, machine)[1:]]
         return [*(replace(whole, parts=n) for n in _default_parts(facts, whole, machine)), *shared]
     count = multiple_of(facts.rows)
-    covering = {_default_rows(facts.rows, most) for most in (tile.rows, tile.rows // 2)}
-    exact = divisors(count, tile.rows)[-1]
-    if not machine.shared_bytes and exact > tile.rows // 2:
+    rows = facts.rows if machine.shared_bytes or count == 1 else Const(count)
+    if facts.is_stacked:
+        tallest = min(tallest, SHORT_TILE)
+    covering = {_default_rows(rows, most) for most in (tallest, tallest // 2)}
+    exact = divisors(count, tallest)[-1]
+    if not machine.shared_bytes and exact > tallest // 2:
         # Each tile loads its columns by itself, so few rows left over load as much as a full tile.
-        covering = {exact, _default_rows(facts.rows, tile.rows // 2)}
-    divisors_of_rows = {n for n in range(3, tile.rows + 1) if count % n == 0}
+        covering = {exact, _default_rows(rows, tallest // 2)}
+    if facts.is_stacked and count > 1:
+        covering = {_stacked_rows(count, most) for most in (tallest, tallest // 2)}
+    divisors_of_rows = {n for n in range(3, tallest + 1) if count % n == 0}
     heights = sorted(covering | divisors_of_rows, reverse=True)
     divided_columns = machine.divided_tile.columns
     divided = replace(whole, workgroup=machine.divided_workgroup)
@@ -126,17 +152,42 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     ]
 
 
-def _columns(facts: Facts, machine: Machine) -> tuple[int, int]:
+def _columns(count: int | None, machine: Machine) -> tuple[int, int]:
     """The columns of a tile, and the tiles of a row that a workgroup computes. If quads share
     loads, as many as let the threads of each quad have the same rows.
     """
-    width, count = machine.tile.columns, as_int(facts.columns)
+    width = machine.tile.columns
     if "quads" in machine.features and count is not None:
         for columns in (width, width // 2):
             for across in (ACROSS, ACROSS // 2):
                 if count % (columns * across) == 0:
                     return columns, across
     return width, ACROSS
+
+
+def can_stack(rows: Expr | None, columns: Expr, machine: Machine) -> bool:
+    """True if quads share loads and the rows fill their tiles, but too few tiles are beside each
+    other for the threads of a quad to have the same rows.
+    """
+    if "quads" not in machine.features or rows is None:
+        return False
+    row_count, count = multiple_of(rows), as_int(columns)
+    has_unknown_rows = as_int(rows) is None and row_count == 1
+    if row_count < QUAD * SHORT_TILE and not has_unknown_rows:
+        return False
+    if count is None:
+        return True
+    width, across = _columns(count, machine)
+    return count % machine.lanes == 0 and unroll_factor(as_expr(count // width), across) % QUAD > 0
+
+
+def _stacked_rows(count: int, tallest: int) -> int:
+    """The rows of a tile, up to `tallest`, of which four below each other cover the rows at the
+    least cost.
+    """
+    heights = range(1, tallest + 1)
+    costs = [(_cost(count // QUAD, h)[0] + count % (QUAD * h) * SINGLE_COST, -h) for h in heights]
+    return -min(costs)[1]
 
 
 def _default_rows(extent: Expr, tallest: int) -> int:

@@ -23,6 +23,8 @@ MOST_PARTS = 64
 
 From the specification of WebGPU: the default limit `maxComputeWorkgroupSizeZ`.
 """
+QUAD = 4
+"""Threads of a quad, from the specification of WGSL."""
 SUM_BYTES = 4
 """Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
 STAGES = (4, 8, 16, 32)
@@ -46,6 +48,7 @@ class Facts:
     - `row_length`: rows along the last of several axes, `None` if there is one axis (a workgroup
       with more of them would have gaps in its memory).
     - `can_share`: whether primitives let threads divide the reduction.
+    - `is_stacked`: whether the threads of a quad compute tiles below each other.
     """
 
     function: LoopFunction
@@ -62,6 +65,7 @@ class Facts:
     can_share: bool = True
     joined: int = 1
     outer_depth: int | None = None
+    is_stacked: bool = False
 
     @property
     def divided_depth(self) -> int | None:

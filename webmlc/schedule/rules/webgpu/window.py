@@ -1,7 +1,8 @@
 """One fold that is no matrix product: pooling, depthwise convolution, sums along any axes.
 
 A thread computes 4 adjacent elements of the result (channels), and a few neighbours along the axis
-before, which share what they read. Short windows are unrolled.
+before, which share what they read. Short windows are unrolled. If 4 adjacent elements read
+differently, such as in groups of 34 channels, a thread of a software adapter computes two of them.
 
     Y[n, y, x, c] = max(Y, X[n, y * 2 + ky, x * 2 + kx, c])   ->   for each y, x / 4, c / 4: 3 · 3 ·
     4 loads of a vec4
@@ -40,7 +41,8 @@ NEIGHBOURS = 4
 """Neighbours along a row that a thread computes by default (an estimate, as old as the rule)."""
 MOST_NEIGHBOURS = 8
 """Neighbours along a row that a thread may compute: their sums are registers."""
-
+PAIR = 2
+"""Adjacent results that share what they read if vectors do not."""
 FEW_RESULTS = 512
 """Vectors below which threads fold long windows to single results by default: an integrated GPU has
 about a thousand lanes (`core/adapters.py`), most of which vectors would leave idle."""
@@ -51,7 +53,8 @@ class Facts:
     """A fold with its epilogue. `window`: the elements that it folds, `None` if symbolic; `row`:
     the results along the axis before the last, 1 if they have no neighbours to share with;
     `results`: all of them, `None` if symbolic; `has_vectors`: whether the results along the last
-    axis make whole vectors.
+    axis make whole vectors; `has_pairs`: whether a thread of a long window computes pairs of them,
+    which share what they read.
     """
 
     function: LoopFunction
@@ -61,6 +64,7 @@ class Facts:
     results: int | None
     has_vectors: bool
     lanes: int
+    has_pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +94,17 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     if not spatial or not reduced:
         return None
     is_vector = isinstance(fold.body, Store) and has_vector_types(fold)
-    steps = lane_steps(fold, result_axes(fold)[-1].var, machine.lanes) if is_vector else None
+    axis = result_axes(fold)[-1].var
+    steps = lane_steps(fold, axis, machine.lanes) if is_vector else None
     last = as_int(simplify(schedule.extent(spatial[-1])))
     has_vectors = steps is not None and last is not None and last % machine.lanes == 0
     row = as_int(simplify(schedule.extent(spatial[-2]))) if len(spatial) > 2 else 1
     window = size_of([schedule.extent(loop) for loop in reduced])
     results = size_of([schedule.extent(loop) for loop in spatial])
     near = 1 if row is None else row
-    return Facts(function, fold.name, window, near, results, has_vectors, machine.lanes)
+    can_pair = not machine.reads_lines and last is not None and last % PAIR == 0
+    has_pairs = can_pair and 0 in (lane_steps(fold, axis, PAIR) or ())
+    return Facts(function, fold.name, window, near, results, has_vectors, machine.lanes, has_pairs)
 
 
 def space(facts: Facts, machine: Machine) -> Space:
@@ -122,7 +129,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     has_vectors = facts.has_vectors and (is_short or not are_few)
     neighbours = divisors(facts.row, NEIGHBOURS)[-1] if is_short and has_vectors else 1
     if not is_short and not machine.reads_lines and facts.results is not None:
-        threads = facts.results // (facts.lanes if has_vectors else 1)
+        width = PAIR if facts.has_pairs else 1
+        threads = facts.results // (facts.lanes if has_vectors else width)
         counts = divisors(facts.row, MOST_NEIGHBOURS)
         neighbours = max(n for n in counts if n == 1 or threads // n >= machine.product_threads)
     if is_short and "quads" in machine.features:
@@ -139,6 +147,9 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     if parameters.is_vectorized:
         outer[-1], lanes = schedule.split(spatial[-1], [None, facts.lanes])
         tile.append(TileLoop(lanes, "vectorized"))
+    elif facts.has_pairs and not parameters.is_unrolled:
+        outer[-1], pair = schedule.split(spatial[-1], [None, PAIR])
+        tile.append(TileLoop(pair, "unrolled"))
     if parameters.neighbours > 1:
         outer[-2], inner = schedule.split(outer[-2], [None, parameters.neighbours])
         tile.insert(0, TileLoop(inner, "unrolled"))
