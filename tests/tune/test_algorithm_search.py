@@ -54,7 +54,7 @@ def searches_of(variants: Variants, milliseconds: dict[str, float]) -> list[Task
     searches = search.all_searches()
     for item in searches:
         times = [ms for name, ms in milliseconds.items() if item.task.name.startswith(name)]
-        item.control_ms = times[0] if times else 1.0
+        item.least_ms = times[0] if times else 1.0
     return searches
 
 
@@ -84,7 +84,7 @@ def test_the_fastest_algorithm_is_chosen_if_it_is_worth_it(variants: Variants) -
         assert chosen[default][0] == DIRECT
         assert chosen[default][1] < 0.95
         assert variants.choose(searches_of(variants, fast)).get(default, ("", 1))[0] != DIRECT
-    same = variants.choose(searches_of(variants, {"winograd": math.nan, "conv": math.nan}))
+    same = variants.choose(searches_of(variants, {"winograd": math.inf, "conv": math.inf}))
     assert same == {}  # what was not measured is not chosen
 
 
@@ -299,5 +299,31 @@ def test_layers_whose_variants_were_not_all_measured_have_no_answer(variants: Va
     work(search, LayerWorker(search, variants, 1.1))
     assert list(variants.answers(search)) == list(variants.algorithms)
     layer = variants.variants[0].layer
-    search.all_searches()[0].control_ms = math.nan  # a kernel of the default algorithm
+    search.all_searches()[0].passes = 0  # a kernel of the default algorithm
     assert layer not in variants.answers(search)
+
+
+def test_a_disturbance_of_one_pass_does_not_count(variants: Variants) -> None:
+    """Without trials of several kernels, the shortest time of each kernel counts."""
+    options = Options(measurements=0, passes=2)
+    search = Search(variants.tasks, options, compare=variants.contests)
+    worker = DisturbedWorker(slow=range(len(variants.tasks) // 2))
+    work(search, worker)
+    assert worker.count == 2 * len(variants.tasks)
+    assert [s.passes for s in search.all_searches()] == [2] * len(variants.tasks)
+    assert [s.least_ms for s in search.all_searches()] == [1.0] * len(variants.tasks)
+
+
+class DisturbedWorker(FixedWorker):
+    """A worker on which some trials take ten times as long as the others."""
+
+    def __init__(self, slow: range) -> None:
+        super().__init__()
+        self.slow, self.count = slow, 0
+
+    def measure(self, trial: Trial, seconds: float) -> Measurement:
+        """See `FixedWorker`."""
+        ms = 10.0 if self.count in self.slow else 1.0
+        self.count += trial.candidates == 1
+        row = (ms,) * trial.protocol.rounds
+        return Measurement((row,) * trial.candidates, ("",) * trial.candidates)

@@ -38,6 +38,7 @@ def searched(worker: MadeUp) -> tuple[Search, list[TaskSearch]]:
     (fast,) = first.build([FAST])
     assert fast is not None
     first.control_ms = second.control_ms = 1.0
+    first.passes = second.passes = 1
     first.learn(fast, 0.5)
     return search, [first, second]
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.small_search import CONTROL_MS, FAILED, PLATFORM, FixedWorker, small_tasks
+from tests.tune.small_search import (
+    CONFIRMED_RATIO,
+    CONTROL_MS,
+    FAILED,
+    PLATFORM,
+    FixedWorker,
+    small_tasks,
+)
 from webmlc.tune.budget import Budget
 from webmlc.tune.candidates import Candidate
 from webmlc.tune.database import Database
@@ -109,8 +116,21 @@ def test_a_search_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
         job = first_trial(resumed)
         assert measured.isdisjoint(identity(c.values) for c in job.candidates[1:])
         assert search_of(job).measured >= len(measured) - 1
+        built = {key for s in resumed.all_searches() for key in s.built}
+        assert measured.isdisjoint(built - {identity(search_of(job).control.values)})
         fresh = Search(tasks, OPTIONS, database)
         assert search_of(first_trial(fresh)).measured == 0
+
+
+def test_the_winner_of_an_earlier_run_is_confirmed(tmp_path: Path) -> None:
+    tasks = small_tasks()[:1]
+    with Database(tmp_path / "t.db") as database:
+        work(Search(tasks, replace(OPTIONS, measurements=BATCH), database), FixedWorker())
+        resumed = Search(tasks, replace(OPTIONS, resume=True, measurements=1), database)
+        work(resumed, FixedWorker())
+        (searched,) = resumed.all_searches()
+        assert searched.confirmed is not None
+        assert searched.confirmed[1] == CONFIRMED_RATIO
 
 
 def test_the_end_of_the_budget_still_confirms_the_winners() -> None:

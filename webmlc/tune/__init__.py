@@ -11,8 +11,8 @@
 - `trial`: candidates that are measured together. `engines`, `page`: what measures them.
 - `strategies`, `cost_model`, `model_search`: which members to measure next; `priorities`: of which
   kernel.
-- `search`, `task_search`: the search of all tasks, and that of one. `candidate_builder` builds what
-  they measure, and `comparison` decides what the model keeps.
+- `search`, `task_search`: the search of all tasks, and that of one, which `starter` starts.
+  `candidate_builder` builds what they measure, and `comparison` decides what the model keeps.
 - `workers`, `listen`, `cluster`: who measures for a search.
 - `budget`: the time that a search may take.
 - `database`, `choose`: what was measured, and how a build uses it.

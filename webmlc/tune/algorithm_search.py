@@ -59,7 +59,7 @@ class Variants:
         """The fastest algorithm of each layer that has a faster one than its default, with the time
         of its kernels relative to those of the default one.
         """
-        times = {_identity(search.task): search.control_ms for search in searches}
+        times = {_identity(search.task): search.least_ms for search in searches}
         chosen: dict[str, tuple[str, float]] = {}
         for variant in self.variants:
             ratio = self._ratio(variant, times)
@@ -72,7 +72,7 @@ class Variants:
         relative to that of the default one: 1 if that is the default one.
         """
         searches = search.all_searches()
-        unmeasured = {_identity(s.task) for s in searches if not s.is_measured}
+        unmeasured = {_identity(s.task) for s in searches if s.passes < s.options.passes}
         unmeasured |= {_identity(t) for t in self.tasks} - {_identity(s.task) for s in searches}
         unknown = {v.layer for v in self.variants if unmeasured & self._differing(v)}
         compared = {
@@ -83,12 +83,14 @@ class Variants:
         }
         unknown |= self.choose(searches).keys() - compared.keys()
         answers = {k: (name, 1.0) for k, name in self.algorithms.items() if k not in unknown}
-        faster = {k: contest for k, contest in compared.items() if contest.ratio < 1}
-        return answers | {k: (contest.algorithm, contest.ratio) for k, contest in faster.items()}
+        for layer in answers.keys() & compared.keys():
+            if compared[layer].ratio < 1:
+                answers[layer] = (compared[layer].algorithm, compared[layer].ratio)
+        return answers
 
     def contests(self, searches: Sequence[TaskSearch]) -> list[LayerComparison]:
         """The trials that compare the chosen algorithms with the default ones. On a GPU, whose
-        trials hold one kernel only, the times of the kernels decide.
+        trials hold one kernel only, the shortest times of the kernels decide.
         """
         by_identity = {_identity(search.task): search for search in searches}
         contests = []
@@ -113,10 +115,10 @@ class Variants:
         others; infinite if a kernel was not measured.
         """
         removed, added = (
-            sum(count * times.get(kernel, math.nan) for kernel, count in calls.items())
+            sum(count * times.get(kernel, math.inf) for kernel, count in calls.items())
             for calls in _differences(self.default, variant.calls)
         )
-        return added / removed if removed > 0 and not math.isnan(added) else math.inf
+        return added / removed if 0 < removed < math.inf else math.inf
 
 
 def _differences(

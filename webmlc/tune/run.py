@@ -43,6 +43,9 @@ LOWERING_SHARE = 0.1
 after that (chosen by hand)."""
 ALGORITHM_SHARE = 0.3
 """The share of the budget after which no further variant is measured (chosen by hand)."""
+UNPAIRED_PASSES = 2
+"""How often a survey measures a kernel that no trial compares with others: between two passes,
+whatever slowed the machine down has ended (chosen by hand)."""
 ENGINES: Mapping[Device, tuple[str, ...]] = {
     "wasm": ("chromium", "node", "wasmtime", "firefox"),
     "webgpu": ("chromium", "wgpu"),
@@ -160,9 +163,10 @@ def _survey(
     it.
     """
     variants = plan(graph, LOWERING_SHARE * budget.seconds)
+    passes = UNPAIRED_PASSES if graph.device == "webgpu" else 1
     search = Search(
         variants.tasks,
-        replace(options, measurements=0),
+        replace(options, measurements=0, passes=passes),
         None,
         builder,
         compare=variants.contests,

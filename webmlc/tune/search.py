@@ -18,26 +18,19 @@ default was not measured in time, and those whose winner was not confirmed, keep
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-import numpy as np
-
-from webmlc.core.errors import InternalError
-from webmlc.schedule.rules.space import values_of
 from webmlc.tune.budget import Budget
 from webmlc.tune.candidate_builder import CandidateBuilder
-from webmlc.tune.candidates import Candidate, Refusal
+from webmlc.tune.candidates import Candidate
 from webmlc.tune.comparison import Comparison, WinnerComparison, compare_winners
-from webmlc.tune.cost_model import OnlineCostModel
 from webmlc.tune.database import Database, Record, State
-from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
 from webmlc.tune.priorities import Priorities, hints, saved_ms
-from webmlc.tune.strategies import STRATEGIES, Strategy, is_small
+from webmlc.tune.starter import SearchStarter
 from webmlc.tune.task_search import Options, TaskSearch, is_faster, relative_time
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Measurement, Trial
@@ -45,8 +38,8 @@ from webmlc.tune.trial import PROTOCOL, Measurement, Trial
 CONFIRMATION = replace(PROTOCOL, rounds=30, fewest=12, limit_ms=4000.0, hopeless=1e9)
 """How the last trial of a search is measured: nobody drops out."""
 BUILD_SHARE = 0.3
-"""The share of what is left of the budget when a search begins, after which no further default is
-built (chosen by hand)."""
+"""The share of what is left of the budget when the first worker joins, after which no further
+default is built (chosen by hand)."""
 DEFAULT_SHARE = 0.5
 """The share of it after which no further default is measured, except by a survey, which measures
 nothing else (chosen by hand)."""
@@ -106,8 +99,8 @@ class Search:
     ) -> None:
         """`on_change` is called after each trial, with the lock held. `compare` says what is
         compared when the tasks of a platform have winners. `budget` starts with the first job;
-        without it, it is the one of the options. `surveyed` are searches
-        that have measured some of the defaults.
+        without it, it is the one of the options. `surveyed` are searches that have measured some
+        of the defaults.
         """
         self.tasks, self.options, self.database = list(tasks), options, database
         self.builder = builder or CandidateBuilder()
@@ -117,12 +110,11 @@ class Search:
         self.jobs: dict[int, Job] = {}
         self.budget = budget or Budget(options.seconds)
         self._rest = self.budget
-        self._models: dict[str, OnlineCostModel] = {}
         self.count = 0
         self.is_cancelled = self.is_confirming = False
         self._priorities = Priorities()
         self._on_change = on_change
-        self._surveyed = {_identity(s.task, s.platform): s for s in surveyed}
+        self._starter = SearchStarter(options, self.builder, database, surveyed)
         self._lock = threading.RLock()
 
     @property
@@ -164,6 +156,7 @@ class Search:
                 if not self.searches:
                     self._rest = self.budget.rest()
                 searches = self._start_all(platform)
+                self._add(s.control_record() for s in searches if s.is_measured)
                 self._priorities.prepare(searches)
                 self.searches[platform.key] = searches
             return self.searches[platform.key]
@@ -239,14 +232,18 @@ class Search:
         return not self.jobs
 
     def _first_job(self, searches: Sequence[TaskSearch]) -> Job | None:
-        """A trial of a task's default, if that was not measured yet."""
+        """A trial of a task's default, if that was not measured yet, or not often enough."""
         share = DEFAULT_SHARE if self.options.measurements else 1.0
         if self.is_confirming or not self._rest.part(share).seconds_left:
             return None
-        for search in searches:
-            if not search.in_flight and math.isnan(search.control_ms) and not search.failure:
-                return self._job(search, [], confirms=False)
-        return None
+        waiting = [
+            s
+            for s in searches
+            if not s.in_flight and s.passes < self.options.passes and not s.failure
+        ]
+        if not waiting:
+            return None
+        return self._job(min(waiting, key=lambda s: s.passes), [], confirms=False)
 
     def _next_trial(self, searches: Sequence[TaskSearch]) -> Job | None:
         """A trial of candidates, while the budget leaves enough time to confirm the winners."""
@@ -316,7 +313,8 @@ class Search:
         search.trials += len(job.candidates) > 1
         search.candidate_seconds = (self.budget.seconds_spent - job.began) / len(job.candidates)
         control = measurement.milliseconds[0]
-        search.control_ms = median(control)
+        search.control_ms, search.passes = median(control), search.passes + 1
+        search.least_ms = min(search.least_ms, *control)
         state: State = "confirmed" if job.confirms else "measured"
         records = [search.record(search.control, state, control, 1.0)]
         best = (search.control.values, 1.0)
@@ -328,7 +326,7 @@ class Search:
             elif ratio is not None and ratio < best[1] and is_faster(times, control):
                 best = (built.values, ratio)
             if times:
-                self._model(search.platform).learn(built.features, median(times))
+                self._starter.model(search.platform).learn(built.features, median(times))
             if ratio is None:
                 search.reasons[built.text] = reason
             failure: State = "wrong" if reason.startswith("wrong") else "failed"
@@ -373,83 +371,16 @@ class Search:
     def _start_all(self, platform: Platform) -> list[TaskSearch]:
         """Begin the searches of a platform: as many as are built in time, at least a few."""
         searches: list[TaskSearch] = []
-        count = os.cpu_count() or 1  # that are built side by side
-        for first in range(0, len(self.tasks), count):
+        for tasks in self._starter.batches(self.tasks):
             if searches and not self._rest.part(BUILD_SHARE).seconds_left:
                 break
-            tasks = self.tasks[first : first + count]
-            unknown = [t for t in tasks if _identity(t, platform) not in self._surveyed]
-            defaults = [values_of(task.match.default()) for task in unknown]
-            built = self.builder.build(unknown, defaults)
-            for task in tasks:
-                surveyed = self._surveyed.get(_identity(task, platform))
-                control = next(built) if surveyed is None else surveyed.control
-                if isinstance(control, Refusal):
-                    raise InternalError(f"{task.name}: no default schedule ({control.reason})")
-                search = self._start(task, platform, control)
-                if surveyed is not None and surveyed.is_measured:
-                    search.control_ms = surveyed.control_ms
-                    search.candidate_seconds = surveyed.candidate_seconds
-                    self._add([search.record(control, "measured", (search.control_ms,), 1.0)])
-                searches.append(search)
+            searches += self._starter.start(tasks, platform)
         return searches
 
     def _add(self, records: Iterable[Record]) -> None:
         """Add records to the database, if there is one."""
         if self.database is not None:
             self.database.add(records)
-
-    def _start(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
-        """Begin the search of a task: with what the database has of it, or with its default."""
-        space = task.match.space().without_proofs()  # what does not build is told as disqualified
-        name, seed = self.options.strategy, self.options.seed
-        if name == "auto":
-            name = "race" if is_small(space) else "model"
-        if name == "model":
-            model = self._model(platform)
-            strategy: Strategy = ModelSearch(
-                space, seed, lambda m: search.features_of(m), model, lambda: search.is_slow
-            )
-        else:
-            strategy = STRATEGIES[name](space, seed)
-        search = TaskSearch(task, platform, space, strategy, control, self.options, self.builder)
-        if self.options.cold:
-            (first,) = search.build([next(space.members())])
-            assert first is not None
-            search.retries.append([first])
-            search.best = math.inf  # the default does not count
-        else:
-            search.strategy.tell(control.values, 1.0)
-            search.ratios[control.text] = 1.0
-            search.members[control.text] = control.values
-        for record in self._earlier(task, platform):
-            if record.parameters not in space:
-                continue  # an older webmlc had other choices
-            (built,) = search.build([record.parameters])
-            if built is not None and built.text not in search.ratios:
-                search.learn(built, record.ratio)
-                if record.ratio is None:
-                    search.reasons[built.text] = record.reason
-        return search
-
-    def _earlier(self, task: Task, platform: Platform) -> Iterable[Record]:
-        """What earlier runs measured of a task."""
-        if self.database is None or not self.options.resume:
-            return ()
-        records = self.database.records(task=task.key, platform=platform.key)
-        return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
-
-    def _model(self, platform: Platform) -> OnlineCostModel:
-        """The cost model of a platform, which begins with what the database has of it."""
-        if platform.key not in self._models:
-            records = () if self.database is None else self.database.records(platform=platform.key)
-            examples = [
-                (np.array(r.features, np.float32), r.milliseconds)
-                for r in records
-                if r.milliseconds is not None and r.features
-            ]
-            self._models[platform.key] = OnlineCostModel(examples, self.options.seed)
-        return self._models[platform.key]
 
     def _job(self, search: TaskSearch, candidates: list[Candidate], confirms: bool) -> Job:
         everything = (search.control, *candidates)
@@ -470,11 +401,6 @@ class Search:
     def _changed(self) -> None:
         if self._on_change is not None:
             self._on_change(self)
-
-
-def _identity(task: Task, platform: Platform) -> tuple[str, str, str]:
-    """What tells the searches of tasks on platforms apart."""
-    return task.key, task.size_bucket, platform.key
 
 
 def gain(searches: Iterable[TaskSearch]) -> float:

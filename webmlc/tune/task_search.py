@@ -58,12 +58,14 @@ class Options:
     - `seconds`: the budget of the whole search.
     - `resume`: go on with what the database has of the tasks.
     - `measurements`: the most candidates of a task that are measured.
+    - `passes`: how often the default of each task is measured before the candidates.
     - `cold`: start from the first point of each space instead of the default (to judge strategies).
     """
 
     strategy: str = "auto"
     seconds: float = 600.0
     measurements: int = 200
+    passes: int = 1
     seed: int = 0
     model: str = ""
     resume: bool = False
@@ -76,12 +78,14 @@ class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
     `space` holds the members that it may try. `ratios` holds the relative time of each text of code
-    (`None`: disqualified), `reasons` why a text is disqualified. `refusals` say why a member could
-    not be built. `best` is the lowest ratio, `improvement` what the member that has it changes of
-    the default, and `curve` what the lowest ratio was after each measurement. `failure` says why
-    not even the default schedule could be measured. `candidate_seconds` is what each candidate of
-    the last trial took, NaN before the first. `confirmed` are the parameters that a build gets, and
-    their relative time.
+    (`None`: disqualified), `reasons` why a text is disqualified. The identity of a member stands
+    for its text if an earlier run has measured it: it is not built again. `refusals` say why a
+    member could not be built. `best` is the lowest ratio, `improvement` what the member that has
+    it changes of the default, and `curve` what the lowest ratio was after each measurement.
+    `least_ms` is the shortest time of the default, which was measured `passes` times. `failure`
+    says why not even the default schedule could be measured. `candidate_seconds` is what
+    each candidate of the last trial took, NaN before the first. `confirmed` are the parameters that
+    a build gets, and their relative time.
     """
 
     task: Task
@@ -103,6 +107,8 @@ class TaskSearch:
     trials: int = 0
     in_flight: int = 0
     control_ms: float = math.nan
+    least_ms: float = math.inf
+    passes: int = 0
     candidate_seconds: float = math.nan
     is_exhausted: bool = False
     failure: str = ""
@@ -176,6 +182,10 @@ class TaskSearch:
         """Add the code of some members that was not measured yet. The strategy is told the times of
         the others.
         """
+        resumed = [values for values in members if identity(values) in self.ratios]
+        for values in resumed:
+            self.strategy.tell(values, self.ratios[identity(values)])
+        members = [values for values in members if identity(values) not in self.ratios]
         for values, built in zip(members, self.build(members), strict=True):
             if built is None:
                 self.strategy.tell(values, None)
@@ -207,13 +217,27 @@ class TaskSearch:
 
     def learn(self, built: Candidate, ratio: float | None) -> None:
         """Note the time of a candidate, relative to the control's."""
+        self._note(built.text, built.values, ratio)
+
+    def resume(self, record: Record) -> None:
+        """Take in what an earlier run has measured."""
+        key = identity(record.parameters)
+        if record.parameters != self.control.values and key not in self.ratios:
+            self._note(key, record.parameters, record.ratio)
+            if record.ratio is None:
+                self.reasons[key] = record.reason
+
+    def _note(self, key: str, values: Values, ratio: float | None) -> None:
+        """Note the relative time of a member, under the key that stands for its code."""
         if ratio is not None and ratio < self.best:
-            self.best = ratio
-            self.improvement = changes(self.control.values, built.values)
-        self.ratios[built.text] = ratio
-        self.members[built.text] = built.values
-        self.strategy.tell(built.values, ratio)
+            self.best, self.improvement = ratio, changes(self.control.values, values)
+        self.ratios[key], self.members[key] = ratio, values
+        self.strategy.tell(values, ratio)
         self.curve.append(self.best)
+
+    def control_record(self) -> Record:
+        """The record of a default that a survey has measured."""
+        return self.record(self.control, "measured", (self.control_ms,), 1.0)
 
     def record(
         self,
@@ -263,8 +287,9 @@ class TaskSearch:
         """The fastest candidates, the fastest first."""
         ranked = sorted((r, text) for text, r in self.ratios.items() if r is not None)
         members = [self.members[text] for r, text in ranked if r < WORTHWHILE]
-        built = self.build(members[:CONFIRMED])
-        return [b for b in built if b is not None and b.text != self.control.text]
+        built = (b for b in self.build(members[:CONFIRMED]) if b is not None)
+        unique = {b.text: b for b in built}
+        return [b for text, b in unique.items() if text != self.control.text]
 
 
 def relative_time(times: Sequence[float], control: Sequence[float]) -> float:

@@ -1,0 +1,122 @@
+"""Start the searches of tasks on a platform.
+
+    starter = SearchStarter(options, builder, database)
+    searches = starter.start(tasks, platform)
+    starter.model(platform)                      # the cost model that they share
+
+A search starts with its default, its strategy, and what earlier runs measured of its task, if it
+resumes them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from webmlc.core.errors import InternalError
+from webmlc.schedule.rules.space import Space, values_of
+from webmlc.tune.candidate_builder import CandidateBuilder
+from webmlc.tune.candidates import Candidate, Refusal
+from webmlc.tune.cost_model import OnlineCostModel
+from webmlc.tune.database import Database, Record
+from webmlc.tune.model_search import ModelSearch
+from webmlc.tune.platforms import Platform
+from webmlc.tune.strategies import STRATEGIES, Strategy, is_small
+from webmlc.tune.task_search import Options, TaskSearch
+from webmlc.tune.tasks import Task
+
+
+class SearchStarter:
+    """Starts searches, and has the cost models of their platforms."""
+
+    def __init__(
+        self,
+        options: Options,
+        builder: CandidateBuilder,
+        database: Database | None = None,
+        surveyed: Iterable[TaskSearch] = (),
+    ) -> None:
+        """`surveyed` are searches that have measured some of the defaults."""
+        self.options, self.builder, self.database = options, builder, database
+        self._surveyed = {_identity(s.task, s.platform): s for s in surveyed}
+        self._models: dict[str, OnlineCostModel] = {}
+
+    def batches(self, tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
+        """The tasks in batches, whose defaults are built side by side."""
+        size = os.cpu_count() or 1
+        return (tasks[first : first + size] for first in range(0, len(tasks), size))
+
+    def start(self, tasks: Sequence[Task], platform: Platform) -> list[TaskSearch]:
+        """The searches of some tasks. The time of their default is known if it was surveyed."""
+        surveyed = [self._surveyed.get(_identity(task, platform)) for task in tasks]
+        unknown = [task for task, s in zip(tasks, surveyed, strict=True) if s is None]
+        built = self.builder.build(unknown, [values_of(t.match.default()) for t in unknown])
+        searches = []
+        for task, survey in zip(tasks, surveyed, strict=True):
+            control = next(built) if survey is None else survey.control
+            if isinstance(control, Refusal):
+                raise InternalError(f"{task.name}: no default schedule ({control.reason})")
+            search = self._search(task, platform, control)
+            if survey is not None:
+                search.control_ms, search.passes = survey.control_ms, survey.passes
+                search.candidate_seconds = survey.candidate_seconds
+            searches.append(search)
+        return searches
+
+    def model(self, platform: Platform) -> OnlineCostModel:
+        """The cost model of a platform, which begins with what the database has of it."""
+        if platform.key not in self._models:
+            records = () if self.database is None else self.database.records(platform=platform.key)
+            examples = [
+                (np.array(r.features, np.float32), r.milliseconds)
+                for r in records
+                if r.milliseconds is not None and r.features
+            ]
+            self._models[platform.key] = OnlineCostModel(examples, self.options.seed)
+        return self._models[platform.key]
+
+    def _search(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
+        """The search of a task."""
+        space = task.match.space().without_proofs()  # what does not build is told as disqualified
+        strategy = self._strategy(space, platform, lambda: search)
+        search = TaskSearch(task, platform, space, strategy, control, self.options, self.builder)
+        if self.options.cold:
+            (first,) = search.build([next(space.members())])
+            assert first is not None
+            search.retries.append([first])
+            search.best = math.inf  # the default does not count
+        else:
+            search.strategy.tell(control.values, 1.0)
+            search.ratios[control.text] = 1.0
+            search.members[control.text] = control.values
+        for record in self._earlier(task, platform):
+            if record.parameters in space:  # an older webmlc had other choices
+                search.resume(record)
+        return search
+
+    def _strategy(
+        self, space: Space, platform: Platform, search: Callable[[], TaskSearch]
+    ) -> Strategy:
+        """The strategy of a search, which is not there yet."""
+        name, seed = self.options.strategy, self.options.seed
+        if name == "auto":
+            name = "race" if is_small(space) else "model"
+        if name != "model":
+            return STRATEGIES[name](space, seed)
+        features = lambda members: search().features_of(members)  # noqa: E731
+        return ModelSearch(space, seed, features, self.model(platform), lambda: search().is_slow)
+
+    def _earlier(self, task: Task, platform: Platform) -> Iterable[Record]:
+        """What earlier runs measured of a task."""
+        if self.database is None or not self.options.resume:
+            return ()
+        records = self.database.records(task=task.key, platform=platform.key)
+        return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
+
+
+def _identity(task: Task, platform: Platform) -> tuple[str, str, str]:
+    """What tells the searches of tasks on platforms apart."""
+    return task.key, task.size_bucket, platform.key
