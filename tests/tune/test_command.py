@@ -95,6 +95,18 @@ def test_a_search_from_the_command_line_to_a_tuned_package(
     np.testing.assert_allclose(outputs["y"], np.full((16, 8), 0.125), rtol=1e-6)
 
 
+def test_a_budget_in_which_nothing_is_measured_is_too_short(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "tuned.db"
+    arguments = ("--engine", "wasmtime", "--budget", "0.0001s", "--database", database)
+    code, out, _ = run("tune", model, *arguments)
+    assert code == 0
+    assert "no kernel was measured in 0.0001s. Try a longer --budget." in " ".join(out.split())
+    with Database(database, must_exist=True) as records:
+        assert not list(records.records())
+
+
 def test_a_record_of_this_machine_changes_the_build_and_the_manifest_says_so(
     run: Run, model: Path, tmp_path: Path
 ) -> None:

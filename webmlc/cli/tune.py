@@ -202,7 +202,10 @@ def tune(
         print_json(report_rows | {"report": report, "database": file})
         return
     title = f"{model.name}: kernels {result.gain:.2f}× as fast"
-    print_table(title, [_short(row) for row in rows[:SHOWN]])
+    if rows:
+        print_table(title, [_short(row) for row in rows[:SHOWN]])
+    else:
+        console.print(f"{model.name}: no kernel was measured in {budget}. Try a longer --budget.")
     if len(rows) > SHOWN:
         console.print(f"{len(rows) - SHOWN} more kernels are on the page.")
     if refused := sum(row["refused"] for row in rows):
