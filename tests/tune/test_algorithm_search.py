@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx.parser
@@ -16,6 +18,7 @@ from tests.tune.small_search import PLATFORM, FixedWorker
 from webmlc.core.machine import ADAPTERS, SOFTWARE_ADAPTERS
 from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
+from webmlc.tune import algorithm_search
 from webmlc.tune.algorithm_search import Variants, plan
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database, Record
@@ -73,6 +76,16 @@ def test_a_convolution_has_forms_of_winograd_and_is_computed_directly(
 
 def test_no_variant_is_lowered_without_time(graph: Graph) -> None:
     assert plan(graph, seconds=-1).variants == ()
+
+
+def test_a_layer_whose_variants_are_not_all_lowered_is_left_out(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(algorithm_search, "time", SimpleNamespace(monotonic=seconds.__next__))
+    planned = plan(graph, seconds=1.5)  # the second variant would begin after that
+    assert next(seconds) == 3
+    assert (planned.variants, planned.algorithms, planned.tasks) == ((), {}, ())
 
 
 def test_the_fastest_algorithm_is_chosen_if_it_is_worth_it(variants: Variants) -> None:

@@ -145,13 +145,17 @@ def plan(graph: Graph, seconds: float) -> Variants:
     variants: list[Variant] = []
     algorithms: dict[str, str] = {}
     for layer, (default_algorithm, *others) in graph.alternatives().items():
-        if time.monotonic() > deadline:
-            break
-        algorithms[layer] = default_algorithm
+        lowered: dict[str, list[Task]] = {}
         for algorithm in others:
-            lowered = graph.tasks({layer: algorithm})
-            variants.append(Variant(layer, algorithm, _calls(lowered)))
-            tasks |= {_identity(task): task for task in lowered}
+            if time.monotonic() > deadline:
+                break
+            lowered[algorithm] = graph.tasks({layer: algorithm})
+        if len(lowered) < len(others):
+            break  # a layer is searched with all of its variants, or not at all
+        algorithms[layer] = default_algorithm
+        for algorithm, kernels in lowered.items():
+            variants.append(Variant(layer, algorithm, _calls(kernels)))
+            tasks |= {_identity(task): task for task in kernels}
     differences = [_differences(default, variant.calls) for variant in variants]
     costs = [sum(expected_cost(tasks[kernel]) for kernel in before) for before, _ in differences]
     by_cost = sorted(range(len(variants)), key=lambda number: -costs[number])
