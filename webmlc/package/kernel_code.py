@@ -67,8 +67,13 @@ def print_code(lowered: LoopFunction, task: Task, *, shows_stages: bool = False)
     with their marks (`target.line_stages`).
     """
     if task.machine.device == "webgpu":
-        features = task.machine.features
-        return emit_shader(lowered, task.constants, features, shows_stages=shows_stages)
+        return emit_shader(
+            lowered,
+            task.constants,
+            task.machine.features,
+            shares_indices=task.machine.compiles_slowly,
+            shows_stages=shows_stages,
+        )
     return print_function(lowered, task.form, shows_stages=shows_stages)
 
 

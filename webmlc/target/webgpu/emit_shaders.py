@@ -28,6 +28,7 @@ from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
 from webmlc.target.webgpu.quad_loads import DIRECTIVE
+from webmlc.target.webgpu.share_indices import share_indices
 from webmlc.target.webgpu.share_shaders import SharedShader, share_shaders
 from webmlc.target.webgpu.shorten_names import shorten_names
 from webmlc.target.webgpu.table import ENABLE, INFINITY
@@ -112,6 +113,7 @@ def emit_shader(
     constants: frozenset[str],
     features: frozenset[str] = frozenset(),
     *,
+    shares_indices: bool = False,
     shows_stages: bool = False,
 ) -> Shader:
     """Share memory, widen, legalise, hoist, rename and print one kernel. If the text shows its
@@ -123,6 +125,8 @@ def emit_shader(
     registers = frozenset(b.name for b in register_lanes(widened)) | vector_registers
     views = vector_views(widened, registers)
     hoisted = hoist_indices(legalise(widened, views), views)
+    if shares_indices:
+        hoisted = share_indices(hoisted)
     shortened = shorten_names(hoisted, registers)
     renamed = dict(zip(hoisted.allocations, shortened.allocations, strict=True))
     short_registers = frozenset(new.name for old, new in renamed.items() if old.name in registers)
