@@ -127,8 +127,10 @@ PRODUCTS = {
     "convolution": (k.convolution(13, 11, 8, 32, 3), {}),
     "convolution of few channels": (k.convolution(9, 9, 3, 32, 3, 2), {}),
     "scores": (k.packed_scores(2, k.S, k.S, 8), {"s": 21}),
+    "three tiles beside each other": (k.matmul(70, 24, 8), {}),
+    "tall tiles": (k.matmul(150, 1024, 128), {}),
 }
-SHARE = {name for name in PRODUCTS if "odd" not in name and "few channels" not in name} - {"scores"}
+SHARE = {name for name in PRODUCTS if "odd" not in name and "few channels" not in name}
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
