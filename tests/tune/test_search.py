@@ -219,7 +219,7 @@ class TimedWorker(FixedWorker):
 @pytest.mark.parametrize("seconds", [0.01, 0.3, 1.0, 4.0])
 def test_a_search_ends_with_its_budget(seconds: float) -> None:
     worker = TimedWorker(seconds)
-    tasks = [replace(task, key=f"{task.key} {n}") for n in range(10) for task in small_tasks()]
+    tasks = [replace(task, key=f"{task.key} {n}") for n in range(3) for task in small_tasks()]
     budget = Budget(60, worker.clock)
     search = Search(tasks, OPTIONS, budget=budget, compare=lambda _: ())
     work(search, worker)
