@@ -98,7 +98,7 @@ def test_some_parameters_stay_float32() -> None:
 
 
 def test_what_a_workgroup_copies_of_halves_are_halves() -> None:
-    narrow = all_narrow(k.matmul(256, 256, 64))
+    narrow = all_narrow(k.matmul(1024, 1024, 64))
     lowered = lower(schedule_kernel(narrow, F16).function, F16)
     shared = [b for b in lowered.allocations if b.scope == "shared"]
     assert {b.dtype for b in shared} == {DType.float16}
