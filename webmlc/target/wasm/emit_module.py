@@ -44,6 +44,7 @@ from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
 from webmlc.target.wasm.share_constants import share_constants
+from webmlc.target.wasm.share_offsets import share_offsets
 from webmlc.target.wasm.share_values import share_values
 from webmlc.target.wasm.threads import RUNNING, THREADS
 
@@ -142,7 +143,7 @@ def print_function(kernel: LoopFunction, features: str, *, shows_stages: bool = 
 @lru_cache(maxsize=1024)
 def _printable(kernel: LoopFunction) -> StrengthReduced:
     """The form of a kernel that is printed. Cached: most kernels are the same in every variant."""
-    reduced = legalise_division(reduce_strength(kernel))
+    reduced = legalise_division(share_offsets(reduce_strength(kernel)))
     return replace(reduced, function=share_values(reduced.function))
 
 

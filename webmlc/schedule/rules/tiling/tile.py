@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from webmlc.schedule.analysis import is_vectorizable
+from webmlc.schedule.rules.tiling.axes import write_out
 from webmlc.schedule.rules.tiling.nests import Nest, extent_of
 from webmlc.schedule.rules.tiling.strips import split_strips
 from webmlc.schedule.schedule import Schedule
@@ -31,12 +32,14 @@ def make_tile(
     lanes: int,
     phases: int = 1,
     strips: int = 1,
+    steps: int = 1,
 ) -> None:
     """Turn the two innermost common loops, `rows` around `columns`, into one register tile.
 
     `phases`: each of `phases` neighbouring steps of the innermost reduction loop has a tile of its
     own, and the tiles are added at the end. `strips`: into how many strips, at most, the reduction
-    is divided, which are read side by side.
+    is divided, which are read side by side. `steps`: how many steps, at most, an iteration of the
+    innermost reduction loop takes, unless there are phases.
     """
     is_ragged = rows is not None and _is_ragged(schedule, nest, columns, lanes)
     if is_ragged and nest.copy is None:
@@ -44,6 +47,8 @@ def make_tile(
     partial = _split_phases(schedule, nest.update, phases) if phases > 1 else None
     if strips > 1:
         split_strips(schedule, partial or nest.update, strips)
+    if steps > 1 and partial is None:
+        _unroll_steps(schedule, nest.update, steps)
     for loop in (columns, rows):
         if loop is not None:
             schedule.fission(loop)
@@ -88,6 +93,15 @@ def _split_phases(schedule: Schedule, update: str, phases: int) -> str:
     schedule.unroll(phase)
     schedule.unroll(schedule.reduce_loops(update)[-1])
     return partial
+
+
+def _unroll_steps(schedule: Schedule, update: str, steps: int) -> None:
+    """Let an iteration of the innermost loop of a reduction take several steps, if they divide its
+    steps.
+    """
+    loops = [n for n in schedule.reduce_loops(update) if schedule.loop(n).kind == "serial"]
+    if loops:
+        write_out(schedule, loops[-1], steps)
 
 
 def _put_inside(schedule: Schedule, update: str, depth: int) -> str:

@@ -57,6 +57,7 @@ from webmlc.schedule.rules.wasm.threads import (
     share_work,
     sharing_space,
 )
+from webmlc.schedule.rules.wasm.tile_costs import UNROLLED_STEPS
 from webmlc.schedule.schedule import Schedule
 
 
@@ -228,7 +229,7 @@ class _Tiling:
         if panels is not None and self.reads_halves(heights) and divides(2, width.count):
             half, panels = schedule.split(panels, [2, None])
         times = self.fetches(heights, inside[1 : 1 + walks] if has_rows else ())
-        is_fetched = self.is_fetched(nest.update, width.size) and as_int(times) != 0
+        is_fetched = self.is_fetched(nest.update, width.size, heights[0]) and as_int(times) != 0
         together: str | None = None
         if panels is not None and is_fetched:
             count = self.burst(extent_of(schedule, panels) or 1, width.size)
@@ -321,7 +322,9 @@ class _Tiling:
             return
         self.order(half, together, narrow, *walk, tiles, inner, lane)
         phases = self.phases(height.size)
-        make_tile(schedule, nest, inner, lane, self.facts.lanes, phases, self.parameters.strips)
+        strips = self.strips(height)
+        steps = UNROLLED_STEPS if self.facts.is_streamed and strips == 1 else 1
+        make_tile(schedule, nest, inner, lane, self.facts.lanes, phases, strips, steps)
 
     def tile_columns(self, rows: int) -> int:
         """The columns of a tile of `rows` rows."""
@@ -345,14 +348,21 @@ class _Tiling:
             return 1
         return panels if half is None else panels // 2
 
-    def is_fetched(self, update: str, columns: int) -> bool:
+    def strips(self, height: Part) -> int:
+        """The strips of a panel, at most. Tiles of several rows are many where the run decides how
+        many: they read a panel from end to end.
+        """
+        is_many = height.size > 1 and as_int(height.count) is None
+        return 1 if is_many else self.parameters.strips
+
+    def is_fetched(self, update: str, columns: int, height: Part) -> bool:
         """True where panels are fetched before tiles read them: not in strips, and not those that a
         cache could not hold.
         """
         most = self.parameters.prefetched_bytes
         if most is None or self.facts.panel_size(columns) > most:
             return False
-        return all(n == 1 for n in strip_counts(self.schedule, update, self.parameters.strips))
+        return all(n == 1 for n in strip_counts(self.schedule, update, self.strips(height)))
 
     def prefetch(self, loop: str, times: Expr) -> None:
         """Let what an iteration of `loop` reads of the right operand come from memory at once,

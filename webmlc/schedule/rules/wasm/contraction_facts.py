@@ -49,7 +49,8 @@ class ContractionFacts:
     once, outermost first, of which the last `joinable` can be one loop. `others`: the positions of
     all other axes but the column. `depth`: products of each sum, 0 if symbolic. `panel_bytes`: the
     size of the right operand if it comes in packed panels of a known number, else 0; `panel_width`
-    and `element_bytes` are those of its last dimension. `owns_rows`: whether all loops are its own.
+    and `element_bytes` are those of its last dimension. `is_streamed`: whether the panels outgrow
+    the second-level cache. `owns_rows`: whether all loops are its own.
     """
 
     update: str
@@ -65,6 +66,7 @@ class ContractionFacts:
     panel_bytes: int
     panel_width: int
     element_bytes: int
+    is_streamed: bool
     owns_rows: bool
     lanes: int
     panel: int
@@ -106,6 +108,7 @@ def contraction_facts(
     group = (positions[batch[-1].var], batch[-1].extent) if has_group else None
     skipped = {*(axis.var for axis in live), column.var}
     right = contraction.right.buffer
+    panel_bytes = _panel_bytes(right, machine)
     return ContractionFacts(
         update,
         group_size,
@@ -117,9 +120,10 @@ def contraction_facts(
         column.extent,
         product([axis.extent for axis in contraction.reduced]) or 0,
         right.name,
-        _panel_bytes(right, machine),
+        panel_bytes,
         as_int(right.shape[-1]) or 0,
         right.dtype.bytes,
+        panel_bytes > machine.l2_bytes,
         fixed == 0,
         machine.lanes,
         machine.tile.columns,

@@ -40,7 +40,7 @@ from webmlc.schedule.rules.wasm.threads import (
     share_work,
     sharing_space,
 )
-from webmlc.schedule.rules.wasm.tile_costs import tile_height
+from webmlc.schedule.rules.wasm.tile_costs import UNROLLED_STEPS, tile_height
 from webmlc.schedule.schedule import Schedule
 
 
@@ -194,7 +194,7 @@ def _multiply(schedule: Schedule, loop: str, part: Part, lanes: int) -> None:
     plane, columns = schedule.loops(result)[-2:]
     if rows is not None:
         schedule.reorder(plane, rows, columns)
-    make_tile(schedule, Nest(update, result), rows, columns, lanes)
+    make_tile(schedule, Nest(update, result), rows, columns, lanes, steps=UNROLLED_STEPS)
 
 
 STRASSEN = Rule("strassen", match, space, default, build)

@@ -19,6 +19,12 @@ Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 in flight, and
 LATENCY = 4.0
 """Cycles that a multiply-add takes (x86-64): the least of a step of a tile that is no wider."""
 
+UNROLLED_STEPS = 4
+"""Steps of a reduction that one iteration of its loop takes, at most, in kernels that are worth the
+code. Measured in Chromium on a product of 126 x 384 x 1536 in tiles of six rows: 4 steps take 4 %
+less time than 1, and 8 steps 6 % less for twice the code.
+"""
+
 
 def tile_height(rows: Expr, machine: Machine, widens: bool = True) -> int:
     """The height of the tiles that cover some rows at the least cost; the tallest for a symbolic
