@@ -68,6 +68,9 @@ MAX_BINDING_BYTES = 128 << 20
 From the specification: the default limit `maxStorageBufferBindingSize`.
 """
 
+QUAD = 4
+"""Threads of a quad, from the specification of WGSL."""
+
 MAX_INVOCATIONS = 256
 """The largest number of invocations of one workgroup on every WebGPU device.
 

@@ -51,7 +51,7 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
         if isinstance(stmt, Store):
             write_axes[stmt.buffer] = write_axes.get(stmt.buffer, frozenset()) | axes
     for stmt, axes, _ in places:
-        for buffer in {load.buffer: None for e in expressions(stmt) for load in loads_in(e)}:
+        for buffer in {load.buffer: None for load in _loads(stmt)}:
             missing_axes = write_axes.get(buffer, frozenset()) - axes
             if buffer.scope == "shared":  # `insert_barriers` makes threads of one workgroup wait
                 missing_axes = frozenset(
@@ -70,7 +70,8 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
                     f"same element of the shared buffer {buffer.name}; accumulate in a local buffer"
                 )
     for stmt, _, numbers in places:
-        for access in _accesses(stmt):
+        own_store = (stmt,) if isinstance(stmt, Store) else ()
+        for access in (*_loads(stmt), *own_store):
             if access.buffer.scope != "local":
                 continue
             if any(not numbers.isdisjoint(variables(index)) for index in access.indices):
@@ -82,10 +83,9 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
     return function
 
 
-def _accesses(stmt: Stmt) -> tuple[Load | Store, ...]:
-    """The accesses of a statement, without those of its child statements."""
-    reads = tuple(load for e in expressions(stmt) for load in loads_in(e))
-    return (*reads, stmt) if isinstance(stmt, Store) else reads
+def _loads(stmt: Stmt) -> tuple[Load, ...]:
+    """The loads of a statement, without those of its child statements."""
+    return tuple(load for e in expressions(stmt) for load in loads_in(e))
 
 
 def _places(

@@ -68,9 +68,9 @@ class Budget:
 
     def rest(self) -> Budget:
         """What is left of the budget, as one that starts now."""
-        rest = Budget(self.seconds_left, self._clock)
-        rest.start()
-        return rest
+        remainder = Budget(self.seconds_left, self._clock)
+        remainder.start()
+        return remainder
 
     def shorten(self, seconds: float) -> None:
         """Let the budget end in at most some seconds."""

@@ -17,8 +17,6 @@ from webmlc.graph.ops.operator import Context
 from webmlc.graph.rewrite.rewriting import Rewriting
 from webmlc.graph.simplify.rearrangement_rules import same_type
 
-MOST = 1 << 10
-"""Elements of a constant that are compared, at most (chosen by hand)."""
 COPIES = frozenset(
     {"Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
@@ -33,7 +31,7 @@ def single_value(rewriting: Rewriting, name: str) -> Array | None:
     """
     array = rewriting.constants.get(name)
     if array is not None:
-        is_single = 0 < array.size <= MOST and bool(np.all(array == array.flat[0]))
+        is_single = array.size > 0 and bool(np.all(array == array.flat[0]))
         return array.reshape(-1)[:1] if is_single else None
     node = rewriting.producer(name)
     if node is None or node.domain:

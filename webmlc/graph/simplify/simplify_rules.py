@@ -85,10 +85,8 @@ def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | No
     for here, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE else ((0, 1),):
         if not same_type(context.types[here], context.outputs[0]):
             continue
-        array = context.constant(other)
-        if array is None:
-            array = single_value(rewriting, node.inputs[other])
-        if array is not None and array.size and bool(np.all(array == NEUTRAL[node.op])):
+        value = single_value(rewriting, node.inputs[other])
+        if value is not None and value[0] == NEUTRAL[node.op]:
             return node.inputs[here]
     return None
 

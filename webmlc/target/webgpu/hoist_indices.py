@@ -22,7 +22,7 @@ from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Seq, Stmt, Store, 
 from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import Names
 
-_DIVISIONS = frozenset({"truncdiv", "truncmod", "shift_right", "bit_and"})
+DIVISIONS = frozenset({"truncdiv", "truncmod", "shift_right", "bit_and"})
 """The quotients and remainders that legalised indices contain."""
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 """The comparisons whose operands are sums like indices."""
@@ -181,7 +181,7 @@ class _Hoister:
     def atom(self, atom: Expr) -> Expr:
         """A quotient or remainder whose dividend, without its constant, is bound by a let."""
         match atom:
-            case Call(op=op, args=(Call() as a, b), dtype=dtype) if op in _DIVISIONS:
+            case Call(op=op, args=(Call() as a, b), dtype=dtype) if op in DIVISIONS:
                 parts = dict(terms(a))
                 constant = parts.pop((), 0)
                 if any(isinstance(n, Load) for n in walk(a)) or len(parts) < 2:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Cast, Const, Expr, Ramp, Var, as_int, call
+from webmlc.core.machine import QUAD
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
@@ -38,7 +39,7 @@ from webmlc.target.webgpu.declare_in_place import declared_in_place
 from webmlc.target.webgpu.matrix_products import matrix_product
 from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter, vector_index
-from webmlc.target.webgpu.quad_loads import LANE, LANE_LINE, QUAD, QUADS, Quads
+from webmlc.target.webgpu.quad_loads import LANE, LANE_LINE, QUADS, Quads
 from webmlc.target.webgpu.storage import PARTS, store_lines
 from webmlc.target.webgpu.subgroup_folds import FEATURE, LANES_LINES, fold_lines, subgroup_fold
 from webmlc.target.webgpu.table import half_type, type_name

@@ -25,14 +25,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from webmlc.core.expr import Const, Expr, Ramp, Var, as_int
+from webmlc.core.machine import QUAD
 from webmlc.loops.ir import Buffer, For
 from webmlc.target.divergence import differs
 
 QUADS = "quads"
 """The feature of a machine whose threads share loads."""
-
-QUAD = 4
-"""Threads of a quad, from the specification of WGSL."""
 
 WORD_BYTES = 4
 """Bytes of the elements that quads exchange."""

@@ -36,17 +36,15 @@ from webmlc.loops.ir import (
     seq,
 )
 from webmlc.target.scoped import Names
-
-_DIVISIONS = frozenset({"truncdiv", "truncmod", "shift_right", "bit_and"})
-"""The quotients and remainders that legalised indices contain."""
+from webmlc.target.webgpu.hoist_indices import DIVISIONS
 
 
 def share_indices(function: LoopFunction) -> LoopFunction:
     """Needs hoisted indices. Guarantees equal results."""
     sharer = _Sharer(Names.of(function), dict.fromkeys(function.symbols, 0))
     body = sharer.scope(function.body)
-    once = sharer.inlined()
-    return replace(function, body=map_expressions(body, substitution(once)) if once else body)
+    values = sharer.inlined()
+    return replace(function, body=map_expressions(body, substitution(values)) if values else body)
 
 
 @dataclass(slots=True)
@@ -108,11 +106,11 @@ class _Sharer:
         one that has the same value.
         """
         new_value = self.expression(value)
-        known = new_value if isinstance(new_value, Leaf) else self.bound(new_value)
-        if known is None:
+        replacement = new_value if isinstance(new_value, Leaf) else self.bound(new_value)
+        if replacement is None:
             self.enter(var, new_value)
         else:
-            self.aliases[var] = known
+            self.aliases[var] = replacement
 
     def expression(self, root: Expr) -> Expr:
         """An expression whose quotients, remainders and indices are shared."""
@@ -121,7 +119,7 @@ class _Sharer:
     def shared(self, node: Expr) -> Expr | None:
         """What replaces a node whose children are shared."""
         match node:
-            case Call(op=op) if op in _DIVISIONS and _is_pure(node):
+            case Call(op=op) if op in DIVISIONS and _is_pure(node):
                 return self.bind(node)
             case Load(buffer=buffer, indices=indices):
                 return Load(buffer, tuple(map(self.index, indices)))

@@ -19,7 +19,7 @@ from itertools import pairwise
 from math import prod
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import QUAD, Machine
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
@@ -60,7 +60,6 @@ from webmlc.schedule.rules.webgpu.contraction_defaults import (
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     MOST_STEPS,
-    QUAD,
     Facts,
     Parameters,
     can_divide,

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.expr import Const, Expr, as_expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import QUAD, Machine
 from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.rules.tiling.axes import unroll_factor
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
-    QUAD,
     Facts,
     Parameters,
     can_divide,

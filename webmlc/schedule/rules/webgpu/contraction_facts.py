@@ -23,8 +23,6 @@ MOST_PARTS = 64
 
 From the specification of WebGPU: the default limit `maxComputeWorkgroupSizeZ`.
 """
-QUAD = 4
-"""Threads of a quad, from the specification of WGSL."""
 SUM_BYTES = 4
 """Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
 STAGES = (4, 8, 16, 32)
