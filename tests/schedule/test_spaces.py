@@ -139,6 +139,7 @@ SOFTWARE_ADAPTERS: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "conv in groups of pairs": ("window", k.grouped_convolution(4, 4, 4, 6, 2), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 20, 33), {}),
     "transform": ("transform", k.winograd_input(2, 8), {}),
+    "block product": ("block product", k.float_block_product(S, 24, 2), {"s": 7}),
 }
 TALL = k.matmul(8 * S, 64, 64)
 """A product whose rows a tile of 16 does not divide."""

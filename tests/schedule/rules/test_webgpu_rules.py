@@ -460,6 +460,14 @@ def test_sums_of_two_products_of_a_row_wait_together() -> None:
     assert "for (" not in first + tree + last  # written out
 
 
+def test_threads_do_not_share_a_row_where_barriers_are_slow() -> None:
+    """Each of 24 threads has a panel of eight columns, of 15 rows or of one."""
+    for rows in (1, 15):
+        text = _shader(k.float_block_product(rows, 960, 18), SOFTWARE)
+        assert "workgroupBarrier" not in text
+        assert "@workgroup_size(24)" in text
+
+
 def test_a_long_row_has_more_threads_that_read_ahead() -> None:
     assert "@workgroup_size(128)" in _shader(k.softmax(3, 8192), WEBGPU)
     text = _shader(k.softmax(3, 1 << 16), WEBGPU)

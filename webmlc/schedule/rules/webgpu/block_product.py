@@ -16,7 +16,8 @@ Each of the other threads owns a tile of rows times the columns of a panel:
                                                   y[0:8] = sum of p[t, 0:8]        (a tree)
                                                   z[i, 0:8] = y + r
 
-A thread reads four columns of a packed word as one vector.
+A thread reads four columns of a packed word as one vector. Where barriers are slow, each thread
+computes panels of a single row, too, like tiles of one row.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class Parameters:
     depth: int
     """Threads among which the words of a column are divided, for a single row."""
     panels: int
-    """Panels that a workgroup computes, for a single row."""
+    """Panels that a workgroup computes, for a single row: with a depth of 1, one for each of its
+    threads."""
     radix: int
     """Sums that one thread adds at a level of the tree."""
     words: int = 1
@@ -180,24 +182,33 @@ def _is_row_fold(function: LoopFunction, block: Block, products: list[Block]) ->
 
 def space(facts: Facts, machine: Machine) -> Space:
     """Tiles, and workgroups that fit every device."""
-    depths = divisors(facts.units, MAX_INVOCATIONS // 2)[1:]
-    return Space.of(
-        rows=tuple(range(1, MOST_ROWS + 1)),
-        depth=depths,
-        panels=divisors(facts.panels, SIDE_BY_SIDE),
-        radix=(8, RADIX, 32),
-        words=(1, 2, 3, 4, 8),
-        steps=STEPS,
-    ).where(
-        "a workgroup has at most 256 invocations",
-        lambda depth, panels: 2 * depth * panels <= MAX_INVOCATIONS,
+    return (
+        Space.of(
+            rows=tuple(range(1, MOST_ROWS + 1)),
+            depth=divisors(facts.units, MAX_INVOCATIONS // 2),
+            panels=divisors(facts.panels, machine.workgroup_size),
+            radix=(8, RADIX, 32),
+            words=(1, 2, 3, 4, 8),
+            steps=STEPS,
+        )
+        .where(
+            "a workgroup has at most 256 invocations",
+            lambda depth, panels: 2 * depth * panels <= MAX_INVOCATIONS,
+        )
+        .where(
+            "threads that share a row have few panels",
+            lambda depth, panels: depth == 1 or panels <= SIDE_BY_SIDE,
+        )
     )
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
     """Divide words among as few threads as fill the device, but not fewer than read lines of memory
-    side by side. Then give a workgroup as many panels as fill it.
+    side by side. Then give a workgroup as many panels as fill it. Where barriers are slow, no words
+    are divided.
     """
+    if machine.has_slow_barriers:
+        return Parameters(ROWS, 1, _panels_apart(facts, machine), RADIX)
     depths = divisors(facts.units, MAX_INVOCATIONS // 2)[1:]
     threads = PANEL // facts.lanes * facts.panels
     enough = [d for d in depths if d >= SIDE_BY_SIDE and threads * d >= machine.filling_threads]
@@ -205,6 +216,15 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     most = max(1, machine.workgroup_size // (2 * depth))
     panels = divisors(facts.panels, min(most, SIDE_BY_SIDE))[-1]
     return Parameters(ROWS, depth, panels, RADIX, machine.product_words, machine.fold_steps)
+
+
+def _panels_apart(facts: Facts, machine: Machine) -> int:
+    """The panels of a workgroup whose threads have one each: as many as leave workgroups for the
+    threads of a product, if they fill what an adapter computes at once.
+    """
+    groups = machine.product_threads // machine.workgroup_size
+    sizes = divisors(facts.panels, max(1, min(machine.workgroup_size, facts.panels // groups)))
+    return max(sizes, key=lambda size: (size % machine.lanes == 0, size))
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
@@ -219,7 +239,8 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
             schedule.set_scope(product, "local")
         schedule.compute_at(product, columns)
     vectors = PANEL // facts.lanes
-    group, *_ = schedule.split(columns, [None, parameters.panels, vectors, facts.lanes])
+    panels = parameters.panels if parameters.depth > 1 else 1
+    group, *_ = schedule.split(columns, [None, panels, vectors, facts.lanes])
     live = [loop for loop in outer if as_int(simplify(schedule.extent(loop))) != 1]
     row = live[-1] if live else schedule.add_unit_loop(final) if not outer else outer[-1]
     if len(outer) > 1:
@@ -230,7 +251,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     parts = cover(facts.rows, parameters.rows)
     for part, loop in zip(parts, partition_into(schedule, row, parts), strict=True):
         nest = _Nest.under(schedule, loop, facts, parameters)
-        if part.size == 1:
+        if part.size == 1 and parameters.depth > 1:
             nest.divide()
         else:
             nest.tile(part.size)
@@ -364,9 +385,9 @@ class _Nest:
 
     def tile(self, rows: int) -> None:
         """Let each thread compute a tile of rows times a panel's columns."""
-        schedule, facts = self.schedule, self.facts
+        schedule = self.schedule
         tile, row = schedule.split(self.row, [None, rows])
-        across = divisors(facts.panels // self.parameters.panels, self.threads)[-1]
+        across = divisors(as_int(schedule.extent(self.group)) or 1, self.threads)[-1]
         schedule.reorder(tile, self.group, row)
         group, thread = schedule.split(self.group, [None, across])
         if self.row_folds:
@@ -403,7 +424,8 @@ class _Nest:
     @property
     def width(self) -> int:
         """The threads of a workgroup that read the same word of different columns."""
-        return PANEL // self.facts.lanes * self.parameters.panels
+        panels = self.parameters.panels
+        return panels if self.parameters.depth == 1 else PANEL // self.facts.lanes * panels
 
     @property
     def threads(self) -> int:
