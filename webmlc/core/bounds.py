@@ -137,6 +137,9 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
         case "shift_right" if b.is_point and b.low >= 0:
             return _binary("floordiv", a, Interval(2 ** int(b.low), 2 ** int(b.low)))
         case "bit_and" if b.is_point and b.low >= 0:
+            period = int(b.low) + 1
+            if period & (period - 1) == 0:  # a remainder by a power of two
+                return _binary("floormod", a, Interval(period, period))
             return Interval(0, b.low)
         case "min":
             return Interval(min(a.low, b.low), min(a.high, b.high))

@@ -71,7 +71,7 @@ def print_code(lowered: LoopFunction, task: Task, *, shows_stages: bool = False)
             lowered,
             task.constants,
             task.machine.features,
-            shares_indices=task.machine.compiles_slowly,
+            is_software=task.machine.compiles_slowly,
             shows_stages=shows_stages,
         )
     return print_function(lowered, task.form, shows_stages=shows_stages)

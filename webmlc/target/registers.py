@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from webmlc.core.expr import Const, Expr, Ramp
+from webmlc.core.expr import Call, Const, Expr, Ramp
 from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, stores
 from webmlc.target import VECTOR_LANES
@@ -37,6 +37,14 @@ def register_lanes(function: LoopFunction) -> dict[Buffer, int]:
 def read_register(register: Buffer) -> Load:
     """The value of a register."""
     return Load(register, register_index(register))
+
+
+def added_value(store: Store) -> Expr | None:
+    """What an update adds to the elements it stores to; None for another store."""
+    match store.value:
+        case Call(op="add", args=(Load(buffer=buffer, indices=indices), addend)):
+            return addend if (buffer, indices) == (store.buffer, store.indices) else None
+    return None
 
 
 def register_index(register: Buffer) -> tuple[Expr, ...]:

@@ -260,22 +260,28 @@ def test_no_tile_is_taller_than_the_rows_of_one_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "shared"),
+    ("function", "loaded", "swapped"),
     [
-        (k.matmul(64, 64, 8), {"a"}),
-        (k.matmul(64, 24, 8), {"b", "c"}),
-        (k.packed_scores(1, 64, S, 8), {"b"}),
+        (k.matmul(64, 64, 8), "quad_swaps_2_f32(a_0[", "quadSwapY("),
+        (k.matmul(8, 64, 8), "quad_swaps_0_f32(a_0[", "+ quad_offset3]"),
+        (k.matmul(64, 24, 8), "vec4f(a_0[", "quadSwapDiagonal("),
+        (k.packed_scores(1, 64, S, 8), "vec4f(a_0[", "quadSwapDiagonal("),
     ],
-    ids=["many columns", "few columns", "symbolic columns"],
+    ids=["squares", "few rows", "few columns", "symbolic columns"],
 )
 def test_quads_share_the_loads_of_rows_or_of_columns(
-    function: LoopFunction, shared: set[str]
+    function: LoopFunction, loaded: str, swapped: str
 ) -> None:
-    scheduled = choose_rule(function, SOFTWARE_SUBGROUPS)[1].function
-    features = SOFTWARE_SUBGROUPS.features
-    lowered = lower(scheduled, SOFTWARE_SUBGROUPS)
-    text = emit_shaders({"kernel": lowered}, features=features).text
-    assert set(re.findall(r"quad_vector_f32\((\w+?)_0\[", text)) == shared
+    text = _shader(function, SOFTWARE_SUBGROUPS)
+    assert loaded in text and swapped in text
+
+
+def test_quads_take_pairs_of_an_odd_number_of_tiles() -> None:
+    """Of 15 tiles beside each other, the last one is shared by four threads below each other."""
+    text = _shader(k.matmul(64, 120, 8), SOFTWARE_SUBGROUPS)
+    pairs, last = text[text.index("@compute") :].split("if (group >= ")
+    assert "quadSwapY(r" in pairs and "quadSwapDiagonal(" not in pairs
+    assert "quadSwapDiagonal(r" in last
 
 
 def test_pairs_share_the_loads_of_long_windows_on_software_adapters() -> None:
@@ -351,7 +357,8 @@ def test_attention_to_no_keys_is_zero() -> None:
 
 def _shader(function: LoopFunction, machine: Machine = WEBGPU) -> str:
     lowered = lower(choose_rule(function, machine)[1].function, machine)
-    return emit_shaders({"kernel": lowered}, {"kernel": frozenset({"a", "b", "c"})}).text
+    constants = {"kernel": frozenset({"a", "b", "c"})}
+    return emit_shaders({"kernel": lowered}, constants, machine.features).text
 
 
 @pytest.mark.parametrize(("size", "rows"), [(64, 4), (1024, 8)])

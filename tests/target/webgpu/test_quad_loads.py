@@ -4,6 +4,7 @@ and nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from webmlc.loops.text import parse_function
 from webmlc.schedule.rules import machine_of, schedule_kernel
 from webmlc.target.targets import lower
 from webmlc.target.webgpu.emit_shaders import emit_shaders
+from webmlc.target.webgpu.quad_exchanges import Exchanges, Place, Swap, exchanges
+from webmlc.target.webgpu.quad_loads import quad_loads
 
 Array = NDArray[Any]
 FEATURES = SOFTWARE_SUBGROUPS.features
@@ -137,8 +140,87 @@ SHARE = {name for name in PRODUCTS if "odd" not in name and "few channels" not i
 def test_products_in_quads_are_right(name: str) -> None:
     function, symbols = PRODUCTS[name]
     lowered = lower(schedule_kernel(function, SOFTWARE_SUBGROUPS).function, SOFTWARE_SUBGROUPS)
-    assert ("quad_vector" in text_of(lowered)) == (name in SHARE)
+    assert ("quad_" in text_of(lowered)) == (name in SHARE)
     data = k.arguments(function, symbols)
     (got,) = gpu.run_on_gpu(lowered, data, symbols, features=FEATURES).values()
     (want,) = k.outputs_of(function, symbols)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+UPDATE = """\
+@T.kernel
+def update(A: T.Buffer((64,), "float32"), B: T.Buffer((4096,), "float32"),
+           C: T.Output((256,), "float32")):
+    a = T.alloc_buffer((4,), "float32", scope="local")
+    r = T.alloc_buffer((4,), "float32", scope="local")
+{registers}
+    for x in T.thread_binding(16, "threadIdx.x"):
+        r[T.ramp(0, 1, 4)] = T.broadcast(T.float32(0.0), 4)
+        a[T.ramp(0, 1, 4)] = A[T.ramp({vector}, 1, 4)]
+{loads}
+        r[T.ramp(0, 1, 4)] = r[T.ramp(0, 1, 4)] + ({sum})
+        C[T.ramp(x * 4, 1, 4)] = r[T.ramp(0, 1, 4)]{rest}
+"""
+"""The update of a register by the product of a matrix and a vector."""
+
+
+def update(vector: str, columns: Sequence[str], rest: str = "") -> LoopFunction:
+    """The update by the columns of B at some places, and a vector of A."""
+    lanes = "T.ramp(0, 1, 4)"
+    registers = [f'    b{i} = T.alloc_buffer((4,), "float32", scope="local")' for i in range(4)]
+    loads = [f"        b{i}[{lanes}] = B[T.ramp({c}, 1, 4)]" for i, c in enumerate(columns)]
+    terms = [f"T.broadcast(a[{i}], 4) * b{i}[{lanes}]" for i in range(4)]
+    return parse_function(
+        UPDATE.format(
+            registers="\n".join(registers),
+            vector=vector,
+            loads="\n".join(loads),
+            sum=" + ".join(terms),
+            rest=rest,
+        )
+    )
+
+
+def exchanges_of(function: LoopFunction) -> Exchanges:
+    inputs = frozenset({"A", "B"})
+    return exchanges(function, quad_loads(function, inputs, 16), inputs)
+
+
+def of_own(step: int) -> list[str]:
+    """The places of columns that a thread does not share, some vectors apart."""
+    return [f"(x * 64 + {i * step}) * 4" for i in range(4)]
+
+
+def test_threads_take_the_terms_of_a_sum_in_their_own_orders() -> None:
+    """All need the same vector, or pairs of them the same vectors and columns, or the same columns
+    alone: those that one needs from another are swapped.
+    """
+    cases = (
+        ("0", of_own(4), 0, 0),
+        ("x // 2 * 4", [f"(x % 2 * 256 + {i * 4}) * 4" for i in range(4)], 2, 2),
+        ("x * 4", ["0", "16", "32", "48"], 3, 3),
+    )
+    for vector, columns, mask, swaps in cases:
+        found = exchanges_of(update(vector, columns))
+        assert list(found.vectors.values()) == [mask]
+        assert sum(isinstance(column, Swap) for column in found.columns.values()) == swaps
+        places = [column for column in found.columns.values() if isinstance(column, Place)]
+        assert {place.step for place in places} == {4}
+
+
+@pytest.mark.parametrize(
+    ("vector", "columns", "rest"),
+    [
+        (
+            "0",
+            ["x * 64 * 4", "(x * 64 + 4) * 4", "(x * 64 + 8) * 4", "(x * 64 + 16) * 4"],
+            "",
+        ),  # uneven
+        ("0", of_own(4), "\n        C[x] = a[0]"),  # the vector is used elsewhere
+        ("0", of_own(4), "\n        C[T.ramp(x * 4, 1, 4)] = b2[T.ramp(0, 1, 4)]"),
+        ("x * 4", of_own(4), ""),  # nothing is shared
+    ],
+)
+def test_other_sums_keep_their_order(vector: str, columns: list[str], rest: str) -> None:
+    found = exchanges_of(update(vector, columns, rest))
+    assert not found.vectors and not found.columns

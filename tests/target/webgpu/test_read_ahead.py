@@ -8,7 +8,7 @@ import pytest
 from tests.schedule.checks import body_text
 from tests.schedule.rules import kernels as k
 from tests.target.webgpu import gpu
-from webmlc.core.machine import SOFTWARE, SUBGROUPS, WEBGPU, Machine
+from webmlc.core.machine import SUBGROUPS, WEBGPU, Machine
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
@@ -74,13 +74,13 @@ def test_other_reads_stay(read: str) -> None:
     assert body_text(read_ahead(function)) == body_text(function)
 
 
-@pytest.mark.parametrize("machine", [WEBGPU, SUBGROUPS, SOFTWARE], ids=lambda m: str(m.features))
+@pytest.mark.parametrize("machine", [WEBGPU, SUBGROUPS], ids=lambda m: str(m.features))
 def test_weights_arrive_while_threads_fold_the_norm_of_a_row(machine: Machine) -> None:
     function = k.float_block_product(k.S, 24, 2)
     lowered = lower(schedule_kernel(function, machine).function, machine)
     text = emit_shaders({"product": lowered}, features=machine.features).text
     row = text[text.index("squares_tail_rf_0[") - 2000 :]
-    assert ("= w_0[" in row[: row.index("workgroupBarrier()")]) == machine.reads_lines
+    assert "= w_0[" in row[: row.index("workgroupBarrier()")]
     data = k.arguments(function, {"s": 3})
     (got,) = gpu.run_on_gpu(lowered, data, {"s": 3}, features=machine.features).values()
     (want,) = k.outputs_of(function, {"s": 3})

@@ -48,9 +48,7 @@ def test_kernels_compute_the_same(case: tuple[LoopFunction, dict[str, int]]) -> 
 
 def test_a_quotient_is_computed_once() -> None:
     lowered = _lowered(k.depthwise(4, 6, 12, 3))
-    texts = [
-        emit_shader(lowered, frozenset(), shares_indices=shares).text for shares in (False, True)
-    ]
+    texts = [emit_shader(lowered, frozenset(), is_software=shares).text for shares in (False, True)]
     before, after = (re.findall(r"\w+ [/%] \d+", text) for text in texts)
     assert len(after) == len(set(after)) < len(before)
     assert len(texts[1]) < len(texts[0])

@@ -27,7 +27,8 @@ from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
-from webmlc.target.webgpu.quad_loads import DIRECTIVE
+from webmlc.target.webgpu.quad_loads import DIRECTIVE, LANE
+from webmlc.target.webgpu.read_late import read_late
 from webmlc.target.webgpu.share_indices import share_indices
 from webmlc.target.webgpu.share_shaders import SharedShader, share_shaders
 from webmlc.target.webgpu.shorten_names import shorten_names
@@ -88,7 +89,7 @@ def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shad
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     features = sorted({feature for shader in shaders.values() for feature in shader.features})
     preamble = [f"{ENABLE[feature]}\n" for feature in features]
-    preamble += [DIRECTIVE] if any("quadBroadcast" in helper for helper in helpers) else []
+    preamble += [DIRECTIVE] if any(LANE in shader.text for shader in shaders.values()) else []
     preamble += [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
     shared = (
         share_shaders(shaders)
@@ -113,19 +114,22 @@ def emit_shader(
     constants: frozenset[str],
     features: frozenset[str] = frozenset(),
     *,
-    shares_indices: bool = False,
+    is_software: bool = False,
     shows_stages: bool = False,
 ) -> Shader:
-    """Share memory, widen, legalise, hoist, rename and print one kernel. If the text shows its
-    stages, its lines end with their marks (`line_stages`).
+    """Share memory, widen, legalise, hoist, rename and print one kernel. The text for a software
+    adapter computes indices once, and reads late. If the text shows its stages, its lines end with
+    their marks (`line_stages`).
     """
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
     widened, vector_registers = widen_loads(share_memory(function))
     registers = frozenset(b.name for b in register_lanes(widened)) | vector_registers
+    if is_software:
+        widened = read_late(widened, registers)
     views = vector_views(widened, registers)
     hoisted = hoist_indices(legalise(widened, views), views)
-    if shares_indices:
+    if is_software:
         hoisted = share_indices(hoisted)
     shortened = shorten_names(hoisted, registers)
     renamed = dict(zip(hoisted.allocations, shortened.allocations, strict=True))

@@ -47,6 +47,23 @@ fn quad_vector_{suffix}(x: {T}) -> vec4<{T}> {{
     return vec4(low, quadBroadcast(x, 2u), quadBroadcast(x, 3u));
 }}
 """,
+    # What the threads of a quad have, each with its own first, where all of them need the same
+    # vector, or those that differ in bit 1 or 0 of their numbers.
+    "quad_swaps_0": """\
+fn quad_swaps_0_{suffix}(x: {T}) -> vec4<{T}> {{
+    return vec4(x, quadSwapX(x), quadSwapY(x), quadSwapDiagonal(x));
+}}
+""",
+    "quad_swaps_1": """\
+fn quad_swaps_1_{suffix}(x: {T}, y: {T}) -> vec4<{T}> {{
+    return vec4(x, y, quadSwapY(x), quadSwapY(y));
+}}
+""",
+    "quad_swaps_2": """\
+fn quad_swaps_2_{suffix}(x: {T}, z: {T}) -> vec4<{T}> {{
+    return vec4(x, quadSwapX(x), z, quadSwapX(z));
+}}
+""",
     # The same where `b` is a literal, and so no NaN.
     "at_most": """\
 fn at_most_{suffix}(a: {T}, b: {T}) -> {T} {{

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.expr import Call, Expr, call
+from webmlc.core.expr import Expr, call
 from webmlc.loops.ir import (
     Buffer,
-    Load,
     LoopFunction,
     Seq,
     Stmt,
@@ -28,7 +27,7 @@ from webmlc.loops.ir import (
     map_statements,
     seq,
 )
-from webmlc.target.registers import read_register, register_lanes
+from webmlc.target.registers import added_value, read_register, register_lanes
 
 MOST_TERMS = 4
 """Products that one update adds, at most: their operands are in registers until then (chosen by
@@ -113,8 +112,7 @@ class _StraightLine:
 
 def _term(store: Store) -> Expr | None:
     """What an update adds to its register; `None` for another store."""
-    match store.value:
-        case Call(op="add", args=(Load() as total, term)) if total == read_register(store.buffer):
-            is_other = all(load.buffer != store.buffer for load in loads_in(term))
-            return term if is_other and store.buffer.dtype.bytes == 4 else None
-    return None
+    term = added_value(store)
+    if term is None or store.buffer.dtype.bytes != 4:
+        return None
+    return term if all(load.buffer != store.buffer for load in loads_in(term)) else None

@@ -29,7 +29,14 @@ from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.legalise import is_literal
 from webmlc.target.webgpu.names import wgsl_name
-from webmlc.target.webgpu.quad_loads import LANE, Quads
+from webmlc.target.webgpu.quad_exchanges import (
+    OFFSET,
+    Exchanges,
+    Place,
+    Swap,
+    lane_of,
+    loaded_components,
+)
 from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
 from webmlc.target.webgpu.storage import FROM_BITS, PARTS, word_of
 from webmlc.target.webgpu.table import (
@@ -46,6 +53,7 @@ from webmlc.target.webgpu.table import (
     type_name,
     uses_infinity,
 )
+from webmlc.target.webgpu.views import vector_index
 
 Printed = tuple[str, int]
 """The text of an expression, and its precedence."""
@@ -69,8 +77,9 @@ class ExpressionPrinter:
     """Prints the expressions of one kernel. `globals` names its memory buffers, and `views` lists
     those whose elements are vectors. `words` lists the buffers whose elements are parts of words,
     and `atomics` those of them that the kernel writes. `halves` lists the buffers whose elements
-    are `f16`; their values are float32, as those of all small types. The threads of `quads` share
-    loads.
+    are `f16`; their values are float32, as those of all small types. `quads` are the loads that
+    quads run at once, by identity; `offsets` names those of the places of `exchanges`, by component
+    and step.
     """
 
     kernel: str
@@ -80,7 +89,9 @@ class ExpressionPrinter:
     words: frozenset[str] = frozenset()
     atomics: frozenset[str] = frozenset()
     halves: frozenset[str] = frozenset()
-    quads: Quads = field(default_factory=Quads)
+    quads: Mapping[int, int] = field(default_factory=dict)
+    exchanges: Exchanges = field(default_factory=Exchanges)
+    offsets: dict[tuple[int, int], str] = field(default_factory=dict)
     helpers: dict[str, None] = field(default_factory=dict)
     needs_infinity: bool = False
 
@@ -119,7 +130,7 @@ class ExpressionPrinter:
             case Var(name=name):
                 return wgsl_name(name), ATOM
             case Load():
-                return self.access(node.buffer, node.indices), ATOM
+                return self.load(node), ATOM
             case Call(op=op, dtype=dtype):
                 result = self.operation(node, parts)
                 if dtype not in FROM_BITS or op in _EXACT:
@@ -221,10 +232,43 @@ class ExpressionPrinter:
         )
         return text, row.level
 
+    def load(self, node: Load) -> str:
+        """A load. The threads of a quad may load some elements of a vector each."""
+        if (mask := self.exchanges.vectors.get(id(node))) is not None:
+            return self.exchanged_vector(node, mask)
+        match self.exchanges.columns.get(id(node)):
+            case Place() as place:
+                return self.access(node.buffer, self.at(place))
+            case Swap(function=function, register=register):
+                return f"{function}({wgsl_name(register.name)})"
+        if self.quads.get(id(node)) == 0:
+            self.declare("quad_vector", node.dtype, 1)
+            return f"quad_vector_{suffix(node.dtype, 1)}({self.lane(node, 0)})"
+        return self.access(node.buffer, node.indices)
+
+    def exchanged_vector(self, node: Load, mask: int) -> str:
+        """The vector of which each thread of a quad loads some components."""
+        loaded = loaded_components(mask)
+        lanes = ", ".join(self.lane(node, component) for component in loaded)
+        if len(loaded) == VECTOR_LANES:
+            return f"{type_name(node.dtype, VECTOR_LANES)}({lanes})"
+        helper = f"quad_swaps_{mask}"
+        self.declare(helper, node.dtype, 1)
+        return f"{helper}_{suffix(node.dtype, 1)}({lanes})"
+
+    def lane(self, node: Load, component: int) -> str:
+        """The element of a vector that a thread of a quad has as a component."""
+        return f"{self.reference(node.buffer, node.indices)}[{lane_of(component)}]"
+
+    def at(self, place: Place) -> tuple[Expr, ...]:
+        """The index of the elements that a thread of a quad loads at a place."""
+        offset = (place.component, place.step)
+        name = self.offsets.setdefault(offset, f"{OFFSET}{len(self.offsets) or ''}")
+        unit = call("add", place.first, Var(name))
+        return (Ramp(call("mul", unit, Const(VECTOR_LANES)), Const(1), VECTOR_LANES),)
+
     def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-        """A load, or the reference that a store of the same shape assigns to, but for halves."""
-        if buffer.name in self.views and self.quads.shares(buffer, indices):
-            return self.quad_vector(buffer, indices)
+        """Elements of a buffer, as 32-bit values."""
         if buffer.name not in self.halves:
             return self.reference(buffer, indices)
         match indices:
@@ -234,12 +278,6 @@ class ExpressionPrinter:
             case (Ramp(),):
                 return self.reference(buffer, indices)  # which widens element by element
         return f"f32({self.reference(buffer, indices)})"
-
-    def quad_vector(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-        """The load of a vector of which each thread of a quad loads one element."""
-        self.declare("quad_vector", buffer.dtype, 1)
-        element = f"{self.reference(buffer, indices)}[{LANE}]"
-        return f"quad_vector_{suffix(buffer.dtype, 1)}({element})"
 
     def reference(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
         """The elements of a buffer as they are stored; widened where a vector joins several."""
@@ -297,16 +335,6 @@ class ExpressionPrinter:
     def unsayable(self, construct: str) -> InternalError:
         """The error for a construct that WGSL does not have."""
         return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {construct}")
-
-
-def vector_index(base: Expr) -> Expr:
-    """The index into a vector view for elements that start at `base`."""
-    match base:
-        case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
-            return unit
-        case Const(value=int() as value) if value % VECTOR_LANES == 0:
-            return Const(value // VECTOR_LANES)
-    raise InternalError(f"webgpu: {base} is no aligned base; legalise should have made it one")
 
 
 def _operands(template: str, level: int, parts: list[Printed]) -> list[str]:

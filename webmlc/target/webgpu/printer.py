@@ -17,8 +17,7 @@ from types import MappingProxyType
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Call, Cast, Const, Expr, Ramp, Var, as_int, call
-from webmlc.core.machine import QUAD
+from webmlc.core.expr import Cast, Const, Expr, Ramp, Var, as_int, call
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
@@ -26,7 +25,6 @@ from webmlc.loops.ir import (
     For,
     If,
     Let,
-    Load,
     LoopFunction,
     Seq,
     Stmt,
@@ -34,16 +32,19 @@ from webmlc.loops.ir import (
     stores,
 )
 from webmlc.target.divergence import differs
+from webmlc.target.registers import added_value
 from webmlc.target.webgpu.declarations import array_type, declarations, word
 from webmlc.target.webgpu.declare_in_place import declared_in_place
 from webmlc.target.webgpu.matrix_products import matrix_product
 from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
-from webmlc.target.webgpu.print_expression import ExpressionPrinter, vector_index
-from webmlc.target.webgpu.quad_loads import LANE, LANE_LINE, QUADS, Quads
+from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.quad_exchanges import exchanges, lane_lines
+from webmlc.target.webgpu.quad_loads import LANE, QUADS, quad_loads
 from webmlc.target.webgpu.storage import PARTS, store_lines
 from webmlc.target.webgpu.subgroup_folds import FEATURE, LANES_LINES, fold_lines, subgroup_fold
 from webmlc.target.webgpu.table import half_type, type_name
 from webmlc.target.webgpu.threads import Grid, Section, grid_of
+from webmlc.target.webgpu.views import vector_index
 
 _BUILTINS = (
     ("workgroup_id", "workgroup"),
@@ -109,10 +110,11 @@ def print_shader(
     words = frozenset(b.name for b in function.params if b.dtype in PARTS) - halves
     writes = {store.buffer.name for store in stores(function.body)}
     atomics = (words & writes) - views
-    are_quads_used = QUADS in features and grid.workgroup_size[0] % QUAD == 0
-    quads = Quads(are_quads_used, frozenset(b.name for b in function.params) - writes)
+    inputs = (frozenset(b.name for b in function.params) - writes) & views
+    quads = quad_loads(function, inputs, grid.workgroup_size[0]) if QUADS in features else {}
+    swapped = exchanges(function, quads, inputs)
     expressions = ExpressionPrinter(
-        function.name, names, views, registers, words, atomics, halves, quads
+        function.name, names, views, registers, words, atomics, halves, quads, swapped
     )
     declared = declared_in_place(function, registers)
     printer = _Printer(function, grid, expressions, declared, features, marks)
@@ -194,10 +196,12 @@ class _Printer:
             self.print_section(section)
         if FEATURE in self.used_features:
             self.lines[:0] = [f"{INDENT}{line}" for line in LANES_LINES]
-        if any(LANE in line for line in self.lines):
-            self.used_features.add(FEATURE)
-            self.lines.insert(0, f"{INDENT}{LANE_LINE}")
         text = "\n".join(self.lines)
+        if LANE in text or self.expressions.offsets:
+            self.used_features.add(FEATURE)
+            lines = lane_lines(text, self.expressions.offsets)
+            self.lines[:0] = [f"{INDENT}{line}" for line in lines]
+            text = "\n".join(self.lines)
         builtins = ", ".join(
             f"@builtin({builtin}) {name}: vec3u"
             for builtin, name in _BUILTINS
@@ -250,7 +254,6 @@ class _Printer:
             self.write(f"let {wgsl_name(root.var.name)} = {self.text(root.value)};")
             if differs(root.value, self.differing):
                 self.differing.add(root.var)
-            self.expressions.quads.note(root.var, root.value)
             root = root.body
         self.mark = self.marks.get(id(root), "")
         self.single(root)
@@ -274,9 +277,7 @@ class _Printer:
                 if is_uneven := differs(extent, self.differing):
                     self.differing.add(var)
                 self.uneven_loops += is_uneven
-                self.expressions.quads.note(var, extent)
-                with self.expressions.quads.where(extent):
-                    self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
+                self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
                 self.uneven_loops -= is_uneven
             case For(kind=kind):
                 raise self.expressions.unsayable(f"{kind} loop")
@@ -284,10 +285,9 @@ class _Printer:
                 is_guard = differs(condition, self.differing)
                 self.guards += is_guard
                 head = f"if ({self.text(condition)})"
-                with self.expressions.quads.where(condition):
-                    self.braced(head, then)
-                    if otherwise is not None:
-                        self.braced("else", otherwise)
+                self.braced(head, then)
+                if otherwise is not None:
+                    self.braced("else", otherwise)
                 self.guards -= is_guard
             case Store():
                 self.store(root)
@@ -330,13 +330,10 @@ class _Printer:
         self.differing.add(loop.var)
         self.write(f"let {name} = i32(thread.{axis});")
         if as_int(loop.extent) == self.grid.workgroup_size[position]:
-            with self.expressions.quads.threads(loop, is_full=True):
-                self.statement(loop.body)
+            self.statement(loop.body)
             return
         self.guards += 1
-        head = f"if ({name} < {self.expressions.operand(loop.extent)})"
-        with self.expressions.quads.threads(loop):
-            self.braced(head, loop.body)
+        self.braced(f"if ({name} < {self.expressions.operand(loop.extent)})", loop.body)
         self.guards -= 1
 
     def block_index(self, position: int) -> str:
@@ -358,14 +355,11 @@ class _Printer:
     def store(self, stmt: Store) -> None:
         """Print an assignment. A vector goes to a scalar view element by element."""
         buffer = stmt.buffer
-        match stmt.value:
-            case Call(op="add", args=(Load(buffer=loaded, indices=indices), addend)):
-                is_32_bit = buffer.dtype.bytes == 4
-                is_in_place = (loaded, indices) == (buffer, stmt.indices)
-                if is_32_bit and is_in_place and self.is_register(buffer):
-                    addend_text = self.matrix_text(addend) or self.text(addend)
-                    self.write(f"{wgsl_name(buffer.name)} += {addend_text};")
-                    return
+        addend = added_value(stmt)
+        if addend is not None and buffer.dtype.bytes == 4 and self.is_register(buffer):
+            addend_text = self.matrix_text(addend) or self.text(addend)
+            self.write(f"{wgsl_name(buffer.name)} += {addend_text};")
+            return
         value = self.text(stmt.value)
         if id(stmt) in self.declared:
             if self.declared[id(stmt)] == "let":

@@ -1,33 +1,29 @@
-"""Recognise loads that four threads beside each other repeat, and spell them with quads.
+"""Find the loads that four threads beside each other repeat, so that quads share them.
 
-In: the loads of a kernel as it is printed, statement by statement. Out: which of them a quad can
-share. A quad is four threads whose numbers in the workgroup follow each other. Where all of them
-load the same four elements, each loads one of these, and all get the vector:
+In: a kernel as it is printed. Out: its loads of vectors that all threads of a quad run at once, and
+which of these need the same. A quad is four threads whose numbers in the workgroup follow each
+other. Where all of them load the same four elements, each loads one of these, and all get the
+vector:
 
     let r = A[p];    ->    let r = quad_vector_f32(A[p][quad_lane]);
 
 All threads of a quad must run the statement, and no store may change the elements. A thread of a
 software adapter loads each component on its own, which takes as long as many multiply-adds
 (`benchmarks/gpu_results.md`).
-
-    >>> from webmlc.core.dtypes import DType
-    >>> a = Buffer("A", (Const(64),), DType.float32)
-    >>> row, column = (Ramp(Var(thread) * 4, Const(1), 4) for thread in ("ty", "tx"))
-    >>> quads = Quads(True, frozenset({"A"}), differing={Var("tx")})
-    >>> quads.shares(a, (row,)), quads.shares(a, (column,))
-    (True, False)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from webmlc.core.expr import Const, Expr, Ramp, Var, as_int
+from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
 from webmlc.core.machine import QUAD
-from webmlc.loops.ir import Buffer, For
-from webmlc.target.divergence import differs
+from webmlc.core.rewrite import rewrite, substitute, variables, walk
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Stmt, child_statements, expressions
+from webmlc.target.divergence import reads_memory
 
 QUADS = "quads"
 """The feature of a machine whose threads share loads."""
@@ -43,7 +39,10 @@ it is a multiple of four. No adapter need number threads in that way; SwiftShade
 LANE = "quad_lane"
 """The number of a thread within its quad."""
 
-LANE_LINE = f"let {LANE} = thread.x & {QUAD - 1}u;"
+BITS = QUAD - 1
+"""The bits of that number, as a mask."""
+
+LANE_LINE = f"let {LANE} = thread.x & {BITS}u;"
 """The statement that numbers the threads of each quad."""
 
 DIRECTIVE = "diagnostic(off, subgroup_uniformity);\n"
@@ -51,49 +50,128 @@ DIRECTIVE = "diagnostic(off, subgroup_uniformity);\n"
 a workgroup as a whole."""
 
 
-@dataclass(slots=True)
-class Quads:
-    """The quads of a kernel at the statement that is printed, if its threads share loads. No
-    statement stores to the `inputs`.
+def quad_loads(function: LoopFunction, inputs: Set[str], width: int) -> Mapping[int, int]:
+    """The loads that all threads of a quad run at once, by identity: where their vectors may
+    differ, as a mask of the bits of the threads' numbers. `inputs` names the buffers of vectors to
+    which the kernel does not store; `width` is the size of the workgroup along `AXIS`.
     """
+    if width % QUAD:
+        return {}
+    search = _Search(inputs, width)
+    search.visit(function.body)
+    return {load: mask for load, mask in search.masks.items() if mask is not None}
 
-    are_used: bool = False
-    inputs: frozenset[str] = frozenset()
-    differing: set[Var] = field(default_factory=set)
-    """The variables that may differ between the threads of a quad."""
+
+def differing_bits(value: Expr, thread: Var) -> int:
+    """Where a value differs within a quad: the bits of `thread` on which it depends, as a mask.
+
+    >>> x = Var("x")
+    >>> [differing_bits(value, x) for value in (x // 4, x // 2, x % 2, x - x // 2 * 2, x)]
+    [0, 2, 1, 1, 3]
+    """
+    floored = rewrite(value, _floored)
+    quad = Var("quad")
+    lanes = [simplify(substitute(floored, {thread: quad * QUAD + i})) for i in range(QUAD)]
+    return sum(
+        bit for bit in (1, 2) if any(lanes[i] != lanes[i ^ bit] for i in range(QUAD) if not i & bit)
+    )
+
+
+def _floored(node: Expr) -> Expr | None:
+    """A shift, a mask or a division of indices, as the quotient or remainder that it stands for."""
+    match node:
+        case Call(op="truncdiv", args=(value, divisor)):
+            return value // divisor
+        case Call(op="truncmod", args=(value, divisor)):
+            return value % divisor
+        case Call(op="shift_right", args=(value, Const(value=int() as bits))):
+            return value // (1 << bits)
+        case Call(op="bit_and", args=(value, Const(value=int() as mask))) if not mask & mask + 1:
+            return value % (mask + 1)
+    return None
+
+
+@dataclass(slots=True)
+class _Search:
+    """A walk over a kernel, and where each load differs: None if some threads do not run it."""
+
+    inputs: Set[str]
+    width: int
+    thread: Var | None = None
+    """The number of a thread along `AXIS`."""
+    values: dict[Var, Expr] = field(default_factory=dict)
+    """The variables that may differ within a quad, over that number."""
+    unknown: set[Var] = field(default_factory=set)
+    """The variables that memory decides, or loops that may differ."""
     obstacles: int = 0
-    """The conditions and loops around the statement that may differ between them."""
+    """The conditions and loops around the statement that may differ within a quad."""
+    masks: dict[int, int | None] = field(default_factory=dict)
+
+    def visit(self, root: Stmt) -> None:
+        """Look at the loads of a statement, and of those inside it."""
+        while isinstance(root, Let):  # a loop: Python's recursion is too shallow for long chains
+            self.look_at(root)
+            self.note(root.var, root.value)
+            root = root.body
+        self.look_at(root)
+        with self.inside(root):
+            for child in child_statements(root):
+                self.visit(child)
+
+    def look_at(self, stmt: Stmt) -> None:
+        """Note the loads directly in a statement."""
+        for root in expressions(stmt):
+            for node in walk(root):
+                if isinstance(node, Load):
+                    mask = self.of_load(node)
+                    if self.masks.setdefault(id(node), mask) != mask:
+                        self.masks[id(node)] = None
+
+    def of_load(self, load: Load) -> int | None:
+        """Where the vector differs that a load reads; None for another load."""
+        match load.indices:
+            case (Ramp(base=base, stride=Const(value=1)),) if not self.obstacles:
+                is_input = load.buffer.name in self.inputs
+                if is_input and load.buffer.dtype.bytes == WORD_BYTES:
+                    return self.mask(base)
+        return None
 
     def note(self, var: Var, value: Expr) -> None:
-        """Note a variable, which has a value or counts up to it."""
-        if differs(value, self.differing):
-            self.differing.add(var)
+        """Note the value of a variable, if it may differ."""
+        if self.is_unknown(value):
+            self.unknown.add(var)
+        elif self.mask(value):
+            self.values[var] = substitute(value, self.values)
+
+    def is_unknown(self, value: Expr) -> bool:
+        """True for a value that memory decides."""
+        return reads_memory(value) or not variables(value).isdisjoint(self.unknown)
+
+    def mask(self, value: Expr) -> int:
+        """Where a value may differ."""
+        if self.is_unknown(value):
+            return BITS
+        expanded = substitute(value, self.values)
+        if self.thread is None or self.thread not in variables(expanded):
+            return 0
+        return differing_bits(expanded, self.thread)
 
     @contextmanager
-    def where(self, value: Expr) -> Iterator[None]:
-        """Enter statements that some threads run, as `value` decides."""
-        is_obstacle = differs(value, self.differing)
+    def inside(self, stmt: Stmt) -> Iterator[None]:
+        """Enter the statements inside one, which some threads may not run."""
+        is_obstacle, outer = False, self.thread
+        match stmt:
+            case For(kind="thread_binding", thread=axis, var=var, extent=extent):
+                if axis == AXIS:
+                    self.thread = var
+                    count = as_int(extent)
+                    is_obstacle = count != self.width and (count or 1) % QUAD != 0
+            case For(var=var, extent=extent):
+                if is_obstacle := self.mask(extent) > 0:
+                    self.unknown.add(var)
+            case If(condition=condition):
+                is_obstacle = self.mask(condition) > 0
         self.obstacles += is_obstacle
         yield
         self.obstacles -= is_obstacle
-
-    @contextmanager
-    def threads(self, loop: For, *, is_full: bool = False) -> Iterator[None]:
-        """Enter a loop over threads of the workgroup. It is full if it leaves out none of them."""
-        is_obstacle = False
-        if loop.thread == AXIS:
-            self.differing.add(loop.var)
-            is_obstacle = not is_full and (as_int(loop.extent) or 1) % QUAD != 0
-        self.obstacles += is_obstacle
-        yield
-        self.obstacles -= is_obstacle
-
-    def shares(self, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
-        """True if all threads of each quad load the same vector."""
-        if self.obstacles or not self.are_used:
-            return False
-        match indices:
-            case (Ramp(base=base, stride=Const(value=1)),):
-                is_input = buffer.name in self.inputs and buffer.dtype.bytes == WORD_BYTES
-                return is_input and not differs(base, self.differing)
-        return False
+        self.thread = outer

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from webmlc.core.bounds import Ranges, bounds
-from webmlc.core.expr import Const, Expr, Ramp
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import Call, Const, Expr, Ramp
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import (
     Buffer,
@@ -82,3 +83,13 @@ def vector_views(function: LoopFunction, registers: frozenset[str]) -> frozenset
                 access_is_aligned = not access.is_store
         is_aligned[name] = is_aligned.get(name, True) and access_is_aligned
     return frozenset(n for n in accessed_as_vectors if is_aligned[n] and n not in registers)
+
+
+def vector_index(base: Expr) -> Expr:
+    """The index into a vector view for elements that start at `base`."""
+    match base:
+        case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
+            return unit
+        case Const(value=int() as value) if value % VECTOR_LANES == 0:
+            return Const(value // VECTOR_LANES)
+    raise InternalError(f"webgpu: {base} is no aligned base; legalise should have made it one")

@@ -82,6 +82,6 @@ def split_rows(schedule: Schedule, section: Section, height: int) -> list[Sectio
     schedule.reorder(section.rows, *section.batch, section.columns)
     extent = simplify(schedule.extent(section.rows))
     whole = simplify(extent // height * height)
-    if height == 1 or is_zero(extent - whole):
+    if height == 1 or as_int(whole) == 0 or is_zero(extent - whole):
         return [section]
     return list(partition_section(schedule, section, section.rows, whole))

@@ -14,7 +14,7 @@ for a GPU, several threads of a workgroup divide the reduction of a tile (`share
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
@@ -54,8 +54,8 @@ from webmlc.schedule.rules.webgpu.contraction_defaults import (
     ACROSS,
     BODY,
     STEPS,
-    can_stack,
     default,
+    quad_rows,
 )
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
@@ -68,6 +68,7 @@ from webmlc.schedule.rules.webgpu.contraction_facts import (
     stages,
     staging_of,
 )
+from webmlc.schedule.rules.webgpu.quad_tiles import Threads, bind_quads
 from webmlc.schedule.rules.webgpu.share_reduction import Sharing, share_reduction
 from webmlc.schedule.rules.webgpu.stage_panels import is_even, stage_panels
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
@@ -111,9 +112,9 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         joined=joined,
         outer_depth=_outer_depth(schedule, nest) if machine.reads_lines else None,
     )
-    facts = replace(facts, is_stacked=can_stack(facts.rows, facts.columns, machine))
-    if facts.is_stacked and not accepts(lambda: build(facts, default(facts, machine))):
-        facts = replace(facts, is_stacked=False)
+    facts = replace(facts, quad_rows=quad_rows(facts.rows, facts.columns, machine))
+    if facts.quad_rows and not accepts(lambda: build(facts, default(facts, machine))):
+        facts = replace(facts, quad_rows=0)
     if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):
         facts = replace(facts, can_share=False)
     if not facts.are_rows_adjacent and not accepts(lambda: build(facts, default(facts, machine))):
@@ -177,7 +178,11 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         return schedule
     tiled = []
     for part in split_columns(schedule, nest, parameters.columns):
-        for rows in split_rows(schedule, part, parameters.rows * (QUAD if facts.is_stacked else 1)):
+        if facts.quad_rows:
+            for rows in _quad_sections(schedule, part, facts, parameters):
+                bind_quads(schedule, rows, _tile(schedule, rows, facts, parameters), parameters)
+            continue
+        for rows in split_rows(schedule, part, parameters.rows):
             left = _unstaged(schedule, rows, facts, parameters)
             tiled += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
     if not tiled:
@@ -189,11 +194,26 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         widest = max(widest, staging_of(facts, parameters).across)
     down = max(1, parameters.workgroup // widest)
     for (section, threads), width in zip(tiled, across, strict=True):
-        if facts.is_stacked:
-            _bind_stacked(schedule, section, threads, width, max(1, down // QUAD))
-        else:
-            _bind(schedule, section, threads, width, down)
+        _bind(schedule, section, threads, width, down)
     return schedule
+
+
+def _quad_sections(
+    schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters
+) -> list[Section]:
+    """Pairs of tiles beside each other, then the tile that is left. The rows of each fill the tiles
+    of quads, then other tiles, then none.
+    """
+    pair = 2 * parameters.columns
+    columns = split_columns(schedule, nest, pair) if facts.quad_rows == 2 else [nest]
+    sections: list[Section] = []
+    for part in columns:
+        below = 2 if is_zero(schedule.extent(part.columns) % pair) else QUAD
+        whole, *left = split_rows(schedule, part, parameters.rows * below)
+        sections.append(whole)
+        for rest in left:
+            sections += split_rows(schedule, rest, parameters.rows) if below == 2 else [rest]
+    return sections
 
 
 def _unstaged(
@@ -337,17 +357,7 @@ def _are_rows_adjacent(fold: Block, roles: Contraction) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Threads:
-    """The loops over tiles, by rows and columns, and the loops of one tile with the reduction."""
-
-    rows: str | None
-    columns: str
-    tile: tuple[TileLoop, ...]
-    reduced: tuple[str, ...]
-
-
-def _tile(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters) -> _Threads:
+def _tile(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters) -> Threads:
     """Split the rows and columns of one section into tiles."""
     tile: list[TileLoop] = []
     rows = nest.rows
@@ -371,15 +381,15 @@ def _tile(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameter
     outer = [*nest.batch, *([] if rows is None else [rows]), columns]
     schedule.reorder(*outer, *(step.loop for step in tile))
     reduced = unroll_reduction(schedule, nest.reduced, parameters.steps, parameters.body)
-    return _Threads(rows, columns, tuple(tile), tuple(reduced))
+    return Threads(rows, columns, tuple(tile), tuple(reduced))
 
 
-def _across(schedule: Schedule, threads: _Threads, parameters: Parameters) -> int:
+def _across(schedule: Schedule, threads: Threads, parameters: Parameters) -> int:
     """The tiles of a row that one workgroup computes."""
     return unroll_factor(schedule.extent(threads.columns), parameters.across)
 
 
-def _bind(schedule: Schedule, nest: Section, threads: _Threads, across: int, down: int) -> None:
+def _bind(schedule: Schedule, nest: Section, threads: Threads, across: int, down: int) -> None:
     """Make workgroups of blocks of tiles, `across` of them beside and at most `down` below each
     other: their threads share lines of both operands.
     """
@@ -399,28 +409,6 @@ def _bind(schedule: Schedule, nest: Section, threads: _Threads, across: int, dow
     schedule.bind(column, "threadIdx.x")
     if rows is not None:
         schedule.bind(inner[0], "threadIdx.y")
-    run_tile(schedule, nest.fold, threads.tile, threads.reduced)
-
-
-def _bind_stacked(
-    schedule: Schedule, nest: Section, threads: _Threads, across: int, down: int
-) -> None:
-    """Make workgroups of blocks of tiles. The threads of a quad compute tiles below each other, and
-    share the loads of their columns. A workgroup has up to `down` quads below each other.
-    """
-    assert threads.rows is not None
-    count = as_int(simplify(schedule.extent(threads.rows)))
-    quads, row = schedule.split(threads.rows, [None, QUAD if count is None else min(QUAD, count)])
-    down = down if count is None else max(1, min(down, count // QUAD))
-    row_groups, quad = schedule.split(quads, [None, down])
-    groups, column = schedule.split(threads.columns, [None, across])
-    outer = [*nest.batch, row_groups, groups]
-    schedule.reorder(*outer, quad, column, row)
-    group = fuse_all(schedule, outer)
-    assert group is not None
-    for loop, axis in ((group, "blockIdx.x"), (row, "threadIdx.x"), (column, "threadIdx.y")):
-        schedule.bind(loop, axis)
-    schedule.bind(quad, "threadIdx.z")
     run_tile(schedule, nest.fold, threads.tile, threads.reduced)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Const, Expr, as_expr, as_int
+from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import QUAD, Machine
 from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import multiplies_bytes
@@ -46,6 +46,9 @@ LARGE = 1 << 24
 """Multiply-adds of a large product, at least. Where threads share loads, tiles of 16 rows take a
 fifth less time for it than tiles of 8 rows, but 90 ms longer to compile (measured on SwiftShader:
 16 million multiply-adds take about 15 ms)."""
+PAIRED_TILES = 8
+"""Tiles beside each other, at least, of which quads take pairs although one is left over: the
+shader has a section more for it (chosen by hand)."""
 SINGLE_COST = 3
 """The cost of a row that no tile of a quad has, as `_cost` counts it (chosen by hand: such a row
 loads all columns for itself)."""
@@ -127,16 +130,16 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
         narrow = replace(whole, columns=facts.lanes)
         shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow, machine)[1:]]
         return [*(replace(whole, parts=n) for n in _default_parts(facts, whole, machine)), *shared]
+    if facts.quad_rows == QUAD:
+        tallest = min(tallest, SHORT_TILE)
     count = multiple_of(facts.rows)
     rows = facts.rows if machine.shared_bytes or count == 1 else Const(count)
-    if facts.is_stacked:
-        tallest = min(tallest, SHORT_TILE)
     covering = {_default_rows(rows, most) for most in (tallest, tallest // 2)}
     exact = divisors(count, tallest)[-1]
     if not machine.shared_bytes and exact > tallest // 2:
         # Each tile loads its columns by itself, so few rows left over load as much as a full tile.
         covering = {exact, _default_rows(rows, tallest // 2)}
-    if facts.is_stacked and count > 1:
+    if facts.quad_rows == QUAD and count > 1:
         covering = {_stacked_rows(count, most) for most in (tallest, tallest // 2)}
     divisors_of_rows = {n for n in range(3, tallest + 1) if count % n == 0}
     heights = sorted(covering | divisors_of_rows, reverse=True)
@@ -164,20 +167,21 @@ def _columns(count: int | None, machine: Machine) -> tuple[int, int]:
     return width, ACROSS
 
 
-def can_stack(rows: Expr | None, columns: Expr, machine: Machine) -> bool:
-    """True if quads share loads and the rows fill their tiles, but too few tiles are beside each
-    other for the threads of a quad to have the same rows.
+def quad_rows(rows: Expr | None, columns: Expr, machine: Machine) -> int:
+    """The tiles below each other that the threads of a quad should compute, if they share loads and
+    there are enough rows: two, where tiles beside each other make pairs, else four.
     """
     if "quads" not in machine.features or rows is None:
-        return False
+        return 0
     row_count, count = multiple_of(rows), as_int(columns)
     has_unknown_rows = as_int(rows) is None and row_count == 1
-    if row_count < QUAD * SHORT_TILE and not has_unknown_rows:
-        return False
-    if count is None:
-        return True
-    width, across = _columns(count, machine)
-    return count % machine.lanes == 0 and unroll_factor(as_expr(count // width), across) % QUAD > 0
+    if count is not None and count % machine.lanes:
+        return 0
+    width, _ = _columns(count, machine)
+    tiles = 0 if count is None else count // width
+    has_pairs = tiles >= PAIRED_TILES or (tiles > 0 and tiles % 2 == 0)
+    below = 2 if has_pairs else QUAD
+    return below if has_unknown_rows or row_count >= below * SHORT_TILE else 0
 
 
 def _stacked_rows(count: int, tallest: int) -> int:

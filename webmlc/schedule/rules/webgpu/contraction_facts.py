@@ -46,7 +46,8 @@ class Facts:
     - `row_length`: rows along the last of several axes, `None` if there is one axis (a workgroup
       with more of them would have gaps in its memory).
     - `can_share`: whether primitives let threads divide the reduction.
-    - `is_stacked`: whether the threads of a quad compute tiles below each other.
+    - `quad_rows`: the tiles below each other that the threads of a quad compute: two of two beside
+      each other, or four; 0: tiles are not grouped by quads.
     """
 
     function: LoopFunction
@@ -63,7 +64,7 @@ class Facts:
     can_share: bool = True
     joined: int = 1
     outer_depth: int | None = None
-    is_stacked: bool = False
+    quad_rows: int = 0
 
     @property
     def divided_depth(self) -> int | None:
