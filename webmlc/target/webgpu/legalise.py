@@ -25,6 +25,7 @@ from dataclasses import replace
 from webmlc.core.bounds import Ranges, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, call
+from webmlc.core.nonnegative import is_nonnegative
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
 from webmlc.target import VECTOR_LANES
@@ -141,7 +142,7 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
             return Call("bit_and", (a, _like(a, divisor - 1, a.dtype)), a.dtype)
         return Call("shift_right", (a, _like(a, divisor.bit_length() - 1, a.dtype)), a.dtype)
     truncated = "truncdiv" if op == "floordiv" else "truncmod"
-    if not a.dtype.is_signed or (bounds(a, ranges).low >= 0 and bounds(b, ranges).low >= 0):
+    if not a.dtype.is_signed or (bounds(b, ranges).low >= 0 and is_nonnegative(a, ranges)):
         return Call(truncated, (a, b), a.dtype)
     # Only a remainder whose sign is not that of the divisor is corrected, so no sum overflows.
     remainder, zero = Call("truncmod", (a, b), a.dtype), _like(a, 0, a.dtype)
