@@ -112,7 +112,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         joined=joined,
         outer_depth=_outer_depth(schedule, nest) if machine.reads_lines else None,
     )
-    facts = replace(facts, quad_rows=quad_rows(facts.rows, facts.columns, machine))
+    facts = replace(facts, quad_rows=quad_rows(facts, machine))
     if facts.quad_rows and not accepts(lambda: build(facts, default(facts, machine))):
         facts = replace(facts, quad_rows=0)
     if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):

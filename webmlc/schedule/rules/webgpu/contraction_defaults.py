@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.expr import Const, Expr, as_expr, as_int
 from webmlc.core.machine import QUAD, Machine
 from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import multiplies_bytes
@@ -167,20 +167,26 @@ def _columns(count: int | None, machine: Machine) -> tuple[int, int]:
     return width, ACROSS
 
 
-def quad_rows(rows: Expr | None, columns: Expr, machine: Machine) -> int:
+def quad_rows(facts: Facts, machine: Machine) -> int:
     """The tiles below each other that the threads of a quad should compute, if they share loads and
-    there are enough rows: two, where tiles beside each other make pairs, else four.
+    there are enough rows: two, where tiles beside each other make pairs and vectors of the left
+    operand lie along the reduction, else four, if four beside each other would not have the same
+    rows anyway.
     """
-    if "quads" not in machine.features or rows is None:
+    if "quads" not in machine.features or facts.rows is None:
         return 0
-    row_count, count = multiple_of(rows), as_int(columns)
-    has_unknown_rows = as_int(rows) is None and row_count == 1
+    row_count, count = multiple_of(facts.rows), as_int(facts.columns)
+    has_unknown_rows = as_int(facts.rows) is None and row_count == 1
     if count is not None and count % machine.lanes:
         return 0
-    width, _ = _columns(count, machine)
+    width, across = _columns(count, machine)
     tiles = 0 if count is None else count // width
     has_pairs = tiles >= PAIRED_TILES or (tiles > 0 and tiles % 2 == 0)
-    below = 2 if has_pairs else QUAD
+    below = QUAD
+    if has_pairs and multiple_of(facts.depth) % machine.lanes == 0:
+        below = 2
+    elif tiles > 0 and unroll_factor(as_expr(tiles), across) % QUAD == 0:
+        return 0
     return below if has_unknown_rows or row_count >= below * SHORT_TILE else 0
 
 
