@@ -13,7 +13,7 @@ for a GPU, several threads of a workgroup divide the reduction of a tile (`share
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -77,6 +77,12 @@ from webmlc.schedule.schedule import Schedule
 SHORT_AXIS = 16
 """Steps of a reduction axis below which it is joined with the one around it: four vectors of the
 left operand (chosen by hand; it concerns convolutions of a few channels)."""
+LEFT_ROWS = 5
+"""Rows of the tiles of rows that no quads take, at most, if it divides them (chosen by hand: a
+software adapter compiles each row of a tile)."""
+LITTLE = 100
+"""The share of rows or columns that is left over, below which tiles have one row: one of so many
+(chosen by hand: single rows take ten times as long)."""
 IMAGE_ROWS = 32
 """Rows of an image, at least, for tiles not to reach into the next image (derived: four tiles)."""
 
@@ -179,8 +185,9 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     tiled = []
     for part in split_columns(schedule, nest, parameters.columns):
         if facts.quad_rows:
-            for rows in _quad_sections(schedule, part, facts, parameters):
-                bind_quads(schedule, rows, _tile(schedule, rows, facts, parameters), parameters)
+            for rows, height in _quad_sections(schedule, part, facts, parameters):
+                tile = _tile(schedule, rows, facts, replace(parameters, rows=height))
+                bind_quads(schedule, rows, tile, parameters)
             continue
         for rows in split_rows(schedule, part, parameters.rows):
             left = _unstaged(schedule, rows, facts, parameters)
@@ -200,20 +207,34 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
 
 def _quad_sections(
     schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters
-) -> list[Section]:
+) -> Iterator[tuple[Section, int]]:
     """Pairs of tiles beside each other, then the tile that is left. The rows of each fill the tiles
-    of quads, then other tiles, then none.
+    of quads, then other tiles, then none. Each comes with the rows of its tiles: few where little
+    is left, so that the shader stays short.
     """
     pair = 2 * parameters.columns
     columns = split_columns(schedule, nest, pair) if facts.quad_rows == 2 else [nest]
-    sections: list[Section] = []
     for part in columns:
-        below = 2 if is_zero(schedule.extent(part.columns) % pair) else QUAD
-        whole, *left = split_rows(schedule, part, parameters.rows * below)
-        sections.append(whole)
+        height, below = parameters.rows, facts.quad_rows
+        if part is not columns[0]:
+            width = as_int(simplify(schedule.extent(part.columns))) or 1
+            height, below = _left_rows(QUAD, width, as_int(facts.columns)), QUAD
+        whole, *left = split_rows(schedule, part, height * below)
+        yield whole, height
         for rest in left:
-            sections += split_rows(schedule, rest, parameters.rows) if below == 2 else [rest]
-    return sections
+            for section in split_rows(schedule, rest, height) if below == 2 else [rest]:
+                assert section.rows is not None and facts.rows is not None
+                count = as_int(simplify(schedule.extent(section.rows))) or 1
+                few = divisors(count, LEFT_ROWS)[-1]
+                rows = few if 2 * few > LEFT_ROWS else min(count, height)
+                yield section, _left_rows(rows, count, as_int(facts.rows))
+
+
+def _left_rows(rows: int, count: int, whole: int | None) -> int:
+    """The rows of the tiles of rows or columns that are left over: 1 if there are few of them in
+    all.
+    """
+    return 1 if whole is not None and count * LITTLE <= whole else rows
 
 
 def _unstaged(

@@ -49,9 +49,12 @@ fifth less time for it than tiles of 8 rows, but 90 ms longer to compile (measur
 PAIRED_TILES = 8
 """Tiles beside each other, at least, of which quads take pairs although one is left over: the
 shader has a section more for it (chosen by hand)."""
+COLUMN_ROWS = 8
+"""The rows of a tile of a quad whose loads take as long as those of its columns (derived: a thread
+loads two vectors for each row and 16 for the columns, for four steps)."""
 SINGLE_COST = 3
-"""The cost of a row that no tile of a quad has, as `_cost` counts it (chosen by hand: such a row
-loads all columns for itself)."""
+"""The cost of a row that no tile of a quad has, if the loads of a row cost 1 (chosen by hand: such
+a row loads all columns for itself)."""
 SHORTEST_PART = 24
 """Steps of the reduction that a part has at least by default. Measured on an H200, where a loop of
 loads waits for each of them: DeiT-tiny took 1.08 ms with parts of 64 steps, 0.73 with 32, and 0.66
@@ -139,8 +142,8 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     if not machine.shared_bytes and exact > tallest // 2:
         # Each tile loads its columns by itself, so few rows left over load as much as a full tile.
         covering = {exact, _default_rows(rows, tallest // 2)}
-    if facts.quad_rows == QUAD and count > 1:
-        covering = {_stacked_rows(count, most) for most in (tallest, tallest // 2)}
+    if facts.quad_rows and count > 1:
+        covering = {_quad_height(count, most, facts.quad_rows) for most in (tallest, tallest // 2)}
     divisors_of_rows = {n for n in range(3, tallest + 1) if count % n == 0}
     heights = sorted(covering | divisors_of_rows, reverse=True)
     divided_columns = machine.divided_tile.columns
@@ -190,13 +193,16 @@ def quad_rows(facts: Facts, machine: Machine) -> int:
     return below if has_unknown_rows or row_count >= below * SHORT_TILE else 0
 
 
-def _stacked_rows(count: int, tallest: int) -> int:
-    """The rows of a tile, up to `tallest`, of which four below each other cover the rows at the
-    least cost.
+def _quad_height(count: int, tallest: int, below: int) -> int:
+    """The rows of a tile, up to `tallest`, of which so many below each other cover the rows at the
+    least cost. Of equal ones, that with few rows left over has the shortest shader.
     """
-    heights = range(1, tallest + 1)
-    costs = [(_cost(count // QUAD, h)[0] + count % (QUAD * h) * SINGLE_COST, -h) for h in heights]
-    return -min(costs)[1]
+
+    def cost(height: int) -> tuple[float, int]:
+        left = count % (below * height)
+        return ((count - left) * (1 + COLUMN_ROWS / height) + left * SINGLE_COST, left)
+
+    return min(range(1, tallest + 1), key=cost)
 
 
 def _default_rows(extent: Expr, tallest: int) -> int:
