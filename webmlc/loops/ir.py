@@ -372,9 +372,14 @@ def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
 def loads(root: Stmt) -> Iterator[Load]:
     """Yield every load in `root` in any order; equal loads of one expression come once."""
     for stmt in walk_statements(root):
-        for expr in expressions(stmt):
-            if not isinstance(expr, Leaf):
-                yield from loads_in(expr)
+        yield from own_loads(stmt)
+
+
+def own_loads(stmt: Stmt) -> Iterator[Load]:
+    """The loads directly in `stmt`, without those of its child statements."""
+    for expr in expressions(stmt):
+        if not isinstance(expr, Leaf):
+            yield from loads_in(expr)
 
 
 @bottom_up()

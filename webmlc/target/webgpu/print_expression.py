@@ -78,7 +78,7 @@ class ExpressionPrinter:
     those whose elements are vectors. `words` lists the buffers whose elements are parts of words,
     and `atomics` those of them that the kernel writes. `halves` lists the buffers whose elements
     are `f16`; their values are float32, as those of all small types. `quads` are the loads that
-    quads run at once, by identity; `offsets` names those of the places of `exchanges`, by component
+    quads run at once; `offsets` names those of the places of `exchanges`, by component
     and step.
     """
 
@@ -89,7 +89,7 @@ class ExpressionPrinter:
     words: frozenset[str] = frozenset()
     atomics: frozenset[str] = frozenset()
     halves: frozenset[str] = frozenset()
-    quads: Mapping[int, int] = field(default_factory=dict)
+    quads: Mapping[Load, int] = field(default_factory=dict)
     exchanges: Exchanges = field(default_factory=Exchanges)
     offsets: dict[tuple[int, int], str] = field(default_factory=dict)
     helpers: dict[str, None] = field(default_factory=dict)
@@ -234,14 +234,14 @@ class ExpressionPrinter:
 
     def load(self, node: Load) -> str:
         """A load. The threads of a quad may load some elements of a vector each."""
-        if (mask := self.exchanges.vectors.get(id(node))) is not None:
+        if (mask := self.exchanges.vectors.get(node)) is not None:
             return self.exchanged_vector(node, mask)
-        match self.exchanges.columns.get(id(node)):
+        match self.exchanges.columns.get(node):
             case Place() as place:
                 return self.access(node.buffer, self.at(place))
             case Swap(function=function, register=register):
                 return f"{function}({wgsl_name(register.name)})"
-        if self.quads.get(id(node)) == 0:
+        if self.quads.get(node) == 0:
             self.declare("quad_vector", node.dtype, 1)
             return f"quad_vector_{suffix(node.dtype, 1)}({self.lane(node, 0)})"
         return self.access(node.buffer, node.indices)

@@ -25,11 +25,10 @@ places that have the same distance from each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from webmlc.core.expr import Const, Expr, Ramp, as_int
-from webmlc.core.rewrite import walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,
@@ -38,7 +37,7 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    expressions,
+    own_loads,
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
@@ -76,10 +75,10 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Loads by identity: vectors, with masks of where they differ, and columns."""
+    """Loads: vectors, with masks of where they differ, and columns."""
 
-    vectors: Mapping[int, int] = field(default_factory=dict)
-    columns: Mapping[int, Place | Swap] = field(default_factory=dict)
+    vectors: Mapping[Load, int] = field(default_factory=dict)
+    columns: Mapping[Load, Place | Swap] = field(default_factory=dict)
 
 
 def loaded_components(mask: int) -> tuple[int, ...]:
@@ -113,20 +112,21 @@ def lane_of(component: int) -> str:
     return f"{LANE}{component or ''}"
 
 
-def exchanges(function: LoopFunction, quads: Mapping[int, int], inputs: Set[str]) -> Exchanges:
-    """The exchanges of a kernel. `quads` are the loads that quads run at once, by identity, with
-    masks of where they differ; `inputs` names the buffers of vectors to which the kernel does not
-    store.
+def exchanges(function: LoopFunction, quads: Mapping[Load, int], inputs: Set[str]) -> Exchanges:
+    """The exchanges of a kernel. `quads` are the loads that quads run at once, with masks of where
+    they differ; `inputs` names the buffers of vectors to which the kernel does not store.
     """
+    if not quads:
+        return Exchanges()
     statements = list(walk_statements(function.body))
+    updates = [(stmt, _product(stmt)) for stmt in statements]
+    products = [product for _, product in updates if product is not None]
+    apart = {load.buffer for stmt, product in updates if not product for load in own_loads(stmt)}
     values = {
-        register: load
-        for register, load in _values(statements, inputs).items()
-        if id(load) in quads
+        register: load for register, load in _values(statements, inputs).items() if load in quads
     }
-    candidates = values.keys() - _used_apart(statements)
+    candidates = values.keys() - apart
     order = _order(statements)
-    products = list(_products(statements))
     while True:
         columns: dict[Buffer, Place | Swap] = {}
         refused: set[Buffer] = set()
@@ -145,8 +145,8 @@ def exchanges(function: LoopFunction, quads: Mapping[int, int], inputs: Set[str]
         candidates -= refused
     vectors = {product.vector for product in products} & candidates
     return Exchanges(
-        {id(values[b]): quads[id(values[b])] for b in vectors},
-        {id(values[b]): source for b, source in columns.items()},
+        {values[b]: quads[values[b]] for b in vectors},
+        {values[b]: source for b, source in columns.items()},
     )
 
 
@@ -154,14 +154,14 @@ def _values(statements: list[Stmt], inputs: Set[str]) -> dict[Buffer, Load]:
     """The registers that are loaded once, from an input, by a load that stands nowhere else."""
     all_stores = [stmt for stmt in statements if isinstance(stmt, Store)]
     counts = Counter(store.buffer for store in all_stores)
-    loads = Counter(id(load) for stmt in statements for load in _loads(stmt))
+    loads = Counter(load for stmt in statements for load in own_loads(stmt))
     return {
         store.buffer: store.value
         for store in all_stores
         if isinstance(store.value, Load)
         and store.value.buffer.name in inputs
         and counts[store.buffer] == 1
-        and loads[id(store.value)] == 1
+        and loads[store.value] == 1
     }
 
 
@@ -176,45 +176,27 @@ def _order(statements: list[Stmt]) -> dict[Buffer, tuple[int, int]]:
     }
 
 
-def _products(statements: list[Stmt]) -> Iterator[MatrixProduct]:
-    """The products of matrices and vectors that updates add."""
-    for stmt in statements:
-        if product := _product(stmt):
-            yield product
-
-
 def _product(stmt: Stmt) -> MatrixProduct | None:
     """The product that an update adds to a register."""
     addend = added_value(stmt) if isinstance(stmt, Store) else None
     return None if addend is None else matrix_product(addend)
 
 
-def _used_apart(statements: list[Stmt]) -> set[Buffer]:
-    """The buffers that something else than a product of a matrix and a vector reads."""
-    return {load.buffer for stmt in statements if _product(stmt) is None for load in _loads(stmt)}
-
-
-def _loads(stmt: Stmt) -> Iterator[Load]:
-    """The loads directly in a statement."""
-    for root in expressions(stmt):
-        yield from (node for node in walk(root) if isinstance(node, Load))
-
-
 def _columns(
     product: MatrixProduct,
     values: Mapping[Buffer, Load],
-    quads: Mapping[int, int],
+    quads: Mapping[Load, int],
     order: Mapping[Buffer, tuple[int, int]],
 ) -> dict[Buffer, Place | Swap] | None:
     """What threads load or swap for the columns of a product; None where they gain nothing, or
     where its columns do not have the same distance from each other.
     """
     places = _places(product, values)
-    masks = {quads[id(values[column])] for column in product.columns}
+    masks = {quads[values[column]] for column in product.columns}
     if places is None or len(masks) > 1 or len(set(product.columns)) < VECTOR_LANES:
         return None
     mask = masks.pop()
-    if mask & quads[id(values[product.vector])] == BITS:
+    if mask & quads[values[product.vector]] == BITS:
         return None
     columns: dict[Buffer, Place | Swap] = {}
     for component, (column, place) in enumerate(zip(product.columns, places, strict=True)):

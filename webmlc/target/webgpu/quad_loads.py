@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
 from webmlc.core.machine import QUAD
-from webmlc.core.rewrite import rewrite, substitute, variables, walk
+from webmlc.core.rewrite import rewrite, substitute, variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Stmt, child_statements, expressions
+from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Stmt, child_statements, own_loads
 from webmlc.target.divergence import reads_memory
 
 QUADS = "quads"
@@ -50,9 +50,9 @@ DIRECTIVE = "diagnostic(off, subgroup_uniformity);\n"
 a workgroup as a whole."""
 
 
-def quad_loads(function: LoopFunction, inputs: Set[str], width: int) -> Mapping[int, int]:
-    """The loads that all threads of a quad run at once, by identity: where their vectors may
-    differ, as a mask of the bits of the threads' numbers. `inputs` names the buffers of vectors to
+def quad_loads(function: LoopFunction, inputs: Set[str], width: int) -> Mapping[Load, int]:
+    """The loads that all threads of a quad run at once: where their vectors may differ, as a mask
+    of the bits of the threads' numbers. `inputs` names the buffers of vectors to
     which the kernel does not store; `width` is the size of the workgroup along `AXIS`.
     """
     if width % QUAD:
@@ -70,8 +70,7 @@ def differing_bits(value: Expr, thread: Var) -> int:
     [0, 2, 1, 1, 3]
     """
     floored = rewrite(value, _floored)
-    quad = Var("quad")
-    lanes = [simplify(substitute(floored, {thread: quad * QUAD + i})) for i in range(QUAD)]
+    lanes = [simplify(substitute(floored, {thread: thread * QUAD + i})) for i in range(QUAD)]
     return sum(
         bit for bit in (1, 2) if any(lanes[i] != lanes[i ^ bit] for i in range(QUAD) if not i & bit)
     )
@@ -105,7 +104,7 @@ class _Search:
     """The variables that memory decides, or loops that may differ."""
     obstacles: int = 0
     """The conditions and loops around the statement that may differ within a quad."""
-    masks: dict[int, int | None] = field(default_factory=dict)
+    masks: dict[Load, int | None] = field(default_factory=dict)
 
     def visit(self, root: Stmt) -> None:
         """Look at the loads of a statement, and of those inside it."""
@@ -120,12 +119,10 @@ class _Search:
 
     def look_at(self, stmt: Stmt) -> None:
         """Note the loads directly in a statement."""
-        for root in expressions(stmt):
-            for node in walk(root):
-                if isinstance(node, Load):
-                    mask = self.of_load(node)
-                    if self.masks.setdefault(id(node), mask) != mask:
-                        self.masks[id(node)] = None
+        for load in own_loads(stmt):
+            mask = self.of_load(load)
+            if self.masks.setdefault(load, mask) != mask:
+                self.masks[load] = None
 
     def of_load(self, load: Load) -> int | None:
         """Where the vector differs that a load reads; None for another load."""

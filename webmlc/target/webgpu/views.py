@@ -25,8 +25,7 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    expressions,
-    loads_in,
+    own_loads,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
@@ -59,7 +58,7 @@ def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
                 stack.extend((s, scope) for s in (then, otherwise) if s is not None)
             case Store(buffer=buffer, indices=(index,)):
                 yield ScopedAccess(buffer, index, True, scope)
-        for load in (load for expr in expressions(stmt) for load in loads_in(expr)):
+        for load in own_loads(stmt):
             if len(load.indices) == 1:
                 yield ScopedAccess(load.buffer, load.indices[0], False, scope)
 

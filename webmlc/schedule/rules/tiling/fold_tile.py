@@ -33,6 +33,16 @@ class TileLoop:
     kind: TileKind
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The loops over tiles, by rows and columns, and the loops of one tile with the reduction."""
+
+    rows: str | None
+    columns: str
+    tile: tuple[TileLoop, ...]
+    reduced: tuple[str, ...]
+
+
 def fold_with_followers(function: LoopFunction) -> Block | None:
     """The reduction block of a kernel if it is the only one, and each other block reads its results
     or those of another follower.

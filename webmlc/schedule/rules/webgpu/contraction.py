@@ -43,6 +43,7 @@ from webmlc.schedule.rules.tiling.axes import (
 )
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.fold_tile import (
+    Threads,
     TileLoop,
     attach_epilogue,
     fold_with_followers,
@@ -60,6 +61,7 @@ from webmlc.schedule.rules.webgpu.contraction_defaults import (
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     MOST_STEPS,
+    PAIR,
     Facts,
     Parameters,
     can_divide,
@@ -68,7 +70,7 @@ from webmlc.schedule.rules.webgpu.contraction_facts import (
     stages,
     staging_of,
 )
-from webmlc.schedule.rules.webgpu.quad_tiles import Threads, bind_quads
+from webmlc.schedule.rules.webgpu.quad_tiles import bind_quads
 from webmlc.schedule.rules.webgpu.share_reduction import Sharing, share_reduction
 from webmlc.schedule.rules.webgpu.stage_panels import is_even, stage_panels
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
@@ -182,13 +184,15 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
                 sharing = replace(sharing, down=1, rows=_tile_rows(schedule, section, parameters))
             share_reduction(schedule, section, sharing, facts.lanes)
         return schedule
-    tiled = []
-    for part in split_columns(schedule, nest, parameters.columns):
-        if facts.quad_rows:
+    panels = split_columns(schedule, nest, parameters.columns)
+    if facts.quad_rows:
+        for part in panels:
             for rows, height in _quad_sections(schedule, part, facts, parameters):
                 tile = _tile(schedule, rows, facts, replace(parameters, rows=height))
                 bind_quads(schedule, rows, tile, parameters)
-            continue
+        return schedule
+    tiled = []
+    for part in panels:
         for rows in split_rows(schedule, part, parameters.rows):
             left = _unstaged(schedule, rows, facts, parameters)
             tiled += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
@@ -212,8 +216,8 @@ def _quad_sections(
     of quads, then other tiles, then none. Each comes with the rows of its tiles: few where little
     is left, so that the shader stays short.
     """
-    pair = 2 * parameters.columns
-    columns = split_columns(schedule, nest, pair) if facts.quad_rows == 2 else [nest]
+    pair = PAIR * parameters.columns
+    columns = split_columns(schedule, nest, pair) if facts.quad_rows == PAIR else [nest]
     for part in columns:
         height, below = parameters.rows, facts.quad_rows
         if part is not columns[0]:
@@ -222,7 +226,7 @@ def _quad_sections(
         whole, *left = split_rows(schedule, part, height * below)
         yield whole, height
         for rest in left:
-            for section in split_rows(schedule, rest, height) if below == 2 else [rest]:
+            for section in split_rows(schedule, rest, height) if below == PAIR else [rest]:
                 assert section.rows is not None and facts.rows is not None
                 count = as_int(simplify(schedule.extent(section.rows))) or 1
                 few = divisors(count, LEFT_ROWS)[-1]

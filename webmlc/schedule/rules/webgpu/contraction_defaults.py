@@ -17,6 +17,7 @@ from webmlc.schedule.rules.tiling.axes import unroll_factor
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
+    PAIR,
     Facts,
     Parameters,
     can_divide,
@@ -187,7 +188,7 @@ def quad_rows(facts: Facts, machine: Machine) -> int:
     has_pairs = tiles >= PAIRED_TILES or (tiles > 0 and tiles % 2 == 0)
     below = QUAD
     if has_pairs and multiple_of(facts.depth) % machine.lanes == 0:
-        below = 2
+        below = PAIR
     elif tiles > 0 and unroll_factor(as_expr(tiles), across) % QUAD == 0:
         return 0
     return below if has_unknown_rows or row_count >= below * SHORT_TILE else 0

@@ -25,6 +25,8 @@ From the specification of WebGPU: the default limit `maxComputeWorkgroupSizeZ`.
 """
 SUM_BYTES = 4
 """Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
+PAIR = 2
+"""Threads of a quad along each axis, where it computes two by two tiles."""
 STAGES = (4, 8, 16, 32)
 """Steps of the reduction whose columns a workgroup may copy at once."""
 

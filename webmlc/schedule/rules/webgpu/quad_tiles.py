@@ -13,29 +13,14 @@ quad follow each other, so that sections of a kernel may differ in this.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from webmlc.core.expr import as_int
 from webmlc.core.machine import QUAD
 from webmlc.core.simplify import simplify
 from webmlc.schedule.rules.tiling.axes import fuse_all, unroll_factor
-from webmlc.schedule.rules.tiling.fold_tile import TileLoop, run_tile
+from webmlc.schedule.rules.tiling.fold_tile import Threads, run_tile
 from webmlc.schedule.rules.tiling.sections import Section, is_zero
-from webmlc.schedule.rules.webgpu.contraction_facts import Parameters
+from webmlc.schedule.rules.webgpu.contraction_facts import PAIR, Parameters
 from webmlc.schedule.schedule import Schedule
-
-PAIR = 2
-"""Threads of a quad along each axis."""
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """The loops over tiles, by rows and columns, and the loops of one tile with the reduction."""
-
-    rows: str | None
-    columns: str
-    tile: tuple[TileLoop, ...]
-    reduced: tuple[str, ...]
 
 
 def bind_quads(schedule: Schedule, nest: Section, threads: Threads, parameters: Parameters) -> None:
