@@ -377,9 +377,8 @@ def loads(root: Stmt) -> Iterator[Load]:
 
 def own_loads(stmt: Stmt) -> Iterator[Load]:
     """The loads directly in `stmt`, without those of its child statements."""
-    for expr in expressions(stmt):
-        if not isinstance(expr, Leaf):
-            yield from loads_in(expr)
+    trees = (expr for expr in expressions(stmt) if not isinstance(expr, Leaf))
+    return chain.from_iterable(map(loads_in, trees))
 
 
 @bottom_up()
