@@ -67,7 +67,7 @@ def language_assets(**config: Any) -> dict[str, bytes]:
 def language_files(**config: Any) -> dict[str, bytes]:
     """The same files as a package holds them, decompressed."""
     files = language_assets(**config)
-    return files | {TOKENIZER: pack_tokenizer(files.pop("tokenizer.json"))}
+    return files | {TOKENIZER: b"".join(pack_tokenizer(files.pop("tokenizer.json")))}
 
 
 def reader(files: Mapping[str, bytes]) -> Callable[[str], bytes]:

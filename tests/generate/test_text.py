@@ -112,7 +112,7 @@ def test_templates_run_in_a_sandbox(attack: str) -> None:
 
 def test_bad_files_are_named() -> None:
     with pytest.raises(PackageError, match=r"tokenizer\.deflate"):
-        TextCodec(reader(language_files() | {TOKENIZER: pack_tokenizer(b"{}")}))
+        TextCodec(reader(language_files() | {TOKENIZER: b"".join(pack_tokenizer(b"{}"))}))
     with pytest.raises(PackageError, match="the tokeniser of the package is malformed"):
         TextCodec(reader(language_files() | {TOKENIZER: b"12345"}))
     template = (TEMPLATE + "{% if %}").encode()

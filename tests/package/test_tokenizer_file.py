@@ -48,7 +48,7 @@ WHOLE = {
 
 
 def packed(contents: dict[str, Any]) -> bytes:
-    return pack_tokenizer(json.dumps(contents, ensure_ascii=False).encode())
+    return b"".join(pack_tokenizer(json.dumps(contents, ensure_ascii=False).encode()))
 
 
 @pytest.mark.parametrize("name", IMPLIED)
@@ -93,6 +93,7 @@ def test_malformed_bytes_are_an_error() -> None:
 def test_compressed_files_are_small_and_checked() -> None:
     text = b"the same text " * 1000
     assert inflate("a.deflate", deflate(text)) == text
+    assert inflate("a.deflate", deflate(text, b"", text[:5])) == text + text[:5]
     assert len(deflate(text)) < 100
     with pytest.raises(PackageError, match=r"a\.deflate: cannot be decompressed"):
         inflate("a.deflate", text)

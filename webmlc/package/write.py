@@ -272,7 +272,7 @@ def _assets(assets: Mapping[str, bytes]) -> dict[str, bytes]:
     """The assets as the package holds them: the tokeniser and labels in little space."""
     stored = dict(assets)
     if text := stored.pop("tokenizer.json", None):
-        stored[TOKENIZER] = deflate(pack_tokenizer(text))
+        stored[TOKENIZER] = deflate(*pack_tokenizer(text))
     return {
         path + SUFFIX if is_labels(path) else path: deflate(data) if is_labels(path) else data
         for path, data in stored.items()
