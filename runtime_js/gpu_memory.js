@@ -25,7 +25,7 @@ import { bufferBytes } from "./sizes.js";
 /** @typedef {{ names: string[], buffer: GPUBuffer, values: Int32Array }} Uniform */
 /**
  * `sizes` are the numbers of workgroups. `hasLength` says that they depend on the length of a session.
- * @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, sizes: import("./types.d.ts").Size[], hasLength: boolean }} Dispatch
+ * @typedef {{ kernel: import("./gpu_program.js").Kernel, group: GPUBindGroup, sizes: import("./types.d.ts").Size[], hasLength: boolean }} Dispatch
  */
 /** The places of buffers for symbols up to `capacity`, and the uniforms and dispatches (by step) that were needed so far. */
 /** @typedef {{ capacity: Symbols, layout: Layout, uniforms: Map<string, Uniform>, dispatches: Map<number, Dispatch>, block?: Block }} Plan */

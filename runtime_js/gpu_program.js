@@ -7,7 +7,7 @@ import { AdapterError, InternalError } from "./errors.js";
 import { BINDING_MULTIPLE } from "./gpu_buffers.js";
 import { CONSTANT_ALIGNMENT, placeConstants, placeDerived } from "./memory_plan.js";
 import { align } from "./placement.js";
-import { bufferBytes, neededFiles } from "./sizes.js";
+import { bufferBytes, evaluate, neededFiles } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
@@ -16,9 +16,13 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Step} Step */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./gpu_buffers.js").GpuBuffers} GpuBuffers */
 /** @typedef {{ buffer: GPUBuffer, offset: number }} GpuPlace */
-/** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
+/**
+ * A kernel, and for each of its optional sections, if the pipeline contains it.
+ * @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout, sections: boolean[] }} Kernel
+ */
 
 const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
 const DEFAULT_BYTES = [2 ** 27, 2 ** 28]; // the values of LIMITS that every adapter offers
@@ -159,19 +163,23 @@ export async function loadConstants(buffers, base, manifest, target, onBytes) {
 }
 
 /**
- * The steps of the GPU that each run executes. Runs decide about those in the branches of an `if`.
+ * The steps of the GPU whose kernels every run needs as a whole. Runs decide about those in the branches of an `if`, and about
+ * sections.
  * @param {Program} program
  */
 export function certainSteps({ steps }) {
   let end = 0; // of the branches of the latest `if`
-  return steps.filter(({ device, control }, index) => {
+  return steps.filter(({ device, control, sections = [] }, index) => {
     const isCertain = index >= end;
     if (isCertain && control?.kind === "if") end = /** @type {Control} */ (steps[control.target - 1].control).target; // `else`
-    return isCertain && device === "webgpu" && !control;
+    return isCertain && device === "webgpu" && !control && !sections.length;
   });
 }
 
-/** The kernels of a program. Those that differ in integers only share an entry point. */
+/**
+ * The kernels of a program. Those that differ in integers only share an entry point. A pipeline contains the optional sections that
+ * runs have needed so far: compiling one takes a software adapter longer than running it.
+ */
 export class Kernels {
   /** @type {Map<string, Kernel>} By entry point. */
   #kernels = new Map();
@@ -192,44 +200,70 @@ export class Kernels {
     return this.#kernels.get(entryOf(step));
   }
 
+  /** The steps that a run with these values of symbols cannot execute yet. @param {Step[]} steps @param {Symbols} values */
+  missing(steps, values) {
+    return steps.filter((step) => {
+      const { sections } = this.of(step) ?? {};
+      return !sections || neededSections(step, values).some((isNeeded, i) => isNeeded && !sections[i]);
+    });
+  }
+
   /**
-   * Compile a pipeline for each kernel of these steps that has none, all at the same time.
+   * Compile what runs with these values of symbols need to execute these steps, all at the same time.
    * @param {Step[]} steps
+   * @param {Symbols} values
    * @param {(compiled: number, total: number) => void} [onPipeline]
    */
-  async compile(steps, onPipeline) {
-    const missing = new Map(steps.filter((step) => !this.of(step)).map((step) => [entryOf(step), step]));
+  async compile(steps, values, onPipeline) {
+    /** @type {Map<string, { step: Step, sections: boolean[] }>} By entry point. */
+    const pipelines = new Map();
+    for (const step of this.missing(steps, values)) {
+      const entry = entryOf(step);
+      const sections = pipelines.get(entry)?.sections ?? this.of(step)?.sections ?? [];
+      pipelines.set(entry, { step, sections: neededSections(step, values).map((isNeeded, i) => isNeeded || Boolean(sections[i])) });
+    }
     let compiled = 0;
-    const compile = [...missing].map(async ([entry, step]) => {
-      this.#kernels.set(entry, await this.#pipeline(entry, step));
-      onPipeline?.(++compiled, missing.size);
+    const compile = [...pipelines].map(async ([entry, { step, sections }]) => {
+      const kernel = this.of(step);
+      const layout = kernel?.layout ?? this.#layout(step);
+      const pipeline = await this.#pipeline(entry, layout, sections);
+      if (kernel) Object.assign(kernel, { pipeline, sections }); // dispatches refer to it
+      else this.#kernels.set(entry, { pipeline, layout, sections });
+      onPipeline?.(++compiled, pipelines.size);
     });
     await Promise.all(compile);
   }
 
-  /**
-   * Compile a pipeline. Its explicit layout binds the arguments, constants read-only, and then the symbols and integers. Kernels that
-   * multiply words of bytes get a function for it where the browser's WGSL has none.
-   * @param {string} entryPoint
-   * @param {Step} step
-   * @returns {Promise<Kernel>}
-   */
-  async #pipeline(entryPoint, step) {
-    const { device } = this;
+  /** A layout that binds the arguments of a step, constants read-only, and then its symbols and integers. @param {Step} step */
+  #layout(step) {
     /** @type {GPUBufferBindingType[]} */
     const types = step.arguments.map((name) => (this.constants.has(name) ? "read-only-storage" : "storage"));
     if (hasUniform(step)) types.push("uniform");
     const entries = types.map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } }));
-    const layout = device.createBindGroupLayout({ entries });
+    return this.device.createBindGroupLayout({ entries });
+  }
+
+  /**
+   * Compile a pipeline that contains some of the optional sections. Kernels that multiply words of bytes get a function for it where
+   * the browser's WGSL has none.
+   * @param {string} entryPoint
+   * @param {GPUBindGroupLayout} layout
+   * @param {boolean[]} sections
+   * @returns {Promise<GPUComputePipeline>}
+   */
+  async #pipeline(entryPoint, layout, sections) {
+    const { device } = this;
     const text = this.modules.get(entryPoint) ?? "";
     const isComplete = globalThis.navigator?.gpu?.wgslLanguageFeatures?.has(BYTE_PRODUCTS) || !text.includes("dot4I8Packed(");
     const code = isComplete ? text : text + DOT4;
     const module = device.createShaderModule({ code });
-    const pipeline = await device
+    const overrides = [...text.matchAll(/^override (\w+)/gm)].map(([, name]) => name);
+    const constants = Object.fromEntries(sections.map((isContained, i) => [overrides[i], Number(isContained)]));
+    return device
       .createComputePipelineAsync({
         label: entryPoint,
         layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-        compute: { module, entryPoint },
+        compute: { module, entryPoint, constants },
       })
       .catch(async (error) => {
         const { messages } = await module.getCompilationInfo();
@@ -237,13 +271,17 @@ export class Kernels {
         const line = code.split("\n")[lineNum - 1]?.trim() ?? "";
         throw new InternalError(`WebGPU rejects kernel ${entryPoint}: ${message.split("\n")[0]} ${line}`.trim());
       });
-    return { pipeline, layout };
   }
 }
 
 /** The entry point that a step launches. @param {Step} step */
 function entryOf({ entry, kernel }) {
   return entry || kernel;
+}
+
+/** For each optional section of a step, if it has workgroups. @param {Step} step @param {Symbols} values */
+function neededSections({ sections = [] }, values) {
+  return sections.map((size) => evaluate(size, values) > 0);
 }
 
 /** True if a step binds a uniform, of symbols and integers. @param {Step} step */

@@ -113,7 +113,10 @@ function addDefaults(device, program, tensors) {
       unused = Math.max(unused, position + 1);
       return program.buffers[position].name;
     });
-    for (const launch of [step, ...Object.values(step.variants ?? {})]) launch.workgroups &&= launch.workgroups.map(sized);
+    for (const launch of [step, ...Object.values(step.variants ?? {})]) {
+      launch.workgroups &&= launch.workgroups.map(sized);
+      launch.sections &&= launch.sections.map(sized);
+    }
     step.device ??= device;
     step.outputs ??= 1;
     step.origin ??= [];

@@ -43,8 +43,10 @@ export interface Step {
   entry?: string;
   /** What follows the symbols in the uniform. */
   integers?: number[];
+  /** The workgroups of each section that a pipeline may leave out, in the order of the overrides of the shader. */
+  sections?: Size[];
   /** What differs in variants of the shaders from the first one. */
-  variants?: Record<string, Pick<Step, "workgroups" | "alternatives" | "entry" | "integers">>;
+  variants?: Record<string, Pick<Step, "workgroups" | "alternatives" | "entry" | "integers" | "sections">>;
   control?: Control;
   origin: string[];
 }

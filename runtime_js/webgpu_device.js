@@ -32,6 +32,7 @@ import { evaluate, lengthOf, symbolsOf, tripCount } from "./sizes.js";
 /** @typedef {import("./gpu_tensor.js").Receivers} Receivers */
 
 const LOSS_MS = 100; // if a readback fails and the device is not lost within this time, there is another reason
+const MAX_COMPLETE = 64; // keys that are cached
 const SCOPES = /** @type {const} */ (["validation", "out-of-memory"]);
 
 export class WebGpuDevice {
@@ -45,7 +46,7 @@ export class WebGpuDevice {
   scopes = Promise.resolve();
 
   /**
-   * Download weights and shaders and compile every pipeline, all at the same time.
+   * Download weights and shaders and compile the pipelines that every run needs, all at the same time.
    * @param {GPUAdapter | GPUDevice} source  a device belongs to the caller
    * @param {Base} base
    * @param {Manifest} manifest
@@ -60,7 +61,7 @@ export class WebGpuDevice {
       const text = await fetchShaders(base, manifest, program, onBytes);
       if (!text) return;
       const kernels = new Kernels(device.device, program, text);
-      await device.#guarded(() => kernels.compile(certainSteps(program), onPipeline));
+      await device.#guarded(() => kernels.compile(certainSteps(program), {}, onPipeline));
       device.kernels = kernels;
     };
     const loadWeights = async () => {
@@ -104,7 +105,10 @@ export class WebGpuDevice {
     this.device = device;
     this.isShared = isShared;
     this.program = /** @type {Program} */ (manifest.programs[target]);
-    this.hasBranches = this.program.steps.some(({ control }) => control?.kind === "if");
+    /** If runs compile what loading has not. */
+    this.isIncremental = this.program.steps.some(({ control, sections }) => control?.kind === "if" || sections?.length);
+    /** @type {Set<string>} The first steps and the values of symbols with which nothing is left to compile. */
+    this.complete = new Set();
     this.stages = stages(manifest, target);
     this.length = lengthOf(manifest); // the symbol of the length of sessions, or ""
     this.buffers = new GpuBuffers(device);
@@ -152,6 +156,7 @@ export class WebGpuDevice {
   async execute({ segment, downloads }, symbols, uploads, states, receivers) {
     const { first, last } = /** @type {Run} */ (segment);
     const { steps } = this.program;
+    const values = this.#valuesOf(symbols, states);
     this.iterations = {};
     let index = first;
     /** @type {Binding | undefined} */
@@ -165,8 +170,9 @@ export class WebGpuDevice {
       return index < last ? this.#read(encoder, binding, steps[index].arguments) : this.#read(encoder, binding, downloads, receivers);
     };
     for (;;) {
-      const kernels = this.#missing(index, last);
-      if (kernels.length) await this.#guarded(() => this.kernels?.compile(kernels));
+      for (let missing; (missing = this.#missing(index, last, values)).length; ) {
+        await this.#guarded(() => this.kernels?.compile(missing, values));
+      }
       const results = await this.#guarded(submit);
       if (index === last) return results;
       const { control, arguments: names } = steps[index];
@@ -175,12 +181,28 @@ export class WebGpuDevice {
     }
   }
 
-  /** The steps before the next control step whose kernels no run has reached before. @param {number} first @param {number} last */
-  #missing(first, last) {
-    if (!this.hasBranches) return [];
+  /**
+   * The steps before the next control step that need pipelines, or sections of them, that no run has needed before.
+   * @param {number} first
+   * @param {number} last
+   * @param {Symbols} values
+   * @returns {Step[]}
+   */
+  #missing(first, last, values) {
+    if (!this.isIncremental || !this.kernels) return [];
+    const key = JSON.stringify([first, values]);
+    if (this.complete.has(key)) return [];
     const { steps } = this.program;
     const end = steps.findIndex(({ control }, index) => index >= first && (control || index === last));
-    return steps.slice(first, end < 0 ? last : end).filter((step) => !this.kernels?.of(step));
+    const missing = this.kernels.missing(steps.slice(first, end < 0 ? last : end), values);
+    if (this.complete.size >= MAX_COMPLETE) this.complete.clear();
+    if (!missing.length) this.complete.add(key);
+    return missing;
+  }
+
+  /** The values of symbols in a run. @param {Symbols} symbols @param {States} [states] @returns {Symbols} */
+  #valuesOf(symbols, states) {
+    return states && this.length ? { ...symbols, [this.length]: states.length } : symbols;
   }
 
   /**
@@ -216,7 +238,7 @@ export class WebGpuDevice {
     const { first, last } = /** @type {Run} */ (segment);
     const count = 2 * (last - first);
     const steps = this.program.steps.slice(first, last).filter(({ control }) => !control);
-    await this.#guarded(() => this.kernels?.compile(steps));
+    await this.#guarded(() => this.kernels?.compile(steps, this.#valuesOf(symbols, states)));
     const querySet = device.createQuerySet({ type: "timestamp", count });
     const resolved = buffers.create("timestamps", 8 * count, GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC);
     const reading = this.#guarded(() => {
@@ -259,7 +281,7 @@ export class WebGpuDevice {
       if (data instanceof Uint8Array) writeWords(this.device, buffer, offset, data);
       else encoder.copyBufferToBuffer(checkedInput(name, data), 0, buffer, offset, align(data.bytes, 4));
     }
-    if (states && this.length) binding.values = { ...symbols, [this.length]: states.length };
+    binding.values = this.#valuesOf(symbols, states);
     this.#writeSymbols(binding);
     return binding;
   }
@@ -314,7 +336,7 @@ export class WebGpuDevice {
    * @param {number} index
    */
   #encode(pass, { plan, values, workgroups }, index) {
-    const { pipeline, group, sizes, hasLength } = plan.dispatches.get(index) ?? this.#dispatch(plan, values, index);
+    const { kernel, group, sizes, hasLength } = plan.dispatches.get(index) ?? this.#dispatch(plan, values, index);
     let counts = workgroups.get(index);
     if (!counts) {
       counts = sizes.map((size) => evaluate(size, values));
@@ -322,7 +344,7 @@ export class WebGpuDevice {
     }
     const [x, y, z] = counts;
     if (!x || !y || !z) return;
-    pass.setPipeline(pipeline);
+    pass.setPipeline(kernel.pipeline);
     pass.setBindGroup(0, group);
     pass.dispatchWorkgroups(x, y, z);
   }
@@ -337,7 +359,7 @@ export class WebGpuDevice {
     const entries = resources.map((resource, position) => ({ binding: position, resource }));
     const group = this.device.createBindGroup({ layout: kernel.layout, entries });
     const hasLength = this.length !== "" && symbolsOf(step.workgroups).has(this.length);
-    const dispatch = { pipeline: kernel.pipeline, group, sizes: step.workgroups, hasLength };
+    const dispatch = { kernel, group, sizes: step.workgroups, hasLength };
     plan.dispatches.set(index, dispatch);
     return dispatch;
   }

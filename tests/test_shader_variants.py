@@ -393,3 +393,47 @@ def test_kernels_that_differ_in_sizes_share_an_entry_point(tmp_path: Path) -> No
     (z,) = webmlc.load(tmp_path / "model", device="webgpu").run({"x": x}).values()
     (reference,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(z, reference, rtol=1e-4, atol=1e-5)
+
+
+ROWS_OF_ANY_NUMBER = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n,64] x) => (float[n,96] y) { h = MatMul(x, w) y = Relu(h) }"""
+RUN_ROWS = """async (counts) => {
+  const compiled = [];
+  const { createComputePipelineAsync } = GPUDevice.prototype;
+  GPUDevice.prototype.createComputePipelineAsync = function (descriptor) {
+    compiled.push(Object.values(descriptor.compute.constants ?? {}));
+    return createComputePipelineAsync.call(this, descriptor);
+  };
+  const { load } = await import("/model/webmlc.js");
+  const model = await load("/model/", { device: "webgpu" });
+  const results = [];
+  for (const n of counts) {
+    const data = Float32Array.from({ length: n * 64 }, (_, i) => Math.sin(i));
+    const { y } = await model.run({ x: { dtype: "float32", shape: [n, 64], data } });
+    results.push({ y: Array.from(y.data), pipelines: compiled.length });
+  }
+  model.dispose();
+  return { compiled, results };
+}"""
+
+
+def test_a_pipeline_contains_the_sections_that_runs_need(tmp_path: Path) -> None:
+    """A product of any number of rows has a section of tiles, and one of what is left over."""
+    model = onnx.parser.parse_model(ROWS_OF_ANY_NUMBER)
+    w = np.random.default_rng(0).standard_normal((64, 96), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    (tmp_path / "index.html").write_text(BLANK)
+    manifest = webmlc.build(model, tmp_path / "model", adapter="software")
+    assert any(len(step.sections) == 2 for step in manifest.programs["webgpu"].steps)
+    counts = [1, 1, 64, 65, 1]
+    (page,) = open_pages({"/": tmp_path}, Page("/", RUN_ROWS, arg=counts))
+    compiled, results = page.value["compiled"], page.value["results"]
+    assert [constants for constants in compiled if constants] == [[0, 1], [1, 1]]
+    assert [r["pipelines"] - results[0]["pipelines"] for r in results] == [0, 0, 1, 1, 1]
+    for n, result in zip(counts, results, strict=True):
+        x = np.sin(np.arange(n * 64, dtype=np.float32)).reshape(n, 64)
+        expected = np.maximum(x @ w, 0)
+        y = np.reshape(result["y"], (n, 96))
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+        (host,) = webmlc.load(tmp_path / "model", device="webgpu").run({"x": x}).values()
+        np.testing.assert_allclose(host, expected, rtol=1e-4, atol=1e-5)

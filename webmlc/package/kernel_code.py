@@ -111,7 +111,9 @@ def to_data(code: Code) -> list[Any]:
             return [text, loops, parameters, scratch]
         case Shader(text=text, workgroups=sizes, symbols=symbols, helpers=helpers):
             workgroups = [to_size(size) for size in sizes]
-            return [text, workgroups, symbols, helpers, code.needs_infinity, code.features]
+            sections = [to_size(size) for size in code.sections]
+            flags = code.needs_infinity, code.features
+            return [text, workgroups, symbols, helpers, *flags, sections]
 
 
 def code_of(data: list[Any]) -> Code:
@@ -119,7 +121,7 @@ def code_of(data: list[Any]) -> Code:
     match data:
         case [text, int(loops), parameters, scratch]:
             return Printed(text, loops, parameters, scratch)
-        case [text, [x, y, z], symbols, helpers, needs_infinity, features]:
+        case [text, [x, y, z], symbols, helpers, needs_infinity, features, sections]:
             return Shader(
                 text,
                 (from_size(x), from_size(y), from_size(z)),
@@ -127,5 +129,6 @@ def code_of(data: list[Any]) -> Code:
                 tuple(helpers),
                 needs_infinity,
                 features=tuple(features),
+                sections=tuple(from_size(size) for size in sections),
             )
     raise ValueError("not the code of a kernel")

@@ -161,6 +161,7 @@ class StepVariant:
     alternatives: Mapping[int, Launch] = field(default_factory=dict)
     entry: str = ""
     integers: tuple[int, ...] = ()
+    sections: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +171,17 @@ class Step:
     - `arguments`: buffers in the order of the kernel's parameters. The last `outputs` are written.
     - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
     - `workgroups`: the dispatch of a webgpu step.
-    - `entry`: the entry point of a webgpu step, or "" if it has the name of the kernel. Kernels
-      that differ in integers only share one.
+    - `entry`: the entry point of a webgpu step, or "" if it has the kernel's name.
     - `integers`: what follows the symbols in the uniform of a webgpu step.
+    - `sections`: the workgroups of the sections that a pipeline may leave out, by override.
     - `origin`: the ONNX nodes that the step computes.
-    - `stages`: those of each stage of its kernel, which the manifest does not hold.
+    - `stages`: those of each stage of its kernel. They are not in the manifest.
     - `reason`: why a step of a webgpu program runs on the CPU.
     - `displacements`: the bytes from a buffer's start to each argument of a wasm step, or () if
-      all are 0. The module adds them, so the manifest does not hold them.
-    - `alternatives`: what a webgpu step launches instead on the machines of a class, by the number
-      of the class. A wasm module contains those of its steps.
-    - `variants`: what the step launches in variants of the shaders, where that differs from the
-      first variant, which is the step's.
+      all are 0. They are in the module, not in the manifest.
+    - `alternatives`: what a webgpu step launches instead on a class of machines, by its number. A
+      wasm module contains those of its steps.
+    - `variants`: what variants of the shaders launch that differ from the first, the step's.
     """
 
     device: Device
@@ -199,6 +199,7 @@ class Step:
     variants: Mapping[str, StepVariant] = field(default_factory=dict)
     entry: str = ""
     integers: tuple[int, ...] = ()
+    sections: tuple[Expr, ...] = ()
 
     def entry_in(self, variant: str) -> str:
         """The entry point of the step in a variant of the shaders."""

@@ -296,7 +296,7 @@ def _read_step(
     o: JsonObject, program_device: Device, arguments: _Arguments, sizes: Mapping[str, Expr]
 ) -> Step:
     workgroups = _read_workgroups(o, sizes) if "workgroups" in o.data else None
-    entry, integers = _read_entry(o)
+    entry, integers, sections = _read_entry(o, sizes)
     return Step(
         device=_read_device(o) if "device" in o.data else program_device,
         kernel=o.get("kernel", str),
@@ -315,6 +315,7 @@ def _read_step(
         control=_read_control(o) if "control" in o.data else None,
         entry=entry,
         integers=integers,
+        sections=sections,
     )
 
 
@@ -327,13 +328,18 @@ def _read_workgroups(o: JsonObject, sizes: Mapping[str, Expr]) -> tuple[Expr, Ex
 
 
 def _read_step_variant(o: JsonObject, sizes: Mapping[str, Expr]) -> StepVariant:
-    return StepVariant(_read_workgroups(o, sizes), _read_alternatives(o, sizes), *_read_entry(o))
+    return StepVariant(
+        _read_workgroups(o, sizes), _read_alternatives(o, sizes), *_read_entry(o, sizes)
+    )
 
 
-def _read_entry(o: JsonObject) -> tuple[str, tuple[int, ...]]:
-    """The entry point of a step, and its integers."""
+def _read_entry(
+    o: JsonObject, sizes: Mapping[str, Expr]
+) -> tuple[str, tuple[int, ...], tuple[Expr, ...]]:
+    """The entry point of a step, its integers, and the workgroups of its optional sections."""
     entry = o.get("entry", str) if "entry" in o.data else ""
-    return entry, o.integers("integers") if "integers" in o.data else ()
+    integers = o.integers("integers") if "integers" in o.data else ()
+    return entry, integers, o.shape("sections", sizes) if "sections" in o.data else ()
 
 
 def _read_alternatives(step: JsonObject, sizes: Mapping[str, Expr]) -> dict[int, Launch]:

@@ -157,8 +157,10 @@ def _tensor_numbers(weights: Sequence[WeightFile]) -> dict[str, int]:
 
 def _program(device: Device, program: Program, tensors: Mapping[str, int]) -> dict[str, Any]:
     resources = program.resources
-    shapes = [b.shape for b in program.buffers] + [s.workgroups or () for s in program.steps]
-    shapes += [v.workgroups for s in program.steps for v in s.variants.values()]
+    shapes = [b.shape for b in program.buffers]
+    shapes += [(*(step.workgroups or ()), *step.sections) for step in program.steps]
+    variants = [variant for step in program.steps for variant in step.variants.values()]
+    shapes += [(*variant.workgroups, *variant.sections) for variant in variants]
     names = name_sizes(size for shape in shapes for size in shape)
     sizes = {name: to_size(size, names) for size, name in names.items()}
     steps = zip(program.steps, _arguments(program), strict=True)
@@ -234,6 +236,8 @@ def _step(
         data["entry"] = step.entry
     if step.integers:
         data["integers"] = list(step.integers)
+    if step.sections:
+        data["sections"] = _shape(step.sections, sizes)
     if step.alternatives:
         data["alternatives"] = _alternatives(step.alternatives)
     if step.variants:
@@ -244,6 +248,11 @@ def _step(
                 **(
                     {"entry": variant.entry, "integers": list(variant.integers)}
                     if variant.entry or variant.integers or step.entry or step.integers
+                    else {}
+                ),
+                **(
+                    {"sections": _shape(variant.sections, sizes)}
+                    if variant.sections or step.sections
                     else {}
                 ),
                 **(

@@ -90,7 +90,9 @@ class ShaderVariant:
         }
         entry = entries[kernel]
         name = "" if entry.name == wgsl_name(kernel) else entry.name
-        return StepVariant(entry.workgroups, launches, name, entry.integers)
+        # An alternative has other sections.
+        sections = () if self.alternatives else entry.sections
+        return StepVariant(entry.workgroups, launches, name, entry.integers, sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class ProgramParts:
                     alternatives=steps[first].alternatives,
                     entry=steps[first].entry,
                     integers=steps[first].integers,
+                    sections=steps[first].sections,
                     variants={name: s for name, s in steps.items() if s != steps[first]},
                 )
             body.append(item)

@@ -79,6 +79,11 @@ def uniform(binding: int, words: int) -> str:
     return f"@group(0) @binding({binding}) var<uniform> symbols_{NUMBER}: {array};"
 
 
+def section_name(number: int) -> str:
+    """The override that says whether a pipeline contains an optional section."""
+    return f"section_{number}_{NUMBER}"
+
+
 def word(position: int) -> str:
     """A word of the uniform."""
     vector, component = divmod(position, VECTOR_LANES)
@@ -86,14 +91,18 @@ def word(position: int) -> str:
 
 
 def declarations(
-    function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter
+    function: LoopFunction,
+    constants: frozenset[str],
+    expressions: ExpressionPrinter,
+    optional_sections: int = 0,
 ) -> list[str]:
-    """The declarations of the bindings and of workgroup memory.
+    """The declarations of overrides, one for each optional section, of the bindings and of
+    workgroup memory.
 
     Raises InternalError, with the kernel's name, for more workgroup memory than a device has.
     """
     _check_workgroup_memory(function, expressions)
-    lines: list[str] = []
+    lines = [f"override {section_name(number)} = true;" for number in range(optional_sections)]
     names = expressions.globals
     for position, buffer in enumerate(function.params):
         access = "read" if buffer.name in constants else "read_write"

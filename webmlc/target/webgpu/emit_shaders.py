@@ -41,13 +41,15 @@ from webmlc.target.webgpu.widen_loads import widen_loads
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The data that launches a kernel: the name of the entry point, its grid as expressions of the
-    symbols, and what its uniform buffer holds: symbols, then integers.
+    symbols, and what its uniform buffer holds: symbols, then integers. `sections` are the
+    workgroups of the optional sections, in the order of the overrides.
     """
 
     name: str
     workgroups: tuple[Expr, Expr, Expr]
     symbols: tuple[str, ...]
     integers: tuple[int, ...] = ()
+    sections: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,15 @@ def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shad
     ranges = zip(shared, line_ranges(texts, first), strict=True)
     lines = {name: lines for s, lines in ranges for name in s.integers}
     entries = {
-        name: Entry(wgsl_name(s.name), shaders[name].workgroups, shaders[name].symbols, integers)
+        name: _entry(s.name, shaders[name], integers)
         for s in shared
         for name, integers in s.integers.items()
     }
     return Shaders(text, entries, lines, tuple(features))
+
+
+def _entry(name: str, shader: Shader, integers: tuple[int, ...]) -> Entry:
+    return Entry(wgsl_name(name), shader.workgroups, shader.symbols, integers, shader.sections)
 
 
 def emit_shader(
@@ -118,8 +124,8 @@ def emit_shader(
     shows_stages: bool = False,
 ) -> Shader:
     """Share memory, widen, legalise, hoist, rename and print one kernel. The text for a software
-    adapter computes indices once, and reads late. If the text shows its stages, its lines end with
-    their marks (`line_stages`).
+    adapter computes indices once, and reads late, and its pipelines may leave out sections. If the
+    text shows its stages, its lines end with their marks (`line_stages`).
     """
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
@@ -138,8 +144,16 @@ def emit_shader(
         [new.name for old, new in renamed.items() if old.name in views]
         + [b.name for b in function.params if b.name in views]
     )
-    workgroups = grid_of(function).workgroups  # with divisions, as hosts evaluate them
+    grid = grid_of(function)  # with divisions, as hosts evaluate them
+    optional = grid.optional if is_software else {}
     marks = stage_marks(shortened.body) if shows_stages else {}
     return print_shader(
-        shortened, constants, short_views, short_registers, workgroups, features, marks
+        shortened,
+        constants,
+        short_views,
+        short_registers,
+        grid.workgroups,
+        features,
+        marks,
+        optional,
     )

@@ -11,7 +11,8 @@ entry point, its grid, and the helper functions that it calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -33,7 +34,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target.divergence import differs
 from webmlc.target.registers import added_value
-from webmlc.target.webgpu.declarations import array_type, declarations, word
+from webmlc.target.webgpu.declarations import array_type, declarations, section_name, word
 from webmlc.target.webgpu.declare_in_place import declared_in_place
 from webmlc.target.webgpu.matrix_products import matrix_product
 from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
@@ -58,6 +59,8 @@ _AXES = "xyz"
 """The axes of a grid, in the order of its dimensions."""
 NO_MARKS: Mapping[int, str] = MappingProxyType({})
 """The marks of a text that does not show its stages."""
+NO_SECTIONS: Mapping[int, Expr] = MappingProxyType({})
+"""The optional sections of a kernel whose pipelines contain all of it."""
 INDENT = " "
 """The indentation per level: one space, because shaders are downloaded."""
 
@@ -72,6 +75,7 @@ class Shader:
     - `helpers`, `needs_infinity`: what the module must declare.
     - `origin`: the ONNX nodes that the kernel computes.
     - `features`: the features of WebGPU that it needs.
+    - `sections`: the workgroups of each optional section.
     """
 
     text: str
@@ -81,6 +85,7 @@ class Shader:
     needs_infinity: bool
     origin: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    sections: tuple[Expr, ...] = ()
 
     def named(self, name: str, number: int) -> str:
         """The text of the kernel `name`, after a comment with its origin. `number` tells its
@@ -100,9 +105,12 @@ def print_shader(
     workgroups: tuple[Expr, Expr, Expr],
     features: frozenset[str] = frozenset(),
     marks: Mapping[int, str] = NO_MARKS,
+    optional: Mapping[int, Expr] = NO_SECTIONS,
 ) -> Shader:
     """Print a kernel, which may use some features of WebGPU. The lines of a statement end with its
-    mark, by identity. Raises InternalError, with the kernel's name, where WGSL has no spelling.
+    mark, by identity. A pipeline may leave out the sections at the positions in `optional`, whose
+    values are their workgroups. Raises InternalError, with the kernel's name, where WGSL has no
+    spelling.
     """
     grid = grid_of(function)
     names = _global_names(function, registers)
@@ -117,9 +125,9 @@ def print_shader(
         function.name, names, views, registers, words, atomics, halves, quads, swapped
     )
     declared = declared_in_place(function, registers)
-    printer = _Printer(function, grid, expressions, declared, features, marks)
+    printer = _Printer(function, grid, expressions, declared, features, marks, tuple(optional))
     body = printer.entry()
-    head = declarations(function, constants, expressions)
+    head = declarations(function, constants, expressions, len(optional))
     return Shader(
         "\n".join([*head, *body, ""]),
         workgroups,
@@ -128,6 +136,7 @@ def print_shader(
         expressions.needs_infinity,
         function.origin,
         tuple(sorted({*printer.used_features, *([HALVES] if halves else [])})),
+        tuple(optional.values()),
     )
 
 
@@ -158,6 +167,7 @@ class _Printer:
     declared: dict[int, str]  # `let` or `var`, by the identity of the declaring store
     features: frozenset[str]
     marks: Mapping[int, str]
+    optional: tuple[int, ...] = ()  # the positions of the sections with an override
     mark: str = ""  # that of the current statement
     used_features: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
@@ -192,8 +202,13 @@ class _Printer:
         if grid.is_linear:
             rows = "" if grid.workgroups[1] == Const(1) else " + workgroup.y * workgroups.x"
             self.write(f"let group = i32(workgroup.x{rows});")
-        for section in grid.sections:
-            self.print_section(section)
+        for position, section in enumerate(grid.sections):
+            if position in self.optional:
+                name = section_name(self.optional.index(position))
+                with self.braces(f"if ({name})"):
+                    self.print_section(section)
+            else:
+                self.print_section(section)
         if FEATURE in self.used_features:
             self.lines[:0] = [f"{INDENT}{line}" for line in LANES_LINES]
         text = "\n".join(self.lines)
@@ -235,9 +250,15 @@ class _Printer:
         last = self.expressions.operand(simplify(section.first + section.count))
         self.block = "group" if section.first == Const(0) else f"(group - {first})"
         lower = "" if section.first == Const(0) else f"group >= {first} && "
-        self.write(f"if ({lower}group < {last}) {{")
+        with self.braces(f"if ({lower}group < {last})"):
+            self.statement(section.body)
+
+    @contextmanager
+    def braces(self, head: str) -> Iterator[None]:
+        """Print braces after `head` around what is printed meanwhile."""
+        self.write(f"{head} {{".lstrip())
         self.depth += 1
-        self.statement(section.body)
+        yield
         self.depth -= 1
         self.write("}")
 
@@ -308,11 +329,8 @@ class _Printer:
     def braced(self, head: str, body: Stmt) -> None:
         """Print a body in braces after `head`."""
         outer_matrices = set(self.matrices)
-        self.write(f"{head} {{")
-        self.depth += 1
-        self.statement(body)
-        self.depth -= 1
-        self.write("}")
+        with self.braces(head):
+            self.statement(body)
         self.matrices = outer_matrices
 
     def thread_loop(self, loop: For) -> None:
@@ -386,14 +404,11 @@ class _Printer:
                 pass
             case _:
                 raise self.expressions.unsayable(f"a store at {stmt.indices[0]}")
-        self.write("{")
-        self.depth += 1
-        self.write(f"let vector = {value};")
-        for lane in range(width):
-            index = call("add", base, call("mul", stride, Const(lane)))
-            self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
-        self.depth -= 1
-        self.write("}")
+        with self.braces(""):
+            self.write(f"let vector = {value};")
+            for lane in range(width):
+                index = call("add", base, call("mul", stride, Const(lane)))
+                self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
 
     def matrix_text(self, value: Expr) -> str | None:
         """The text of a sum as the product of a matrix and a vector. The matrix is declared before
@@ -429,13 +444,10 @@ class _Printer:
             case (Ramp(base=base, stride=stride, width=width),):
                 places = [call("add", base, call("mul", stride, Const(n))) for n in range(width)]
                 values = [f"vector.{'xyzw'[lane]}" for lane in range(width)]
-                self.write("{")
-                self.depth += 1
-                self.write(f"let vector = {bits[0]};")
-                for place, element in zip(places, values, strict=True):
-                    self.store_in_word(buffer, place, element)
-                self.depth -= 1
-                self.write("}")
+                with self.braces(""):
+                    self.write(f"let vector = {bits[0]};")
+                    for place, element in zip(places, values, strict=True):
+                        self.store_in_word(buffer, place, element)
             case (index,):
                 self.store_in_word(buffer, index, bits[0])
 

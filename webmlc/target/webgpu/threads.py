@@ -67,6 +67,14 @@ class Grid:
     total: Expr
     is_linear: bool
 
+    @property
+    def optional(self) -> dict[int, Expr]:
+        """The sections that some sizes may leave without workgroups: their counts, by position."""
+        if len(self.sections) == 1:
+            return {}
+        counts = enumerate(section.count for section in self.sections)
+        return {position: count for position, count in counts if as_int(count) is None}
+
 
 def grid_of(function: LoopFunction) -> Grid:
     """The grid of a function. Raises InternalError where its sections cannot run side by side, or
