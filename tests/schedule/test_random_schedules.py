@@ -111,6 +111,11 @@ STEPS: dict[str, Callable[[st.DrawFn, Schedule], tuple[object, ...]]] = {
         draw(st.sampled_from([[None, 2], [None, 3], [2, None], [4, None], [None, 2, 2], [3, 4]])),
     ),
     "partition": lambda draw, s: (some(draw, all_loops(s)), draw(st.integers(0, 6))),
+    "overlap": lambda draw, s: (
+        some(draw, all_loops(s)),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 5)),
+    ),
     "reorder": lambda draw, s: tuple(
         draw(st.permutations(s.loops(some(draw, s.blocks()))).map(lambda p: p[:3]))
     ),

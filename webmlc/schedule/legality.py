@@ -78,7 +78,8 @@ def require_outermost(primitive: str, function: LoopFunction, path: Path, name: 
 
 def repeating_loops(block: Block, loops: Iterable[For]) -> list[str]:
     """Those of `loops` that run an instance of `block` again: loops that none of its axes follows,
-    and loops along which a spatial axis takes a value twice (`i + j`, after `compute_at`).
+    and loops along which a spatial axis takes a value twice (`i + j`, after `compute_at`; and
+    `min(i, n) + j`).
 
     A reduction that is begun once and run twice counts everything twice.
     """
@@ -94,6 +95,7 @@ def repeating_loops(block: Block, loops: Iterable[For]) -> list[str]:
 def _overlapping(binding: Expr, extents: Mapping[Var, int | None]) -> list[str]:
     """The loops of a sum `a·i + b·j` whose steps do not clear what the finer terms reach."""
     terms: list[tuple[int, Var]] = []
+    names: list[str] = []
     stack = [binding]
     while stack:
         match stack.pop():
@@ -103,7 +105,10 @@ def _overlapping(binding: Expr, extents: Mapping[Var, int | None]) -> list[str]:
                 terms.append((step, var))
             case Var() as var if var in extents:
                 terms.append((1, var))
-    reach, before, names = 0, "", []
+            case Call(op="min", args=args):
+                inside = {var for arg in args for var in variables(arg)}
+                names += [var.name for var in extents if var in inside]
+    reach, before = 0, ""
     for step, var in sorted(terms, key=lambda term: (term[0], term[1].name)):
         if step <= reach:
             names += [before, var.name]

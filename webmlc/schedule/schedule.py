@@ -99,6 +99,13 @@ class Schedule:
         """Split a loop into a nest of `factors` iterations; returns the new loops."""
         return list(self.apply("split", loop, list(factors)))
 
+    def overlap(self, loop: str, tiles: int, size: int) -> tuple[str, str]:
+        """Run a loop as so many full tiles, the last of which begin where they fit; returns both
+        loops.
+        """
+        outer, inner = self.apply("overlap", loop, tiles, size)
+        return outer, inner
+
     def partition(self, loop: str, at: Operand) -> tuple[str, str]:
         """Split the iterations of a loop into [0, at) and [at, extent); returns both loops."""
         first, last = self.apply("partition", loop, at)

@@ -20,6 +20,7 @@ from webmlc.schedule.primitives.compute_inline import compute_inline
 from webmlc.schedule.primitives.decompose_reduction import decompose_reduction
 from webmlc.schedule.primitives.fission import fission
 from webmlc.schedule.primitives.fuse import fuse
+from webmlc.schedule.primitives.overlap import overlap
 from webmlc.schedule.primitives.parallel import parallel
 from webmlc.schedule.primitives.partition import partition
 from webmlc.schedule.primitives.prefetch import prefetch
@@ -50,6 +51,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         decompose_reduction,
         fission,
         fuse,
+        overlap,
         parallel,
         partition,
         prefetch,
