@@ -149,6 +149,13 @@ CASES = {
     **{f"webgpu: {name}": (WEBGPU, *case) for name, case in GPU.items()},
     **{f"software: {name}": (SOFTWARE, *case) for name, case in SOFTWARE_ADAPTERS.items()},
     "software: matmul in quads": (SOFTWARE_SUBGROUPS, "contraction", k.matmul(37, 48, 6), {}),
+    "software: matmul in quads that overlap": (
+        SOFTWARE_SUBGROUPS,
+        "contraction",
+        k.matmul(79, 332, 4),
+        {},
+    ),
+    "software: matmul of tiles that overlap": (SOFTWARE, "contraction", k.matmul(79, 24, 4), {}),
     "software: large matmul in quads": (SOFTWARE_SUBGROUPS, "contraction", TALL, {"s": 2}),
     "software: matmul of few columns in quads": (
         SOFTWARE_SUBGROUPS,

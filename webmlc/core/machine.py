@@ -300,7 +300,9 @@ Measured with both: tiles in registers are several times as fast as tiles in wor
 numbers are chosen by hand.
 """
 
-SOFTWARE_SUBGROUPS = replace(SOFTWARE, features=frozenset({"quads"}), tile=Tile(16, 8))
+SOFTWARE_SUBGROUPS = replace(
+    SOFTWARE, features=frozenset({"quads"}), vector_registers=128, tile=Tile(16, 8)
+)
 """A software adapter whose subgroups are the four threads that it computes at once.
 
 The tile is taller than that of `SOFTWARE`, because threads share the loads of its rows. Only large

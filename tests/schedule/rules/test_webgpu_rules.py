@@ -284,6 +284,27 @@ def test_quads_take_pairs_of_an_odd_number_of_tiles() -> None:
     assert "quadSwapDiagonal(r" in last
 
 
+@pytest.mark.parametrize(
+    "machine", [SOFTWARE, SOFTWARE_SUBGROUPS], ids=lambda m: sorted(m.features)
+)
+@pytest.mark.parametrize(("rows", "columns"), [(79, 332), (79, 64), (64, 332)])
+def test_the_last_tiles_overlap_instead_of_a_section(
+    machine: Machine, rows: int, columns: int
+) -> None:
+    function = k.matmul(rows, columns, 8)
+    text = _shader(function, machine)
+    has_rest = columns % 8 and "quads" not in machine.features
+    assert text.count("if (group") == (2 if has_rest else 0)
+    match = find_match(function, machine)
+    _keeps_the_meaning(function, match.build(match.default()), {})
+
+
+def test_huge_products_have_wide_tiles_where_quads_share_loads() -> None:
+    for rows, columns in {512: 16, 256: 8}.items():
+        match = find_match(k.matmul(rows, 512, 256), SOFTWARE_SUBGROUPS)
+        assert match.default().columns == columns
+
+
 def test_pairs_share_the_loads_of_long_windows_on_software_adapters() -> None:
     function = k.grouped_convolution(16, 4, 4, 6, 2)
     match = find_match(function, SOFTWARE)

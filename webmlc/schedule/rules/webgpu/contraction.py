@@ -3,9 +3,10 @@
 Rows are all axes of the left operand (for a convolution: image, y, x, as one index), columns the
 last axis of the right one. Each thread owns a tile, 8 rows by 8 columns, in vec4 registers. The
 weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
-rows. Rows and columns that do not fill a tile are sections of their own. On a GPU, workgroups that
-are full copy the weights to their own memory first (`stage_panels`). Where there are too few tiles
-for a GPU, several threads of a workgroup divide the reduction of a tile (`share_reduction`).
+rows. Rows and columns that do not fill a tile are sections of their own, or the last tiles overlap,
+because each section takes time to compile. On a GPU, workgroups that are full copy the weights to
+their own memory first (`stage_panels`). Where there are too few tiles for a GPU, several threads of
+a workgroup divide the reduction of a tile (`share_reduction`).
 
     Y[m, o] += A[m, k] * B[o // 8, k, o % 8]   ->   for k: b0, b1 = B[...]; for r in 8: Y_r += A[m +
     r, k] * (b0, b1)
@@ -62,10 +63,13 @@ from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     MOST_STEPS,
     PAIR,
+    SECTION_COST,
     Facts,
     Parameters,
     can_divide,
     can_stage,
+    cover_cost,
+    covering,
     multiple_of,
     stages,
     staging_of,
@@ -119,6 +123,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         _row_length(roles),
         joined=joined,
         outer_depth=_outer_depth(schedule, nest) if machine.reads_lines else None,
+        may_overlap=machine.compiles_slowly,
     )
     facts = replace(facts, quad_rows=quad_rows(facts, machine))
     if facts.quad_rows and not accepts(lambda: build(facts, default(facts, machine))):
@@ -184,15 +189,20 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
                 sharing = replace(sharing, down=1, rows=_tile_rows(schedule, section, parameters))
             share_reduction(schedule, section, sharing, facts.lanes)
         return schedule
-    panels = split_columns(schedule, nest, parameters.columns)
+    panels = [nest]
+    if not _paired_tiles(schedule, nest, facts, parameters):
+        panels = split_columns(schedule, nest, parameters.columns)
     if facts.quad_rows:
         for part in panels:
-            for rows, height in _quad_sections(schedule, part, facts, parameters):
-                tile = _tile(schedule, rows, facts, replace(parameters, rows=height))
+            for rows, height, tiles in _quad_sections(schedule, part, facts, parameters):
+                tile = _tile(schedule, rows, facts, replace(parameters, rows=height), tiles)
                 bind_quads(schedule, rows, tile, parameters)
         return schedule
     tiled = []
     for part in panels:
+        if tiles := _overlapping(schedule, part, facts, parameters.rows, 1):
+            tiled.append((part, _tile(schedule, part, facts, parameters, tiles)))
+            continue
         for rows in split_rows(schedule, part, parameters.rows):
             left = _unstaged(schedule, rows, facts, parameters)
             tiled += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
@@ -211,27 +221,56 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
 
 def _quad_sections(
     schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters
-) -> Iterator[tuple[Section, int]]:
-    """Pairs of tiles beside each other, then the tile that is left. The rows of each fill the tiles
-    of quads, then other tiles, then none. Each comes with the rows of its tiles: few where little
-    is left, so that the shader stays short.
+) -> Iterator[tuple[Section, int, int]]:
+    """Pairs of tiles beside each other, then the tile that is left. Each comes with the rows of its
+    tiles, and with the number of tiles if the last ones overlap, else 0. A number of rows that only
+    a run knows fills the tiles of quads, then other tiles, then none. Few rows are left over then,
+    in low tiles, so that the shader stays short.
     """
     pair = PAIR * parameters.columns
-    columns = split_columns(schedule, nest, pair) if facts.quad_rows == PAIR else [nest]
+    columns = [nest]
+    if facts.quad_rows == PAIR and not _paired_tiles(schedule, nest, facts, parameters):
+        columns = split_columns(schedule, nest, pair)
     for part in columns:
         height, below = parameters.rows, facts.quad_rows
         if part is not columns[0]:
             width = as_int(simplify(schedule.extent(part.columns))) or 1
             height, below = _left_rows(QUAD, width, as_int(facts.columns)), QUAD
+        if tiles := _overlapping(schedule, part, facts, height, below):
+            yield part, height, tiles
+            continue
         whole, *left = split_rows(schedule, part, height * below)
-        yield whole, height
+        yield whole, height, 0
         for rest in left:
             for section in split_rows(schedule, rest, height) if below == PAIR else [rest]:
                 assert section.rows is not None and facts.rows is not None
                 count = as_int(simplify(schedule.extent(section.rows))) or 1
                 few = divisors(count, LEFT_ROWS)[-1]
                 rows = few if 2 * few > LEFT_ROWS else min(count, height)
-                yield section, _left_rows(rows, count, as_int(facts.rows))
+                yield section, _left_rows(rows, count, as_int(facts.rows)), 0
+
+
+def _overlapping(schedule: Schedule, nest: Section, facts: Facts, height: int, below: int) -> int:
+    """The tiles of a section, of which so many must be below each other, if they may overlap and
+    what is left over needs no section then; else 0.
+    """
+    count = None if nest.rows is None else as_int(simplify(schedule.extent(nest.rows)))
+    if count is None or not facts.may_overlap:
+        return 0
+    return cover_cost(count, height, below)[1]
+
+
+def _paired_tiles(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters) -> int:
+    """The tiles beside each other, where quads need pairs of them, if the last ones overlap for
+    that, at little cost; else 0.
+    """
+    count = as_int(simplify(schedule.extent(nest.columns)))
+    if facts.quad_rows != PAIR or not facts.may_overlap or count is None:
+        return 0
+    pair = PAIR * parameters.columns
+    whole = covering(count, pair)
+    overlaps = count < whole <= SECTION_COST * count and count % facts.lanes == 0
+    return whole // parameters.columns if overlaps else 0
 
 
 def _left_rows(rows: int, count: int, whole: int | None) -> int:
@@ -382,22 +421,35 @@ def _are_rows_adjacent(fold: Block, roles: Contraction) -> bool:
     return True
 
 
-def _tile(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters) -> Threads:
-    """Split the rows and columns of one section into tiles."""
+def _tile(
+    schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters, tiles: int = 0
+) -> Threads:
+    """Split the rows and columns of one section into tiles. If there are more `tiles` than fit
+    below each other, the last ones overlap. So do the last ones beside each other where quads need
+    pairs.
+    """
     tile: list[TileLoop] = []
     rows = nest.rows
     if rows is not None:
         extent = simplify(schedule.extent(rows))
         height = min(parameters.rows, as_int(extent) or parameters.rows)
-        if height > 1 and is_zero(extent % height):
+        if tiles:
+            rows, inner = schedule.overlap(rows, tiles, height)
+            tile.append(TileLoop(inner, "unrolled"))
+        elif height > 1 and is_zero(extent % height):
             rows, inner = schedule.split(rows, [None, height])
             tile.append(TileLoop(inner, "unrolled"))
+    pairs = _paired_tiles(schedule, nest, facts, parameters)
     columns = nest.columns
     lanes = facts.lanes
     extent = simplify(schedule.extent(columns))
     has_tiles = is_zero(extent % parameters.columns)  # also of a symbolic number of columns
     width = parameters.columns if has_tiles else unroll_factor(extent, parameters.columns)
-    if width == lanes:
+    if pairs:
+        columns, lane = schedule.split(columns, [None, lanes])
+        columns, vectors = schedule.overlap(columns, pairs, parameters.columns // lanes)
+        tile += [TileLoop(vectors, "unrolled"), TileLoop(lane, "vectorized")]
+    elif width == lanes:
         columns, lane = schedule.split(columns, [None, width])
         tile.append(TileLoop(lane, "vectorized"))
     elif width % lanes == 0:

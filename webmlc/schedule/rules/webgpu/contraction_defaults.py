@@ -18,10 +18,13 @@ from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     PAIR,
+    SECTION_COST,
     Facts,
     Parameters,
     can_divide,
     can_stage,
+    cover_cost,
+    covering,
     multiple_of,
     stages,
 )
@@ -47,15 +50,13 @@ LARGE = 1 << 24
 """Multiply-adds of a large product, at least. Where threads share loads, tiles of 16 rows take a
 fifth less time for it than tiles of 8 rows, but 90 ms longer to compile (measured on SwiftShader:
 16 million multiply-adds take about 15 ms)."""
+HUGE = 1 << 26
+"""Multiply-adds of a product, at least, whose tiles have 16 columns where threads share loads. They
+take a sixth less time then, but 130 ms longer to compile (measured on SwiftShader: 75 million take
+42 and 34 ms)."""
 PAIRED_TILES = 8
 """Tiles beside each other, at least, of which quads take pairs although one is left over: the
 shader has a section more for it (chosen by hand)."""
-COLUMN_ROWS = 8
-"""The rows of a tile of a quad whose loads take as long as those of its columns (derived: a thread
-loads two vectors for each row and 16 for the columns, for four steps)."""
-SINGLE_COST = 3
-"""The cost of a row that no tile of a quad has, if the loads of a row cost 1 (chosen by hand: such
-a row loads all columns for itself)."""
 SHORTEST_PART = 24
 """Steps of the reduction that a part has at least by default. Measured on an H200, where a loop of
 loads waits for each of them: DeiT-tiny took 1.08 ms with parts of 64 steps, 0.73 with 32, and 0.66
@@ -128,7 +129,7 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     if multiplies_bytes(facts.function) and not machine.multiplies_words:
         most_steps, body = 1, STEPS  # the four bytes of a word are written out
     steps = unroll_factor(facts.depth, most_steps)
-    width, across = _columns(as_int(facts.columns), machine)
+    width, across = _columns(facts, machine)
     whole = Parameters(machine.workgroup_size, 1, width, steps, body, across)
     if facts.rows is None:
         narrow = replace(whole, columns=facts.lanes)
@@ -158,12 +159,16 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     ]
 
 
-def _columns(count: int | None, machine: Machine) -> tuple[int, int]:
+def _columns(facts: Facts, machine: Machine) -> tuple[int, int]:
     """The columns of a tile, and the tiles of a row that a workgroup computes. If quads share
     loads, as many as let the threads of each quad have the same rows.
     """
-    width = machine.tile.columns
+    width, count = machine.tile.columns, as_int(facts.columns)
     if "quads" in machine.features and count is not None:
+        wide = 2 * width
+        is_covered = covering(count, PAIR * wide) <= SECTION_COST * count
+        if facts.results * facts.steps >= HUGE and count % facts.lanes == 0 and is_covered:
+            return wide, ACROSS // 2
         for columns in (width, width // 2):
             for across in (ACROSS, ACROSS // 2):
                 if count % (columns * across) == 0:
@@ -183,7 +188,7 @@ def quad_rows(facts: Facts, machine: Machine) -> int:
     has_unknown_rows = as_int(facts.rows) is None and row_count == 1
     if count is not None and count % machine.lanes:
         return 0
-    width, across = _columns(count, machine)
+    width, across = _columns(facts, machine)
     tiles = 0 if count is None else count // width
     has_pairs = tiles >= PAIRED_TILES or (tiles > 0 and tiles % 2 == 0)
     below = QUAD
@@ -196,14 +201,9 @@ def quad_rows(facts: Facts, machine: Machine) -> int:
 
 def _quad_height(count: int, tallest: int, below: int) -> int:
     """The rows of a tile, up to `tallest`, of which so many below each other cover the rows at the
-    least cost. Of equal ones, that with few rows left over has the shortest shader.
+    least cost.
     """
-
-    def cost(height: int) -> tuple[float, int]:
-        left = count % (below * height)
-        return ((count - left) * (1 + COLUMN_ROWS / height) + left * SINGLE_COST, left)
-
-    return min(range(1, tallest + 1), key=cost)
+    return min(range(1, tallest + 1), key=lambda height: cover_cost(count, height, below)[0])
 
 
 def _default_rows(extent: Expr, tallest: int) -> int:

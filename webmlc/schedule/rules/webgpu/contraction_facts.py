@@ -27,6 +27,15 @@ SUM_BYTES = 4
 """Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
 PAIR = 2
 """Threads of a quad along each axis, where it computes two by two tiles."""
+COLUMN_ROWS = 8
+"""The rows of a tile of a quad whose loads take as long as those of its columns (derived: a thread
+loads two vectors for each row and 16 for the columns, for four steps)."""
+SINGLE_COST = 4
+"""The cost of a row that no tile of a quad has, if the loads of a row cost 1: such a row loads all
+columns for itself (measured on SwiftShader: 4 for the five rows that DeiT has left, 12 for 28)."""
+SECTION_COST = 1.05
+"""The cost of rows of which some have a section of their own, relative to that of their products: a
+section more takes as long to compile (chosen by hand)."""
 STAGES = (4, 8, 16, 32)
 """Steps of the reduction whose columns a workgroup may copy at once."""
 
@@ -50,6 +59,7 @@ class Facts:
     - `can_share`: whether primitives let threads divide the reduction.
     - `quad_rows`: the tiles below each other that the threads of a quad compute: two of two beside
       each other, or four; 0: tiles are not grouped by quads.
+    - `may_overlap`: whether tiles may overlap, so that fewer sections are compiled.
     """
 
     function: LoopFunction
@@ -67,6 +77,7 @@ class Facts:
     joined: int = 1
     outer_depth: int | None = None
     quad_rows: int = 0
+    may_overlap: bool = False
 
     @property
     def divided_depth(self) -> int | None:
@@ -86,7 +97,7 @@ class Parameters:
     workgroup: int
     """Invocations of a workgroup."""
     rows: int
-    """Rows of a thread's tile; those that are left over are a tile of their own."""
+    """Rows of a thread's tile. The last tiles overlap, or what is left over has smaller ones."""
     columns: int
     """Columns of a thread's tile."""
     steps: int
@@ -105,6 +116,28 @@ def multiple_of(extent: Expr) -> int:
     """The largest literal that divides an extent of one term: 196 for 196 · n."""
     sums = terms(simplify(extent))
     return next(iter(sums.values())) if len(sums) == 1 else 1
+
+
+def covering(count: int, size: int) -> int:
+    """The smallest multiple of a size that is at least `count`."""
+    return count + -count % size
+
+
+def cover_cost(count: int, height: int, below: int) -> tuple[float, int]:
+    """The cost of covering rows with tiles, so many of them below each other, in quads, and the
+    number of tiles if the last ones overlap for that, or 0 if rows that are left over have a
+    section of their own.
+
+    >>> cover_cost(64, 16, 2), cover_cost(49, 12, 2), cover_cost(49, 13, 2)
+    ((96, 0), (88.2, 0), (84, 4))
+    """
+    tile = height + COLUMN_ROWS
+    full, left = divmod(count, below * height)
+    if not left:
+        return full * below * tile, 0
+    sections = SECTION_COST * (full * below * tile + left * SINGLE_COST)
+    tiles = (full + 1) * below
+    return (tiles * tile, tiles) if tiles * tile <= sections and height <= count else (sections, 0)
 
 
 def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
