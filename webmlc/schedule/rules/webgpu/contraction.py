@@ -63,14 +63,13 @@ from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     MOST_STEPS,
     PAIR,
-    SECTION_COST,
     Facts,
     Parameters,
     can_divide,
     can_stage,
     cover_cost,
-    covering,
     multiple_of,
+    paired_columns,
     stages,
     staging_of,
 )
@@ -251,26 +250,23 @@ def _quad_sections(
 
 
 def _overlapping(schedule: Schedule, nest: Section, facts: Facts, height: int, below: int) -> int:
-    """The tiles of a section, of which so many must be below each other, if they may overlap and
-    what is left over needs no section then; else 0.
+    """The tiles of a section, of which so many must be below each other, if the last ones overlap
+    and what is left over needs no section then; else 0.
     """
     count = None if nest.rows is None else as_int(simplify(schedule.extent(nest.rows)))
-    if count is None or not facts.may_overlap:
-        return 0
-    return cover_cost(count, height, below)[1]
+    return 0 if count is None else cover_cost(count, height, below, facts.section_rows)[1]
 
 
 def _paired_tiles(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters) -> int:
     """The tiles beside each other, where quads need pairs of them, if the last ones overlap for
-    that, at little cost; else 0.
+    that; else 0.
     """
-    count = as_int(simplify(schedule.extent(nest.columns)))
-    if facts.quad_rows != PAIR or not facts.may_overlap or count is None:
+    columns = as_int(facts.columns)
+    is_whole = as_int(simplify(schedule.extent(nest.columns))) == columns
+    if facts.quad_rows != PAIR or columns is None or not is_whole:
         return 0
-    pair = PAIR * parameters.columns
-    whole = covering(count, pair)
-    overlaps = count < whole <= SECTION_COST * count and count % facts.lanes == 0
-    return whole // parameters.columns if overlaps else 0
+    covered = paired_columns(facts, parameters.columns)
+    return covered // parameters.columns if covered > columns else 0
 
 
 def _left_rows(rows: int, count: int, whole: int | None) -> int:

@@ -18,14 +18,13 @@ from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     PAIR,
-    SECTION_COST,
     Facts,
     Parameters,
     can_divide,
     can_stage,
     cover_cost,
-    covering,
     multiple_of,
+    paired_columns,
     stages,
 )
 
@@ -95,8 +94,7 @@ def _is_large(facts: Facts) -> bool:
     """True if a product takes long beside the time that a taller tile takes to compile. A prompt
     has many rows.
     """
-    products = facts.results * facts.steps
-    return facts.steps >= DEEP and (products >= LARGE or _is_prompt(facts))
+    return facts.steps >= DEEP and (facts.products >= LARGE or _is_prompt(facts))
 
 
 def _filling_threads(choice: Parameters, machine: Machine) -> int:
@@ -145,7 +143,7 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
         # Each tile loads its columns by itself, so few rows left over load as much as a full tile.
         covering = {exact, _default_rows(rows, tallest // 2)}
     if facts.quad_rows and count > 1:
-        covering = {_quad_height(count, most, facts.quad_rows) for most in (tallest, tallest // 2)}
+        covering = {_quad_height(facts, count, most) for most in (tallest, tallest // 2)}
     divisors_of_rows = {n for n in range(3, tallest + 1) if count % n == 0}
     heights = sorted(covering | divisors_of_rows, reverse=True)
     divided_columns = machine.divided_tile.columns
@@ -165,10 +163,8 @@ def _columns(facts: Facts, machine: Machine) -> tuple[int, int]:
     """
     width, count = machine.tile.columns, as_int(facts.columns)
     if "quads" in machine.features and count is not None:
-        wide = 2 * width
-        is_covered = covering(count, PAIR * wide) <= SECTION_COST * count
-        if facts.results * facts.steps >= HUGE and count % facts.lanes == 0 and is_covered:
-            return wide, ACROSS // 2
+        if facts.products >= HUGE and paired_columns(facts, 2 * width):
+            return 2 * width, ACROSS // 2
         for columns in (width, width // 2):
             for across in (ACROSS, ACROSS // 2):
                 if count % (columns * across) == 0:
@@ -199,11 +195,13 @@ def quad_rows(facts: Facts, machine: Machine) -> int:
     return below if has_unknown_rows or row_count >= below * SHORT_TILE else 0
 
 
-def _quad_height(count: int, tallest: int, below: int) -> int:
-    """The rows of a tile, up to `tallest`, of which so many below each other cover the rows at the
-    least cost.
-    """
-    return min(range(1, tallest + 1), key=lambda height: cover_cost(count, height, below)[0])
+def _quad_height(facts: Facts, count: int, tallest: int) -> int:
+    """The rows of a tile in quads, up to `tallest`, that cover so many rows at the least cost."""
+
+    def cost(height: int) -> float:
+        return cover_cost(count, height, facts.quad_rows, facts.section_rows)[0]
+
+    return min(range(1, tallest + 1), key=cost)
 
 
 def _default_rows(extent: Expr, tallest: int) -> int:

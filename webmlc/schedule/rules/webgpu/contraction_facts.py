@@ -33,9 +33,9 @@ loads two vectors for each row and 16 for the columns, for four steps)."""
 SINGLE_COST = 4
 """The cost of a row that no tile of a quad has, if the loads of a row cost 1: such a row loads all
 columns for itself (measured on SwiftShader: 4 for the five rows that DeiT has left, 12 for 28)."""
-SECTION_COST = 1.05
-"""The cost of rows of which some have a section of their own, relative to that of their products: a
-section more takes as long to compile (chosen by hand)."""
+SECTION_PRODUCTS = 1 << 21
+"""The multiply-adds that may be computed twice to save a section (chosen by hand: they take a
+millisecond on SwiftShader, and the section 60 to compile)."""
 STAGES = (4, 8, 16, 32)
 """Steps of the reduction whose columns a workgroup may copy at once."""
 
@@ -84,6 +84,19 @@ class Facts:
         """Steps of the reduction loop that threads divide, `None` if symbolic."""
         return as_int(self.depth) if self.outer_depth is None else self.outer_depth
 
+    @property
+    def products(self) -> int:
+        """The multiply-adds with each symbol as 1; 1 if the steps are symbolic."""
+        return max(1, self.results * self.steps)
+
+    @property
+    def section_rows(self) -> float | None:
+        """The rows that may be computed twice to save a section; `None` if tiles do not overlap."""
+        count = None if self.rows is None else as_int(self.rows)
+        if count is None or not (self.may_overlap and self.steps):
+            return None
+        return SECTION_PRODUCTS * count / self.products
+
     def part_steps(self, parts: int) -> int:
         """Steps of the innermost reduction loop in each of some parts; 0 if symbolic."""
         depth = as_int(self.depth) or 0
@@ -118,26 +131,45 @@ def multiple_of(extent: Expr) -> int:
     return next(iter(sums.values())) if len(sums) == 1 else 1
 
 
-def covering(count: int, size: int) -> int:
-    """The smallest multiple of a size that is at least `count`."""
-    return count + -count % size
-
-
-def cover_cost(count: int, height: int, below: int) -> tuple[float, int]:
+def cover_cost(count: int, height: int, below: int, section: float | None) -> tuple[float, int]:
     """The cost of covering rows with tiles, so many of them below each other, in quads, and the
     number of tiles if the last ones overlap for that, or 0 if rows that are left over have a
-    section of their own.
+    section of their own. A section costs as much as so many rows of tiles; `None`: tiles do not
+    overlap.
 
-    >>> cover_cost(64, 16, 2), cover_cost(49, 12, 2), cover_cost(49, 13, 2)
-    ((96, 0), (88.2, 0), (84, 4))
+    >>> cover_cost(64, 16, 2, section=1), cover_cost(49, 12, 2, section=1)
+    ((96, 0), (85.66666666666667, 0))
+    >>> cover_cost(49, 13, 2, section=1), cover_cost(49, 12, 2, section=99)
+    ((84, 4), (120, 6))
     """
     tile = height + COLUMN_ROWS
     full, left = divmod(count, below * height)
     if not left:
         return full * below * tile, 0
-    sections = SECTION_COST * (full * below * tile + left * SINGLE_COST)
+    apart = full * below * tile + left * SINGLE_COST
+    if section is None or height > count:
+        return apart, 0
+    apart_with_section = apart + section * tile / height
     tiles = (full + 1) * below
-    return (tiles * tile, tiles) if tiles * tile <= sections and height <= count else (sections, 0)
+    overlaps = tiles * tile <= apart_with_section
+    return (tiles * tile, tiles) if overlaps else (apart_with_section, 0)
+
+
+def paired_columns(facts: Facts, width: int) -> int:
+    """The columns that pairs of tiles beside each other compute, if they are all, or the last tiles
+    overlap at little cost; else 0. Columns that are left over take twice as long, or more.
+    """
+    count = as_int(facts.columns)
+    if count is None or count % facts.lanes:
+        return 0
+    left = count % (PAIR * width)
+    again = -count % (PAIR * width)
+    if not left:
+        return count
+    if facts.section_rows is None:
+        return 0
+    section = SECTION_PRODUCTS * count / facts.products
+    return count + again if again <= left + section else 0
 
 
 def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
