@@ -87,7 +87,8 @@ export interface LoadOptions {
   keepFiles?: boolean;
   /**
    * Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. On a GPU, `pipelines` says how many of the
-   * kernels are compiled, which happens beside the download. Those in branches are compiled when a run takes the branch.
+   * kernels are compiled, which happens beside the download. Those in branches are compiled when a run takes the branch, and some for
+   * symbolic sizes, on software adapters, when a run needs them.
    */
   onProgress?: (progress: { loaded: number; total: number; pipelines?: { compiled: number; total: number } }) => void;
 }

@@ -264,7 +264,7 @@ def test_no_tile_is_taller_than_the_rows_of_one_batch() -> None:
     [
         (k.matmul(64, 64, 8), "quad_swaps_2_f32(a_0[", "quadSwapY("),
         (k.matmul(8, 64, 8), "quad_swaps_0_f32(a_0[", "+ quad_offset3]"),
-        (k.matmul(64, 24, 8), "vec4f(a_0[", "quadSwapDiagonal("),
+        (k.matmul(64 * S, 24, 8), "vec4f(a_0[", "quadSwapDiagonal("),
         (k.packed_scores(1, 64, S, 8), "vec4f(a_0[", "quadSwapDiagonal("),
     ],
     ids=["squares", "few rows", "few columns", "symbolic columns"],
