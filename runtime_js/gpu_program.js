@@ -183,6 +183,8 @@ export function certainSteps({ steps }) {
 export class Kernels {
   /** @type {Map<string, Kernel>} By entry point. */
   #kernels = new Map();
+  /** @type {Promise<void> | null} */
+  #compiling = null;
 
   /**
    * @param {GPUDevice} device
@@ -209,12 +211,19 @@ export class Kernels {
   }
 
   /**
-   * Compile what runs with these values of symbols need to execute these steps, all at the same time.
+   * Compile what runs with these values of symbols need to execute these steps, all at the same time; or wait until what another run
+   * needs is compiled, because each pipeline contains the sections of the one that it replaces.
    * @param {Step[]} steps
    * @param {Symbols} values
    * @param {(compiled: number, total: number) => void} [onPipeline]
    */
-  async compile(steps, values, onPipeline) {
+  compile(steps, values, onPipeline) {
+    this.#compiling ??= this.#compile(steps, values, onPipeline).finally(() => (this.#compiling = null));
+    return this.#compiling;
+  }
+
+  /** @param {Step[]} steps @param {Symbols} values @param {(compiled: number, total: number) => void} [onPipeline] */
+  async #compile(steps, values, onPipeline) {
     /** @type {Map<string, { step: Step, sections: boolean[] }>} By entry point. */
     const pipelines = new Map();
     for (const step of this.missing(steps, values)) {

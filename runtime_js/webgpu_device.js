@@ -238,7 +238,8 @@ export class WebGpuDevice {
     const { first, last } = /** @type {Run} */ (segment);
     const count = 2 * (last - first);
     const steps = this.program.steps.slice(first, last).filter(({ control }) => !control);
-    await this.#guarded(() => this.kernels?.compile(steps, this.#valuesOf(symbols, states)));
+    const values = this.#valuesOf(symbols, states);
+    while (this.kernels?.missing(steps, values).length) await this.#guarded(() => this.kernels?.compile(steps, values));
     const querySet = device.createQuerySet({ type: "timestamp", count });
     const resolved = buffers.create("timestamps", 8 * count, GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC);
     const reading = this.#guarded(() => {

@@ -406,30 +406,41 @@ RUN_ROWS = """async (counts) => {
   };
   const { load } = await import("/model/webmlc.js");
   const model = await load("/model/", { device: "webgpu" });
-  const results = [];
-  for (const n of counts) {
+  const run = async (n) => {
     const data = Float32Array.from({ length: n * 64 }, (_, i) => Math.sin(i));
     const { y } = await model.run({ x: { dtype: "float32", shape: [n, 64], data } });
-    results.push({ y: Array.from(y.data), pipelines: compiled.length });
-  }
+    return { y: Array.from(y.data), pipelines: compiled.length };
+  };
+  const results = [];
+  for (const group of counts) results.push(...await Promise.all(group.map(run)));
   model.dispose();
   return { compiled, results };
 }"""
 
 
-def test_a_pipeline_contains_the_sections_that_runs_need(tmp_path: Path) -> None:
-    """A product of any number of rows has a section of tiles, and one of what is left over."""
+@pytest.mark.parametrize(
+    ("groups", "pipelines"),
+    [([[1], [1], [64], [65], [1]], [0, 0, 1, 1, 1]), ([[1, 64, 65], [64], [1]], None)],
+    ids=["one by one", "at once"],
+)
+def test_a_pipeline_contains_the_sections_that_runs_need(
+    groups: list[list[int]], pipelines: list[int] | None, tmp_path: Path
+) -> None:
+    """A product of any number of rows has a section of tiles, and one of what is left over. Runs
+    that start at once do not replace what another one needs.
+    """
     model = onnx.parser.parse_model(ROWS_OF_ANY_NUMBER)
     w = np.random.default_rng(0).standard_normal((64, 96), np.float32)
     model.graph.initializer.append(numpy_helper.from_array(w, "w"))
     (tmp_path / "index.html").write_text(BLANK)
     manifest = webmlc.build(model, tmp_path / "model", adapter="software")
     assert any(len(step.sections) == 2 for step in manifest.programs["webgpu"].steps)
-    counts = [1, 1, 64, 65, 1]
-    (page,) = open_pages({"/": tmp_path}, Page("/", RUN_ROWS, arg=counts))
+    counts = [n for group in groups for n in group]
+    (page,) = open_pages({"/": tmp_path}, Page("/", RUN_ROWS, arg=groups))
     compiled, results = page.value["compiled"], page.value["results"]
     assert [constants for constants in compiled if constants] == [[0, 1], [1, 1]]
-    assert [r["pipelines"] - results[0]["pipelines"] for r in results] == [0, 0, 1, 1, 1]
+    if pipelines is not None:
+        assert [r["pipelines"] - results[0]["pipelines"] for r in results] == pipelines
     for n, result in zip(counts, results, strict=True):
         x = np.sin(np.arange(n * 64, dtype=np.float32)).reshape(n, 64)
         expected = np.maximum(x @ w, 0)
