@@ -71,6 +71,9 @@ From the specification: the default limit `maxStorageBufferBindingSize`.
 QUAD = 4
 """Threads of a quad, from the specification of WGSL."""
 
+WORD_BYTES = 4
+"""Bytes of the elements that quads exchange."""
+
 MAX_INVOCATIONS = 256
 """The largest number of invocations of one workgroup on every WebGPU device.
 
@@ -81,6 +84,12 @@ MAX_WORKGROUP_BYTES = 16 << 10
 """The workgroup memory of one workgroup on every WebGPU device, in bytes.
 
 From the specification: the default limit `maxComputeWorkgroupStorageSize`.
+"""
+
+VARIABLE_BYTES = 16
+"""The bytes of a variable in workgroup memory count as a multiple of this.
+
+From the specification of WebGPU: the limit `maxComputeWorkgroupStorageSize`.
 """
 
 
@@ -171,7 +180,7 @@ class Machine:
     128×1024×256, and 20 times as long to compile)."""
     compiles_slowly: bool = False
     """Whether compiling a shader takes longer than its first run: software adapters (measured on
-    SwiftShader: 50 to 500 ms). Kernels that differ in integers only share a shader there, and loops
+    SwiftShader: 50 to 500 ms). Kernels that differ in numbers only share a shader there, and loops
     that store the rows of a register tile are not unrolled. A GPU's compiler uses constants."""
     multiplies_words: bool = False
     """Whether an adapter multiplies words of four bytes faster than their bytes, which a tile

@@ -390,6 +390,22 @@ def depthwise(
     return naive([x, w, b], biased)
 
 
+def depthwise_of_bytes(height: int, width: int, channels: int) -> LoopFunction:
+    """Windows of 3x3 over a padded map of NHWC, whose sums are clipped to bytes."""
+    x = _tensor("x", 1, height + 2, width + 2, channels, dtype=DType.uint8)
+    w = _tensor("w", 3, 3, channels, dtype=DType.int8)
+    shape = _sizes(1, height, width, channels)
+
+    def product(n: Expr, y: Expr, v: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
+        data, weight = x[n, y + ky, v + kx, c], w[ky, kx, c]
+        return data.astype(DType.int32) * weight.astype(DType.int32)
+
+    total = reduce("depthwise", shape, _sizes(3, 3), "add", product)
+    low, high = const(0), const(255)
+    clipped = compute("clip", shape, lambda *i: minimum(maximum(total[i], low), high))
+    return naive([x, w], compute("byte", shape, lambda *i: clipped[i].astype(DType.uint8)))
+
+
 def pool(size: int, channels: int, kernel: int, combine: str) -> LoopFunction:
     """Stride 2 over a padded map; the average divides."""
     x = _tensor("x", 1, size * 2 + kernel - 2, size * 2 + kernel - 2, channels)

@@ -242,6 +242,14 @@ def test_threads_that_run_four_at_once_compute_single_results_of_a_depthwise_con
         _keeps_the_meaning(function, match.build(match.default()), {})
 
 
+def test_a_thread_of_a_depthwise_convolution_of_bytes_stores_whole_words() -> None:
+    function = k.depthwise_of_bytes(4, 6, 12)
+    assert "atomic" not in _shader(function, SOFTWARE_SUBGROUPS)
+    match = find_match(function, SOFTWARE_SUBGROUPS)
+    assert match.default().is_vectorized and match.default().neighbours == 3
+    _keeps_the_meaning(function, match.build(match.default()), {})
+
+
 def test_threads_that_share_loads_have_taller_tiles_of_large_products() -> None:
     for rows, machine, height in (
         (3136, SOFTWARE, 8),

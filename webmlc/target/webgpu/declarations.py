@@ -10,18 +10,12 @@ from __future__ import annotations
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
-from webmlc.core.machine import MAX_WORKGROUP_BYTES
+from webmlc.core.machine import MAX_WORKGROUP_BYTES, VARIABLE_BYTES
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.names import NUMBER
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
 from webmlc.target.webgpu.table import half_type, type_name
-
-_VARIABLE_BYTES = 16
-"""The bytes of a variable in workgroup memory count as a multiple of this.
-
-From the specification of WebGPU: the limit `maxComputeWorkgroupStorageSize`.
-"""
 
 
 def array_type(buffer: Buffer, expressions: ExpressionPrinter, function: LoopFunction) -> str:
@@ -52,7 +46,7 @@ def _check_workgroup_memory(function: LoopFunction, expressions: ExpressionPrint
             is_half = buffer.name in expressions.halves
             element = buffer.dtype.bytes if is_half else max(4, buffer.dtype.bytes)
             count = _constant_size(buffer, function) * element
-            sizes[buffer.name] = -(-count // _VARIABLE_BYTES) * _VARIABLE_BYTES
+            sizes[buffer.name] = -(-count // VARIABLE_BYTES) * VARIABLE_BYTES
     if sum(sizes.values()) > MAX_WORKGROUP_BYTES:
         parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise InternalError(

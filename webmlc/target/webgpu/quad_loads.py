@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
-from webmlc.core.machine import QUAD
+from webmlc.core.machine import QUAD, WORD_BYTES
 from webmlc.core.rewrite import rewrite, substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Stmt, child_statements, own_loads
@@ -27,9 +27,6 @@ from webmlc.target.divergence import reads_memory
 
 QUADS = "quads"
 """The feature of a machine whose threads share loads."""
-
-WORD_BYTES = 4
-"""Bytes of the elements that quads exchange."""
 
 AXIS = "threadIdx.x"
 """The axis along which the threads of a quad follow each other, if the size of the workgroup along

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import WORD_BYTES, Machine
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import LoopFunction, Store
-from webmlc.schedule.analysis import has_vector_types
+from webmlc.loops.ir import LoopFunction, Store, blocks
+from webmlc.schedule.analysis import accesses, has_vector_types
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
@@ -54,7 +54,7 @@ class Facts:
     the results along the axis before the last, 1 if they have no neighbours to share with;
     `results`: all of them, `None` if symbolic; `has_vectors`: whether the results along the last
     axis make whole vectors; `has_pairs`: whether a thread of a long window computes pairs of them,
-    which share what they read.
+    which share what they read; `has_words`: whether all elements are words of four bytes.
     """
 
     function: LoopFunction
@@ -65,6 +65,7 @@ class Facts:
     has_vectors: bool
     lanes: int
     has_pairs: bool = False
+    has_words: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,18 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     near = 1 if row is None else row
     can_pair = not machine.reads_lines and last is not None and last % PAIR == 0
     has_pairs = can_pair and 0 in (lane_steps(fold, axis, PAIR) or ())
-    return Facts(function, fold.name, window, near, results, has_vectors, machine.lanes, has_pairs)
+    accessed = [access for block in blocks(function.body) for access in accesses(block)]
+    return Facts(
+        function,
+        fold.name,
+        window,
+        near,
+        results,
+        has_vectors,
+        machine.lanes,
+        has_pairs,
+        has_words=all(access.buffer.dtype.bytes == WORD_BYTES for access in accessed),
+    )
 
 
 def space(facts: Facts, machine: Machine) -> Space:
@@ -122,7 +134,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     """Vectors where there are any, and enough of them if each folds a long window; a short window
     is unrolled, and neighbours share its loads. Neighbours share those of a long window, too, where
     a thread is fastest by itself, and enough threads are left. Where four threads run at once, they
-    load four adjacent elements in one access, so that each computes single results.
+    load four adjacent words in one access, so that each computes single results. Single elements of
+    a word would be stored one after the other.
     """
     is_short = facts.window is not None and facts.window <= SHORT_WINDOW
     are_few = facts.results is not None and facts.results < FEW_RESULTS * facts.lanes
@@ -133,7 +146,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         threads = facts.results // (facts.lanes if has_vectors else width)
         counts = divisors(facts.row, MOST_NEIGHBOURS)
         neighbours = max(n for n in counts if n == 1 or threads // n >= machine.product_threads)
-    if is_short and "quads" in machine.features:
+    if is_short and facts.has_words and "quads" in machine.features:
         has_vectors = False
     return Parameters(machine.workgroup_size, has_vectors, neighbours, is_short)
 
