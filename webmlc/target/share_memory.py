@@ -23,6 +23,7 @@ from itertools import zip_longest
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, as_int
+from webmlc.core.machine import VARIABLE_BYTES, WORD_BYTES
 from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import (
     Buffer,
@@ -58,6 +59,15 @@ def shared_bytes(function: LoopFunction) -> int:
     as sizes are literals. Vectors may still be loops.
     """
     return sum(max(_elements(b) * b.dtype.bytes for b in group) for group in _groups(function))
+
+
+def apart_bytes(function: LoopFunction) -> int:
+    """The bytes of workgroup memory that `function` takes, at most, if its sections share none, as
+    far as sizes are literals.
+    """
+    shared = (buffer for buffer in function.allocations if buffer.scope == "shared")
+    sizes = (_elements(buffer) * max(WORD_BYTES, buffer.dtype.bytes) for buffer in shared)
+    return sum(-(-size // VARIABLE_BYTES) * VARIABLE_BYTES for size in sizes)
 
 
 def _elements(buffer: Buffer) -> int:

@@ -8,8 +8,9 @@ import pytest
 from tests.target.webgpu import gpu
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
-from webmlc.loops.text import parse_function
-from webmlc.target.share_memory import share_memory, shared_bytes
+from webmlc.loops.text import parse_function, print_function
+from webmlc.target.share_memory import apart_bytes, share_memory, shared_bytes
+from webmlc.target.webgpu.emit_shaders import emit_shader
 
 KERNEL = """\
 @T.kernel
@@ -66,6 +67,19 @@ def test_sections_share_their_largest_buffers_and_the_next_ones() -> None:
     assert sizes(after) == {"A_or_B": 32, "C_or_D": 8}
     assert shared_bytes(before) == 4 * (32 + 8)
     check(before)
+
+
+def test_sections_of_a_software_adapter_share_only_what_would_not_fit() -> None:
+    """SwiftShader writes zeros to each element of the memory that a pipeline names, one by one, so
+    that a section needs no more than its own.
+    """
+    small = kernel()
+    assert apart_bytes(small) == 4 * (16 + 32 + 8 + 8)
+    large = parse_function(print_function(small).replace("(32,)", "(4080,)"))
+    for function, is_shared in ((small, False), (large, True)):
+        text = emit_shader(function, frozenset(), is_software=True).text
+        assert ("A_or_B" in text) == is_shared
+        assert "A_or_B" in emit_shader(function, frozenset()).text
 
 
 @pytest.mark.parametrize(

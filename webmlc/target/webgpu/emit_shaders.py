@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr
+from webmlc.core.machine import MAX_WORKGROUP_BYTES
 from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
 from webmlc.target.line_stages import stage_marks
 from webmlc.target.registers import register_lanes
-from webmlc.target.share_memory import share_memory
+from webmlc.target.share_memory import apart_bytes, share_memory
 from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
@@ -85,7 +86,7 @@ def emit_shaders(
 
 
 def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shaders:
-    """Join printed kernels to a module. If `shares`, kernels that differ in integers only have one
+    """Join printed kernels to a module. If `shares`, kernels that differ in numbers only have one
     entry point, with the name of the first one.
     """
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
@@ -124,12 +125,14 @@ def emit_shader(
     shows_stages: bool = False,
 ) -> Shader:
     """Share memory, widen, legalise, hoist, rename and print one kernel. The text for a software
-    adapter computes indices once, and reads late, and its pipelines may leave out sections. If the
-    text shows its stages, its lines end with their marks (`line_stages`).
+    adapter computes indices once, and reads late, and its pipelines may leave out sections, which
+    have memory of their own if there is enough. If the text shows its stages, its lines end with
+    their marks (`line_stages`).
     """
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
-    widened, vector_registers = widen_loads(share_memory(function))
+    is_apart = is_software and apart_bytes(function) <= MAX_WORKGROUP_BYTES
+    widened, vector_registers = widen_loads(function if is_apart else share_memory(function))
     registers = frozenset(b.name for b in register_lanes(widened)) | vector_registers
     if is_software:
         widened = read_late(widened, registers)
