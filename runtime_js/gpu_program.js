@@ -177,7 +177,7 @@ export function certainSteps({ steps }) {
 }
 
 /**
- * The kernels of a program. Those that differ in integers only share an entry point. A pipeline contains the optional sections that
+ * The kernels of a program. Those that differ in numbers only share an entry point. A pipeline contains the optional sections that
  * runs have needed so far: compiling one takes a software adapter longer than running it.
  */
 export class Kernels {

@@ -172,7 +172,7 @@ class Step:
     - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
     - `workgroups`: the dispatch of a webgpu step.
     - `entry`: the entry point of a webgpu step, or "" if it has the kernel's name.
-    - `integers`: what follows the symbols in the uniform of a webgpu step.
+    - `integers`: what follows the symbols in the uniform of a webgpu step; of floats, the bits.
     - `sections`: the workgroups of the sections that a pipeline may leave out, by override.
     - `origin`: the ONNX nodes that the step computes.
     - `stages`: those of each stage of its kernel. They are not in the manifest.

@@ -1,6 +1,8 @@
-"""Test that kernels that differ in integers only share a shader, and compute what each did."""
+"""Test that kernels that differ in numbers only share a shader, and compute what each did."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ def {name}(A: T.Buffer((512,), "float32"), C: T.Output((512,), "float32"){symbol
 
 
 def kernel(
-    name: str, place: str, source: str, threads: int = 32, factor: int = 3, symbol: str = ""
+    name: str, place: str, source: str, threads: int = 32, factor: str = "3.0", symbol: str = ""
 ) -> LoopFunction:
     """A kernel that copies elements to other places, and multiplies them by a factor."""
     text = SHIFT.format(
@@ -70,8 +72,24 @@ def test_equal_columns_of_integers_are_one_variable() -> None:
     assert shaders.entries["second"].integers == (96,)
 
 
-@pytest.mark.parametrize("changes", [{"threads": 16}, {"factor": 4}])
-def test_sizes_of_workgroups_and_floats_are_not_shared(changes: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("factor", "other"), [("0.1", "3.5"), ("1e-20", "0.0"), ("1.1754943508222875e-38", "7.1e+30")]
+)
+def test_kernels_that_differ_in_floats_share_a_shader(factor: str, other: str) -> None:
+    first = kernel("first", "b * 64 + t", "b * 64 + t + 5", factor=factor)
+    second = kernel("second", "b * 64 + t", "b * 64 + t + 5", factor=other)
+    shaders = joined(first, second)
+    assert shaders.text.count("@compute") == 1
+    for function, value in ((first, factor), (second, other)):
+        (bits,) = shaders.entries[function.name].integers
+        assert np.int32(bits).view(np.float32) == np.float32(value)
+        alone = join_shaders({function.name: emit_shader(function, frozenset())})
+        np.testing.assert_array_equal(result(function, shaders), result(function, alone))
+    assert result(first, shaders)[0] == 5 * np.float32(factor)
+
+
+@pytest.mark.parametrize("changes", [{"threads": 16}, {"factor": "-3.0"}])
+def test_sizes_of_workgroups_and_signs_are_not_shared(changes: dict[str, Any]) -> None:
     first = kernel("first", "b * 64 + t", "b * 64 + t + 5")
     second = kernel("second", "b * 64 + t", "b * 64 + t + 5", **changes)
     shaders = joined(first, second)
