@@ -358,6 +358,11 @@ def multiplies_small_bytes(function: LoopFunction) -> bool:
     return _calls(function.body, "dot_u7_i8")
 
 
+def reduces(function: LoopFunction) -> bool:
+    """True where a block of a function reduces."""
+    return any(_reduce_axes(block) for block in blocks(function.body))
+
+
 def reduces_products(function: LoopFunction) -> bool:
     """True where a block of a function multiplies and reduces."""
     reductions = (block for block in blocks(function.body) if _reduce_axes(block))

@@ -23,7 +23,7 @@ from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
-from webmlc.schedule.rules import choose_rule, find_match, match_kernel
+from webmlc.schedule.rules import choose_rule, find_match, machine_of, match_kernel
 from webmlc.schedule.rules.space import from_values, values_of
 from webmlc.schedule.schedule import Schedule, replay
 from webmlc.target.share_memory import shared_bytes
@@ -233,8 +233,11 @@ def test_four_bytes_are_written_out_where_words_are_unpacked() -> None:
         assert find_match(function, machine).default().steps == steps
 
 
-def test_threads_that_run_four_at_once_compute_single_results_of_a_depthwise_convolution() -> None:
-    function = k.depthwise(4, 6, 12, 3)
+@pytest.mark.parametrize("function", [k.depthwise(4, 6, 12, 3), k.pool(6, 12, 2, "relaxed_max")])
+def test_threads_that_run_four_at_once_compute_single_results_of_windows(
+    function: LoopFunction,
+) -> None:
+    assert "array<f32>" in _shader(function, machine_of(function, SOFTWARE_SUBGROUPS))
     for machine, is_vectorized in ((SOFTWARE, True), (SOFTWARE_SUBGROUPS, False)):
         match = find_match(function, machine)
         assert match.default().is_vectorized == is_vectorized

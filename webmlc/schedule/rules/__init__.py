@@ -30,6 +30,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import (
     multiplies_bytes,
     multiplies_small_bytes,
+    reduces,
     reduces_products,
 )
 from webmlc.schedule.rules import wasm, webgpu
@@ -78,15 +79,15 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
     `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
     products. A kernel that no rule takes for `SOFTWARE` gets the schedule for `WEBGPU`, for which
-    kernels are cut. `SOFTWARE_SUBGROUPS` differs from `SOFTWARE` in products. GPUs with subgroups
-    differ from `WEBGPU` in folds of whole workgroups, those with `shader-f16` in loads and stores
-    of halves.
+    kernels are cut. `SOFTWARE_SUBGROUPS` differs from `SOFTWARE` in reductions. GPUs with
+    subgroups differ from `WEBGPU` in folds of whole workgroups, those with `shader-f16` in loads
+    and stores of halves.
     """
     if "shader-f16" in variant.features and not has_halves(function):
         variant = replace(variant, features=variant.features - {"shader-f16"})
     if "subgroups" in variant.features and not folds_in_subgroups(function, variant):
         return replace(variant, features=variant.features - {"subgroups"})
-    if variant == SOFTWARE_SUBGROUPS and not reduces_products(function):
+    if variant == SOFTWARE_SUBGROUPS and not reduces(function):
         variant = SOFTWARE
     if variant in SOFTWARE_MACHINES and match_kernel(function, variant) is None:
         return WEBGPU
