@@ -49,10 +49,11 @@ LARGE = 1 << 24
 """Multiply-adds of a large product, at least. Where threads share loads, tiles of 16 rows take a
 fifth less time for it than tiles of 8 rows, but 90 ms longer to compile (measured on SwiftShader:
 16 million multiply-adds take about 15 ms)."""
-SMALL = 1 << 23
+SMALL = 1 << 24
 """Multiply-adds of a small product, at most, whose tiles have 4 columns where threads share loads.
-They take 60 ms less to compile then, and up to a tenth longer (measured on SwiftShader: 2 to 10
-million take 5 to 13 ms, with either)."""
+They take 30 to 60 ms less to compile then, and up to a tenth longer (measured on SwiftShader:
+with 1 << 23, MobileNetV2 and YOLOX-nano took 3 % less, and 14 and 18 % longer for the first
+result)."""
 HUGE = 1 << 26
 """Multiply-adds of a product, at least, whose tiles have 16 columns where threads share loads. They
 take a sixth less time then, but 130 ms longer to compile (measured on SwiftShader: 75 million take
