@@ -3,7 +3,7 @@
 In: a GGUF file, by default that of the chat demo (SmolLM2-135M-Instruct Q4_1). Out: a table,
 and with `--json` a file: load time, prefill and decode in tokens per second by context length, peak
 memory of the page's process without files, and downloads of each engine; and the limits of the
-machine in the same run: the bytes that one thread reads, and its floating-point operations.
+machine in the same run: the bytes that as many threads read, and their floating-point operations.
 
 Other work of the machine changes the figures of two threads most. A browser starts a scheduling
 group of its own, so `nice` does not protect it, but `chrt -r 1` does (as root, on Linux).
@@ -36,7 +36,7 @@ WLLAMA = ROOT / "node_modules" / "@wllama" / "wllama" / "esm"
 READ = """(module (memory (export "memory") 3201)
   (func (export "fill") (param $bytes i32)
     (memory.fill (i32.const 0) (i32.const 1) (local.get $bytes)))
-  (func (export "read") (param $bytes i32) (result i32)
+  (func (export "run") (param $bytes i32) (result i32)
     (local $at i32) (local $a v128) (local $b v128)
     (loop $next
       (local.set $a (v128.or (local.get $a) (v128.load (local.get $at))))
@@ -47,6 +47,10 @@ READ = """(module (memory (export "memory") 3201)
       (br_if $next (i32.lt_u (local.get $at) (local.get $bytes))))
     (v128.any_true (v128.or (local.get $a) (local.get $b)))))"""
 """A loop that reads memory once, to measure its bandwidth."""
+READ_BYTES = 200 << 20
+"""What it reads: more than caches hold."""
+TURNS = 2_000_000
+"""The iterations of one measurement of floating-point operations."""
 
 
 def mounts(model: Path) -> dict[str, str]:
@@ -61,7 +65,8 @@ def mounts(model: Path) -> dict[str, str]:
     link.symlink_to(model.resolve())
     (limits / "read.wasm").write_bytes(assemble(READ))
     (limits / "fma.wasm").write_bytes(module())
-    (limits / "limits.json").write_text(json.dumps({"flops": FLOPS}))
+    sizes = {"bytes": READ_BYTES, "turns": TURNS, "flops": FLOPS}
+    (limits / "limits.json").write_text(json.dumps(sizes))
     folders = {"/model/": package, "/gguf/": gguf, "/limits/": limits, "/wllama/": WLLAMA}
     return {k: f"{v}" for k, v in (folders | {"/bench/": ROOT / "benchmarks" / "llm"}).items()}
 
@@ -127,8 +132,9 @@ def main(
     show(rows, lengths.split(","))
     limits = result["limits"]
     print(f"a blank page takes {result['blank'] / 1e6:.0f} MB of the memory")
-    print(f"one thread reads {limits['bandwidth'] / 1e9:.1f} GB/s, and computes", end=" ")
-    print(f"{limits['flops'] / 1e9:.1f} GFLOPS of fused multiply-adds")
+    for count, limit in limits.items():
+        print(f"threads: {count}; together they read {limit['bandwidth'] / 1e9:.1f} GB/s", end=" ")
+        print(f"and compute {limit['flops'] / 1e9:.1f} GFLOPS of fused multiply-adds")
     if as_json is not None:
         data = {
             "date": datetime.date.today().isoformat(),
