@@ -200,11 +200,18 @@ def test_inspect_lists_the_stages_first_and_shows_what_changed(webmlc) -> None: 
     assert not any("widen halves" in title for title in shown)  # it had nothing to do
 
 
-@pytest.mark.parametrize(("option", "name"), [("--stage", "frontend"), ("--kernel", "matmul_add")])
-def test_inspect_says_what_there_is(webmlc, option: str, name: str) -> None:  # type: ignore[no-untyped-def]
-    result = webmlc("inspect", DIGITS, option, "nope")
+@pytest.mark.parametrize(
+    ("option", "text", "kind", "name"),
+    [
+        ("--stage", "nope", "stage", "frontend"),
+        ("--kernel", "nope", "kernel", "matmul_add"),
+        ("--dim", "nope=3", "dimension", "batch"),
+    ],
+)
+def test_inspect_says_what_there_is(webmlc, option: str, text: str, kind: str, name: str) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("inspect", DIGITS, option, text)
     assert result.code == 2
-    assert f"no {option[2:]} is named 'nope'" in result.err and name in result.err
+    assert f"no {kind} is named 'nope'" in result.err and name in result.err
 
 
 def test_what_no_build_wrote_is_kept_unless_forced(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -310,6 +317,29 @@ def test_wrong_inputs(webmlc, package: Path, tmp_path: Path, name, array, messag
     result = webmlc("run", package, "--inputs", tmp_path / "in.npz")
     assert result.code == 2
     assert message in result.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"", "not a readable .npz file"),
+        (b"PK\x03\x04 and no more", "not a readable .npz file"),
+        (np.ones(3), "write np.savez(path, NAME=array)"),
+    ],
+    ids=["missing", "empty", "truncated", "one array"],
+)
+def test_bad_files_of_inputs(webmlc, package: Path, tmp_path: Path, content, message) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "in.npz"
+    match content:
+        case bytes():
+            path.write_bytes(content)
+        case np.ndarray():
+            with path.open("wb") as file:
+                np.save(file, content)
+    result = webmlc("run", package, "--inputs", path)
+    assert result.code == 2 and result.err.count("\n") <= 2
+    assert str(path) in result.err.replace("\n", "") and message in result.err.replace("\n", " ")
 
 
 def test_corrupted_and_missing_weights(webmlc, package: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

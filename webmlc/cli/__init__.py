@@ -285,6 +285,7 @@ def inspect(
     --stage code prints the text of each kernel, with the ONNX nodes that its lines compute.
     """
     from webmlc.compile import compile_model
+    from webmlc.core.symbol_names import symbol_sizes
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.graph.typed.options import read_texts
     from webmlc.package.step_work import print_dispatches, print_work
@@ -299,7 +300,7 @@ def inspect(
         adapter=adapter.value,
         on_stage=stages,
     )
-    sizes = dimensions(dim)
+    sizes = symbol_sizes(dimensions(dim), {symbol.name for symbol in parts.symbols})
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
         stages(Stage(f"{device}: work", work, kernel if kernel in stages.kernels else None))

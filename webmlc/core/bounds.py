@@ -5,8 +5,9 @@ value.
 
     >>> from webmlc.core.expr import Var
     >>> i, j = Var("i"), Var("j")
-    >>> bounds(i * 4 + j, {i: Interval(0, 7), j: Interval(0, 3)})
-    Interval(low=0, high=31)
+    >>> found = bounds(i * 4 + j, {i: Interval(0, 7), j: Interval(0, 3)})
+    >>> found.low, found.high
+    (0, 31)
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,15 +119,23 @@ def read_inputs(
     """Read the arrays of a `.npz` file. Other inputs are random; their symbolic dimensions have the
     sizes that they have in the arrays, or those of `sizes`. A run checks ranks and shapes.
     """
-    arrays: dict[str, Array] = {}
-    if path is not None:
-        try:
-            with np.load(path) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: not a readable .npz file of named arrays") from error
+    arrays = {} if path is None else _read_arrays(path)
     sizes = {**_sizes_of_arrays(model.all_inputs, arrays), **sizes}
     return random_inputs(model.all_inputs, sizes, seed) | arrays
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of a `.npz` file, by name."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        loaded = np.load(path)
+        if isinstance(loaded, np.ndarray):
+            raise InputError(f"{path}: an array without a name; write np.savez(path, NAME=array)")
+        with loaded as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise InputError(f"{path}: not a readable .npz file of named arrays") from error
 
 
 def _sizes_of_arrays(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict[str, int]:
