@@ -2,7 +2,8 @@
 
 In: a commit and models. Out: a row for each model: milliseconds of both packages, the gain in
 paired runs, and in Chromium the times to the first result. The earlier compiler runs from its own
-worktree, `build/commits/<commit>`, in today's environment; each package has its own runtime.
+worktree, `build/commits/<commit>`, in today's environment; each package has its own runtime. A
+model of which a package fails has no row.
 
     python benchmarks/commits.py 10242770 --models squeezenet,minilm_l6 --device webgpu
     python benchmarks/commits.py HEAD~1 --models squeezenet --engine python
@@ -60,20 +61,25 @@ def main(
         folders = (FOLDER, "package")
         row: dict[str, Any] = {"model": name, "gain": 1.0}
         if not is_same(*(OUT / name / folder for folder in folders)):
-            if engine == "python":
-                roots = (checkout, ROOT)
-                packages = [(OUT / name / f, root) for f, root in zip(folders, roots, strict=True)]
-                before, now = in_python(packages, chosen, runs)
-            else:
-                both = in_browser(name, folders, chosen, runs, loads)
-                before, now = (figures["latencies"] for figures in both)
-                row["first_ms"] = [median(figures["first"]) for figures in both]
+            try:
+                if engine == "python":
+                    both = [(OUT / name / FOLDER, checkout), (OUT / name / "package", ROOT)]
+                    before, now = in_python(both, chosen, runs)
+                else:
+                    measured = in_browser(name, folders, chosen, runs, loads)
+                    before, now = (figures["latencies"] for figures in measured)
+                    row["first_ms"] = [median(figures["first"]) for figures in measured]
+            except RuntimeError as error:
+                print(f"{name} was not measured: {error}", file=sys.stderr)
+                continue
             row |= {"ms": [median(before), median(now)], "gain": gain(before, now)}
         rows.append(row)
         print(json.dumps(row), flush=True)
         cells = [f"{ms:.1f}" for ms in row.get("ms", [math.nan] * 2)]
         firsts = [f"{ms:.0f}" for ms in row.get("first_ms", ())]
         table.add_row(name, *cells, f"{row['gain']:.3f}", *firsts)
+    if not rows:
+        raise typer.Exit(1)
     mean = math.exp(sum(math.log(row["gain"]) for row in rows) / len(rows))
     table.add_row("geometric mean", "", "", f"{mean:.3f}")
     Console(width=120).print(table)
