@@ -72,7 +72,7 @@ QUAD = 4
 """Threads of a quad, from the specification of WGSL."""
 
 WORD_BYTES = 4
-"""Bytes of the elements that quads exchange."""
+"""Bytes of the smallest element that WGSL addresses, and of those that quads exchange."""
 
 MAX_INVOCATIONS = 256
 """The largest number of invocations of one workgroup on every WebGPU device.

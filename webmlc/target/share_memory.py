@@ -66,8 +66,12 @@ def apart_bytes(function: LoopFunction) -> int:
     far as sizes are literals.
     """
     shared = (buffer for buffer in function.allocations if buffer.scope == "shared")
-    sizes = (_elements(buffer) * max(WORD_BYTES, buffer.dtype.bytes) for buffer in shared)
-    return sum(-(-size // VARIABLE_BYTES) * VARIABLE_BYTES for size in sizes)
+    return sum(counted_bytes(_elements(b) * max(WORD_BYTES, b.dtype.bytes)) for b in shared)
+
+
+def counted_bytes(size: int) -> int:
+    """The bytes that a variable of `size` bytes in workgroup memory counts as."""
+    return -(-size // VARIABLE_BYTES) * VARIABLE_BYTES
 
 
 def _elements(buffer: Buffer) -> int:

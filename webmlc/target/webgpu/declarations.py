@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
-from webmlc.core.machine import MAX_WORKGROUP_BYTES, VARIABLE_BYTES
+from webmlc.core.machine import MAX_WORKGROUP_BYTES, WORD_BYTES
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.target import VECTOR_LANES
+from webmlc.target.share_memory import counted_bytes
 from webmlc.target.webgpu.names import NUMBER
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
 from webmlc.target.webgpu.table import half_type, type_name
@@ -44,9 +45,8 @@ def _check_workgroup_memory(function: LoopFunction, expressions: ExpressionPrint
     for buffer in function.allocations:
         if buffer.scope == "shared":
             is_half = buffer.name in expressions.halves
-            element = buffer.dtype.bytes if is_half else max(4, buffer.dtype.bytes)
-            count = _constant_size(buffer, function) * element
-            sizes[buffer.name] = -(-count // VARIABLE_BYTES) * VARIABLE_BYTES
+            element = buffer.dtype.bytes if is_half else max(WORD_BYTES, buffer.dtype.bytes)
+            sizes[buffer.name] = counted_bytes(_constant_size(buffer, function) * element)
     if sum(sizes.values()) > MAX_WORKGROUP_BYTES:
         parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise InternalError(
