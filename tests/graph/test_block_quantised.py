@@ -205,11 +205,16 @@ def test_pairs_of_the_largest_products_do_not_overflow(
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
+def loop_around(text: str, instruction: str) -> str:
+    """The text of the innermost loop of an instruction."""
+    place = text.index(instruction)
+    return text[text.rindex("(loop", 0, place) : text.index("(br_if", place)]
+
+
 def test_pairs_are_widened_once_a_block() -> None:
     scheduled = schedule_kernel(kernels.block_product(4, 16, 18), PAIRS).function
     text = print_function(lower(scheduled, PAIRS), "pairs").text
-    end = text.index("(br_if")
-    loop = text[text.rindex("(loop", 0, end) : end]
+    loop = loop_around(text, "i16x8.relaxed_dot_i8x16_i7x16_s")
     assert loop.count("i16x8.relaxed_dot_i8x16_i7x16_s") == 16 * 4
     assert loop.count("i32x4.dot_i16x8_s") == 2 * 4
 
@@ -219,9 +224,19 @@ def test_products_of_a_block_stay_in_registers(rows: int, height: int) -> None:
     """A panel of 4 bits has 8 vectors of weights in a block, and each is loaded once."""
     scheduled = schedule_kernel(kernels.block_product(rows, 16, 18), RELAXED).function
     text = print_function(lower(scheduled, RELAXED), "relaxed").text
-    end = text.index("(br_if")
-    loop = text[text.rindex("(loop", 0, end) : end]
+    loop = loop_around(text, "i32x4.relaxed_dot_i8x16_i7x16_add_s")
     assert loop.count("i32x4.relaxed_dot_i8x16_i7x16_add_s") == 16 * height
     assert loop.count("(v128.load ") == 8 + 4  # the weights, and the scales and minimums
     assert loop.count("i32x4.shr_s") == 8
     assert "store" not in loop and "call" not in loop
+
+
+def test_scales_of_a_panel_are_fetched_before_its_values() -> None:
+    """18 blocks of a panel have 9 lines of scales and 9 of minimums, in float32."""
+    scheduled = schedule_kernel(kernels.block_product(1, 16, 18), RELAXED)
+    prefetches = [name for name in scheduled.blocks() if name.endswith("_prefetch")]
+    assert len(prefetches) == 2
+    text = print_function(lower(scheduled.function, RELAXED), "relaxed").text
+    (first, last) = (text.rindex("_line (f32.load"), text.index("i32x4.relaxed_dot_i8x16_i7x16"))
+    assert first < last
+    assert text.count("_line (f32.load") == 2 * 3  # in loops of three iterations

@@ -14,7 +14,9 @@ products of a block stay in registers:
                                                              y[0:4, 0:8] += ... dots ...
                                                      for row in range(m % 4): ...
 
-A panel comes from memory once, for all rows.
+A panel comes from memory once, for all rows. Its scales and minimums are fetched before its values:
+a processor fetches a stream of few bytes late. With one row, a product of 576 x 3072 with 4 bits
+takes 64 instead of 83 microseconds (measured in Chromium on a Zen 4 core).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from math import prod
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, LoopFunction, loads
 from webmlc.schedule.analysis import collapses, fold_of
 from webmlc.schedule.rules.rule import Rule, accepts
@@ -71,19 +74,23 @@ UNROLLED_WORDS = 8
 has so many. Measured in Chromium on one row of 576 elements times 1536 columns of 8 bits: a loop
 over 4 words takes 25 % longer. With 64 rows of 4 bits, a loop over single words takes 12 % longer.
 """
+FETCHED_LINES = 8
+"""The most cache lines of scales that one iteration asks for (chosen by hand)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A product with block-quantised weights.
 
-    `dots` and `update` are its two folds. `joined` counts the last axes of rows that are one loop
-    (0: there is one row). `words` are those of a block, of `products` each.
+    `dots` and `update` are its two folds. `scales` are the buffers of the scales and minimums.
+    `joined` counts the last axes of rows that are one loop (0: there is one row). `words` are those
+    of a block, of `products` each.
     """
 
     function: LoopFunction
     dots: str
     update: str
+    scales: tuple[str, ...]
     joined: int
     rows: Expr
     columns: Expr
@@ -103,6 +110,8 @@ class Parameters:
     """Columns of a register tile of one row."""
     words: int
     """Words of a block whose products are unrolled."""
+    fetches_scales: bool
+    """Whether the scales of a panel come from memory at once, before its values do."""
     sharing: Sharing
 
 
@@ -141,6 +150,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         function,
         dots.name,
         update.name,
+        _scales(function, update),
         joined,
         extent,
         column.extent,
@@ -179,14 +189,23 @@ def _reads_blocks(function: LoopFunction, dots: Block, update: Block) -> bool:
     return len(reduced) == 1 and all(index == (*rows, *reduced, column) for index in indices)
 
 
+def _scales(function: LoopFunction, update: Block) -> tuple[str, ...]:
+    """The parameters that the sum reads at its column, besides what it adds to."""
+    column = [axis.var for axis in update.axes if axis.kind == "spatial"][-1]
+    reads = [x for x in loads(update.body) if any(column in variables(i) for i in x.indices)]
+    buffers = dict.fromkeys(x.buffer for x in reads if x.buffer != written_buffer(update))
+    return tuple(buffer.name for buffer in buffers if is_parameter(function, buffer))
+
+
 def space(facts: Facts, machine: Machine) -> Space:
-    """Tiles, and how much of a block is unrolled."""
+    """Tiles, how much of a block is unrolled, and whether scales are fetched."""
     words = divisors(facts.words, facts.words)
     panel = facts.panel
     return Space.of(
         rows=tuple(range(1, machine.tile.rows + 1)),
         single_columns=(panel, 2 * panel, machine.narrow_tile.columns),
         words=words,
+        fetches_scales=(False, True),
     ) + sharing_space(machine).under("sharing")
 
 
@@ -194,7 +213,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     """Tiles that keep the products of a block in registers."""
     most = min(facts.words, UNROLLED_WORDS, max(1, UNROLLED_PRODUCTS // facts.products))
     words = divisors(facts.words, most)[-1]
-    return Parameters(TILE_ROWS, facts.panel, words, default_sharing(machine))
+    return Parameters(TILE_ROWS, facts.panel, words, True, default_sharing(machine))
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
@@ -246,6 +265,7 @@ class _Tiling:
         self.order(panels, *inside, lane)
         if not has_rows:
             self.tile(blocks_under(schedule, lane or panels or loop), None, lane)
+            self.fetch_scales(panels)
             return
         row = inside[-1]
         for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
@@ -260,6 +280,19 @@ class _Tiling:
                     narrow, inner_lane = schedule.split(inner_lane, [None, panel])
             self.order(narrow, tiles, inner, inner_lane)
             self.tile(names, inner, inner_lane)
+        self.fetch_scales(panels)
+
+    def fetch_scales(self, panels: str | None) -> None:
+        """Fetch the scales of a panel before its values."""
+        schedule = self.schedule
+        if panels is None or not self.parameters.fetches_scales:
+            return
+        for scales in self.facts.scales:
+            lines = schedule.loops(schedule.prefetch(panels, scales, Const(1)))[-1]
+            count = divisors(extent_of(schedule, lines) or 1, FETCHED_LINES)[-1]
+            if lines != panels:
+                _, lines = schedule.split(lines, [None, count])
+                schedule.unroll(lines)
 
     def order(self, *loops: str | None) -> None:
         """Put those loops that there are in this order."""
