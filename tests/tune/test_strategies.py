@@ -191,3 +191,15 @@ def test_the_first_candidates_are_near_the_default() -> None:
     distances = [len(changes(default, member)) for member in strategy.ask(BATCH)]
     assert sum(distance <= 3 for distance in distances) == 6
     assert sum(distance > 3 for distance in distances) == 2, "some are random"
+
+
+def test_no_time_is_not_the_end_of_a_search() -> None:
+    space = Space.of(p0=tuple(range(5)), p1=tuple(range(5)))
+    made_up = MadeUp(lambda values: 1.0, identity)
+    search = Search(
+        [made_up_task(space, {"p0": 0, "p1": 0})], Options("random", 3600), builder=made_up
+    )
+    (searched,) = search.join(made_up.platform)
+    assert searched.propose(seconds=0.0)
+    searched.propose([{"p0": 0, "p1": 1}], seconds=0.0)
+    assert not searched.is_exhausted

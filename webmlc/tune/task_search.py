@@ -151,7 +151,8 @@ class TaskSearch:
 
     def propose(self, hints: Iterable[Values] = (), seconds: float = math.inf) -> list[Candidate]:
         """The candidates of the next trial: code that was not measured yet, as much as is built and
-        measured in about some seconds. The hints come before what the strategy asks for.
+        measured in about some seconds. The hints come before what the strategy asks for, which is
+        asked at least once.
         """
         if self.retries:
             return self.retries.pop()
@@ -166,16 +167,16 @@ class TaskSearch:
                 break
             unknown[identity(values)] = values
         self._add_fresh([*unknown.values()], fresh)
-        for _ in range(PROPOSALS):
-            if len(fresh) >= count or time.monotonic() > deadline:
+        for attempt in range(PROPOSALS):
+            if len(fresh) >= count or (attempt and time.monotonic() > deadline):
                 break
             members = self.strategy.ask(count - len(fresh))
-            self.is_exhausted = not members
             self._add_fresh(members, fresh)
             if not members:
+                self.is_exhausted = True
                 break
-        if not fresh:
-            self.is_exhausted = True
+        else:
+            self.is_exhausted = not fresh
         return list(fresh.values())
 
     def _add_fresh(self, members: Sequence[Values], fresh: dict[str, Candidate]) -> None:
