@@ -51,6 +51,7 @@ from webmlc.schedule.rules.tiling.nests import (
     written_buffer,
 )
 from webmlc.schedule.rules.tiling.tile import vectorize_columns
+from webmlc.schedule.rules.wasm.contraction_defaults import FETCHED_LINES
 from webmlc.schedule.rules.wasm.threads import (
     Sharing,
     default_sharing,
@@ -74,8 +75,6 @@ UNROLLED_WORDS = 8
 has so many. Measured in Chromium on one row of 576 elements times 1536 columns of 8 bits: a loop
 over 4 words takes 25 % longer. With 64 rows of 4 bits, a loop over single words takes 12 % longer.
 """
-FETCHED_LINES = 8
-"""The most cache lines of scales that one iteration asks for (chosen by hand)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +288,8 @@ class _Tiling:
             return
         for scales in self.facts.scales:
             lines = schedule.loops(schedule.prefetch(panels, scales, Const(1)))[-1]
-            count = divisors(extent_of(schedule, lines) or 1, FETCHED_LINES)[-1]
-            if lines != panels:
+            if lines != panels:  # several lines
+                count = divisors(extent_of(schedule, lines) or 1, FETCHED_LINES)[-1]
                 _, lines = schedule.split(lines, [None, count])
                 schedule.unroll(lines)
 
