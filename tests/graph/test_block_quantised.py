@@ -237,6 +237,5 @@ def test_scales_of_a_panel_are_fetched_before_its_values() -> None:
     prefetches = [name for name in scheduled.blocks() if name.endswith("_prefetch")]
     assert len(prefetches) == 2
     text = print_function(lower(scheduled.function, RELAXED), "relaxed").text
-    (first, last) = (text.rindex("_line (f32.load"), text.index("i32x4.relaxed_dot_i8x16_i7x16"))
-    assert first < last
+    assert text.rindex("_line (f32.load") < text.index("i32x4.relaxed_dot_i8x16_i7x16")
     assert text.count("_line (f32.load") == 2 * 3  # in loops of three iterations

@@ -151,8 +151,8 @@ class TaskSearch:
 
     def propose(self, hints: Iterable[Values] = (), seconds: float = math.inf) -> list[Candidate]:
         """The candidates of the next trial: code that was not measured yet, as much as is built and
-        measured in about some seconds. The hints come before what the strategy asks for, which is
-        asked at least once.
+        measured in about some seconds. The hints come first. Unless they are enough, the strategy
+        is asked at least once, however short the time.
         """
         if self.retries:
             return self.retries.pop()
