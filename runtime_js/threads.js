@@ -1,6 +1,7 @@
 // Synchronise the threads of a model: the leader wakes its helpers, and helpers wait for runs.
 //
-// Between runs a helper spins briefly, then sleeps on words of shared memory, the control words. No message is posted for a run.
+// Between runs a helper spins briefly, for longer after a long run, then sleeps on words of shared memory, the control words. No
+// message is posted for a run.
 // During a run a helper takes iterations of the leader's parallel loops (see webmlc/target/wasm/threads.py). The leader never
 // waits for a helper that arrives late.
 //
@@ -27,7 +28,9 @@ const CALLER = 4; // 1 once the caller listens
 const NEVER = 5; // a word that no thread notifies, to sleep for a fixed time
 
 const CONTROL_WORDS = 16;
-const IDLE_SPINS = 4000; // some tens of microseconds: longer than the pause between two runs, shorter than a frame
+const IDLE_SPINS = 4000; // some tens of microseconds: longer than the pause between two short runs, shorter than a frame
+const IDLE_SHARE = 0.1; // of the time of its last run, for which a helper may spin: more energy hardly matters
+const MOST_IDLE_MS = 0.4; // longer than the page takes from one token to the next
 const CALL_DELAY_MS = 0.1; // the caller waits until the page, which asked for the run, sleeps and leaves its core to a helper
 
 /** The control words, which the threads of a model share besides its memory. */
@@ -48,20 +51,34 @@ export function help({ tid, threads, module, memory, control, generation }) {
   const isCurrent = () => Atomics.load(control, MEMORIES) === generation;
   if (!isCurrent()) return;
   const { run } = instantiate(module, memory);
-  for (let runs = 0; ; ) {
-    for (let i = 0; i < IDLE_SPINS && Atomics.load(control, RUNS) === runs; i++);
+  for (let runs = 0, milliseconds = 0; ; ) {
+    spin(control, runs, Math.min(IDLE_SHARE * milliseconds, MOST_IDLE_MS));
     Atomics.add(control, SLEEPERS, 1); // before RUNS is read again, so that a leader that changes it later sees this helper
     while (Atomics.load(control, RUNS) === runs) Atomics.wait(control, RUNS, runs);
     Atomics.sub(control, SLEEPERS, 1);
     runs = Atomics.load(control, RUNS);
     if (!isCurrent()) return;
+    const before = performance.now();
     try {
       run(0, 0, tid, threads);
+      milliseconds = performance.now() - before;
     } catch (error) {
       Atomics.store(new Int32Array(memory.buffer), RUNNING / 4, 0); // the leader must not wait for this helper's chunk
       throw error;
     }
   }
+}
+
+/**
+ * Wait for the next run for some milliseconds, or a little longer.
+ * @param {Int32Array} control
+ * @param {number} runs  those that began before
+ * @param {number} milliseconds
+ */
+function spin(control, runs, milliseconds) {
+  const end = performance.now() + milliseconds;
+  do for (let i = 0; i < IDLE_SPINS; i++) if (Atomics.load(control, RUNS) !== runs) return;
+  while (performance.now() < end);
 }
 
 /** Called in the caller: wake the helpers whenever the leader calls. @param {Int32Array} control */
