@@ -105,6 +105,9 @@ class Parameters:
     """Vectors of a head in a tile of the product."""
     values: int
     """Keys whose values one iteration multiplies."""
+    takes_turns: bool
+    """Whether each of these keys has a tile of the product of its own, so that sums wait less for
+    each other."""
     stages: tuple[StageParameters, ...]
     is_fetched: bool
     """Whether keys and values come from memory at once, before a section begins."""
@@ -186,6 +189,7 @@ def space(facts: Facts, machine: Machine) -> Space:
             unrolled=divisors(vectors, 2 * UNROLLED),
             vectors=divisors(vectors, registers),
             values=divisors(layout.keys, MOST_VALUES),
+            takes_turns=(False, True),
             is_fetched=(False, True),
             is_shared=(False, True),
         )
@@ -194,8 +198,10 @@ def space(facts: Facts, machine: Machine) -> Space:
             lambda heads, keys: _registers(heads, keys) <= registers,
         )
         .where(
-            "the tile of the product fits the registers",
-            lambda heads, vectors: _registers(heads, vectors) <= registers,
+            "the tiles of the product fit the registers",
+            lambda heads, vectors, values, takes_turns: (
+                _registers(heads, vectors, values if takes_turns else 1) <= registers
+            ),
         )
     )
     stages = stages_space(facts.stages, machine).under("stages")
@@ -206,7 +212,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     """The largest tiles that fit the registers, and the values of a few keys at a time. Keys and
     values are fetched before a section begins: one after the other, not in the order of the tiles.
     With 1,060 keys of 3 heads of 64 bfloat16 elements that come from memory, a layer takes 154
-    instead of 193 microseconds (measured in Chromium on a Zen 4 core).
+    instead of 193 microseconds (measured in Chromium on a Zen 4 core). Values take turns where that
+    fits the registers: a token of SmolLM2-135M with 1,060 keys takes 2 % less time.
     """
     layout, registers = facts.layout, machine.vector_registers
     vectors = layout.size // facts.lanes
@@ -215,23 +222,25 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         next(n for n in reversed(divisors(of, registers)) if _registers(heads, n) <= registers)
         for of in (layout.keys, vectors)
     )
+    values = divisors(layout.keys, UNROLLED)[-1]
     return Parameters(
         heads=heads,
         keys=keys,
         unrolled=divisors(vectors, UNROLLED)[-1],
         vectors=width,
-        values=divisors(layout.keys, UNROLLED)[-1],
+        values=values,
+        takes_turns=_registers(heads, width, values) <= registers,
         stages=tuple(default_stage(stage, machine) for stage in facts.stages),
         is_fetched=True,
         is_shared=True,
     )
 
 
-def _registers(heads: int, others: int) -> int:
-    """The registers of a tile of heads, and of keys or vectors of values: its sums, what there is
-    of those that are fewer, and one of what there is of the others.
+def _registers(heads: int, others: int, tiles: int = 1) -> int:
+    """The registers of some tiles of heads, and of keys or vectors of values: their sums, what
+    there is of those that are fewer, and one of what there is of the others.
     """
-    return heads * others + min(heads, others) + 1
+    return tiles * heads * others + min(heads, others) + 1
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
@@ -335,6 +344,9 @@ def _tile_product(schedule: Schedule, facts: Facts, parameters: Parameters) -> N
     columns, column = schedule.split(column, [None, parameters.vectors * facts.lanes])
     schedule.reorder(*groups, columns, head, column)
     compute_results_at(schedule, nest, column)
+    if parameters.takes_turns:
+        make_tile(schedule, nest, head, column, facts.lanes, parameters.values)
+        return
     _, unrolled = schedule.split(schedule.reduce_loops(product)[-1], [None, parameters.values])
     make_tile(schedule, nest, head, column, facts.lanes)
     schedule.unroll(unrolled)
