@@ -1,9 +1,8 @@
 // Synchronise the threads of a model: the leader wakes its helpers, and helpers wait for runs.
 //
 // Between runs a helper spins briefly, for longer after a long run, then sleeps on words of shared memory, the control words. No
-// message is posted for a run.
-// During a run a helper takes iterations of the leader's parallel loops (see webmlc/target/wasm/threads.py). The leader never
-// waits for a helper that arrives late.
+// message is posted for a run. During a run a helper takes iterations of the leader's parallel loops (see
+// webmlc/target/wasm/threads.py). The leader never waits for a helper that arrives late.
 //
 // The leader is the model's worker, or in a short run the page, which may not sleep (see short_runs.js).
 //
@@ -29,7 +28,7 @@ const NEVER = 5; // a word that no thread notifies, to sleep for a fixed time
 
 const CONTROL_WORDS = 16;
 const IDLE_SPINS = 4000; // some tens of microseconds: longer than the pause between two short runs, shorter than a frame
-const IDLE_SHARE = 0.1; // of the time of its last run, for which a helper may spin: more energy hardly matters
+const IDLE_SHARE = 0.1; // of the time of its last run, for which a helper may spin, because a spinning thread takes energy
 const MOST_IDLE_MS = 0.4; // longer than the page takes from one token to the next
 const CALL_DELAY_MS = 0.1; // the caller waits until the page, which asked for the run, sleeps and leaves its core to a helper
 
