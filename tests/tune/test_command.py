@@ -70,6 +70,8 @@ def record_of(model: Path, platform: Platform, ratio: float, **changes: object) 
 def test_a_search_from_the_command_line_to_a_tuned_package(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "net" / "onnx").mkdir(parents=True)
+    model = model.rename(tmp_path / "net" / "onnx" / "model.onnx")
     database = tmp_path / "tuned.db"
     arguments = ("--engine", "wasmtime", "--budget", "6s", "--database", database)
     code, out, _ = run("tune", model, *arguments, "--json")
@@ -80,7 +82,9 @@ def test_a_search_from_the_command_line_to_a_tuned_package(
     assert {kernel["rule"] for kernel in result["kernels"]} <= {"contraction", "rows"}
     assert Path(result["report"]).read_text("utf-8").startswith("<!doctype html>")
     with Database(database, must_exist=True) as records:
-        states = [record.state for record in records.records()]
+        found = list(records.records())
+        assert {record.model for record in found} == {"net"}
+        states = [record.state for record in found]
         assert "measured" in states  # how many depends on the machine's load
         assert "wrong" not in states
     code, out, _ = run("tune", "--list", "--database", database, "--json")

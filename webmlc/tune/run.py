@@ -106,7 +106,7 @@ def run(request: Request) -> Result:
     """Search as requested (see `webmlc.tune.tune`)."""
     _check(request)
     model, device = request.model, request.device
-    name = Path(model).stem if isinstance(model, str | Path) else "model"
+    name = _name(model)
     budget = Budget(request.seconds)
     options = Options(
         request.strategy, request.seconds, seed=request.seed, model=name, resume=request.resume
@@ -154,6 +154,17 @@ def run(request: Request) -> Result:
         report = write_report(request.database.with_suffix(".html"), searches, options)
         gains, path = (gain(searches), search.model_gains), request.database
         return Result(searches, algorithms, *gains, path, report, was_interrupted)
+
+
+def _name(model: Source) -> str:
+    """What records and the report call `model`: its file, or the folder of a file that has the
+    usual name (model.onnx, also in onnx/), since records of two models must tell them apart.
+    """
+    if not isinstance(model, str | Path):
+        return "model"
+    path = Path(model).absolute()
+    names = (path.stem, *reversed(path.parent.parts[1:]))
+    return next((name for name in names if name not in ("model", "onnx")), "model")
 
 
 def _survey(
