@@ -31,7 +31,6 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    loads,
     map_statements,
     seq,
     stores,
@@ -39,6 +38,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import buffers_read, operands
+from webmlc.target.register_pressure import register_pressure, registers_stored_once
 from webmlc.target.registers import LANES, read_register, register_lanes
 from webmlc.target.scoped import Names
 
@@ -57,13 +57,10 @@ _MAY_TRAP = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
 def hoist_invariants(function: LoopFunction, vector_registers: int = 15) -> LoopFunction:
     """Hoist invariant values out of every innermost loop of `function`."""
     lanes = register_lanes(function)
-    single_stores = {
-        b for b, n in Counter(s.buffer for s in stores(function.body)).items() if n == 1
-    }
     hoister = _Hoister(
         Names.of(function),
         lanes,
-        frozenset(single_stores & set(lanes)),
+        registers_stored_once(function, lanes.keys()),
         vector_registers,
         _registers_of_threads(function),
     )
@@ -176,32 +173,12 @@ class _Hoister:
         return [_replace_values(item, names) for item in items]
 
     def pressure(self, items: list[Item], hoisted: list[Item]) -> int:
-        """The vector registers that the loop occupies at once: those live throughout the loop, plus
-        the largest number of temporaries at any point.
-        """
-        first: dict[Buffer, int] = {}
-        last: dict[Buffer, int] = {}
-        live_throughout: set[Buffer] = set()
-        for position, item in enumerate((*hoisted, *items)):
-            if isinstance(item, tuple):
-                continue
-            for load in loads(item):
-                if load.buffer not in first:
-                    live_throughout.add(load.buffer)
-                last[load.buffer] = position
-            for store in stores(item):
-                if position < len(hoisted) or store.buffer not in self.stored_once:
-                    live_throughout.add(store.buffer)
-                first.setdefault(store.buffer, position)
+        """The vector registers that a loop of `items` after `hoisted` occupies at once."""
         vectors = {b for b, lanes in self.registers.items() if lanes == VECTOR_LANES}
-        live_ranges = [
-            (first[b], last[b]) for b in first if b in vectors - live_throughout and b in last
-        ]
-        peak = max(
-            (sum(a < p <= b for a, b in live_ranges) for p in {b for _, b in live_ranges}),
-            default=0,
+        body, before = (
+            [item for item in part if not isinstance(item, tuple)] for part in (items, hoisted)
         )
-        return len(live_throughout & vectors) + peak
+        return register_pressure(body, vectors, self.stored_once, before)
 
     def count(self, root: Expr, variant: _Variant, counts: Counter[Expr]) -> None:
         """Count the largest invariant values under `root`."""

@@ -6,9 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
-
 from webmlc.core.expr import Call, Const, Expr, Ramp
 from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, stores
@@ -16,21 +13,26 @@ from webmlc.target import VECTOR_LANES
 
 LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)
 """The only index of a vector register."""
+PAIR: Expr = Ramp(Const(0), Const(1), 2)
+"""The only index by which a pair is set. Its elements are read one by one."""
+_READS = {VECTOR_LANES: frozenset({LANES}), 2: frozenset({Const(0), Const(1)})}
+_WRITES = {VECTOR_LANES: LANES, 2: PAIR}
 
 
 def register_lanes(function: LoopFunction) -> dict[Buffer, int]:
-    """Every register of a lowered function, with its lanes: 1 or `VECTOR_LANES`."""
-    vector_shape = (Const(VECTOR_LANES),)
+    """Every register of a lowered function, with its lanes: 1, `VECTOR_LANES`, or 2 of a pair."""
+    lanes_of = {(): 1} | {(Const(lanes),): lanes for lanes in _WRITES}
     result = {
-        b: VECTOR_LANES if b.shape else 1
+        b: lanes_of[b.shape]
         for b in function.allocations
-        if b.scope == "local" and b.shape in ((), vector_shape)
+        if b.scope == "local" and b.shape in lanes_of
     }
-    body = function.body
-    accesses: Iterable[Load | Store] = chain(distinct_loads(body), stores(body))
-    for access in accesses:
-        if access.indices != (LANES,) and access.buffer.shape == vector_shape:
-            result.pop(access.buffer, None)
+    for load in distinct_loads(function.body):
+        if load.indices and load.indices[0] not in _READS.get(result.get(load.buffer, 1), ()):
+            result.pop(load.buffer, None)
+    for store in stores(function.body):
+        if store.indices and store.indices[0] != _WRITES.get(result.get(store.buffer, 1)):
+            result.pop(store.buffer, None)
     return result
 
 

@@ -20,6 +20,7 @@ from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.wasm.legalise import legalise
+from webmlc.target.wasm.pair_loads import pair_loads
 from webmlc.target.wasm.sum_in_pairs import sum_in_pairs
 
 
@@ -52,4 +53,5 @@ def _passes(vector_registers: int, dots: frozenset[str], sums_in_pairs: bool) ->
         partial(legalise, dots=dots),
         common_subexpressions,
         partial(hoist_invariants, vector_registers=vector_registers),
+        partial(pair_loads, vector_registers=vector_registers),
     )

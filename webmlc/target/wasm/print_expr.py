@@ -113,6 +113,12 @@ class ExprPrinter:
                 buffer not in self.registers and buffer.dtype.bytes == 4
             ):
                 return f"(v128.load32_splat{self.address(buffer, index)})"
+            case Load(buffer=buffer, indices=(Const(value=int() as element),)) if (
+                buffer in self.registers
+            ):
+                lanes = " ".join(str(4 * element + byte) for byte in (0, 1, 2, 3) * 4)
+                pair = f"(local.get ${buffer.name})"
+                return f"(i8x16.shuffle {lanes} {pair} {pair})"
         return f"({shape}.splat {self.value(value)})"
 
     def cast(self, value: Expr, dtype: DType) -> str:
@@ -223,6 +229,8 @@ class ExprPrinter:
             return f"(local.get ${buffer.name})"
         (index,) = expr.indices
         match index:
+            case Ramp(base=base, stride=Const(value=1), width=2):
+                return f"(v128.load64_zero{self.address(buffer, base)})"
             case Ramp(base=base, stride=Const(value=1)):
                 name = LANE_LOADS.get(buffer.dtype, "v128.load{}")
                 return f"({name.format(self.address(buffer, base))})"

@@ -57,7 +57,6 @@ from webmlc.schedule.rules.wasm.threads import (
     share_work,
     sharing_space,
 )
-from webmlc.schedule.rules.wasm.tile_costs import UNROLLED_STEPS
 from webmlc.schedule.schedule import Schedule
 
 
@@ -323,7 +322,7 @@ class _Tiling:
         self.order(half, together, narrow, *walk, tiles, inner, lane)
         phases = self.phases(height.size)
         strips = self.strips(height)
-        steps = UNROLLED_STEPS if self.facts.is_streamed and strips == 1 else 1
+        steps = self.parameters.steps if strips == 1 else 1
         make_tile(schedule, nest, inner, lane, self.facts.lanes, phases, strips, steps)
 
     def tile_columns(self, rows: int) -> int:

@@ -17,7 +17,7 @@ from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import product
 from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, RowAxis
-from webmlc.schedule.rules.wasm.tile_costs import tile_columns, tile_height
+from webmlc.schedule.rules.wasm.tile_costs import UNROLLED_STEPS, tile_columns, tile_height
 
 STRIPS = 6
 """Strips of a panel that are read side by side, at most: more gain nothing (measured on ResNet-18
@@ -64,6 +64,8 @@ class ContractionParameters:
     strips: int
     """Strips of a panel that are read side by side, at most; by single rows only where the run
     decides how many rows there are."""
+    steps: int
+    """Steps that one iteration of the reduction takes, at most, where it reads no strips."""
     prefetched_bytes: int | None
     """The largest panel that is fetched before tiles read it; `None`: none is."""
     burst_bytes: int
@@ -95,6 +97,7 @@ def contraction_space(facts: ContractionFacts, machine: Machine) -> Space:
             takes_turns=both if facts.depth else (False,),
             has_halves=both,
             strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
+            steps=(1, 2, UNROLLED_STEPS),
             prefetched_bytes=(None, machine.l2_bytes // 2) if is_packed else (None,),
             burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
             fetched_lines=(4, FETCHED_LINES, 16),
@@ -146,6 +149,7 @@ def default_contraction(facts: ContractionFacts, machine: Machine) -> Contractio
         takes_turns=facts.panel_bytes > machine.l2_bytes // 4,
         has_halves=True,
         strips=max(1, _strips(facts)) if is_streamed and not is_reused else 1,
+        steps=UNROLLED_STEPS if is_streamed else 1,
         prefetched_bytes=machine.l2_bytes // 2 if is_streamed else None,
         burst_bytes=machine.l1_bytes,
         fetched_lines=FETCHED_LINES,

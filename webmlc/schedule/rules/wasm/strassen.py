@@ -67,6 +67,8 @@ class Parameters:
 
     rows: int
     """Pairs of rows of a register tile."""
+    steps: int
+    """Steps that one iteration of the products' reduction takes, at most."""
     group: int
     """Pairs of panels that multiply a tile of the planes while it is in the cache."""
     sharing: Sharing
@@ -97,6 +99,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     """Register tiles, and groups that leave at least two for threads."""
     return Space.of(
         rows=tuple(range(1, machine.tile.rows + 1)),
+        steps=(1, 2, UNROLLED_STEPS),
         group=divisors(facts.pairs, max(1, facts.pairs // 2)) if facts.pairs else (1,),
     ) + sharing_space(machine).under("sharing")
 
@@ -111,7 +114,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
         largest = min(fitting, facts.pairs // machine.parallel_iterations)
         group = divisors(facts.pairs, max(1, largest))[-1]
     rows = tile_height(facts.rows, machine, widens=False)
-    return Parameters(rows, group, default_sharing(machine))
+    return Parameters(rows, UNROLLED_STEPS, group, default_sharing(machine))
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
@@ -120,7 +123,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     pair = _nest(schedule, parameters.group, facts.panel, facts.lanes)
     parts = cover(schedule.extent(pair), parameters.rows)
     for loop, part in zip(partition_into(schedule, pair, parts), parts, strict=True):
-        _multiply(schedule, loop, part, facts.lanes)
+        _multiply(schedule, loop, part, facts.lanes, parameters.steps)
     return share_work(schedule, parameters.sharing)
 
 
@@ -180,7 +183,7 @@ def _sum_panels(schedule: Schedule, panels: str, lanes: int) -> None:
     _vectorize(schedule, lane, vector, plane)
 
 
-def _multiply(schedule: Schedule, loop: str, part: Part, lanes: int) -> None:
+def _multiply(schedule: Schedule, loop: str, part: Part, lanes: int, steps: int) -> None:
     """Make tiles of a loop over pairs of rows: all products of a tile, then their sums; those of a
     group of panels one after the other.
     """
@@ -194,7 +197,7 @@ def _multiply(schedule: Schedule, loop: str, part: Part, lanes: int) -> None:
     plane, columns = schedule.loops(result)[-2:]
     if rows is not None:
         schedule.reorder(plane, rows, columns)
-    make_tile(schedule, Nest(update, result), rows, columns, lanes, steps=UNROLLED_STEPS)
+    make_tile(schedule, Nest(update, result), rows, columns, lanes, steps=steps)
 
 
 STRASSEN = Rule("strassen", match, space, default, build)
