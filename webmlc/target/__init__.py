@@ -16,7 +16,8 @@ may rely on this form, and `loops.interp` runs it:
 - **Registers** are `local` allocations that stand for a WASM local or a WGSL variable. They are
   mutable and hold one value each. A scalar register has shape `()` and is accessed as `r[()]`
   (`Load(r, ())`). A vector register has shape `(4,)` and is accessed only as `r[T.ramp(0, 1, 4)]`.
-  `registers.register_lanes(function)` maps each register to its lanes.
+  `registers.register_lanes(function)` maps each register to its lanes. In the end, WASM also has
+  pairs of shape `(2,)`, set as `r[T.ramp(0, 1, 2)]` and read as `r[0]` and `r[1]` (`pair_loads`).
 - **Vectors** have 4 lanes (`VECTOR_LANES`): a vectorized loop of 8 became two stores of 4. The
   element dtypes are float32, int32 and uint32; bool appears only as a mask between a comparison and
   a `select`. Every operand of a vector `Call` is a vector: scalars are under an explicit
