@@ -19,9 +19,12 @@ BROADCASTS = """
 def sums(A: T.Buffer((64,), "float32"), C: T.Output((64,), "float32")):
     s = T.alloc_buffer((4,), "float32", scope="local")
     t = T.alloc_buffer((4,), "float32", scope="local")
+    k = T.alloc_buffer((), "int32", scope="local")
     for i in range(16):
+        k[()] = i
         s[T.ramp(0, 1, 4)] = T.broadcast({first}, 4)
         C[T.ramp(i * 4, 1, 4)] = s[T.ramp(0, 1, 4)]
+        k[()] = i + 1
         t[T.ramp(0, 1, 4)] = T.broadcast({second}, 4)
         C[T.ramp(i * 4, 1, 4)] = s[T.ramp(0, 1, 4)] + t[T.ramp(0, 1, 4)]
 """
@@ -60,8 +63,9 @@ def test_a_tile_has_pairs_where_registers_remain(rows: int, steps: int, pairs: i
         ("A[i * 2 + 1]", "A[i * 2]", False),
         ("A[i * 2]", "A[i * 2 + 2]", False),
         ("C[i * 4 + 1]", "C[i * 4 + 2]", False),
+        ("A[k[()]]", "A[k[()] + 1]", False),
     ],
-    ids=["adjacent", "the other way round", "apart", "stored to in between"],
+    ids=["adjacent", "the other way round", "apart", "of a changed buffer", "at another index"],
 )
 def test_a_pair_is_read_once_before_its_first_use(first: str, second: str, is_pair: bool) -> None:
     function = parse_function(BROADCASTS.format(first=first, second=second))

@@ -34,6 +34,7 @@ from webmlc.loops.ir import (
     stores,
 )
 from webmlc.target import VECTOR_LANES
+from webmlc.target.common_subexpressions import buffers_read
 from webmlc.target.register_pressure import register_pressure, registers_stored_once
 from webmlc.target.registers import LANES, PAIR, register_lanes
 from webmlc.target.scoped import Names
@@ -76,7 +77,7 @@ def pair_loads(function: LoopFunction, vector_registers: int) -> LoopFunction:
 
 def _neighbours(statements: Sequence[Stmt]) -> list[tuple[int, int]]:
     """The positions of two stores each that copy neighbouring elements of a buffer, of which the
-    first comes before the second, while nothing stores to the buffer.
+    first comes before the second, while nothing stores to the buffer, or changes the index.
     """
     waiting: dict[Place, int] = {}
     found: list[tuple[int, int]] = []
@@ -91,8 +92,11 @@ def _neighbours(statements: Sequence[Stmt]) -> list[tuple[int, int]]:
                 found.append((before, position))
             continue
         changed = {store.buffer for store in stores(stmt)}
-        if any(buffer in changed for buffer, _, _ in waiting):
-            waiting = {place: at for place, at in waiting.items() if place[0] not in changed}
+        waiting = {
+            place: at
+            for place, at in waiting.items()
+            if changed.isdisjoint((place[0], *buffers_read(place[1])))
+        }
     return found
 
 
