@@ -18,7 +18,7 @@ from tests.tune.small_search import (
     small_search,
     small_tasks,
 )
-from webmlc.schedule.rules.space import Values
+from webmlc.schedule.rules.space import Values, changes
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.outcomes import limit_of, outcomes_of, work_of
@@ -167,8 +167,12 @@ def test_disqualified_candidates_are_counted_and_wrong_ones_named(
     assert "wrong: the results differ by 3 units" in text_of(wrong)
     matmul = next(s for s in search.all_searches() if s.reasons)
     code = next(text for text, reason in matmul.reasons.items() if reason.startswith("wrong"))
-    rows, default = matmul.members[code]["contraction.rows"], matmul.control.values
-    assert f"rows {default['contraction.rows']} → {rows}" in text_of(wrong)
+    default, values = matmul.control.values, matmul.members[code]
+    changed = changes(default, values).keys() & {f"contraction.{n}" for n in ("tail_rows", "steps")}
+    assert changed  # of a draw at random, which differs in one of them
+    for name in changed:
+        words = name.removeprefix("contraction.").replace("_", " ")
+        assert f"{words} {default[name]} → {values[name]}" in text_of(wrong)
 
 
 class RefusingBuilder(CandidateBuilder):
