@@ -6,7 +6,8 @@
  */
 export async function isStored() {
   const { active, scope } = await navigator.serviceWorker.ready;
-  if (navigator.serviceWorker.controller?.scriptURL !== active.scriptURL) return false;
+  // Firefox may tell the page of a registration before it tells which worker is active.
+  if (!active || navigator.serviceWorker.controller?.scriptURL !== active.scriptURL) return false;
   const cache = await caches.open(`webmlc ${scope}`);
   const folder = new URL("./", location.href).href;
   const urls = [location.href, ...performance.getEntriesByType("resource").map(({ name }) => name)];
