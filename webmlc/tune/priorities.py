@@ -28,7 +28,8 @@ sets the limit, which may not be the machine's (chosen by hand)."""
 FLOPS_PER_BYTE = 4
 """Operations that take as long as moving a byte, roughly: 30 operations and 8 bytes per ns."""
 MOST_SOURCES = 2 * HINTS
-"""The kernels whose changes are tried on another one, at most: some do not fit its space."""
+"""The kernels of this run, and the changes of earlier ones, that are tried on another kernel, at
+most: some do not fit its space."""
 
 
 _NO_PRIORITY = -1, math.nan, Limit(0.0, 0.0, False), 0.0
@@ -108,14 +109,16 @@ def expected_cost(task: Task) -> int:
 
 def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values]:
     """What made other kernels of a search's rule faster, as members of its space that it has not
-    built: the changes that save a run of the model most come first. A search takes a few of them.
+    built: the changes that save a run of the model most come first, those of earlier runs last. A
+    search takes a few of them.
     """
     rule = search.task.match.rule.name
     faster = [s for s in searches if s.best < WORTHWHILE and s is not search]
     sources = [s for s in faster if s.task.match.rule.name == rule]
-    for source in nlargest(MOST_SOURCES, sources, key=saved_ms):
-        if source.improvement:
-            member = {**search.control.values, **source.improvement}
+    found = [source.improvement for source in nlargest(MOST_SOURCES, sources, key=saved_ms)]
+    for changed in (*found, *search.earlier_changes[:MOST_SOURCES]):
+        if changed:
+            member = {**search.control.values, **changed}
             if identity(member) not in search.built and member in search.space:
                 yield member
 

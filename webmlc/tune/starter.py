@@ -4,8 +4,8 @@
     searches = starter.start(tasks, platform)
     starter.model(platform)                      # the cost model that they share
 
-A search starts with its default, its strategy, and what earlier runs measured of its task, if it
-resumes them.
+A search starts with its default, its strategy, what made kernels of its rule faster in earlier
+runs, and what these measured of its task, if it resumes them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.cost_model import OnlineCostModel
 from webmlc.tune.database import Database, Record
+from webmlc.tune.earlier_gains import EarlierGains
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
 from webmlc.tune.strategies import STRATEGIES, Strategy, is_small
@@ -43,6 +44,7 @@ class SearchStarter:
         self.options, self.builder, self.database = options, builder, database
         self._surveyed = {_identity(s.task, s.platform): s for s in surveyed}
         self._models: dict[str, OnlineCostModel] = {}
+        self._gains: dict[str, EarlierGains] = {}
 
     def batches(self, tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
         """The tasks in batches, whose defaults are built side by side."""
@@ -78,6 +80,13 @@ class SearchStarter:
             self._models[platform.key] = OnlineCostModel(examples, self.options.seed)
         return self._models[platform.key]
 
+    def _earlier_gains(self, platform: Platform) -> EarlierGains:
+        """What earlier searches found on a platform."""
+        if platform.key not in self._gains:
+            records = () if self.database is None else self.database.records(platform=platform.key)
+            self._gains[platform.key] = EarlierGains(records)
+        return self._gains[platform.key]
+
     def _search(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
         """The search of a task."""
         space = task.match.space().without_proofs()  # what does not build is told as disqualified
@@ -92,6 +101,7 @@ class SearchStarter:
             search.strategy.tell(control.values, 1.0)
             search.ratios[control.text] = 1.0
             search.members[control.text] = control.values
+            search.earlier_changes = self._earlier_gains(platform).changes(task.match.rule.name)
         for record in self._earlier(task, platform):
             if record.parameters in space:  # an older webmlc had other choices
                 search.resume(record)

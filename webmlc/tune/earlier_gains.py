@@ -1,0 +1,67 @@
+"""What made kernels faster in earlier searches on a platform.
+
+    gains = EarlierGains(database.records(platform=platform.key))
+    gains.changes("contraction")        # of default parameters: those that saved most come first
+
+Much of what makes one kernel faster on a platform does so for others of its rule, in any model:
+tiles that its registers hold, workgroups that its adapter likes. A search tries that first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from webmlc.schedule.rules.space import Values, changes
+from webmlc.tune.database import Record
+
+
+class EarlierGains:
+    """The changes of default parameters that earlier searches have confirmed."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        """`records` are those of one platform, the oldest first: the last winner of a kernel
+        counts.
+        """
+        defaults: defaultdict[tuple[str, str], list[Values]] = defaultdict(list)
+        winners: dict[tuple[str, str], Record] = {}
+        for record in records:
+            kernel = record.task, record.sizes
+            if record.state == "confirmed":
+                winners[kernel] = record
+            elif record.ratio == 1.0:
+                defaults[kernel].append(record.parameters)
+        saved_ms: defaultdict[tuple[str, str], float] = defaultdict(float)
+        changed: dict[tuple[str, str], Values] = {}
+        for kernel, winner in winners.items():
+            values = _changes(defaults[kernel], winner.parameters)
+            if values is not None:
+                key = winner.rule, repr(sorted(values.items()))
+                changed[key] = values
+                saved_ms[key] += _saved_ms(winner)
+        self._changes: defaultdict[str, list[Values]] = defaultdict(list)
+        for key in sorted(saved_ms, key=lambda key: saved_ms[key], reverse=True):
+            if saved_ms[key] > 0:
+                self._changes[key[0]].append(changed[key])
+
+    def changes(self, rule: str) -> Sequence[Values]:
+        """What made kernels of a rule faster: the changes that saved most, over all of them, come
+        first.
+        """
+        return self._changes.get(rule, ())
+
+
+def _changes(defaults: Iterable[Values], winner: Values) -> Values | None:
+    """What a winner changes of its default: of several members that are as fast as the default, one
+    of which it is, the one that the winner is nearest to. `None` if its rule has other parameters
+    since.
+    """
+    known = [changes(d, winner) for d in defaults if d.keys() == winner.keys()]
+    return min(known, key=len, default=None)
+
+
+def _saved_ms(winner: Record) -> float:
+    """The milliseconds that a call of a kernel takes less than with its default."""
+    if winner.milliseconds is None or winner.ratio is None:
+        return 0.0
+    return winner.milliseconds * (1 / winner.ratio - 1)
