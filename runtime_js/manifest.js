@@ -235,18 +235,21 @@ export function checkRequirements(manifest, symbols, fresh) {
 }
 
 /**
- * Throw an error that names the node if a run counted indices out of range.
+ * Throw an error that names the node and the sizes of the inputs, if a run counted indices out of range.
  * @param {Manifest} manifest
  * @param {Map<string, Uint8Array | GpuSpan>} values
+ * @param {Symbols} symbols
  */
-export function checkCounts(manifest, values) {
+export function checkCounts(manifest, values, symbols) {
   for (const [buffer, nodes] of manifest.checks) {
     const bytes = /** @type {Uint8Array} */ (values.get(buffer));
     if (bytes.every((byte) => byte === 0)) continue;
     const counts = new Int32Array(bytes.slice().buffer);
     for (const [i, node] of nodes.entries()) {
+      if (!counts[i]) continue;
       const verb = counts[i] === 1 ? "is" : "are";
-      if (counts[i]) throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices or sizes ${verb} out of range`);
+      const sources = origins(manifest, symbols);
+      throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices or sizes ${verb} out of range` + (sources ? `; ${sources}` : ""));
     }
   }
 }

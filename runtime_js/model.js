@@ -159,7 +159,7 @@ export class Model {
     const results = options?.results;
     const feeds = signature.complete(inputs);
     const { symbols, values, onGpu } = await this.#execute(signature, feeds, { ports, states, signal: options?.signal, results });
-    if (this.#manifest.checks.length) checkCounts(this.#manifest, values);
+    if (this.#manifest.checks.length) checkCounts(this.#manifest, values, symbols);
     if (states) {
       states.length += this.rows(symbols);
       states.symbols = symbols;

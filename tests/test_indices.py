@@ -97,9 +97,17 @@ CASES: dict[str, tuple[str, Feeds, Feeds, int]] = {
 }
 
 
-def expected_error(count: int) -> str:
+def expected_error(name: str) -> str:
+    text, _, fails, count = CASES[name]
     are = "is" if count == 1 else "are"
-    return f"node 'y': with these inputs {count} of its indices or sizes {are} out of range"
+    error = f"node 'y': with these inputs {count} of its indices or sizes {are} out of range"
+    origins: dict[str, str] = {}
+    for port in model_of(text).graph.input:
+        for axis, dim in enumerate(port.type.tensor_type.shape.dim):
+            size, origin = fails[port.name].shape[axis], f"axis {axis} of {port.name!r}"
+            if dim.dim_param:
+                origins.setdefault(dim.dim_param, f"{dim.dim_param} = {size} from {origin}")
+    return "; ".join([error, *([", ".join(origins.values())] if origins else [])])
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +123,13 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_indices_out_of_range_are_refused(
     packages: dict[str, Path], name: str, device: Literal["wasm", "webgpu"]
 ) -> None:
-    text, fits, fails, count = CASES[name]
+    text, fits, fails, _ = CASES[name]
     model = webmlc.load(packages[name], device=device)
     reference = ReferenceEvaluator(model_of(text))
     for _ in range(2):  # a refused run does no harm to the next
         with pytest.raises(InputError) as error:
             model.run(fails)
-        assert str(error.value) == expected_error(count)
+        assert str(error.value) == expected_error(name)
         (want,) = reference.run(None, fits)
         np.testing.assert_array_equal(model.run(fits)["y"], want)
     assert [port.name for port in model.outputs] == ["y"]
@@ -129,9 +137,9 @@ def test_indices_out_of_range_are_refused(
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_javascript_runtime_refuses_them(packages: dict[str, Path], name: str) -> None:
-    _, fits, fails, count = CASES[name]
+    _, fits, fails, _ = CASES[name]
     refused, outputs = in_node(packages[name], [as_tensors(fails), as_tensors(fits)])
-    assert (refused["code"], refused["error"].replace('"', "'")) == ("input", expected_error(count))
+    assert (refused["code"], refused["error"].replace('"', "'")) == ("input", expected_error(name))
     assert outputs.keys() == {"y"}
 
 

@@ -153,15 +153,21 @@ def check_requirements(
         )
 
 
-def check_counts(manifest: Manifest, values: Mapping[str, Array]) -> None:
-    """Raise an `InputError` that names the node, if a run counted indices out of range."""
+def check_counts(
+    manifest: Manifest, values: Mapping[str, Array], symbols: Mapping[str, int]
+) -> None:
+    """Raise an `InputError` that names the node and the sizes of the inputs, if a run counted
+    indices out of range.
+    """
     for check in manifest.checks:
         counts = values[check.value].view(np.int32)
         for node, count in zip(check.nodes, counts.tolist(), strict=True):
             if count:
+                origins = _origins(manifest, symbols)
                 raise InputError(
                     f"node {node!r}: with these inputs {count} of its indices or sizes "
                     f"{'is' if count == 1 else 'are'} out of range"
+                    + (f"; {origins}" if origins else "")
                 )
 
 

@@ -166,7 +166,7 @@ class Model:
             return run_alone(self, inputs, outputs)
         ports = chosen_ports(self.outputs, outputs)
         symbols, values, _ = self._execute(inputs, self._stages_of(ports), False, states)
-        check_counts(self.manifest, values)
+        check_counts(self.manifest, values, symbols)
         if states is not None:
             states.length += self.rows(symbols)
             states.symbols = symbols
