@@ -96,6 +96,10 @@ class Facts:
         count = None if self.rows is None else as_int(self.rows)
         if count is None or not (self.may_overlap and self.steps):
             return None
+        return self.section(count)
+
+    def section(self, count: int) -> float:
+        """Of `count` rows or columns, those that may be computed twice to save a section."""
         return SECTION_PRODUCTS * count / self.products
 
     def part_steps(self, parts: int) -> int:
@@ -169,8 +173,7 @@ def paired_columns(facts: Facts, width: int) -> int:
         return count
     if facts.section_rows is None:
         return 0
-    section = SECTION_PRODUCTS * count / facts.products
-    return count + again if again <= left + section else 0
+    return count + again if again <= left + facts.section(count) else 0
 
 
 def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
