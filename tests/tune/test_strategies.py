@@ -122,14 +122,17 @@ def test_a_race_measures_all_code_within_its_budget(problem: Problem) -> None:
 class FixedRunner:
     """Candidates whose samples take fixed times (`engines.rounds.Runner`)."""
 
-    def __init__(self, milliseconds: list[float]) -> None:
-        self.milliseconds = milliseconds
+    def __init__(self, milliseconds: list[float], overhead_ms: float = 0.0) -> None:
+        self.milliseconds, self.overhead_ms = milliseconds, overhead_ms
 
     def outputs(self, candidate: int) -> list[bytes]:
         return []
 
     def sample(self, candidate: int, repeats: int) -> float:
-        return repeats * self.milliseconds[candidate]
+        return self.overhead_ms + repeats * self.milliseconds[candidate]
+
+    def overhead(self) -> float:
+        return self.overhead_ms
 
 
 @given(
@@ -147,6 +150,17 @@ def test_two_candidates_survive_every_elimination(
     assert counts[milliseconds.index(min(milliseconds))] == rounds, "and so does the fastest"
     assert sum(count == rounds for count in counts) >= 2
     assert all(count >= 1 for count in counts)
+
+
+@given(st.floats(0.01, 100.0), st.floats(0.0, 10.0))
+def test_what_a_sample_costs_hides_little_of_a_kernels_time(
+    milliseconds: float, overhead_ms: float
+) -> None:
+    trial = Trial("webgpu", (), ((),), 0, 1, 2)
+    runner = FixedRunner([milliseconds, 0.5 * milliseconds], overhead_ms)
+    (control, *_), (faster, *_) = measure(trial, runner).milliseconds
+    assert milliseconds <= control < 1.2 * milliseconds
+    assert faster < 0.6 * control
 
 
 @given(st.floats(0.1, 1000.0), st.integers(1, 12), st.floats(0.0, 3000.0))

@@ -7,8 +7,9 @@ Candidate 0 is the control: the default schedule, to which the others are compar
 2. checks every candidate: poisons the output buffers with bytes of `POISON`, runs the candidate
    once, and compares the outputs with those of candidate 0;
 3. warms up: runs every candidate for `warmup_ms`;
-4. chooses how often candidate 0 repeats in one sample, so that a sample takes `sample_ms`; all
-   candidates repeat as often, so that the cost of a sample itself favours none;
+4. chooses how often candidate 0 repeats in one sample, so that a sample takes `sample_ms`, and ten
+   times as long as one without repetitions; all candidates repeat as often, so that the cost of a
+   sample itself favours none;
 5. takes samples in rounds: in each round, every candidate runs once, one after the other, so that
    a disturbance affects all alike; the first of a round comes last in the next, so that no place
    in the order favours any. A candidate whose fastest sample is slower than `hopeless` times the

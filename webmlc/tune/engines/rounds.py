@@ -7,12 +7,16 @@ for JavaScript engines is `page/measure.js`.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+import typing
 
-from webmlc.tune.trial import Measurement, Trial, difference
+from webmlc.tune.trial import Measurement, Protocol, Trial, difference
 
 SHORTEST_MS = 1e-6
 """Milliseconds that stand for a time too short for the timer."""
+
+OVERHEADS = 10
+"""A sample takes at least this many times as long as an empty one: what submitting work to a GPU
+takes says nothing of a kernel."""
 
 MAX_GROWTH = 8
 """How many times as often a candidate repeats in the next sample of its warm-up, at most."""
@@ -22,7 +26,7 @@ class EngineError(Exception):
     """A candidate that the engine refuses to load or to run."""
 
 
-class Runner(Protocol):
+class Runner(typing.Protocol):
     """The candidates of a trial, ready to run."""
 
     def outputs(self, candidate: int) -> list[bytes]:
@@ -37,6 +41,9 @@ class Runner(Protocol):
         Raises `EngineError`.
         """
 
+    def overhead(self) -> float:
+        """The milliseconds of a sample without repetitions, after `outputs(0)`."""
+
 
 def measure(trial: Trial, runner: Runner) -> Measurement:
     """Measure the candidates of a trial. Raises `EngineError` if candidate 0 does not run."""
@@ -48,7 +55,8 @@ def measure(trial: Trial, runner: Runner) -> Measurement:
         except EngineError as error:
             reasons[candidate] = f"failed: {error}"
     candidates = [c for c in range(trial.candidates) if not reasons[c]]
-    repeats, *_ = [_warm_up(trial, runner, candidate) for candidate in candidates]
+    overhead = runner.overhead()
+    repeats, *_ = [_warm_up(trial.protocol, runner, c, overhead) for c in candidates]
     samples: list[list[float]] = [[] for _ in range(trial.candidates)]
     spent = 0.0
     for number in range(trial.protocol.rounds):
@@ -76,14 +84,15 @@ def _mismatch(trial: Trial, actual: list[bytes], expected: list[bytes]) -> str:
     return ""
 
 
-def _warm_up(trial: Trial, runner: Runner, candidate: int) -> int:
+def _warm_up(protocol: Protocol, runner: Runner, candidate: int, overhead: float) -> int:
     """Warm a candidate up. Returns the repetitions that take as long as a sample should."""
-    protocol = trial.protocol
+    sample_ms = max(protocol.sample_ms, OVERHEADS * overhead)
     repeats, spent = 1, 0.0
     while True:
         milliseconds = max(runner.sample(candidate, repeats), SHORTEST_MS)
         spent += milliseconds
-        fitting = math.ceil(repeats * protocol.sample_ms / milliseconds)
+        kernel_ms = max(milliseconds - overhead, milliseconds / OVERHEADS)
+        fitting = math.ceil(repeats * sample_ms / kernel_ms)
         fitting = min(max(1, fitting), protocol.max_repeats)
         if spent >= protocol.warmup_ms:
             return fitting

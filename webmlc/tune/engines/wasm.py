@@ -59,6 +59,9 @@ class _WasmRunner(Runner):
         self._run(candidate, repeats)
         return (perf_counter() - start) * 1e3
 
+    def overhead(self) -> float:
+        return 0.0
+
     def stop(self) -> None:
         """End the helper threads."""
         for helper in self.helpers:

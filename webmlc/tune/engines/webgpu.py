@@ -19,6 +19,9 @@ from webmlc.package.placement import align
 from webmlc.tune.engines.rounds import EngineError, Runner, measure
 from webmlc.tune.trial import POISON, Measurement, Trial, fill
 
+OVERHEAD_PROBES = 5
+"""Empty samples that are measured; the fastest counts."""
+
 
 def measure_webgpu(trial: Trial) -> Measurement:
     """Measure a trial of `webgpu`. Raises `EngineError` if the default does not run, and
@@ -76,6 +79,9 @@ class _GpuRunner(Runner):
         self._submit(candidate, repeats)
         self.device.queue.read_buffer(self.memories[0], 0, 4)  # waits until the work is done
         return (perf_counter() - start) * 1e3
+
+    def overhead(self) -> float:
+        return min(self.sample(0, 0) for _ in range(OVERHEAD_PROBES))
 
     def _group(self, call: tuple[int, ...]) -> Any:
         """The bindings of one call."""

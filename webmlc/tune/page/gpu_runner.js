@@ -12,6 +12,8 @@ const BINDING_MULTIPLE = 16; // bindings have a multiple of these bytes, because
 const OFFSET_MULTIPLE = 256; // the default of minStorageBufferOffsetAlignment
 const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
 
+const OVERHEAD_PROBES = 5; // empty samples that are measured; the fastest counts
+
 const FEATURES = /** @type {const} */ (["subgroups"]); // that shaders of a search may enable
 
 /** @param {number} size @param {number} multiple */
@@ -116,6 +118,12 @@ export class GpuRunner {
     const error = await this.#orLoss(scope);
     if (error) throw error;
     return milliseconds;
+  }
+
+  async overhead() {
+    let least = Infinity;
+    for (let i = 0; i < OVERHEAD_PROBES; i++) least = Math.min(least, await this.sample(0, 0));
+    return least;
   }
 
   stop() {

@@ -18,6 +18,7 @@ import { WasmRunner } from "./wasm_runner.js";
 /** @typedef {import("./types.d.ts").Trial} Trial */
 
 const TIMER_STEPS = 50; // a sample takes at least this many steps of the timer, whose error is then at most 2 %
+const OVERHEADS = 10; // a sample takes at least this many times as long as an empty one: submitting it says nothing of a kernel
 const TIMER_PROBES = 5; // steps of the timer that are measured; the smallest counts, because the thread may be interrupted
 const MAX_GROWTH = 8; // how many times as often a candidate repeats in the next sample of its warm-up, at most
 const GRACE_FACTOR = 2; // in the first rounds, a candidate drops out only if it is slower than this times `hopeless`
@@ -41,6 +42,7 @@ export async function measure(trial, startHelper, onProgress = () => {}) {
 class Measuring {
   repeats = 1; // of each candidate in a sample
   steps = 0; // of the progress
+  overhead = 0; // milliseconds of an empty sample
   spent = 0; // milliseconds of all samples
 
   /** @param {Trial} trial @param {Runner} runner @param {(progress: Progress) => void} onProgress */
@@ -58,6 +60,8 @@ class Measuring {
 
   async all() {
     await this.#check();
+    this.overhead = await this.runner.overhead();
+    this.sampleMs = Math.max(this.sampleMs, OVERHEADS * this.overhead);
     await this.#forEach(async (candidate) => {
       const repeats = await this.#warmUp(candidate);
       if (candidate === 0) this.repeats = repeats;
@@ -91,7 +95,8 @@ class Measuring {
     for (let repeats = 1, spent = 0; ; ) {
       const time = await this.#time(candidate, repeats);
       spent += time;
-      const fitting = Math.min(Math.ceil((repeats * this.sampleMs) / time), max_repeats);
+      const kernelMs = Math.max(time - this.overhead, time / OVERHEADS);
+      const fitting = Math.min(Math.ceil((repeats * this.sampleMs) / kernelMs), max_repeats);
       if (spent >= warmup_ms) return fitting;
       repeats = Math.min(fitting, MAX_GROWTH * repeats);
     }

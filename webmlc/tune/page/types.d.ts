@@ -50,6 +50,8 @@ export interface Runner {
   outputs(candidate: number): Uint8Array[] | Promise<Uint8Array[]>;
   /** The milliseconds that some repetitions of the candidate take. */
   sample(candidate: number, repeats: number): number | Promise<number>;
+  /** The milliseconds of a sample without repetitions, after `outputs(0)`. */
+  overhead(): number | Promise<number>;
   /** True if an error leaves the other candidates without a device. */
   readonly isLost: boolean;
   stop(): void;

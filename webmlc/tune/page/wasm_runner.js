@@ -57,6 +57,10 @@ export class WasmRunner {
     }
   }
 
+  overhead() {
+    return 0;
+  }
+
   stop() {
     this.helpers.end();
   }
