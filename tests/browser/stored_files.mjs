@@ -5,9 +5,9 @@
  * which workers may have loaded.
  */
 export async function isStored() {
-  const { active, scope } = await navigator.serviceWorker.ready;
-  // Firefox may tell the page of a registration before it tells which worker is active.
-  if (!active || navigator.serviceWorker.controller?.scriptURL !== active.scriptURL) return false;
+  const { scope } = await navigator.serviceWorker.ready; // without a network, Firefox may leave its `active` null
+  const { controller } = navigator.serviceWorker;
+  if (!controller || new URL("./", controller.scriptURL).href !== scope) return false;
   const cache = await caches.open(`webmlc ${scope}`);
   const folder = new URL("./", location.href).href;
   const urls = [location.href, ...performance.getEntriesByType("resource").map(({ name }) => name)];
