@@ -56,8 +56,8 @@ def _changes(defaults: Iterable[Values], winner: Values) -> Values | None:
     of which it is, the one that the winner is nearest to. `None` if its rule has other parameters
     since.
     """
-    known = [changes(d, winner) for d in defaults if d.keys() == winner.keys()]
-    return min(known, key=len, default=None)
+    alternatives = [changes(d, winner) for d in defaults if d.keys() == winner.keys()]
+    return min(alternatives, key=len, default=None)
 
 
 def _saved_ms(winner: Record) -> float:

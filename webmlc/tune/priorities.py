@@ -115,8 +115,8 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values
     rule = search.task.match.rule.name
     faster = [s for s in searches if s.best < WORTHWHILE and s is not search]
     sources = [s for s in faster if s.task.match.rule.name == rule]
-    found = [source.improvement for source in nlargest(MOST_SOURCES, sources, key=saved_ms)]
-    for changed in (*found, *search.earlier_changes[:MOST_SOURCES]):
+    improvements = [source.improvement for source in nlargest(MOST_SOURCES, sources, key=saved_ms)]
+    for changed in (*improvements, *search.earlier_changes[:MOST_SOURCES]):
         if changed:
             member = {**search.control.values, **changed}
             if identity(member) not in search.built and member in search.space:

@@ -71,10 +71,9 @@ class SearchStarter:
     def model(self, platform: Platform) -> OnlineCostModel:
         """The cost model of a platform, which begins with what the database has of it."""
         if platform.key not in self._models:
-            records = () if self.database is None else self.database.records(platform=platform.key)
             examples = [
                 (np.array(r.features, np.float32), r.milliseconds)
-                for r in records
+                for r in self._records(platform)
                 if r.milliseconds is not None and r.features
             ]
             self._models[platform.key] = OnlineCostModel(examples, self.options.seed)
@@ -83,9 +82,12 @@ class SearchStarter:
     def _earlier_gains(self, platform: Platform) -> EarlierGains:
         """What earlier searches found on a platform."""
         if platform.key not in self._gains:
-            records = () if self.database is None else self.database.records(platform=platform.key)
-            self._gains[platform.key] = EarlierGains(records)
+            self._gains[platform.key] = EarlierGains(self._records(platform))
         return self._gains[platform.key]
+
+    def _records(self, platform: Platform) -> Iterable[Record]:
+        """All records of a platform, the oldest first."""
+        return () if self.database is None else self.database.records(platform=platform.key)
 
     def _search(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
         """The search of a task."""

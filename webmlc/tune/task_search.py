@@ -82,7 +82,7 @@ class TaskSearch:
     for its text if an earlier run has measured it: it is not built again. `refusals` say why a
     member could not be built. `best` is the lowest ratio, `improvement` what the member that has
     it changes of the default, and `curve` what the lowest ratio was after each measurement.
-    `earlier_changes` of their defaults made kernels of the rule faster in earlier runs. `least_ms`
+    `earlier_changes` of defaults have made kernels of the rule faster in earlier runs. `least_ms`
     is the shortest time of the default, which was measured `passes` times. `failure` says why not
     even the default schedule could be measured. `candidate_seconds` is what each candidate of the
     last trial took, NaN before the first. `confirmed` are the parameters that a build gets, and
