@@ -196,6 +196,28 @@ def test_ranges_that_a_run_decides(tmp_path: Path, dtype: str, runs: Any) -> Non
     check(parse(text), tmp_path, *feeds)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_known"),
+    [
+        ("start, limit, step", True),
+        ("limit, start, back", True),
+        ("half, limit, step", False),
+        ("start, limit, half", False),
+        ("start, scaled, step", False),
+    ],
+)
+def test_ranges_of_floats_up_to_a_size(tmp_path: Path, arguments: str, is_known: bool) -> None:
+    """Detectors make a grid of so many floats. If all are whole, the build knows how many."""
+    text = f"""g (float[n, 2] x) => (float[k] y)
+        <float start = {{0.0}}, float step = {{1.0}}, float back = {{-2.0}}, float half = {{0.5}},
+         float third = {{0.3}}> {{
+        size = Shape<start = 0, end = 1>(x)  count = Squeeze(size)  limit = Cast<to = 1>(count)
+        scaled = Mul(limit, third)  range = Range({arguments})  y = Add(range, half) }}"""
+    check(parse(text), tmp_path, *({"x": np.zeros((n, 2), np.float32)} for n in (1, 7, 40)))
+    binds = [s for s in webmlc.load(tmp_path).program.segments if isinstance(s, Bind)]
+    assert bool(binds) != is_known
+
+
 SELECTED = """g (bool[n, m] x, float[n, m] v) => (int64[2, k] y, float[k] z, float s) {
     y = NonZero(x)
     t = Transpose(y)

@@ -5,6 +5,7 @@ values.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from webmlc.core.bounds import Interval, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import (
     Call,
+    Cast,
     Const,
     Expr,
     Var,
@@ -43,6 +45,7 @@ from webmlc.graph.ops.shapes import (
     dimensions,
     operand,
     product,
+    require,
     select_among,
 )
 
@@ -96,9 +99,9 @@ def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _range_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """Expand a range that only a run knows: the run computes its length, too."""
+    """Expand a range whose length only a run knows: the run computes that, too."""
     check_single(context, 0, 1, 2)
-    if context.has(3) or all(context.value(i) is not None for i in range(3)):
+    if context.has(3) or _length(context) is not None:
         return None
     count = builder("RangeCount", *context.node.inputs, domain="webmlc")
     return (builder("Range", *context.node.inputs, count),)
@@ -121,18 +124,40 @@ def _range_count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _range_type(context: Context) -> tuple[TensorType, ...]:
     if context.has(3):
         return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
-    start, limit, delta = (
-        context.known_value(i, description).reshape(-1)[0]
-        for i, description in enumerate(("the start", "the limit", "the step"))
-    )
-    dtype = context.dtype(0)
-    if isinstance(delta, Expr):
-        raise UnknownValueError(context.node.inputs[2], "the step")
-    if not isinstance(start, Expr) and not isinstance(limit, Expr):
-        return (TensorType(dtype, (const(max(0, int(np.ceil((limit - start) / delta)))),)),)
-    distance = (as_expr(limit) - start) if delta > 0 else (as_expr(start) - limit)
-    step = abs(int(delta))
-    return (TensorType(dtype, (canonical((distance + (step - 1)) // step),)),)
+    length = _length(context)
+    if length is None:
+        raise UnknownValueError(context.node.inputs[1], "the limit")
+    if variables(length) and context.dtype(0).is_float:
+        largest = const(1 << np.finfo(context.dtype(0).numpy).nmant)
+        require(context, "at most", length, largest)  # so the limit is exact as a float
+    return (TensorType(context.dtype(0), (length,)),)
+
+
+def _length(context: Context) -> Expr | None:
+    """How many numbers a range has. `None` if that is unknown: it depends on data, or on symbols
+    whose arithmetic rounds.
+    """
+    values = [context.value(i) for i in range(3)]
+    numbers: list[Any] = [None if v is None else v.reshape(-1)[0] for v in values]
+    if not any(n is None or isinstance(n, Expr) for n in numbers):
+        first, end, step = numbers
+        return const(max(0, int(np.ceil((end - first) / step))))
+    start, limit, delta = map(_whole, numbers)
+    if start is None or limit is None or not isinstance(delta, int) or delta == 0:
+        return None
+    distance = as_expr(limit) - start if delta > 0 else as_expr(start) - limit
+    return canonical((distance + (abs(delta) - 1)) // abs(delta))
+
+
+def _whole(number: Any) -> int | Expr | None:
+    """A whole number, or an expression of symbols that is one, also if it was converted to float;
+    `None` if it may have a fraction, or is unknown.
+    """
+    if isinstance(number, Cast) and not number.value.dtype.is_float:
+        number = number.value
+    if isinstance(number, Expr):
+        return None if number.dtype.is_float else number
+    return int(number) if number is not None and number % 1 == 0 else None
 
 
 def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
