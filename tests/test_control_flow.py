@@ -8,13 +8,15 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import onnx
 import onnx.numpy_helper
 import pytest
 
 import webmlc
 from tests.against_onnxruntime import Device, check, parse
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, UnsupportedError
 from webmlc.host.load import load
+from webmlc.package.manifest import Bind
 from webmlc.target.targets import TARGETS
 from webmlc.target.wasm.target import WASM
 
@@ -87,6 +89,71 @@ def test_a_computed_condition_ends_a_loop(tmp_path: Path) -> None:
         >
     }"""
     check(parse(text), tmp_path, {"x": normal(5)}, {"x": np.full(9, 0.01, np.float32)})
+
+
+COUNTING = """g (float[n, 2] x, int64 first) => (float[2] y, float[k, 2] s)
+    <float[2] w = {0.0, 1.0}, float half = {0.5}, int64 zero = {0}> {
+    size = Shape<start = 0, end = 1>(x)
+    limit = Squeeze(size)
+    go = START
+    j, l, y, s = Loop( , go, COUNTER, limit, w) <
+        body = b (int64 m, bool c, int64 i, int64 end, float[2] p)
+            => (bool d, int64 next, int64 same, float[2] q, float[2] o) {
+            one = Constant<value_int = 1>()
+            next = Add(i, one)
+            same = Identity(end)
+            f = Cast<to = 1>(next)
+            e = Cast<to = 1>(same)
+            d = CONDITION
+            h = Mul(p, half)
+            q = Add(h, f)
+            o = Neg(q)
+        }
+    >
+}"""
+
+
+def counting(counter: str, start: str, condition: str) -> onnx.ModelProto:
+    """A loop that counts from `counter` up to the rows of the input, as TensorFlow's do."""
+    text = COUNTING.replace("COUNTER", counter).replace("START", start)
+    text = text if counter == "first" else text.replace(", int64 first", "")
+    return parse(text.replace("CONDITION", condition))
+
+
+@pytest.mark.parametrize(
+    ("start", "condition"),
+    [("Less(zero, limit)", "Less(f, e)"), ("GreaterOrEqual(limit, zero)", "GreaterOrEqual(e, f)")],
+)
+def test_a_loop_without_a_trip_count_counts_to_a_size(
+    tmp_path: Path, start: str, condition: str
+) -> None:
+    model = counting("zero", start, condition)
+    check(model, tmp_path, *({"x": normal(n, 2)} for n in (5, 90, 1)))
+    segments = load(tmp_path).program.segments
+    assert not any(isinstance(s, Bind) for s in segments)  # the size of the scan is known before
+
+
+@pytest.mark.parametrize("condition", ["Less(f, e)", "LessOrEqual(next, same)"])
+def test_a_loop_counts_from_what_a_run_says(tmp_path: Path, condition: str) -> None:
+    """If the initial condition holds, one iteration runs, whatever the limit is."""
+    model = counting("first", "GreaterOrEqual(limit, first)", condition)
+    runs = ((9, 4), (70, 1), (2, 2), (2, 3))
+    check(model, tmp_path, *({"x": normal(n, 2), "first": np.array(i)} for n, i in runs))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("Identity(end)", "Add(end, one)"), ("Add(i, one)", "Add(i, end)")],
+    ids=["a limit that moves", "another step"],
+)
+def test_a_loop_that_does_not_count_to_a_limit_has_no_trip_count(
+    tmp_path: Path, change: tuple[str, str]
+) -> None:
+    text = (
+        COUNTING.replace(*change).replace("COUNTER", "first").replace("START", "Less(zero, limit)")
+    )
+    with pytest.raises(UnsupportedError, match="needs a largest number of iterations"):
+        webmlc.build(parse(text.replace("CONDITION", "Less(f, e)")), tmp_path)
 
 
 def test_a_scan_of_a_symbolic_length_goes_backwards(tmp_path: Path) -> None:

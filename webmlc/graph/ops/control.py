@@ -18,6 +18,7 @@ import numpy as np
 from webmlc.core.expr import as_expr, as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, Node
+from webmlc.graph.ops.count_loops import with_trip_count
 from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
@@ -147,6 +148,9 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
 
     Return None if the number of iterations is unknown, or would create too many nodes.
     """
+    counted = with_trip_count(context, builder)
+    if counted is not None:
+        return counted
     if context.is_decided_by_run(0) and HAS_BOUND not in context.node.attributes:
         return _with_bound(context, builder)
     body = context.attribute("body")

@@ -1,0 +1,97 @@
+"""Find out how often a Loop runs that has no trip count, but counts up to a limit itself.
+
+In: a Loop whose condition compares a counter that it carries with a limit that does not change.
+Exporters of TensorFlow's `while_loop` write such loops. Out: the same loop with a trip count.
+
+    i, .. = Loop(, i < n, 0, n, ..) { i = i + 1; condition = i < n; .. }
+        ->  i, .. = Loop(Max(n - 0, 1), i < n, 0, n, ..) { i = i + 1; condition = true; .. }
+
+The initial condition stays: if it is true, the first iteration runs, whatever the limit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Function, Node
+from webmlc.graph.ops.operator import TYPE_NUMBERS, Context
+
+COMPARISONS = {
+    "Less": (False, 0),
+    "LessOrEqual": (False, 1),
+    "Greater": (True, 0),
+    "GreaterOrEqual": (True, 1),
+}
+"""By the operator that compares the counter with the limit: whether the limit comes first, and how
+many iterations more than with `Less` there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The places of the counter and of the limit among the carried values. An iteration follows
+    while the counter is less than the limit plus `extra`.
+    """
+
+    counter: int
+    limit: int
+    extra: int
+
+
+def with_trip_count(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    """The results of the Loop with a trip count. `None` if it has one, or does not count."""
+    body: Function = context.attribute("body")
+    count = None if context.has(0) else _count(body)
+    if count is None:
+        return None
+    places = (count.limit, count.counter)
+    if not all(context.dtype(2 + place).is_integer for place in places):
+        return None
+    limit, first = (
+        builder("Cast", context.node.inputs[2 + place], to=TYPE_NUMBERS[DType.int64])
+        for place in places
+    )
+    if count.extra:
+        limit = builder("Add", limit, builder.constant(np.int64(count.extra)))
+    trips = builder("Max", builder("Sub", limit, first), builder.constant(np.int64(1)))
+    endless = replace(body, outputs=(body.inputs[1], *body.outputs[1:]))
+    attributes, names = {**context.node.attributes, "body": endless}, context.node.outputs
+    inputs = (trips, *context.node.inputs[1:])
+    results = builder.many("Loop", *inputs, outputs=len(names), **attributes)
+    return tuple(value for value, name in zip(results, names, strict=True) if name)
+
+
+def _count(body: Function) -> Count | None:
+    """What a body counts, if its condition is that."""
+    producers = {output: node for node in body.nodes for output in node.outputs}
+    carried = body.inputs[2:]
+    comparison = producers.get(_source(body.outputs[0], producers))
+    if comparison is None or comparison.domain or comparison.op not in COMPARISONS:
+        return None
+    is_swapped, extra = COMPARISONS[comparison.op]
+    counted, limit = (_source(value, producers) for value in comparison.inputs)
+    if is_swapped:
+        counted, limit = limit, counted
+    sources = [_source(value, producers) for value in body.outputs[1 : 1 + len(carried)]]
+    addition = producers.get(counted)
+    if addition is None or addition.op != "Add" or limit not in carried:
+        return None
+    for counter, step in (addition.inputs, addition.inputs[::-1]):
+        one = body.constants.get(step)
+        if counter not in carried or one is None or one.size != 1 or one.item() != 1:
+            continue
+        places = (carried.index(counter), carried.index(limit))
+        if sources[places[0]] == counted and sources[places[1]] == limit:
+            return Count(*places, extra)
+    return None
+
+
+def _source(value: str, producers: Mapping[str, Node]) -> str:
+    """The value of which one is a copy, perhaps in another type."""
+    while value in producers and producers[value].op in ("Identity", "Cast"):
+        value = producers[value].inputs[0]
+    return value
