@@ -364,6 +364,33 @@ def test_bad_dimension(webmlc, package: Path) -> None:  # type: ignore[no-untype
 
 
 @pytest.fixture
+def pooling(tmp_path: Path) -> Path:
+    """A model that takes no picture of one pixel, and whose second input is an index."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 3, h, w] x, int64[k] picture_lengths) => (float[k, 3, a, b] y) {
+            p = MaxPool<kernel_shape = [5, 5], strides = [2, 2]>(x)
+            y = Gather(p, picture_lengths) }""")
+    onnx.save(model, tmp_path / "pooling.onnx")
+    return tmp_path / "pooling.onnx"
+
+
+def test_examples_have_sizes_that_a_model_accepts(webmlc, pooling: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """A length is the largest size, which is no index here."""
+    result = webmlc("run", pooling)
+    error = " ".join(result.err.split())
+    assert result.code == 2 and "1 of its indices or sizes is out of range" in error
+    assert "h = 8 from axis 2 of 'x'" in error and "n = 1 from axis 0" in error
+    assert "choose others with --dim or --inputs" in error
+    np.savez(tmp_path / "in.npz", picture_lengths=np.zeros(2, np.int64))
+    rows = json.loads(webmlc("run", pooling, "--inputs", tmp_path / "in.npz", "--json").out)
+    assert rows[0]["type"] == "float32[2, 3, 2, 2]"
+    result = webmlc("check", pooling, "--inputs", tmp_path / "in.npz", "--dim", "h=5")
+    assert result.code == 0 and "passed" in result.out
+    result = webmlc("run", pooling, "--dim", "n=3")
+    assert result.code == 2 and "--inputs" not in result.err  # they know the options
+
+
+@pytest.fixture
 def reduction(tmp_path: Path) -> Path:
     """A model whose axes are an input."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>

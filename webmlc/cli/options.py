@@ -120,7 +120,9 @@ Jobs = Annotated[
 Dimensions = Annotated[
     list[str],
     typer.Option(
-        "--dim", help="Size of a symbolic dimension, as NAME=SIZE (repeatable). Default: 1 each."
+        "--dim",
+        help="Size of a symbolic dimension, as NAME=SIZE (repeatable). "
+        "Default: 1, or the least power of 2 that the model accepts.",
     ),
 ]
 ConstantInputs = Annotated[

@@ -58,11 +58,12 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a model once and show its outputs."""
-    from webmlc.host.try_model import read_inputs, summarise, write_outputs
+    from webmlc.host.try_model import read_inputs, suggest_options, summarise, write_outputs
 
     with _loaded(package, device, threads, constant, page_input, page_output) as model:
         arrays = read_inputs(model, inputs, dimensions(dim), seed)
-        outputs = model.run(arrays)
+        with suggest_options("--dim or --inputs", bool(dim or inputs)):
+            outputs = model.run(arrays)
     if out is not None:
         write_outputs(out, outputs)
     rows = summarise(outputs)
@@ -132,11 +133,13 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Time a model in Python, through wasmtime or wgpu-py. Times in a browser differ."""
-    from webmlc.host.try_model import time_kernels, time_runs
+    from webmlc.host.try_model import suggest_options, time_kernels, time_runs
 
     with _loaded(package, device, threads, constant, page_input, page_output) as model:
         sizes = dimensions(dim)
-        rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
+        measure = time_kernels if kernels else time_runs
+        with suggest_options("--dim", bool(dim)):
+            rows = measure(model, sizes, runs)
     if as_json:
         print_json(rows)
     else:

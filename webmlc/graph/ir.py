@@ -136,6 +136,20 @@ class Requirement:
     right: Expr
     node: str
 
+    def allows(self, left: int, right: int) -> bool:
+        """True if the two sizes may have these values."""
+        match self.rule:
+            case "equal":
+                return left == right
+            case "unequal":
+                return left != right
+            case "at most":
+                return left <= right
+            case "broadcast":
+                return left == right or 1 in (left, right)
+            case "stretch":
+                return left in (right, 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:

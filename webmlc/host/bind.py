@@ -133,14 +133,7 @@ def check_requirements(
             a, b = evaluate_size(left, symbols), evaluate_size(right, symbols)
         except InputError as error:
             raise InputError(f"node {requirement.node!r}: {error}") from error
-        holds: dict[Rule, bool] = {
-            "equal": a == b,
-            "unequal": a != b,
-            "at most": a <= b,
-            "broadcast": a == b or 1 in (a, b),
-            "stretch": a == b or a == 1,
-        }
-        if holds[requirement.rule]:
+        if requirement.allows(a, b):
             continue
         sizes = " and ".join(
             str(size) if isinstance(size, Const) else f"{size} = {value}"

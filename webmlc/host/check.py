@@ -30,7 +30,7 @@ from webmlc.frontend.gguf.file import is_gguf
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.host.load import load
 from webmlc.host.quantisation_step import quantisation_steps
-from webmlc.host.try_model import Build, read_inputs
+from webmlc.host.try_model import Build, read_inputs, suggest_options
 
 Array = NDArray[Any]
 MIN_SHARE_WITHIN_ONE_STEP = 0.999
@@ -205,7 +205,8 @@ def _check_onnx(
         build(path, package, constants=constant_inputs)
         model = load(package, device, threads)
         inputs = read_inputs(model, inputs_file, sizes or {}, seed)
-        actual = model.run(inputs)
+        with suggest_options("--dim or --inputs", bool(sizes or inputs_file)):
+            actual = model.run(inputs)
         model.dispose()
     source = onnx.load(path, load_external_data=False)
     inputs |= bind_constants(source.graph, constant_inputs)[0]

@@ -25,9 +25,9 @@ from webmlc.core.errors import InputError, ModelError
 from webmlc.core.expr import Var
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
-from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.tensorflow import is_saved_model
+from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.graph.typed.options import ValueOptions
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
@@ -92,23 +92,32 @@ def load_any(
             model.dispose()
 
 
-def random_inputs(ports: Sequence[Port], sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """Generate random inputs.
+def random_inputs(
+    model: Model, sizes: Mapping[str, int], seed: int, arrays: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """Generate random inputs, except for those in `arrays`. Symbolic dimensions have the sizes that
+    they have in the arrays, those of `sizes`, or those of `example_sizes`.
 
     Floats are normally distributed. Integers are small and not negative; inputs with "mask" or
-    "type" in their names are 0 or 1. Symbolic dimensions without a size in `sizes` are 1. Raises
-    `InputError` if `sizes` names a dimension that the model does not have.
+    "type" in their names are 0 or 1. Those with "length" count all that there is: they are the
+    largest symbolic dimension. Raises `InputError` if `sizes` names a dimension that the model does
+    not have.
     """
-    generator = np.random.default_rng(seed)
+    generator, ports = np.random.default_rng(seed), model.all_inputs
     symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
-    values = dict.fromkeys(symbols, 1) | symbol_sizes(sizes, symbols)
-    return {port.name: _random_array(port, values, generator) for port in ports}
+    sizes = {**_sizes_of_arrays(ports, arrays or {}), **sizes}
+    manifest, results = model.manifest, [port.shape for port in model.manifest.outputs]
+    values = example_sizes(manifest.requirements, results, symbols, sizes)
+    inputs = {port.name: _random_array(port, values, generator) for port in ports}
+    return inputs | dict(arrays or {})
 
 
 def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
     shape = tuple(evaluate_size(d, sizes) for d in port.shape)
     if port.dtype.is_float:
         return generator.standard_normal(shape).astype(port.dtype.numpy)
+    if "length" in port.name:
+        return np.full(shape, max(sizes.values(), default=1), port.dtype.numpy)
     binary = port.dtype is DType.bool or "mask" in port.name or "type" in port.name
     return generator.integers(0, 2 if binary else 10, shape).astype(port.dtype.numpy)
 
@@ -116,12 +125,21 @@ def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Gen
 def read_inputs(
     model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
-    """Read the arrays of a `.npz` file. Other inputs are random; their symbolic dimensions have the
-    sizes that they have in the arrays, or those of `sizes`. A run checks ranks and shapes.
-    """
-    arrays = {} if path is None else _read_arrays(path)
-    sizes = {**_sizes_of_arrays(model.all_inputs, arrays), **sizes}
-    return random_inputs(model.all_inputs, sizes, seed) | arrays
+    """Read the arrays of a `.npz` file. Other inputs are random. A run checks ranks and shapes."""
+    return random_inputs(model, sizes, seed, None if path is None else _read_arrays(path))
+
+
+@contextmanager
+def suggest_options(options: str, is_chosen: bool) -> Iterator[None]:
+    """Add to an `InputError` the options that choose the inputs, unless the user has chosen."""
+    try:
+        yield
+    except InputError as error:
+        if is_chosen:
+            raise
+        raise InputError(
+            f"{error}\nThe inputs are examples; choose others with {options}"
+        ) from error
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:
@@ -175,7 +193,7 @@ def summarise(outputs: Mapping[str, Array]) -> list[Row]:
 
 def time_runs(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
     """Measure the milliseconds of whole runs, after a first run that does not count."""
-    inputs = random_inputs(model.all_inputs, sizes, 0)
+    inputs = random_inputs(model, sizes, 0)
     model.run(inputs)
     times = []
     for _ in range(runs):
@@ -194,7 +212,7 @@ def time_runs(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
 
 def time_kernels(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
     """Measure the median milliseconds of each step, and list the slowest step first."""
-    inputs = random_inputs(model.all_inputs, sizes, 0)
+    inputs = random_inputs(model, sizes, 0)
     profiles = [model.profile(inputs) for _ in range(runs)]
     rows = [
         {

@@ -16,7 +16,7 @@ from typing import Any
 
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
-from webmlc.core.symbol_names import symbol_sizes
+from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.package.explanation import Explanation
 from webmlc.package.manifest import Bind, Manifest, Program, Step
 from webmlc.package.memory_plan import Layout, layout, lifetimes, load_lifetimes, used_on
@@ -52,14 +52,15 @@ class Sources:
 
 
 def all_symbols(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for every symbol of every program. A symbol without a size is 1.
+    """A value for every symbol of every program: those without a size have an example's.
 
     Raises `InputError` for a size of something else.
     """
     names = [symbol.name for symbol in manifest.symbols]
     names += [name for program in manifest.programs.values() for name in program.bound]
     names += [loop.symbol for program in manifest.programs.values() for loop in program.loops]
-    return dict.fromkeys(names, 1) | symbol_sizes(sizes, names)
+    results = [port.shape for port in manifest.outputs]
+    return example_sizes(manifest.requirements, results, names, sizes)
 
 
 def programs(

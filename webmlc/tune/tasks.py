@@ -24,9 +24,9 @@ from webmlc.core.machine import DEFAULT_MACHINES, MACHINES, Device, Machine, mac
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
-from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
+from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.graph.ir import Module, Node
 from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
 from webmlc.loops.name_dimensions import name_dimensions
@@ -188,16 +188,18 @@ def read_graph(
     machine: str = "",
 ) -> Graph:
     """Read a model whose kernels are to be searched. Symbolic dimensions that `sizes` does not name
-    are 1. `machine` is the name of the one that the kernels are for, the device's default without
-    it.
+    have the sizes of an example. `machine` is the name of the one that the kernels are for, the
+    device's default without it.
 
     Raises `InputError` if `sizes` names no dimension of an input.
     """
     module = shared_graph(model, constants, watcher(None))
-    shapes = [module.main.type(name).shape for name in module.main.inputs]
+    main = module.main
+    shapes = [main.type(name).shape for name in main.inputs]
     inputs = {v.name for shape in shapes for d in shape for v in variables(d)}
     inputs |= {module.length} - {""}
-    values = dict.fromkeys(inputs, 1) | symbol_sizes(sizes, inputs)
+    results = [main.type(name).shape for name in main.outputs]
+    values = example_sizes(main.requirements, results, inputs, sizes)
     return Graph(module, MACHINES[machine or DEFAULT_MACHINES[device]], values)
 
 

@@ -1,0 +1,67 @@
+"""Choose sizes for the symbolic dimensions of a model that is tried.
+
+In: what the model requires of its symbols, the shapes of its results, and the sizes that a user
+names. Out: a size for every symbol. It is 1 where the model allows that:
+
+    >>> from webmlc.core.expr import Var, const
+    >>> batch, height, width = map(Var, ("batch", "height", "width"))
+    >>> kernel = Requirement("at most", const(3), height, "conv")
+    >>> pooled = (batch, height // 8, width // 8)
+    >>> example_sizes([kernel], [pooled], ["batch", "height", "width"], {"width": 20})
+    {'batch': 1, 'height': 8, 'width': 20}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from webmlc.core.errors import InputError
+from webmlc.core.expr import Expr, const
+from webmlc.core.rewrite import variables
+from webmlc.core.sizes import evaluate_size
+from webmlc.core.symbol_names import symbol_sizes
+from webmlc.graph.ir import Requirement
+
+SIZES = tuple(1 << i for i in range(11))
+"""Sizes to try: those of pictures and sequences often have to be multiples of a power of 2."""
+
+
+def example_sizes(
+    requirements: Iterable[Requirement],
+    results: Iterable[Sequence[Expr]],
+    symbols: Iterable[str],
+    sizes: Mapping[str, int],
+) -> dict[str, int]:
+    """The sizes of the symbols: those in `sizes`, and for the others the least of `SIZES` with
+    which the requirements hold, and no result is empty. If there are none, the others are 1, and a
+    run says what is wrong.
+
+    Raises `InputError` if `sizes` names no symbol.
+    """
+    symbolic = [size for shape in results for size in shape if variables(size)]
+    requirements = [*requirements, *(Requirement("at most", const(1), s, "") for s in symbolic)]
+    symbols = sorted(set(symbols))
+    named = symbol_sizes(sizes, symbols)
+    choices = [dict.fromkeys(symbols, size) | named for size in SIZES]
+    chosen = next((c for c in choices if _hold(requirements, c)), None)
+    if chosen is None:
+        return choices[0]
+    for symbol in sorted(chosen.keys() - named.keys()):
+        smaller = ({**chosen, symbol: size} for size in SIZES if size < chosen[symbol])
+        chosen = next((c for c in smaller if _hold(requirements, c)), chosen)
+    return chosen
+
+
+def _hold(requirements: Sequence[Requirement], sizes: Mapping[str, int]) -> bool:
+    """True if all requirements hold that concern nothing but these sizes."""
+    for requirement in requirements:
+        pair = (requirement.left, requirement.right)
+        if any(symbol.name not in sizes for size in pair for symbol in variables(size)):
+            continue
+        try:
+            left, right = (evaluate_size(size, sizes) for size in pair)
+        except InputError:  # a size is too large to count
+            return False
+        if not requirement.allows(left, right):
+            return False
+    return True
