@@ -5,6 +5,8 @@ is a small product with the state, and elementwise nodes that fuse. Sequences ma
 including a symbolic one. The row of `Loop` unrolls the shortest.
 
     y, h = RNN(x, w, r)  ->  s = MatMul(x, w); h, y = Loop(steps, 0) { h = Tanh(s[t] + h · r) }
+
+DynamicQuantizeLSTM of onnxruntime has weights of bytes. Each product quantises its left operand.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, TensorType
 from webmlc.graph.ops.index import require_within
+from webmlc.graph.ops.microsoft.rows import DOMAIN
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import canonical, check_shapes
 
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+QUANTISED = "DynamicQuantizeLSTM"
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4, QUANTISED: 4}
 """The number of gates of each layer."""
 DEFAULTS = {
     "RNN": ("Tanh",),
     "GRU": ("Sigmoid", "Tanh"),
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
+    QUANTISED: ("Sigmoid", "Tanh", "Tanh"),
 }
 """The default activations of a direction."""
-GATE_FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 2}
+GATE_FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 2, QUANTISED: 2}
 """The number of activations of a direction whose inputs `clip` limits. onnxruntime does not clip
 the input of an LSTM's last activation, which is the cell.
 """
@@ -47,6 +52,7 @@ WITH_BETA = ("Affine", "HardSigmoid", "ScaledTanh")
 of the numbers that a node lists.
 """
 Activation = Callable[[Builder, str], str]
+Multiply = Callable[[Builder, str], str]
 
 
 @dataclass(slots=True)
@@ -73,6 +79,15 @@ class _Direction:
     def weights(self, index: int) -> str:
         """The transposed weights of an input, for this direction."""
         return self.build("Transpose", self.part(index), perm=(1, 0))
+
+    def product(self, index: int) -> Multiply:
+        """The product with the weights of an input, for this direction."""
+        if self.node.node.op != QUANTISED:
+            weights = self.weights(index)
+            return lambda build, x: build("MatMul", x, weights)
+        scale = 6 + 2 * index  # the input of the scales; that of the zero points is the next one
+        operands = [self.part(i) for i in (index, scale, scale + 1)]
+        return lambda build, x: build("DynamicQuantizeMatMul", x, *operands, domain=DOMAIN)
 
     def bias(self, first: int, count: int, side: int) -> str | None:
         """`count` gates of the bias, if there is one. Side 0 belongs to the inputs' product, side 1
@@ -146,13 +161,16 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
     )
 
 
-def _expand(context: Context, build: Builder) -> tuple[str, ...]:
+def expand_layer(context: Context, build: Builder) -> tuple[str, ...]:
     """Run all directions, then join their outputs Y and Y_h, and Y_c of an LSTM. Only outputs that
     the node has are returned.
     """
     op, batchwise = context.node.op, bool(context.attribute("layout", 0))
+    hidden_axis, weights = -1, ("gates*hidden features", "gates*hidden hidden")
+    if op == QUANTISED:
+        hidden_axis, weights = 1, ("features gates*hidden", "hidden gates*hidden")
     mode = context.attribute("direction", "forward")
-    hidden = int(context.attribute("hidden_size") or as_int(context.shape(2)[-1]) or 0)
+    hidden = int(context.attribute("hidden_size") or as_int(context.shape(2)[hidden_axis]) or 0)
     directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if mode not in directions:
         raise NotSupportedError(f"the direction {mode!r}")
@@ -161,8 +179,7 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     check_shapes(
         context,
         "batch steps features" if batchwise else "steps batch features",
-        "directions gates*hidden features",
-        "directions gates*hidden hidden",
+        *(f"directions {sizes}" for sizes in weights),
         "directions 2*gates*hidden",
         "batch",
         *(initial, initial),
@@ -196,10 +213,10 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
 def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tuple[str, ...]:
     """Run one direction. Return its last state, then its outputs by position."""
     build, context = direction.build, direction.node
-    input_product = build("MatMul", x, direction.weights(1))
+    input_product = direction.product(1)(build, x)
     input_product = _add(build, input_product, direction.bias(0, direction.gates, 0))
-    step = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}[context.node.op](direction)
-    indices = (5, 6) if context.node.op == "LSTM" else (5,)
+    step = {"RNN": _rnn, "GRU": _gru}.get(context.node.op, _lstm)(direction)
+    indices = (5, 6) if context.node.op in ("LSTM", QUANTISED) else (5,)
     initial = tuple(_initial(direction, x, index, batchwise) for index in indices)
     steps = build("Shape", x, start=0, end=1)
     last = build("Sub", steps, build.constant(np.array([1])))
@@ -250,10 +267,10 @@ Step = Callable[[Builder, str, tuple[str, ...]], tuple[str, ...]]
 
 
 def _rnn(d: _Direction) -> Step:
-    weights, bias, f = d.weights(2), d.bias(0, 1, 1), d.activations[0]
+    multiply, bias, f = d.product(2), d.bias(0, 1, 1), d.activations[0]
 
     def step(build: Builder, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
-        product = _add(build, build("MatMul", state[0], weights), bias)
+        product = _add(build, multiply(build, state[0]), bias)
         return (f(build, build("Add", x, product)),)
 
     return step
@@ -290,7 +307,7 @@ def _lstm(d: _Direction) -> Step:
     """A step of an LSTM, with gates i, o, f, c. With peepholes (input 7), the gates read the
     cell.
     """
-    weights, bias = d.weights(2), d.bias(0, 4, 1)
+    multiply, bias = d.product(2), d.bias(0, 4, 1)
     f, g, h = d.activations
     peepholes = d.part(7) if d.node.has(7) else None
     coupled = bool(d.node.attribute("input_forget", 0))
@@ -302,7 +319,7 @@ def _lstm(d: _Direction) -> Step:
             return build("Add", gate, build("Mul", d.columns(build, peepholes, number, 1), cell))
 
         hidden, cell = state
-        gates = build("Add", x, _add(build, build("MatMul", hidden, weights), bias))
+        gates = build("Add", x, _add(build, multiply(build, hidden), bias))
         i = f(build, peek(d.columns(build, gates, 0, 1), cell, 0))
         if coupled:
             forget = build("Sub", build.constant(1, d.node.dtype(0)), i)
@@ -328,7 +345,7 @@ def _cases(gates: int) -> tuple[str, str, str]:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("RNN", _never, expand=_expand, cases=(
+    Operator("RNN", _never, expand=expand_layer, cases=(
         case(X, *_cases(1), outputs=2, hidden_size=5, activations=("ScaledTanh",),
              activation_alpha=(1.7,), activation_beta=(0.6,)),
         case(X, *_cases(1), outputs=2, hidden_size=5),
@@ -339,7 +356,7 @@ OPS: tuple[Operator, ...] = (
              activation_alpha=(0.3,)),
         case(X, *_cases(1), np.array([3, 1], np.int32), "float32[1, 2, 5]", outputs=2,
              hidden_size=5))),
-    Operator("GRU", _never, expand=_expand, cases=(
+    Operator("GRU", _never, expand=expand_layer, cases=(
         case(X, *_cases(3), outputs=2, hidden_size=5),
         case(X, *_cases(3), None, "float32[1, 2, 5]", outputs=2, hidden_size=5,
              linear_before_reset=1),
@@ -349,7 +366,7 @@ OPS: tuple[Operator, ...] = (
              activation_beta=(0.4, 0.6)),
         case(X, *_cases(3), outputs=2, hidden_size=5, activations=("Sigmoid", "LeakyRelu"),
              activation_alpha=(0.3,)))),
-    Operator("LSTM", _never, expand=_expand, cases=(
+    Operator("LSTM", _never, expand=expand_layer, cases=(
         case(X, *_cases(4), outputs=3, hidden_size=5),
         case(X, *_cases(4), outputs=3, hidden_size=5, direction="reverse"),
         case(X, *_cases(4), None, "float32[1, 2, 5]", "float32[1, 2, 5]", "float32[1, 15]",

@@ -17,11 +17,12 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.block_quantised import pack_values
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
+from webmlc.graph.ops.microsoft.rows import row
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.quantise import number_of, requantise
+from webmlc.graph.ops.recurrent import QUANTISED, expand_layer
 from webmlc.graph.ops.shapes import check_shape, check_shapes, check_stretches
 
-MICROSOFT = "com.microsoft"
 INT8_LEVEL = 4
 """The `accuracy_level` of MatMulNBits that allows products of int8. From onnxruntime's operator
 documentation.
@@ -284,10 +285,6 @@ def unpack_bits(packed: Array, bits: int) -> Array:
     return (packed[..., None] >> shifts & ((1 << bits) - 1)).reshape(len(packed), -1)
 
 
-def _row(name: str, expand: Expansion, *cases: Case) -> Operator:
-    return Operator(name, no_such_form, expand=expand, domain=MICROSOFT, cases=cases)
-
-
 S, T, U = np.float32(0.02), np.float32(0.03), np.float32(0.05)
 Z, V, Y = np.uint8(113), np.uint8(121), np.uint8(97)
 X = "uint8[2, 3, 4] in 0..255"
@@ -295,36 +292,46 @@ MAP = "uint8[1, 3, 6, 5] in 0..255"
 SOFTMAX = case(X, S, Z, np.float32(1 / 256), np.uint8(0))
 
 OPS: tuple[Operator, ...] = (
-    _row("QLinearAdd", _of_floats("Add", 2), case(X, S, Z, "uint8[3, 1] in 0..255", T, V, U, Y),
+    row("QLinearAdd", _of_floats("Add", 2), case(X, S, Z, "uint8[3, 1] in 0..255", T, V, U, Y),
          case("int8[5] in -99..99", S, np.int8(3), "int8[5] in -99..99", T, np.int8(9), U,
               np.int8(-5))),
-    _row("QLinearMul", _of_floats("Mul", 2), case(X, S, Z, X, T, V, U, Y)),
-    _row("QLinearSigmoid", _of_floats("Sigmoid", 1), case(X, S, Z, np.float32(1 / 256), Y)),
-    _row("QLinearLeakyRelu", _of_floats("LeakyRelu", 1), case(X, S, Z, T, V, alpha=0.1)),
-    _row("QLinearAveragePool", _of_floats("AveragePool", 1),
+    row("QLinearMul", _of_floats("Mul", 2), case(X, S, Z, X, T, V, U, Y)),
+    row("QLinearSigmoid", _of_floats("Sigmoid", 1), case(X, S, Z, np.float32(1 / 256), Y)),
+    row("QLinearLeakyRelu", _of_floats("LeakyRelu", 1), case(X, S, Z, T, V, alpha=0.1)),
+    row("QLinearAveragePool", _of_floats("AveragePool", 1),
          case(MAP, S, Z, T, V, kernel_shape=(3, 2)),
          case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, kernel_shape=(3, 3), channels_last=1)),
-    _row("QLinearGlobalAveragePool", _of_floats("GlobalAveragePool", 1), case(MAP, S, Z, T, V),
+    row("QLinearGlobalAveragePool", _of_floats("GlobalAveragePool", 1), case(MAP, S, Z, T, V),
          case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, channels_last=1)),
-    _row("QLinearConcat", _concat, case(U, Y, X, S, Z, X, T, V, axis=1)),
-    _row("QLinearWhere", _where, case("bool[3, 4]", X, S, Z, X, T, V, U, Y)),
-    _row("QLinearSoftmax", _softmax,
+    row("QLinearConcat", _concat, case(U, Y, X, S, Z, X, T, V, axis=1)),
+    row("QLinearWhere", _where, case("bool[3, 4]", X, S, Z, X, T, V, U, Y)),
+    row("QLinearSoftmax", _softmax,
          replace(SOFTMAX, attributes={"opset": 13}),
          replace(SOFTMAX, attributes={"opset": 12, "axis": 1})),
-    _row("NhwcMaxPool", _max_pool,
+    row("NhwcMaxPool", _max_pool,
          case("int8[1, 6, 5, 3] in -99..99", kernel_shape=(3, 3), strides=(2, 2))),
-    _row("DequantizeLinear", _twin, case(X, S, Z)),
-    _row("QuantizeLinear", _twin, case("float32[2, 3, 4]", S, Z)),
-    _row("QGemm", _gemm,
+    row("DequantizeLinear", _twin, case(X, S, Z)),
+    row("QuantizeLinear", _twin, case("float32[2, 3, 4]", S, Z)),
+    row("QGemm", _gemm,
          case("uint8[3, 5] in 0..255", S, Z, "int8[5, 4] in -99..99", T, np.int8(0),
               "int32[4] in -999..999", U, Y),
          case("uint8[3, 5] in 0..255", S, Z, "uint8[4, 5] in 0..255", T, V, transB=1, alpha=0.5)),
-    _row("MatMulIntegerToFloat", _to_float,
+    row("MatMulIntegerToFloat", _to_float,
          case("uint8[2, 3, 5] in 0..255", "int8[5, 4] in -99..99", S, np.full(4, 0.03, np.float32),
               Z, np.array([1, 2, 3, 4], np.int8), "float32[4]")),
-    _row("DynamicQuantizeMatMul", _dynamic,
+    row("DynamicQuantizeMatMul", _dynamic,
          case("float32[3, 5]", "int8[5, 4] in -99..99", T, np.int8(3), "float32[4]")),
-    _row("MatMulNBits", _few_bits,
+    row(QUANTISED, expand_layer,
+         case("float32[3, 2, 4]", "int8[1, 4, 20] in -99..99", "int8[1, 5, 20] in -99..99",
+              "float32[1, 40]", None, None, None, None, np.array([0.01], np.float32),
+              np.array([3], np.int8), np.array([0.02], np.float32), np.array([0], np.int8),
+              hidden_size=5),
+         case("float32[3, 1, 4]", "uint8[2, 4, 20] in 0..255", "uint8[2, 5, 20] in 0..255",
+              "float32[2, 40]", None, "float32[2, 1, 5]", "float32[2, 1, 5]", None,
+              np.array([0.01, 0.02], np.float32), np.array([128, 120], np.uint8),
+              np.array([0.02, 0.01], np.float32), np.array([125, 128], np.uint8),
+              hidden_size=5, direction="bidirectional")),
+    row("MatMulNBits", _few_bits,
          case("float32[2, 3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
               np.linspace(0.1, 1, 10, dtype=np.float32), K=40, N=5, bits=4, block_size=32),
          case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
@@ -342,7 +349,7 @@ OPS: tuple[Operator, ...] = (
          case("float32[3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
               np.linspace(0.1, 1, 10, dtype=np.float32), np.linspace(5, 9, 10, dtype=np.float32),
               K=40, N=5, bits=4, block_size=32)),
-    _row("GatherBlockQuantized", _gather_blocks,
+    row("GatherBlockQuantized", _gather_blocks,
          case(np.arange(80, dtype=np.uint8).reshape(5, 16), "int64[2, 3] in -4..3",
               np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2), bits=4, block_size=16,
               quantize_axis=1),
