@@ -263,6 +263,7 @@ def test_inputs_and_attributes_matter(key: tuple[str, str]) -> None:
 
 REFUSED_INPUTS: dict[tuple[str, str], str] = {
     ("MatMulNBits", "g_idx"): "weights that an index groups",
+    ("DynamicQuantizeLSTM", "sequence_lens"): "a scale of all rows, some of which have ended",
     ("GatedAdd", "gate_weight"): "a gate that weights project",
     ("Attention", "past_sequence_length"): "the length of a shared buffer",
     ("MultiHeadAttention", "past_sequence_length"): "the length of a shared buffer",

@@ -168,6 +168,10 @@ def expand_layer(context: Context, build: Builder) -> tuple[str, ...]:
     op, batchwise = context.node.op, bool(context.attribute("layout", 0))
     hidden_axis, weights = -1, ("gates*hidden features", "gates*hidden hidden")
     if op == QUANTISED:
+        if context.has(4):
+            raise NotSupportedError(
+                "sequence_lens: onnxruntime's scale of a step depends on when the sequences end"
+            )
         hidden_axis, weights = 1, ("features gates*hidden", "hidden gates*hidden")
     mode = context.attribute("direction", "forward")
     hidden = int(context.attribute("hidden_size") or as_int(context.shape(2)[hidden_axis]) or 0)

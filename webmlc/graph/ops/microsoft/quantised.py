@@ -327,7 +327,7 @@ OPS: tuple[Operator, ...] = (
               np.array([3], np.int8), np.array([0.02], np.float32), np.array([0], np.int8),
               hidden_size=5),
          case("float32[3, 1, 4]", "uint8[2, 4, 20] in 0..255", "uint8[2, 5, 20] in 0..255",
-              "float32[2, 40]", None, "float32[2, 1, 5]", "float32[2, 1, 5]", None,
+              "float32[2, 40]", None, "float32[2, 1, 5]", "float32[2, 1, 5]", "float32[2, 15]",
               np.array([0.01, 0.02], np.float32), np.array([128, 120], np.uint8),
               np.array([0.02, 0.01], np.float32), np.array([125, 128], np.uint8),
               hidden_size=5, direction="bidirectional")),
