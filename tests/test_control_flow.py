@@ -106,7 +106,8 @@ COUNTING = """g (float[n, 2] x, int64 first) => (float[2] y, float[k, 2] s)
             e = Cast<to = 1>(same)
             d = CONDITION
             h = Mul(p, half)
-            q = Add(h, f)
+            g = CastLike(next, half)
+            q = Add(h, g)
             o = Neg(q)
         }
     >
@@ -143,8 +144,12 @@ def test_a_loop_counts_from_what_a_run_says(tmp_path: Path, condition: str) -> N
 
 @pytest.mark.parametrize(
     "change",
-    [("Identity(end)", "Add(end, one)"), ("Add(i, one)", "Add(i, end)")],
-    ids=["a limit that moves", "another step"],
+    [
+        ("Identity(end)", "Add(end, one)"),
+        ("Add(i, one)", "Add(i, end)"),
+        ("Cast<to = 1>", "Cast<to = 10>"),
+    ],
+    ids=["a limit that moves", "another step", "a float16 that rounds"],
 )
 def test_a_loop_that_does_not_count_to_a_limit_has_no_trip_count(
     tmp_path: Path, change: tuple[str, str]

@@ -103,13 +103,13 @@ def random_inputs(
     largest symbolic dimension. Raises `InputError` if `sizes` names a dimension that the model does
     not have.
     """
-    generator, ports = np.random.default_rng(seed), model.all_inputs
+    generator, ports, given = np.random.default_rng(seed), model.all_inputs, dict(arrays or {})
     symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
-    sizes = {**_sizes_of_arrays(ports, arrays or {}), **sizes}
+    sizes = {**_sizes_of_arrays(ports, given), **sizes}
     manifest, results = model.manifest, [port.shape for port in model.manifest.outputs]
     values = example_sizes(manifest.requirements, results, symbols, sizes)
     inputs = {port.name: _random_array(port, values, generator) for port in ports}
-    return inputs | dict(arrays or {})
+    return inputs | given
 
 
 def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:

@@ -38,10 +38,11 @@ def example_sizes(
 
     Raises `InputError` if `sizes` names no symbol.
     """
-    symbolic = [size for shape in results for size in shape if variables(size)]
-    requirements = [*requirements, *(Requirement("at most", const(1), s, "") for s in symbolic)]
     symbols = sorted(set(symbols))
     named = symbol_sizes(sizes, symbols)
+    symbolic = [size for shape in results for size in shape if variables(size)]
+    fills = [Requirement("at most", const(1), size, "") for size in symbolic]
+    requirements = [r for r in (*requirements, *fills) if _names(r) <= set(symbols)]
     choices = [dict.fromkeys(symbols, size) | named for size in SIZES]
     chosen = next((c for c in choices if _hold(requirements, c)), None)
     if chosen is None:
@@ -52,16 +53,17 @@ def example_sizes(
     return chosen
 
 
+def _names(requirement: Requirement) -> set[str]:
+    """The symbols that decide whether a requirement holds."""
+    return {v.name for size in (requirement.left, requirement.right) for v in variables(size)}
+
+
 def _hold(requirements: Sequence[Requirement], sizes: Mapping[str, int]) -> bool:
-    """True if all requirements hold that concern nothing but these sizes."""
-    for requirement in requirements:
-        pair = (requirement.left, requirement.right)
-        if any(symbol.name not in sizes for size in pair for symbol in variables(size)):
-            continue
-        try:
-            left, right = (evaluate_size(size, sizes) for size in pair)
-        except InputError:  # a size is too large to count
-            return False
-        if not requirement.allows(left, right):
-            return False
-    return True
+    """True if all requirements hold with these sizes."""
+    try:
+        return all(
+            r.allows(evaluate_size(r.left, sizes), evaluate_size(r.right, sizes))
+            for r in requirements
+        )
+    except InputError:  # a size is too large to count
+        return False

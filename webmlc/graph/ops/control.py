@@ -18,7 +18,7 @@ import numpy as np
 from webmlc.core.expr import as_expr, as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, Node
-from webmlc.graph.ops.count_loops import with_trip_count
+from webmlc.graph.ops.count_loops import counted
 from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
@@ -148,9 +148,9 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
 
     Return None if the number of iterations is unknown, or would create too many nodes.
     """
-    counted = with_trip_count(context, builder)
-    if counted is not None:
-        return counted
+    if loop := counted(context, builder):
+        count, endless = loop
+        return _again(context, builder, count, *context.node.inputs[1:], body=endless)
     if context.is_decided_by_run(0) and HAS_BOUND not in context.node.attributes:
         return _with_bound(context, builder)
     body = context.attribute("body")
@@ -250,18 +250,22 @@ def _with_count(context: Context, builder: Builder) -> tuple[str, ...]:
 def _with_bound(context: Context, builder: Builder) -> tuple[str, ...]:
     """Replace a negative trip count by 0."""
     count, *inputs = context.node.inputs
-    attributes = {**context.node.attributes, HAS_BOUND: 1}
-    trips, outputs = builder("Max", count, builder.constant(np.int64(0))), len(context.node.outputs)
-    results = builder.many("Loop", trips, *inputs, outputs=outputs, **attributes)
-    return tuple(v for v, name in zip(results, context.node.outputs, strict=True) if name)
+    trips = builder("Max", count, builder.constant(np.int64(0)))
+    return _again(context, builder, trips, *inputs, **{HAS_BOUND: 1})
 
 
 def _without_condition(context: Context, builder: Builder, trips: str) -> tuple[str, ...]:
     """The loop without its initial condition. All `trips` iterations run."""
-    carried = context.node.inputs[2:]
-    outputs, attributes = len(context.node.outputs), dict(context.node.attributes)
-    results = builder.many("Loop", trips, "", *carried, outputs=outputs, **attributes)
-    return tuple(v for v, name in zip(results, context.node.outputs, strict=True) if name)
+    return _again(context, builder, trips, "", *context.node.inputs[2:])
+
+
+def _again(
+    context: Context, builder: Builder, *inputs: str, **attributes: Attribute
+) -> tuple[str, ...]:
+    """The results of the loop with other inputs, and with some other attributes."""
+    names, attributes = context.node.outputs, {**context.node.attributes, **attributes}
+    results = builder.many("Loop", *inputs, outputs=len(names), **attributes)
+    return tuple(v for v, name in zip(results, names, strict=True) if name)
 
 
 def _never_starts(context: Context) -> bool:

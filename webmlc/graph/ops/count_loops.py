@@ -30,6 +30,9 @@ COMPARISONS = {
 """By the operator that compares the counter with the limit: whether the limit comes first, and how
 many iterations more than with `Less` there are."""
 
+WIDE = [TYPE_NUMBERS[t] for t in (DType.int32, DType.int64, DType.float32, DType.float64)]
+"""The types in which a counter is compared as it is. Smaller ones round it, or wrap around."""
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -42,8 +45,10 @@ class Count:
     extra: int
 
 
-def with_trip_count(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """The results of the Loop with a trip count. `None` if it has one, or does not count."""
+def counted(context: Context, builder: Builder) -> tuple[str, Function] | None:
+    """The trip count of the Loop, and its body without the condition. `None` if it has a trip count
+    already, or does not count.
+    """
     body: Function = context.attribute("body")
     count = None if context.has(0) else _count(body)
     if count is None:
@@ -58,11 +63,7 @@ def with_trip_count(context: Context, builder: Builder) -> tuple[str, ...] | Non
     if count.extra:
         limit = builder("Add", limit, builder.constant(np.int64(count.extra)))
     trips = builder("Max", builder("Sub", limit, first), builder.constant(np.int64(1)))
-    endless = replace(body, outputs=(body.inputs[1], *body.outputs[1:]))
-    attributes, names = {**context.node.attributes, "body": endless}, context.node.outputs
-    inputs = (trips, *context.node.inputs[1:])
-    results = builder.many("Loop", *inputs, outputs=len(names), **attributes)
-    return tuple(value for value, name in zip(results, names, strict=True) if name)
+    return trips, replace(body, outputs=(body.inputs[1], *body.outputs[1:]))
 
 
 def _count(body: Function) -> Count | None:
@@ -91,7 +92,9 @@ def _count(body: Function) -> Count | None:
 
 
 def _source(value: str, producers: Mapping[str, Node]) -> str:
-    """The value of which one is a copy, perhaps in another type."""
-    while value in producers and producers[value].op in ("Identity", "Cast"):
-        value = producers[value].inputs[0]
+    """The value of which one is a copy, perhaps in another type that holds counts."""
+    while node := producers.get(value):
+        if node.op != "Identity" and not (node.op == "Cast" and node.attributes["to"] in WIDE):
+            break
+        value = node.inputs[0]
     return value

@@ -33,7 +33,6 @@ from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     Context,
     Operator,
-    UnknownValueError,
     case,
 )
 from webmlc.graph.ops.shapes import (
@@ -124,13 +123,15 @@ def _range_count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _range_type(context: Context) -> tuple[TensorType, ...]:
     if context.has(3):
         return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
-    length = _length(context)
-    if length is None:
-        raise UnknownValueError(context.node.inputs[1], "the limit")
-    if variables(length) and context.dtype(0).is_float:
-        largest = const(1 << np.finfo(context.dtype(0).numpy).nmant)
-        require(context, "at most", length, largest)  # so the limit is exact as a float
-    return (TensorType(context.dtype(0), (length,)),)
+    length, dtype = _length(context), context.dtype(0)
+    assert length is not None  # the expansion gives every other range a count
+    if dtype.is_float:  # so that the float stands for the size from which the length is computed
+        largest = const(1 << np.finfo(dtype.numpy).nmant)
+        ends = (_whole(context.known_value(i, "an end").reshape(-1)[0]) for i in range(2))
+        for end in (end for end in ends if isinstance(end, Expr)):
+            require(context, "at most", end, largest)
+            require(context, "at most", ZERO - end, largest)
+    return (TensorType(dtype, (length,)),)
 
 
 def _length(context: Context) -> Expr | None:
