@@ -57,7 +57,8 @@ def _hot_index(rewriting: Rewriting, hot: Node, depth: int) -> str | None:
             steps, index = context.constant(other), context.type(here)
             if steps is None or not _is_index(index, depth):
                 continue
-            if steps.size == depth == steps.shape[-1] and (steps == np.arange(depth)).all():
+            is_row = steps.shape[-1:] == (depth,) and steps.size == depth
+            if is_row and (steps == np.arange(depth)).all():
                 one = index.rank == context.outputs[0].rank and index.shape[-1] == ONE
                 return hot.inputs[here] if one else None
     if (hot.domain, hot.op) == ("", "OneHot"):

@@ -37,7 +37,7 @@ def logits_nodes(
     function: Function, makers: Mapping[str, Node], logits: str, fits: Callable[[str], bool]
 ) -> list[Node]:
     """The nodes from logits back to a product, if there is one, which comes last: maps over the
-    logits, of values that all fit.
+    logits, of values that all fit and have the shape of the logits.
     """
     shape = function.type(logits).shape
     maps: list[Node] = []
@@ -48,11 +48,12 @@ def logits_nodes(
         maker = makers.get(value)
         if maker is None or maker in (*maps, *products) or not fits(value):
             continue
-        if not all(map(prove_equal, function.type(value).shape, shape)):
+        type_ = function.type(value)
+        if type_.rank != len(shape) or not all(map(prove_equal, type_.shape, shape)):
             continue
         if (maker.domain, maker.op) in PRODUCTS:
             products.append(maker)
-        elif kind_of(maker) in MAPS and function.type(value).rank == len(shape):
+        elif kind_of(maker) in MAPS:
             maps.append(maker)
             front += maker.inputs
     return [*maps, *products[:1]]

@@ -104,12 +104,12 @@ class _Rewrite(FunctionRewriter):
         softmax = self.only_producer(node.inputs[0]) if is_product else None
         mask = softmax if softmax is not None and self.replaces_rows(softmax) else None
         softmax = softmax if mask is None else self.only_producer(mask.inputs[2])
-        if softmax is None or (softmax.domain, softmax.op) != ("", "Softmax"):
+        if softmax is None or not self.is_softmax_of_rows(softmax):
             return
         product = logits_product(self.source, self.makers, softmax.inputs[0], self.is_read_once)
         is_packed = self.operands == "packed"
         fits = self.is_long(softmax, node, product) if is_packed else self.is_plain(softmax, node)
-        if fits and self.runs_along_rows(softmax):
+        if fits:
             self.softmaxes[node] = softmax
             if mask is not None:
                 self.masks[node] = mask
@@ -126,9 +126,11 @@ class _Rewrite(FunctionRewriter):
         is_whole = self.types[condition].rank > 1 and as_int(self.types[condition].shape[-1]) == 1
         return is_zero and is_whole and self.types[rows] == self.types[node.outputs[0]]
 
-    def runs_along_rows(self, softmax: Node) -> bool:
-        """True for a softmax of float32 along the last axis."""
-        type_, axis = self.types[softmax.inputs[0]], int(softmax.attributes.get("axis", -1))
+    def is_softmax_of_rows(self, node: Node) -> bool:
+        """True for a softmax of float32 along the last axis of a matrix, or of a batch of them."""
+        if (node.domain, node.op) != ("", "Softmax"):
+            return False
+        type_, axis = self.types[node.inputs[0]], int(node.attributes.get("axis", -1))
         is_last = type_.rank > 1 and axis % type_.rank == type_.rank - 1
         return type_.dtype is DType.float32 and is_last
 
@@ -136,7 +138,7 @@ class _Rewrite(FunctionRewriter):
         """True for rows of many logits between packed products, if blocks of rows divide them."""
         shape = self.types[softmax.inputs[0]].static_shape
         is_packed = first is not None and bool(first.domain and product.domain)
-        if shape is None or len(shape) < 2 or not is_packed:
+        if shape is None or not is_packed:
             return False
         is_large = math.prod(shape) * 4 >= SMALLEST
         return is_large and any(shape[-2] % rows == 0 for rows in _BLOCK_ROWS)
@@ -227,7 +229,9 @@ class _Rewrite(FunctionRewriter):
             return None
         values = (view.inputs[0], expand.inputs[0], expand.outputs[0], node.outputs[0])
         heads, apart, longer, merged = (self.types[value].shape for value in values)
-        if len(apart) < 4 or len(apart) != len(longer) or as_int(apart[-3]) != 1:
+        if len(heads) < 3 or not len(heads) + 1 == len(apart) == len(longer):
+            return None
+        if as_int(apart[-3]) != 1:
             return None
         times = longer[-3]
         repeated = (*heads[:-3], canonical(heads[-3] * times), *heads[-2:])
