@@ -28,6 +28,7 @@ from direct_flops import direct_flops
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from webmlc.build_options import BuildOptions
 from webmlc.compile import AdapterName, TargetName, compile_model
 from webmlc.package.step_work import step_work
 from webmlc.package.write import write_package
@@ -249,7 +250,7 @@ def prepare(
     (folder / "data.json").write_text(json.dumps(data))
     begin = time.process_time()
     # Peers take and return the pasts of a decoder, so our package does, too.
-    parts = compile_model(folder / "model.onnx", target, state="off", adapter=adapter)
+    parts = compile_model(folder / "model.onnx", BuildOptions(target, state="off", adapter=adapter))
     write_package(folder / "package", parts)
     seconds = time.process_time() - begin
     symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.symbols}

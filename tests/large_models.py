@@ -33,6 +33,7 @@ from onnx import (
     numpy_helper,
 )
 
+from webmlc.build_options import BuildOptions
 from webmlc.compile import TargetName, compile_model
 from webmlc.core.errors import UserError
 from webmlc.package.write import write_package
@@ -376,7 +377,7 @@ def measure(name: str, n: int, target: TargetName = "wasm") -> str:
     model = MODELS[name][0](n)
     begin = time.process_time()
     try:
-        parts = compile_model(model, target)
+        parts = compile_model(model, BuildOptions(target))
         with TemporaryDirectory() as folder:
             write_package(Path(folder), parts)
         steps = ", ".join(f"{len(p.body)} steps" for p in parts.programs.values())

@@ -223,7 +223,7 @@ def test_packed_halves_are_no_plain_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [text_encoder, speech_encoder], ids=lambda make: make.__name__)
 def test_a_layer_of_an_encoder_takes_nine_dispatches(make: Callable[[], Any]) -> None:
     """Six products, which compute sums and activations, too; attention; two normalisations."""
-    module = kernel_module(shared_graph(make()[0], None, ignore), WEBGPU, ignore)
+    module = kernel_module(shared_graph(make()[0], watch=ignore), WEBGPU, ignore)
     calls = [node for node in module.main.nodes if node.op == "call_kernel"]
     places = [p for p, node in enumerate(calls) if node.attributes["kernel"] == "attention"]
     assert len(places) == LAYERS

@@ -23,6 +23,7 @@ import webmlc.cached_build
 import webmlc.compile
 from tests.command_line import run
 from webmlc import build
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core import disk_cache
 from webmlc.core.disk_cache import DiskCache, user_cache
@@ -189,11 +190,11 @@ def test_a_package_of_kernels_from_the_cache_is_the_same_bytes(
     text: str, tmp_path: Path, cache: DiskCache, lowered: list[str]
 ) -> None:
     model = onnx.parser.parse_model(text)
-    plain = compile_model(model, emit_text=True)
+    plain = compile_model(model, BuildOptions(emit_text=True))
     assert lowered
     for folder in ("cold", "warm"):
         lowered.clear()
-        parts = compile_model(model, emit_text=True, cache=cache)
+        parts = compile_model(model, BuildOptions(emit_text=True), cache=cache)
         assert (folder == "cold") == bool(lowered)
         assert parts.texts == plain.texts
         write_package(tmp_path / folder, parts)
@@ -218,7 +219,7 @@ def test_other_processes_compile_the_same_bytes(
     model = onnx.parser.parse_model(MODELS[name])
     write_package(tmp_path / "plain", compile_model(model))
     lowered.clear()
-    write_package(tmp_path / "forked", compile_model(model, jobs=2, cache=cache))
+    write_package(tmp_path / "forked", compile_model(model, BuildOptions(jobs=2), cache=cache))
     assert not lowered and cache.size()[0]
     assert files(tmp_path / "forked") == files(tmp_path / "plain")
     assert set(multiprocessing.active_children()) <= processes
@@ -386,7 +387,9 @@ def test_a_watcher_receives_all_stages_without_a_cache_and_the_code_with_one(
     titles = {}
     for name, disk in (("plain", None), ("cached", cache)):
         stages = Listing()
-        compile_model(onnx.parser.parse_model(SUMS), "wasm", on_stage=stages, cache=disk)
+        compile_model(
+            onnx.parser.parse_model(SUMS), BuildOptions("wasm", on_stage=stages), cache=disk
+        )
         titles[name] = {stage.title for stage in stages.stages if stage.kernel}
     forms = ("relaxed", "simd128")
     parts = ("loops", "schedule", "lowered", "code")
@@ -398,7 +401,7 @@ def test_a_dump_shows_all_stages_with_a_cache_and_several_jobs(
     tmp_path: Path, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEBMLC_DUMP", str(tmp_path / "dump"))
-    compile_model(onnx.parser.parse_model(SUMS), "wasm", jobs=2, cache=cache)
+    compile_model(onnx.parser.parse_model(SUMS), BuildOptions("wasm", jobs=2), cache=cache)
     assert any("lowered" in path.name for path in (tmp_path / "dump").iterdir())
     assert cache.size() == (0, 0)
 
@@ -413,7 +416,7 @@ def test_a_report_reuses_kernels_and_other_processes(
 
     def data(rows: int, **options: Any) -> dict[str, Any]:
         lowered.clear()
-        return write_report(model, page, sizes={"n": rows}, **options).data
+        return write_report(model, page, BuildOptions(**options), {"n": rows}).data
 
     plain = data(3, cache=False)
     assert lowered and not cache.size()[0]

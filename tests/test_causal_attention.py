@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import webmlc
+from webmlc.build_options import BuildOptions
 from webmlc.compile import kernel_module
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, UnsupportedError
@@ -210,4 +211,4 @@ def test_whole_tiles_of_rows_read_packed_keys() -> None:
 
 def test_heads_that_cannot_be_shared() -> None:
     with pytest.raises(UnsupportedError, match="6 heads of queries for 4 heads of keys"):
-        webmlc.compile.compile_model(module_of(groups=4, scale=1.0), "wasm")
+        webmlc.compile.compile_model(module_of(groups=4, scale=1.0), BuildOptions("wasm"))

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError, UserError
 from webmlc.host.load import Model
@@ -148,7 +149,7 @@ def test_a_maximum_over_a_window_is_one_instruction_a_tap() -> None:
     ]
     graph = helper.make_graph([pool], "g", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    text = compile_model(model, "wasm", emit_text=True).texts["model.relaxed.wat"]
+    text = compile_model(model, BuildOptions("wasm", emit_text=True)).texts["model.relaxed.wat"]
     assert text.count("f32x4.pmax") == 4 * 2 * 9 and "f32x4.max" not in text
 
 

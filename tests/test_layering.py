@@ -1,7 +1,7 @@
 """Imports only point left: the folders are the pipeline, and this keeps them so.
 
-    core < graph/ir < frontend < graph < loops < schedule < target < package < generate < host
-    < cached_build < compile < report < tune < cli
+    core < graph/ir < frontend < graph < loops < schedule < target < build_options < package
+    < generate < host < cached_build < compile < report < tune < cli
 
 The rooms of the graph are ordered, too (ROOMS): a pass imports from the rooms before its own. The
 operators of an algorithm are listed before the operator table, which holds them; the pass that
@@ -56,6 +56,7 @@ STAGES = (
     "webmlc.loops",
     "webmlc.schedule",
     "webmlc.target",
+    "webmlc.build_options",
     "webmlc.package",
     "webmlc.generate",  # text from logits: it knows models only as a protocol
     "webmlc.host",

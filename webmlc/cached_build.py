@@ -1,9 +1,9 @@
 """Write a package again that an earlier build wrote, instead of building it.
 
-In: the arguments of `compile.build`, which calls this module. Out: the package, or nothing. A build
-is a function of the name and the bytes of the model's file, of the files that it refers to
-(`package.kept_package` compares them), of the other arguments and of the compiler. These are the
-key of its package in the cache (`core.disk_cache`).
+In: the model and the options of `compile.build_package`, which calls this module. Out: the package,
+or nothing. A build is a function of the name and the bytes of the model's file, of the files that
+it refers to (`package.kept_package` compares them), of the deciding options and of the compiler.
+These are the key of its package in the cache (`core.disk_cache`).
 
 The command line looks for a package before it imports the compiler, because that takes longer than
 to write a package again. It passes the `CachedBuild` on to `compile.build`: to hash a large model
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from webmlc.build_options import BuildOptions
 from webmlc.core.disk_cache import DiskCache, compiler_key, user_cache
 from webmlc.core.errors import ModelWarning
 from webmlc.core.flags import dump_folder, verify_level
@@ -40,25 +41,23 @@ def usable_cache() -> DiskCache | None:
 
 @dataclass(slots=True)
 class CachedBuild:
-    """One build of the model in a file. `options` are all arguments that decide the package, by the
-    same names here and on the command line. `texts` are the warnings of the build.
-    """
+    """One build of the model in a file. `texts` are the warnings of the build."""
 
     cache: DiskCache
     model: Path
-    options: Mapping[str, Any]
+    options: BuildOptions
     key: str = field(init=False)
     texts: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(f"package {compiler_key()} {self.model.stem}".encode())
         digest.update(file_hash(self.model).encode())
-        for name, value in sorted(self.options.items()):
+        for name, value in sorted(self.options.deciding().items()):
             digest.update(f"\n{name} ".encode() + _bytes(value))
         self.key = digest.hexdigest()
 
     @classmethod
-    def of(cls, model: Path, options: Mapping[str, Any]) -> CachedBuild | None:
+    def of(cls, model: Path, options: BuildOptions) -> CachedBuild | None:
         """The build of the model in a file. It is `None` if nothing is kept, or if there is no such
         file.
         """

@@ -9,21 +9,22 @@ In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Any, Literal
+from typing import Concatenate, ParamSpec
 
+from webmlc.build_options import DEFAULTS, BuildOptions
 from webmlc.cached_build import CachedBuild, usable_cache
 from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.machine import PLAIN_ADAPTERS, SOFTWARE_ADAPTERS, Device, Machine
-from webmlc.core.stages import Stage, Watcher, watcher
-from webmlc.frontend.bind_constants import Constants
+from webmlc.core.stages import Stage, Watcher, ignore, watcher
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.checks.check_bodies import check_bodies
@@ -38,7 +39,7 @@ from webmlc.graph.quantise.compute_exactly import compute_exactly
 from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
 from webmlc.graph.quantise.join_products import join_products
-from webmlc.graph.quantise.quantise_weights import QUANTISATIONS, Quantisation
+from webmlc.graph.quantise.quantise_weights import QUANTISATIONS
 from webmlc.graph.quantise.round_caches import round_caches
 from webmlc.graph.quantise.use_block_products import use_block_products
 from webmlc.graph.simplify.flush_subnormals import flush_subnormals
@@ -50,7 +51,6 @@ from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
 from webmlc.graph.simplify.use_states import use_states
 from webmlc.graph.simplify.widen_constants import widen_constants
 from webmlc.graph.typed.connect_values import check_labels, connect_values
-from webmlc.graph.typed.options import ValueOptions
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.emit_code import called_kernels, emit_modules, emit_shaders
 from webmlc.package.half_buffers import HalfBuffers, half_buffers, stores_halves
@@ -59,7 +59,7 @@ from webmlc.package.manifest import Manifest
 from webmlc.package.program import program_parts, signature
 from webmlc.package.read_manifest import read_manifest
 from webmlc.package.write import Parts, ShaderVariant, write_package
-from webmlc.schedule.rules import Chooser, default_schedule
+from webmlc.schedule.rules import default_schedule
 from webmlc.target.target import Target
 from webmlc.target.targets import TARGETS, target_of
 from webmlc.target.wasm.assemble import assemble
@@ -67,66 +67,63 @@ from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.webgpu.target import WEBGPU
 from webmlc.version import VERSION
 
-TargetName = Literal["wasm", "webgpu", "both"]
-StateMode = Literal["auto", "off"]
-AdapterName = Literal["gpu", "software", "all"]
+P = ParamSpec("P")
+Build = Callable[[Source, str | Path, BuildOptions], Manifest]
+Keywords = Callable[Concatenate[Source, str | Path, P], Manifest]
+"""A build whose options are keywords."""
 
 
-def build(
+def build_package(
     model: Source,
     out: str | Path,
-    target: TargetName = "both",
-    *,
-    constants: Constants | None = None,
-    inputs: ValueOptions | None = None,
-    outputs: ValueOptions | None = None,
-    tokenizer: str | Path | None = None,
-    emit_text: bool = False,
-    force: bool = False,
-    exact: bool = False,
-    state: StateMode = "auto",
-    quantise: Quantisation | None = None,
-    context: int | None = None,
-    adapter: AdapterName = "gpu",
-    choose: Chooser = default_schedule,
-    algorithms: Mapping[Device, Mapping[str, str]] | None = None,
-    example_inputs: Any = None,
-    dynamic_shapes: Any = None,
-    on_stage: Watcher | None = None,
-    jobs: int = 1,
-    cache: bool | CachedBuild = True,
+    options: BuildOptions,
+    cached_build: CachedBuild | None = None,
 ) -> Manifest:
+    """Compile `model`, write the package into folder `out`, and return its manifest (see `build`).
+
+    `cached_build` is the build of this model with these options whose package the caller did not
+    find in the cache.
+    """
+    source = export_source(model, options.example_inputs, options.dynamic_shapes)
+    disk = usable_cache() if options.cache and options.choose is None else None
+    if cached_build is None and options.keeps_package and isinstance(source, str | Path):
+        cached_build = CachedBuild.of(Path(source), options)
+        if cached_build is not None and cached_build.restore(Path(out), options.force) is not None:
+            return read_manifest(Path(out))
+    if cached_build is None:
+        return write_package(Path(out), compile_model(source, options, disk), force=options.force)
+    with cached_build.warnings_noted():
+        parts = compile_model(source, options, disk)
+        manifest = write_package(Path(out), parts, force=options.force)
+    cached_build.keep(Path(out), manifest)
+    return manifest
+
+
+def _with_keywords(options: Callable[P, BuildOptions]) -> Callable[[Build], Keywords[P]]:
+    """A decorator of a build that takes the fields of its options as arguments instead."""
+
+    def decorate(build_with: Build) -> Keywords[P]:
+        def build(
+            model: Source, out: str | Path, *arguments: P.args, **keywords: P.kwargs
+        ) -> Manifest:
+            return build_with(model, out, options(*arguments, **keywords))
+
+        of_model = list(inspect.signature(build_with).parameters.values())[:2]
+        of_options = inspect.signature(options).parameters.values()
+        update_wrapper(build, build_with)
+        build.__signature__ = inspect.Signature([*of_model, *of_options])  # type: ignore[attr-defined]
+        return build  # type: ignore[return-value]  # callers may name `model` and `out`, too
+
+    return decorate
+
+
+@_with_keywords(BuildOptions)
+def build(model: Source, out: str | Path, options: BuildOptions) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
 
     `model` is the path of a model, or a model in memory: of ONNX, or of one of the frameworks in
-    `frontend.doors`. Some of these do not say their inputs. Then `example_inputs` does: tensors for
-    a module of PyTorch, arrays or shapes for a function of JAX. `dynamic_shapes` names symbolic
-    dimensions, as in `{"image": {0: "batch"}}`.
-
-    `constants` are inputs that become constants, and that leave the signature. Integers and
-    booleans must fit the input's type exactly; floats are rounded to it. `inputs` and `outputs`
-    compile into the package what is before and behind the model, such as resizing an image and
-    ranking classes (`graph.typed.options`). `tokenizer` is the `tokenizer.json` of a model of
-    texts. `emit_text` also writes the code as text. `context` limits the tokens of a language model
-    in a GGUF file. `adapter` says what the shaders are made fast for: a "gpu", or an adapter of
-    "software". They run on both. With "all", the package has both variants, and those for GPUs with
-    more features (`core.machine.ADAPTERS`); `load` chooses.
-    `choose` chooses the schedule of each kernel, and `algorithms` what a device does for some
-    layers (`Target.alternatives`). With `state="auto"`, pairs of a past and a present become states
-    of sessions, which grow in place or are replaced; with "off" they stay inputs and outputs.
-    `quantise` quantises float weights in blocks, to "int8" or "int4"; `host.quantisation_loss`
-    measures what that changes. With `exact`, products of block-quantised weights compute with
-    float32 activations, not with int8 ones, and the keys and values that a session keeps are
-    float32, not bfloat16. The same model and arguments give the same bytes.
-
-    At most `jobs` processes compile kernels. Where a process does not start as a fork of this one,
-    it imports the script of this process first, which therefore must guard its own work with
-    `if __name__ == "__main__"`.
-
-    With `cache`, the package of an unchanged model in a file is the one that an earlier build wrote
-    (`cached_build`); a watcher then receives no stages. Of any other model, the kernels that an
-    earlier build compiled are not compiled again, and a watcher receives their code only. It may be
-    the `CachedBuild` of this model and these arguments, whose package the caller did not find.
+    `frontend.doors`. The options are keywords, the fields of `BuildOptions`; the third argument may
+    be the target. The same model and options give the same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -135,73 +132,13 @@ def build(
     - `PackageError` if a file in `out` that no build wrote would be replaced, unless `force`;
     - `UserError` for any other mistake of the caller.
     """
-    options = {
-        "target": target,
-        "constants": constants or {},
-        "tokenizer": None if tokenizer is None else Path(tokenizer),
-        "emit_text": emit_text,
-        "exact": exact,
-        "state": state,
-        "quantise": quantise,
-        "context": context,
-        "adapter": adapter,
-        "algorithms": {device: dict(named) for device, named in (algorithms or {}).items()},
-    }
-    source = export_source(model, example_inputs, dynamic_shapes)
-    disk = usable_cache() if cache and choose is default_schedule else None
-    compile_source = partial(
-        compile_model,
-        source,
-        target,
-        constants=constants,
-        inputs=inputs,
-        outputs=outputs,
-        tokenizer=tokenizer,
-        emit_text=emit_text,
-        exact=exact,
-        state=state,
-        quantise=quantise,
-        context=context,
-        adapter=adapter,
-        choose=choose,
-        algorithms=algorithms,
-        on_stage=on_stage,
-        jobs=jobs,
-        cache=disk,
-    )
-    cached_build = cache if isinstance(cache, CachedBuild) else None
-    if cached_build is None and disk is not None and not inputs and not outputs:
-        if isinstance(source, str | Path):
-            cached_build = CachedBuild.of(Path(source), options)
-        if cached_build is not None and cached_build.restore(Path(out), force) is not None:
-            return read_manifest(Path(out))
-    if cached_build is None:
-        return write_package(Path(out), compile_source(), force=force)
-    with cached_build.warnings_noted():
-        manifest = write_package(Path(out), compile_source(), force=force)
-    cached_build.keep(Path(out), manifest)
-    return manifest
+    return build_package(model, out, options)
 
 
 @collect_rarely()
 def compile_model(
     model: Source,
-    target: TargetName = "both",
-    *,
-    constants: Constants | None = None,
-    inputs: ValueOptions | None = None,
-    outputs: ValueOptions | None = None,
-    tokenizer: str | Path | None = None,
-    emit_text: bool = False,
-    exact: bool = False,
-    state: StateMode = "auto",
-    quantise: Quantisation | None = None,
-    context: int | None = None,
-    adapter: AdapterName = "gpu",
-    choose: Chooser = default_schedule,
-    algorithms: Mapping[Device, Mapping[str, str]] | None = None,
-    on_stage: Watcher | None = None,
-    jobs: int = 1,
+    options: BuildOptions = DEFAULTS,
     cache: DiskCache | None = None,
     report_sizes: Mapping[str, int] | None = None,
 ) -> Parts:
@@ -213,24 +150,19 @@ def compile_model(
     kernel are one stage, its code. The environment variables that show or check all stages turn
     both off.
     """
-    if target not in ("wasm", "webgpu", "both"):
-        raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
-    watch = watcher(on_stage)
-    devices = tuple(TARGETS) if target == "both" else (target,)
-    if state not in ("auto", "off"):
-        raise UserError(f"unknown state {state!r}: choose auto or off")
-    variants = device_variants(adapter)
-    if quantise is not None and quantise not in QUANTISATIONS:
-        raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
-    module = shared_graph(model, constants, watch, state, exact, quantise, context, inputs, outputs)
-    if tokenizer is not None:
-        module = with_tokenizer(module, Path(tokenizer))
+    watch = watcher(options.on_stage)
+    devices, variants = _devices(options.target), device_variants(options.adapter)
+    module = shared_graph(model, options, watch)
+    if options.tokenizer is not None:
+        module = with_tokenizer(module, Path(options.tokenizer))
+    jobs, choose = options.jobs, options.choose or default_schedule
     if dump_folder() or verify_level() > 1:
         jobs, cache = 1, None
     with use_cache(cache), KernelCompiler(choose, watch, cache, jobs, report_sizes) as compiler:
         lowered_modules: dict[Device, Module] = {}
         for device in devices:
-            chosen = replace(module, algorithms=(algorithms or {}).get(device, {}))
+            algorithms = (options.algorithms or {}).get(device, {})
+            chosen = replace(module, algorithms=algorithms)
             lowered_modules[device] = kernel_module(chosen, _target(device, variants), watch)
             for runner in TARGETS:
                 kernels, read_only = called_kernels(lowered_modules[device], runner)
@@ -262,7 +194,7 @@ def compile_model(
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders={v: s.shaders.text for v, s in shaders.items() if s.shaders.entries},
         shader_features={v: s.shaders.features for v, s in shaders.items() if s.shaders.features},
-        texts=_texts(modules, shaders) if emit_text else {},
+        texts=_texts(modules, shaders) if options.emit_text else {},
         assets=module.assets,
         typed=module.typed,
         tuned=compiler.tuned,
@@ -270,6 +202,13 @@ def compile_model(
         kernels={d: cpu_kernels[d] | (gpu_kernels if d == WEBGPU.device else {}) for d in devices},
         explanations=compiler.explanations,
     )
+
+
+def _devices(target: str) -> tuple[Device, ...]:
+    """The devices of a target. Raises `UserError` for an unknown target."""
+    if target not in ("wasm", "webgpu", "both"):
+        raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
+    return tuple(device for device in TARGETS if target in (device, "both"))
 
 
 def device_variants(adapter: str) -> dict[Device, Mapping[str, Machine]]:
@@ -305,22 +244,21 @@ def _texts(
 
 
 def shared_graph(
-    model: Source,
-    constants: Constants | None,
-    watch: Watcher,
-    state: StateMode = "auto",
-    exact: bool = False,
-    quantise: Quantisation | None = None,
-    context: int | None = None,
-    inputs: ValueOptions | None = None,
-    outputs: ValueOptions | None = None,
+    model: Source, options: BuildOptions = DEFAULTS, watch: Watcher = ignore
 ) -> Module:
-    """Read and optimise a model: the graph that all targets share."""
-    module = _show(watch, "frontend", read_model(model, constants, context))
+    """Read and optimise a model: the graph that all targets share. Raises `UserError` for an
+    unknown mode of states or of quantisation.
+    """
+    if options.state not in ("auto", "off"):
+        raise UserError(f"unknown state {options.state!r}: choose auto or off")
+    inputs, outputs, quantise = options.inputs, options.outputs, options.quantise
+    if quantise is not None and quantise not in QUANTISATIONS:
+        raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
+    module = _show(watch, "frontend", read_model(model, options.constants, options.context))
     module = _show(watch, "normalise", normalise(module))
     if inputs or outputs:
         module = _show(watch, "connect values", connect_values(module, inputs, outputs))
-    if exact:
+    if options.exact:
         module = _show(watch, "compute exactly", compute_exactly(module))
     else:
         module = _show(watch, "round caches", round_caches(module))
@@ -330,9 +268,9 @@ def shared_graph(
     module = _show(watch, "simplify", simplify_graph(module))
     if quantise is not None:
         module = widen_constants(module, QUANTISED_CONSTANTS)
-    block_products = use_block_products(module, quantise, exact)
+    block_products = use_block_products(module, quantise, options.exact)
     module = _show(watch, "use block products", block_products)
-    if state == "auto":
+    if options.state == "auto":
         module = _show(watch, "use states", with_states(module))
     module = _show(watch, "join products", join_products(module))
     module = _show(watch, "check indices", check_indices(module))

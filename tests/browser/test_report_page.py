@@ -10,6 +10,7 @@ import pytest
 
 from tests.browser.pages import Page, open_pages
 from tests.small_models import model_of, random
+from webmlc.build_options import BuildOptions
 from webmlc.compile import build
 from webmlc.report.write_report import write_report
 
@@ -109,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(model, str(path))
     write_report(path, folder / "report.html")
     build(path, folder / "package")
-    write_report(path, folder / "package" / "report.html", adapter="all")
+    write_report(path, folder / "package" / "report.html", BuildOptions(adapter="all"))
     return folder
 
 

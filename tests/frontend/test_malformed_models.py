@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.frontend.mutate_model import mutate
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError, UserError
 
@@ -68,7 +69,7 @@ def small_model(name: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_valid_before(name: str) -> None:
-    compile_model(small_model(name), "wasm")
+    compile_model(small_model(name), BuildOptions("wasm"))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -82,7 +83,7 @@ def test_damage_is_a_clear_error(name: str, tmp_path: Path) -> None:
     def check(seed: int) -> None:
         path.write_bytes(mutate(valid, random.Random(seed)).SerializeToString())
         try:
-            compile_model(path, "wasm")
+            compile_model(path, BuildOptions("wasm"))
         except UserError as error:
             assert str(error).strip()
 
@@ -110,7 +111,7 @@ def test_operands_that_do_not_fit(node: str, message: str) -> None:
         {node}
         y = Cast <to: int = 1> (a) }}""")
     with pytest.raises(UnsupportedError) as caught:
-        compile_model(model, "wasm")
+        compile_model(model, BuildOptions("wasm"))
     assert [n.reason for n in caught.value.nodes] == [message]
 
 
@@ -131,7 +132,7 @@ def test_types_that_must_be_one(node: str, message: str) -> None:
     with pytest.raises(onnx.shape_inference.InferenceError):
         onnx.checker.check_model(model, full_check=True)
     with pytest.raises(UnsupportedError) as caught:
-        compile_model(model, "wasm")
+        compile_model(model, BuildOptions("wasm"))
     expected = f"{message}; they must be of one type: cast one of them"
     assert [n.reason for n in caught.value.nodes] == [expected]
 
@@ -142,4 +143,4 @@ def test_types_that_may_differ() -> None:
         g (double[4,4] x, float[4,4] w, float16 s, int8[4] q) => (double[n,m] y, float16[n] z) {
         y = Pow (x, w) z = DequantizeLinear (q, s) }""")
     onnx.checker.check_model(model, full_check=True)
-    compile_model(model, "wasm")
+    compile_model(model, BuildOptions("wasm"))

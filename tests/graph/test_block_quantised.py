@@ -146,7 +146,7 @@ def test_scales_are_stored_in_half_precision_where_that_is_exact() -> None:
 def stored_types(model: Module) -> list[str]:
     """The element types of the constants of a package."""
     with no_frontend():
-        graph = shared_graph(model, None, watcher(None))  # type: ignore[arg-type]
+        graph = shared_graph(model, watch=watcher(None))  # type: ignore[arg-type]
     return [str(array.dtype) for array in graph.main.constants.values()]
 
 

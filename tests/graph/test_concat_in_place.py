@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from tests.against_onnxruntime import Device, check, parse
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.stages import Stage
 
@@ -44,7 +45,7 @@ def _kernels(model: onnx.ModelProto, target: Device = "wasm") -> Counter[str]:
         if stage.title == f"{target}: concat in place":
             texts.append(stage.text())
 
-    compile_model(model, target, on_stage=watch)
+    compile_model(model, BuildOptions(target, on_stage=watch))
     (text,) = texts
     kernels: Counter[str] = Counter()
     for line in text.splitlines():

@@ -41,7 +41,7 @@ def _model(nodes: str, image: str) -> onnx.ModelProto:
 
 def _kernels(model: onnx.ModelProto) -> Counter[str]:
     """Count the GPU's kernels of each name, without the transposition of an input or output."""
-    module = kernel_module(shared_graph(model, None, ignore), WEBGPU, ignore)
+    module = kernel_module(shared_graph(model, watch=ignore), WEBGPU, ignore)
     calls = [node for node in module.main.nodes if node.op == "call_kernel"]
     assert {node.attributes["device"] for node in calls} == {"webgpu"}
     names = (re.sub(r"_\d+$", "", node.attributes["kernel"]) for node in calls)

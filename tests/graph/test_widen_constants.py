@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Type
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.language_models.small_models import LLAMA, write_model
+from webmlc.build_options import BuildOptions
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.dtypes import DType
 from webmlc.core.stages import ignore
@@ -69,7 +70,7 @@ def test_a_decoder_stores_halves(type_: Type, tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
     model = replace(LLAMA, types=(type_,), layers=1, width=56, hidden=1000)
     write_model(path, model)
-    module = shared_graph(path, None, ignore)
+    module = shared_graph(path, watch=ignore)
 
     def stored(device: str) -> list[bool]:
         """For each large matrix, if it is stored in half precision. Small ones are folded."""
@@ -77,6 +78,6 @@ def test_a_decoder_stores_halves(type_: Type, tmp_path: Path) -> None:
         return [DType.of(a.dtype) in HALVES for a in constants if a.size >= 56 * 1000]
 
     assert stored("wasm") == stored("webgpu") == [True] * 3
-    operators = {n.op for n in shared_graph(path, None, ignore, quantise="int8").main.nodes}
+    operators = {n.op for n in shared_graph(path, BuildOptions(quantise="int8"), ignore).main.nodes}
     assert "PackedBlockProduct" in operators
     assert "MatMul" not in operators

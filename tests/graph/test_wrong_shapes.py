@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from tests.graph.test_rows import make_model
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError
 from webmlc.graph.ops.operator import case
@@ -27,7 +28,7 @@ def reason(operator: str, *inputs: Any, domain: str = "", **attributes: Any) -> 
     for info in model.graph.output:
         info.CopyFrom(helper.make_tensor_value_info(info.name, 1, []))
     with pytest.raises(UnsupportedError) as caught:
-        compile_model(model, "wasm")
+        compile_model(model, BuildOptions("wasm"))
     (node,) = caught.value.nodes
     return node.reason
 

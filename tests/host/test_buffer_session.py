@@ -98,6 +98,6 @@ def test_pasts_of_the_capacity_are_states(past: str, pads: str, pairs: int) -> N
         " y = Sin(x) }",
         opset=24,
     )
-    module = shared_graph(model, None, watcher(None))
+    module = shared_graph(model, watch=watcher(None))
     assert [port.past for port in module.state_ports] == ["cache"] * pairs
     assert module.capacity == ("past" if pairs else "")

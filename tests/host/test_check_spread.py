@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-import webmlc
 from tests.graph.graphs import parsed
+from webmlc.compile import build_package
 from webmlc.core.errors import InputError
 from webmlc.host.check import check_model, compare, run_reference, with_spread
 
@@ -46,8 +45,7 @@ def test_an_output_may_agree_with_either_reference(tmp_path: Path) -> None:
     off, who = run_reference(path, {"x": x})
     assert who == "onnxruntime" and not compare("y", exact, off["y"], 1e-3).passed
     np.savez(tmp_path / "x.npz", x=x)
-    build = partial(webmlc.build, target="wasm")
-    result = check_model(path, build, "wasm", inputs_file=tmp_path / "x.npz")
+    result = check_model(path, build_package, "wasm", inputs_file=tmp_path / "x.npz")
     assert result.verdict == "passed" and result.rows()[0]["against"] == "onnx.reference"
     assert result.notes() == ["y: onnxruntime differs, and webmlc agrees with onnx.reference."]
 

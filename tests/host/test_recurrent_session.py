@@ -106,7 +106,7 @@ def test_names_say_which_pairs_are_states(past: str, present: str, pairs: int) -
         f"g (float[b,4] x, float[b,4] {past}) => (float[b,4] y, float[b,4] {present})"
         f" {{ {present} = Add(x, {past}) y = Sin({present}) }}"
     )
-    module = shared_graph(model, None, watcher(None))
+    module = shared_graph(model, watch=watcher(None))
     assert [port.past for port in module.state_ports] == [past] * pairs
 
 
@@ -124,7 +124,7 @@ def test_names_say_which_pairs_are_states(past: str, present: str, pairs: int) -
     ],
 )
 def test_other_pairs_are_no_states(text: str) -> None:
-    assert not shared_graph(parse(f"g {text}"), None, watcher(None)).state_ports
+    assert not shared_graph(parse(f"g {text}"), watch=watcher(None)).state_ports
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ PRODUCTS = 4
 def test_a_layer_is_four_products_an_append_and_attention(tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
     write_model(path, replace(LLAMA, types=(Type.Q4_1,), width=128, hidden=1024))
-    module = kernel_module(shared_graph(path, None, ignore), WEBGPU, ignore)
+    module = kernel_module(shared_graph(path, watch=ignore), WEBGPU, ignore)
     first = [n for n in module.main.nodes if any(o.startswith("blk.0.") for o in n.origin)]
     assert all(n.op == "View" or n.attributes["device"] == "webgpu" for n in first)
     products = [kernel for name, kernel in module.kernels.items() if "product" in name]

@@ -24,7 +24,7 @@ def test_kernels_of_a_layer(tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
     write_model(path, replace(LLAMA, types=(Type.Q4_1,)))
     watch = watcher(None)
-    module = kernel_module(shared_graph(path, None, watch), TARGETS["wasm"], watch)
+    module = kernel_module(shared_graph(path, watch=watch), TARGETS["wasm"], watch)
     constants = constant_values(module.main)
     kernels = []
     for node in module.main.nodes:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-import webmlc
 from tests.language_models.small_models import LLAMA, QWEN2, SmallModel, write_model
+from webmlc.compile import build_package
 from webmlc.core.errors import InputError, ModelError, UserError
 from webmlc.frontend.read_model import read_model
 from webmlc.host.check import check_model
@@ -139,4 +139,4 @@ def test_constants_are_refused(tmp_path: Path) -> None:
 
 def test_check_has_no_reference(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="onnxruntime, which does not read GGUF files"):
-        check_model(written(tmp_path), webmlc.build, "wasm")
+        check_model(written(tmp_path), build_package, "wasm")

@@ -20,6 +20,7 @@ import wasmtime
 
 from tests.command_line import run
 from tests.small_models import model_of, random
+from webmlc.build_options import BuildOptions
 from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.host.load import load
@@ -193,7 +194,7 @@ def test_a_kernel_has_its_code_in_each_variant_of_the_shaders(tmp_path: Path) ->
     model = model_of(WIDE, {"w": random(np.random.default_rng(0), 64, 96)})
     onnx.save(model, str(tmp_path / "wide.onnx"))
     page = tmp_path / "page.html"
-    data = write_report(tmp_path / "wide.onnx", page, "webgpu", adapter="all").data
+    data = write_report(tmp_path / "wide.onnx", page, BuildOptions("webgpu", adapter="all")).data
     variants = ["gpu", "software", "software-subgroups", "subgroups"]
     assert list(data["texts"])[-4:] == variants
     for kernel in data["programs"]["webgpu"]["kernels"]:
@@ -214,12 +215,12 @@ def test_a_kernel_that_the_gpu_leaves_to_the_cpu_is_explained(tmp_path: Path) ->
     for port in (*graph.graph.input, *graph.graph.output):
         port.type.tensor_type.shape.dim[0].dim_param = "rows.total"
     onnx.save(graph, str(model))
-    data = write_report(model, page, "webgpu", sizes={"rows.total": 3}).data
+    data = write_report(model, page, BuildOptions("webgpu"), sizes={"rows.total": 3}).data
     (kernel,), (step,) = (data["programs"]["webgpu"][part] for part in ("kernels", "steps"))
     assert step["device"] == "wasm" and step["flops"] == 12
     function_of(kernel, kernel["name"], data["texts"])
     with pytest.raises(InputError, match="no dimension is named 'rows'; the model's are: rows_tot"):
-        write_report(model, page, "webgpu", sizes={"rows": 3})
+        write_report(model, page, BuildOptions("webgpu"), sizes={"rows": 3})
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.small_models import model_of, random
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.stages import Stage
 from webmlc.package.kernel_code import KernelLines, print_code
@@ -66,7 +67,7 @@ def kernels_of(text: str, operator: str) -> dict[tuple[str, str], Lines]:
             name = str(stage.kernel).replace(operator.lower(), "last")
             kernels[stage.title, name] = list(zip(neutral, nodes, strict=True))
 
-    compile_model(model_of(text.replace("LAST", operator), weights), "both", on_stage=watch)
+    compile_model(model_of(text.replace("LAST", operator), weights), BuildOptions(on_stage=watch))
     return kernels
 
 

@@ -13,12 +13,14 @@ import gc
 import sys
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from webmlc.build_options import BuildOptions
 from webmlc.cli.cache import cache
 from webmlc.cli.chat import chat
 from webmlc.cli.console import (
@@ -174,49 +176,46 @@ def build(
     if tune_for is not None:
         tuned = tuned or Path("tuned.db")
         search_first(model, tuned, target.value, adapter.value, constants, tune_for)
-    options: dict[str, Any] = {
-        "target": target.value,
-        "constants": constants,
-        "tokenizer": tokenizer,
-        "emit_text": emit_text,
-        "exact": exact,
-        "state": state.value,
-        "quantise": quantise.value if quantise else None,
-        "context": context,
-        "adapter": adapter.value,
-        "algorithms": {},
-    }
-    always_compiles = no_cache or tuned or platform or page_input or page_output
-    cached_build = None if always_compiles else CachedBuild.of(model, options)
+    options = BuildOptions(
+        target.value,
+        constants=constants,
+        tokenizer=tokenizer,
+        emit_text=emit_text,
+        exact=exact,
+        state=state.value,
+        quantise=quantise.value if quantise else None,
+        context=context,
+        adapter=adapter.value,
+        force=force,
+        jobs=jobs or processors(),
+        cache=not no_cache,
+    )
+    chooses = tuned or platform or page_input or page_output
+    cached_build = None if no_cache or chooses else CachedBuild.of(model, options)
     report = None if cached_build is None else cached_build.restore(folder, force)
     if report is None:
         with ExitStack() as stack:
             stack.enter_context(collect_rarely())  # before the imports, which make many objects
-            from webmlc.compile import build as build_package
+            from webmlc.compile import build_package
             from webmlc.graph.typed.options import read_texts
             from webmlc.host.report import package_report
 
-            choose, options["algorithms"] = chooser(stack, tuned, platform, adapter.value)
+            choose, algorithms = chooser(stack, tuned, platform, adapter.value)
             advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
-            build_package(
-                model,
-                folder,
+            options = replace(
+                options,
                 inputs=read_texts("--input", page_input),
                 outputs=read_texts("--output", page_output),
-                force=force,
                 choose=choose,
+                algorithms=algorithms,
                 on_stage=advance,
-                jobs=jobs or processors(),
-                cache=cached_build or not no_cache,
-                **options,
             )
+            build_package(model, folder, options, cached_build)
         report = package_report(folder)
     if single_file:
         report |= write_script(folder, out, force=force)
     if quantise is not None:
-        loss = measured_loss(
-            model, folder, target.value, constants, quantise.value, exact, inputs, sizes
-        )
+        loss = measured_loss(model, folder, options, inputs, sizes)
         report |= {"quantisation": loss.rows(), "weights bytes before": loss.float_bytes}
     if as_json:
         print_json(report)
@@ -291,8 +290,7 @@ def inspect(
     from webmlc.package.step_work import print_dispatches, print_work
 
     stages = Listing()
-    parts = compile_model(
-        model,
+    options = BuildOptions(
         target.value,
         constants=read_constants(constant),
         inputs=read_texts("--input", page_input),
@@ -300,6 +298,7 @@ def inspect(
         adapter=adapter.value,
         on_stage=stages,
     )
+    parts = compile_model(model, options)
     sizes = symbol_sizes(dimensions(dim), {symbol.name for symbol in parts.symbols})
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)

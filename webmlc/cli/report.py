@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from webmlc.build_options import BuildOptions
 from webmlc.cli.console import StageProgress, console, number
 from webmlc.cli.options import (
     BuildAdapter,
@@ -56,18 +57,16 @@ def report(
     with ExitStack() as stack:
         choose, algorithms = chooser(stack, tuned, "", adapter.value)
         advance = stack.enter_context(StageProgress(f"Reporting {source.name}", quiet=False))
-        write_report(
-            source,
-            out,
+        options = BuildOptions(
             target.value,
             constants=read_constants(constant),
             context=context,
             adapter=adapter.value,
-            sizes=dimensions(dim),
             choose=choose,
             algorithms=algorithms,
             on_stage=advance,
             jobs=jobs or processors(),
             cache=not no_cache,
         )
+        write_report(source, out, options, dimensions(dim))
     console.print(f"Wrote {out} ({number(out.stat().st_size)} bytes). Open it in a browser.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from webmlc.build_options import BuildOptions
 from webmlc.cli.console import StageProgress, console, escape, print_json, print_table
 from webmlc.cli.options import (
     AsJson,
@@ -30,16 +31,9 @@ from webmlc.cli.options import (
     dimensions,
 )
 from webmlc.cli.tune import chooser
-from webmlc.core.stages import Watcher
 
 if TYPE_CHECKING:
-    from webmlc.compile import AdapterName
-    from webmlc.core.machine import Device as MachineDevice
-    from webmlc.frontend.bind_constants import Constants
-    from webmlc.graph.typed.options import ValueOptions
     from webmlc.host.load import Model as LoadedModel
-    from webmlc.host.try_model import Build
-    from webmlc.schedule.rules import Chooser
 
 
 def run(
@@ -95,16 +89,23 @@ def check(
     Inputs are random, unless --inputs names a file. The exit code is 1 on a mismatch, and 2 if the
     references disagree with each other.
     """
+    from webmlc.compile import build_package
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
 
     with ExitStack() as stack:
         choose, algorithms = chooser(stack, tuned, platform, adapter.value)
         advance = stack.enter_context(StageProgress(f"Checking {model.name}", quiet=as_json))
-        build_package = _build_for(device, advance, choose, algorithms, adapter.value)
-        sizes, constants = dimensions(dim), read_constants(constant)
+        options = BuildOptions(
+            constants=read_constants(constant),
+            adapter=adapter.value,
+            choose=choose,
+            algorithms=algorithms,
+            on_stage=advance,
+        )
+        sizes = dimensions(dim)
         result = check_model(
-            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
+            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, options
         )
     first = result.first_difference
     if as_json:
@@ -156,51 +157,15 @@ def _loaded(
     page_output: list[str],
 ) -> Iterator[LoadedModel]:
     """Load a package, or a model that is built first with these options."""
+    from webmlc.compile import build_package
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.graph.typed.options import read_texts
     from webmlc.host.try_model import load_any
 
-    constants = read_constants(constant)
-    inputs = read_texts("--input", page_input)
-    outputs = read_texts("--output", page_output)
-    build = _build_for(device)
-    with load_any(package, device.value, threads, build, constants, inputs, outputs) as model:
+    options = BuildOptions(
+        constants=read_constants(constant),
+        inputs=read_texts("--input", page_input),
+        outputs=read_texts("--output", page_output),
+    )
+    with load_any(package, device.value, threads, build_package, options) as model:
         yield model
-
-
-def _build_for(
-    device: DeviceChoice,
-    on_stage: Watcher | None = None,
-    choose: Chooser | None = None,
-    algorithms: Mapping[MachineDevice, Mapping[str, str]] | None = None,
-    adapter: AdapterName = "gpu",
-) -> Build:
-    """Return a function that builds a model for one device into a folder, with some options.
-    Without `choose`, kernels have their default schedules.
-    """
-    from webmlc.compile import build as build_package
-    from webmlc.schedule.rules import default_schedule
-
-    def build_one(
-        model: Path,
-        folder: Path,
-        /,
-        *,
-        constants: Constants,
-        inputs: ValueOptions | None = None,
-        outputs: ValueOptions | None = None,
-    ) -> object:
-        return build_package(
-            model,
-            folder,
-            device.value,
-            constants=constants,
-            inputs=inputs,
-            outputs=outputs,
-            choose=choose or default_schedule,
-            algorithms=algorithms,
-            adapter=adapter,
-            on_stage=on_stage,
-        )
-
-    return build_one

@@ -251,17 +251,14 @@ def search_first(
 
 def chooser(
     stack: ExitStack, database: Path | None, platform: str, adapter: str = "gpu"
-) -> tuple[Chooser, dict[MachineDevice, dict[str, str]]]:
+) -> tuple[Chooser | None, dict[MachineDevice, dict[str, str]]]:
     """What chooses the schedules of a build, and the algorithms that are chosen for the layers of
-    each device. Both come from the database, which the stack closes; without one they are the
-    defaults.
+    each device. Both come from the database, which the stack closes; without one, nothing chooses.
     """
     if database is None:
-        from webmlc.schedule.rules import default_schedule
-
         if platform:
             raise UserError("--platform: it chooses among the records of --tuned FILE")
-        return default_schedule, {}
+        return None, {}
     from webmlc.tune.choose import TunedChooser
     from webmlc.tune.json_lines import open_records
 

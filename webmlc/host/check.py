@@ -3,7 +3,7 @@
 In: a model file. Out: the error of each output relative to its scale. On a mismatch, also the first
 node whose result differs: bisection builds the model up to one value after another.
 
-    result = check_model(Path("model.onnx"), build, "wasm", threads=1)
+    result = check_model(Path("model.onnx"), build_package, "wasm", threads=1)
     assert result.verdict == "passed", result.first_difference
 
 If the references disagree with each other, a difference means nothing, and the result is
@@ -23,8 +23,9 @@ import onnx
 import onnx.utils
 from numpy.typing import NDArray
 
+from webmlc.build_options import DEFAULTS, BuildOptions
 from webmlc.core.errors import InputError, UserError, WebmlcError
-from webmlc.frontend.bind_constants import Constants, bind_constants
+from webmlc.frontend.bind_constants import bind_constants
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.gguf.file import is_gguf
 from webmlc.frontend.sort_nodes import sort_nodes
@@ -151,12 +152,12 @@ def check_model(
     seed: int = 0,
     tolerance: float = 1e-3,
     inputs_file: Path | None = None,
-    constants: Constants | None = None,
+    options: BuildOptions = DEFAULTS,
 ) -> CheckResult:
     """Run the model and a reference on the same inputs, and compare every output.
 
-    `inputs_file` is a `.npz` file; inputs that it does not hold are random. `constants` are built
-    into the package; the reference takes them as inputs.
+    `inputs_file` is a `.npz` file; inputs that it does not hold are random. `options.constants` are
+    built into the package; the reference takes them as inputs.
 
     `tolerance` is relative to the largest expected element of the output. Integers and booleans
     must be equal. Elements of a quantised output may be one quantisation step off, because the last
@@ -177,13 +178,13 @@ def check_model(
     model = export_source(path)
     if not isinstance(model, onnx.ModelProto):
         return _check_onnx(
-            path, build, device, threads, sizes, seed, tolerance, inputs_file, constants
+            path, build, device, threads, sizes, seed, tolerance, inputs_file, options
         )
     with tempfile.TemporaryDirectory(prefix="webmlc-export-") as scratch:
         exported = Path(scratch) / f"{path.stem}.onnx"
         onnx.save(model, exported)
         return _check_onnx(
-            exported, build, device, threads, sizes, seed, tolerance, inputs_file, constants
+            exported, build, device, threads, sizes, seed, tolerance, inputs_file, options
         )
 
 
@@ -196,20 +197,20 @@ def _check_onnx(
     seed: int,
     tolerance: float,
     inputs_file: Path | None,
-    constants: Constants | None,
+    options: BuildOptions,
 ) -> CheckResult:
     """Check an ONNX file (see `check_model`)."""
-    constant_inputs = constants or {}
+    options = replace(options, target=device)
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"
-        build(path, package, constants=constant_inputs)
+        build(path, package, options)
         model = load(package, device, threads)
         inputs = read_inputs(model, inputs_file, sizes or {}, seed)
         with suggest_options("--dim or --inputs", bool(sizes or inputs_file)):
             actual = model.run(inputs)
         model.dispose()
     source = onnx.load(path, load_external_data=False)
-    inputs |= bind_constants(source.graph, constant_inputs)[0]
+    inputs |= bind_constants(source.graph, options.constants or {})[0]
     expected, reference = run_reference(path, inputs)
     steps = quantisation_steps(source)
     errors = tuple(compare(n, expected[n], a, tolerance, steps.get(n)) for n, a in actual.items())
@@ -221,7 +222,7 @@ def _check_onnx(
     result = CheckResult(errors, reference)
     if result.verdict != "failed":
         return result
-    first = _first_difference(path, build, device, inputs, tolerance, constant_inputs)
+    first = _first_difference(path, build, device, inputs, tolerance, options)
     return CheckResult(errors, reference, first)
 
 
@@ -341,7 +342,7 @@ def _first_difference(
     device: Literal["wasm", "webgpu"],
     inputs: Mapping[str, Array],
     tolerance: float,
-    constants: Constants,
+    options: BuildOptions,
 ) -> str | None:
     """Describe the first node, in order, whose result differs if the model ends there."""
     model = onnx.load(path)
@@ -357,7 +358,7 @@ def _first_difference(
         while low < high:
             middle = (low + high) // 2
             value = nodes[middle].output[0]
-            if _differs_at(path, build, device, inputs, value, tolerance, constants):
+            if _differs_at(path, build, device, inputs, value, tolerance, options):
                 high = middle
             else:
                 low = middle + 1
@@ -372,7 +373,7 @@ def _differs_at(
     inputs: Mapping[str, Array],
     value: str,
     tolerance: float,
-    constants: Constants,
+    options: BuildOptions,
 ) -> bool:
     """True if the model cut at `value` fails, or gives another result than the reference."""
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
@@ -383,7 +384,7 @@ def _differs_at(
         except Exception:  # the part is not a valid model by itself
             return False
         try:
-            build(cut, Path(scratch) / "package", constants=constants)
+            build(cut, Path(scratch) / "package", options)
             model = load(Path(scratch) / "package", device)
             actual = model.run({p.name: inputs[p.name] for p in model.all_inputs})
             model.dispose()

@@ -11,24 +11,24 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from webmlc.build_options import BuildOptions
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError
 from webmlc.core.expr import Var
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
-from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.tensorflow import is_saved_model
 from webmlc.graph.checks.example_sizes import example_sizes
-from webmlc.graph.typed.options import ValueOptions
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
 
@@ -36,23 +36,8 @@ Array = NDArray[Any]
 Row = dict[str, Any]
 
 
-class Build(Protocol):
-    """A function that builds a model into a folder.
-
-    The inputs in `constants` become constants. `inputs` and `outputs` are the options `--input` and
-    `--output`, by name: what a page passes for an input (an image, a sound) and gets for an output.
-    """
-
-    def __call__(
-        self,
-        model: Path,
-        folder: Path,
-        /,
-        *,
-        constants: Constants,
-        inputs: ValueOptions | None = None,
-        outputs: ValueOptions | None = None,
-    ) -> object: ...
+Build = Callable[[Path, Path, BuildOptions], object]
+"""A function that builds a model into a folder: `compile.build_package`."""
 
 
 @contextmanager
@@ -61,30 +46,29 @@ def load_any(
     device: Literal["wasm", "webgpu"],
     threads: int,
     build: Build,
-    constants: Constants,
-    inputs: ValueOptions | None = None,
-    outputs: ValueOptions | None = None,
+    options: BuildOptions,
 ) -> Iterator[Model]:
-    """Load a package, or a model file that `build` compiles first with the options that follow."""
+    """Load a package, or a model file that `build` compiles first with these options."""
+    is_package = (path / MANIFEST).is_file()
     if not path.exists():
         raise ModelError(f"{path}: no such file or folder")
-    if constants and (path / MANIFEST).is_file():
+    if options.constants and is_package:
         raise InputError(
             f"{path} is a package: its inputs cannot become constants any more; build it again "
             "with --constant"
         )
-    if (inputs or outputs) and (path / MANIFEST).is_file():
+    if (options.inputs or options.outputs) and is_package:
         raise InputError(
             f"{path} is a package: its types of inputs and outputs were chosen when it was built; "
             "build it again with --input and --output"
         )
     with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
         folder = path
-        if not (path / MANIFEST).is_file():
+        if not is_package:
             if path.is_dir() and not is_saved_model(path):
                 raise ModelError(f"{path}: this folder holds no package (no {MANIFEST})")
             folder = Path(scratch) / path.stem
-            build(path, folder, constants=constants, inputs=inputs, outputs=outputs)
+            build(path, folder, replace(options, target=device))
         model = load(folder, device, threads)
         try:
             yield model

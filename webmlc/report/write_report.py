@@ -17,17 +17,17 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from webmlc.build_options import DEFAULTS, BuildOptions
 from webmlc.cached_build import usable_cache
-from webmlc.compile import AdapterName, TargetName, compile_model
+from webmlc.compile import compile_model
+from webmlc.core.disk_cache import DiskCache
 from webmlc.core.errors import UserError
-from webmlc.core.machine import Device
-from webmlc.core.stages import Watcher, ignore
+from webmlc.core.stages import ignore
 from webmlc.core.symbol_names import symbol_name
-from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.constant_nodes import constant_nodes
 from webmlc.frontend.gguf.file import is_gguf
 from webmlc.package.compression import deflate
@@ -43,7 +43,6 @@ from webmlc.report.programs import VARIANT, Sources, all_symbols, programs
 from webmlc.report.recorder import Recorder
 from webmlc.report.step_nodes import step_nodes
 from webmlc.report.views import View, views
-from webmlc.schedule.rules import Chooser, default_schedule
 
 PAGE = Path(__file__).with_name("page")
 """The folder of the page's HTML, style and scripts."""
@@ -60,43 +59,25 @@ class Report:
 def write_report(
     source: Path,
     out: Path,
-    target: TargetName = "both",
-    *,
-    constants: Constants | None = None,
-    context: int | None = None,
-    adapter: AdapterName = "gpu",
+    options: BuildOptions = DEFAULTS,
     sizes: Mapping[str, int] | None = None,
-    choose: Chooser = default_schedule,
-    algorithms: Mapping[Device, Mapping[str, str]] | None = None,
-    on_stage: Watcher | None = None,
-    jobs: int = 1,
-    cache: bool = True,
 ) -> Report:
     """Write the page of a model, or of the package in a folder, to `out`.
 
-    `sizes` are those of symbolic dimensions, 1 each by default. The figures hold for them. The
-    other arguments are those of `compile.build`, for a model. With `cache`, kernels that an earlier
-    report explained for the same sizes are not compiled again.
+    `options` are those of a build, for a model. `sizes` are those of symbolic dimensions, 1 each by
+    default. The figures hold for them. With `options.cache`, kernels that an earlier report
+    explained for the same sizes are not compiled again.
 
     Raises the errors of `compile.build`, `InputError` if a size is of no dimension, and `UserError`
-    if a package is given with arguments that only a build has.
+    if a package is given with options that only a build has.
     """
     if (source / MANIFEST).is_file():
-        if constants or context is not None or adapter != "gpu":
+        if options.deciding() != BuildOptions(options.target).deciding():
             raise UserError("a package is built already: give the model, or leave these options")
         report = package_report(source, sizes or {})
     else:
-        disk = usable_cache() if cache and choose is default_schedule else None
-        options = {
-            "constants": constants,
-            "context": context,
-            "adapter": adapter,
-            "choose": choose,
-            "algorithms": algorithms,
-            "jobs": jobs,
-            "cache": disk,
-        }
-        report = model_report(source, Recorder(on_stage or ignore), target, options, sizes or {})
+        disk = usable_cache() if options.cache and options.choose is None else None
+        report = model_report(source, options, sizes or {}, disk)
         if disk is not None:
             disk.evict()
     out.write_text(page_text(report), "utf-8", newline="\n")
@@ -104,15 +85,12 @@ def write_report(
 
 
 def model_report(
-    source: Path,
-    recorder: Recorder,
-    target: TargetName,
-    options: Mapping[str, Any],
-    sizes: Mapping[str, int],
+    source: Path, options: BuildOptions, sizes: Mapping[str, int], cache: DiskCache | None
 ) -> Report:
-    """Build a model, and collect the data of its report. `options` are those of `compile_model`."""
+    """Build a model, and collect the data of its report."""
+    recorder = Recorder(options.on_stage or ignore)
     by_symbol = {symbol_name(text): size for text, size in sizes.items()}  # `_report` checks them
-    parts = compile_model(source, target, on_stage=recorder, report_sizes=by_symbol, **options)
+    parts = compile_model(source, replace(options, on_stage=recorder), cache, by_symbol)
     computed = {
         origin for program in parts.programs.values() for s in program.steps for origin in s.origin
     }

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from webmlc.build_options import BuildOptions
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.expr import Expr, Var
 from webmlc.core.machine import DEFAULT_MACHINES, MACHINES, Device, Machine, machine_name
@@ -193,7 +194,7 @@ def read_graph(
 
     Raises `InputError` if `sizes` names no dimension of an input.
     """
-    module = shared_graph(model, constants, watcher(None))
+    module = shared_graph(model, BuildOptions(constants=constants), watcher(None))
     main = module.main
     shapes = [main.type(name).shape for name in main.inputs]
     inputs = {v.name for shape in shapes for d in shape for v in variables(d)}

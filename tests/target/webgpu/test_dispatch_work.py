@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper, parser
 
 from tests.schedule.rules import kernels as k
 from tests.schedule.test_cooperative_fetching import fetched
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.adapters import ADAPTERS, H100, M2, Adapter
 from webmlc.core.machine import SOFTWARE, WEBGPU, Machine
@@ -167,7 +168,7 @@ def test_layers_have_enough_invocations_on_every_class() -> None:
     before the next dispatch is longer. The test takes some seconds, because it compiles layers of
     their real size.
     """
-    parts = compile_model(layers(), "webgpu")
+    parts = compile_model(layers(), BuildOptions("webgpu"))
     steps = step_work(parts, "webgpu", {})
     few = {
         (name, step.kernel, step.origin[-1:], step.dispatch)

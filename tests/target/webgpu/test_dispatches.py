@@ -44,7 +44,7 @@ def _with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 def test_no_dispatch_only_pads_or_joins(model: str, adapter: AdapterKind) -> None:
     source = _with_weights(onnx.load(LIGHT / f"light_{model}.onnx"))
     target = target_of(ADAPTERS[adapter])
-    module = kernel_module(shared_graph(source, None, ignore), target, ignore)
+    module = kernel_module(shared_graph(source, watch=ignore), target, ignore)
     constants = set(module.main.constants)
     kernels: Counter[str] = Counter()
     for node in module.main.nodes:

@@ -12,6 +12,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
+from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.machine import WEBGPU
 
@@ -25,7 +26,9 @@ def test_sections_share_one_workgroup_size(rows: str, columns: int) -> None:
     )
     w = np.zeros((32, columns), np.float32)
     model.graph.initializer.append(numpy_helper.from_array(w, "w"))
-    sizes = re.findall(r"@workgroup_size\((.*)\)", compile_model(model, "webgpu").shaders["gpu"])
+    sizes = re.findall(
+        r"@workgroup_size\((.*)\)", compile_model(model, BuildOptions("webgpu")).shaders["gpu"]
+    )
     assert sizes
     for size in sizes:
         assert math.prod(int(extent) for extent in size.split(",")) <= WEBGPU.workgroup_size
