@@ -86,6 +86,32 @@ func main(%x: float16[4]) {
     )
 
 
+def test_casts_of_the_model_and_operators_with_steps_round() -> None:
+    text = """g (float[n,4] a, float16[n,4] x) => (float[n,4] y, float16[n,4] h) {
+        h = Cast<to = 10>(a)
+        s = Add(h, x)
+        f = Floor(s)
+        t = Mul(f, s)
+        y = Cast<to = 1>(t)
+    }"""
+    assert (
+        widened(text)
+        == """\
+func main(%a: float32[n, 4], %x: float16[n, 4]) {
+  %h.wide: float32[n, 4] = webmlc.RoundToHalf(%a) {to=10}
+  %x.wide: float32[n, 4] = Cast(%x) {to=1}
+  %s.wide: float32[n, 4] = Add(%h.wide, %x.wide)
+  %s.rounded: float32[n, 4] = webmlc.RoundToHalf(%s.wide) {to=10}
+  %f.wide: float32[n, 4] = Floor(%s.rounded)
+  %t.wide: float32[n, 4] = Mul(%f.wide, %s.wide)
+  %t.rounded: float32[n, 4] = webmlc.RoundToHalf(%t.wide) {to=10}
+  %y: float32[n, 4] = Cast(%t.rounded) {to=1}
+  %h: float16[n, 4] = Cast(%a) {to=10}
+  return %y, %h
+}"""
+    )
+
+
 def test_operators_that_widen_constants_read_halves() -> None:
     before = products([weights_of_halves()])
     after = widen_halves(before).main

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
 Result = Literal["same", "bool"]
@@ -99,6 +100,16 @@ def _add_i16(a: Any, b: Any) -> Any:
     return (x + y & 0xFFFF | (x >> 16) + (y >> 16) << 16)[()]
 
 
+def _rounded_to(dtype: Any) -> Callable[[Any], Any]:
+    """The operator that rounds to the nearest number of a smaller type, with ties to even."""
+
+    def meaning(x: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return np.asarray(x).astype(dtype).astype(np.asarray(x).dtype)[()]
+
+    return meaning
+
+
 def _word_u8(*numbers: Any) -> Any:
     bytes_ = (np.asarray(number, np.int32) & 255 for number in numbers)
     return sum(byte << 8 * n for n, byte in enumerate(bytes_))
@@ -148,6 +159,8 @@ _ROWS = (
     ScalarOperator("acosh", 1, np.arccosh, cost=16),
     ScalarOperator("atanh", 1, np.arctanh, cost=16),
     ScalarOperator("finite", 1, lambda x: x, cost=0),
+    ScalarOperator("round_float16", 1, _rounded_to(np.float16), cost=8),
+    ScalarOperator("round_bfloat16", 1, _rounded_to(ml_dtypes.bfloat16), cost=8),
     ScalarOperator("isnan", 1, np.isnan, "bool"),
     ScalarOperator("isinf", 1, np.isinf, "bool"),
     ScalarOperator("bit_and", 2, np.bitwise_and, symbol="&", identity=-1, commutative=True),
@@ -181,6 +194,8 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 - `fma(a, b, c)` is a·b + c, rounded once or twice.
 - `relaxed_max` is `max` of floats. Of a number and a NaN it may return either, so that one
   instruction suffices.
+- `round_float16` and `round_bfloat16` round a float32 to the nearest number of that type, with ties
+  to even. The result is a float32.
 - `finite(x)` is `x`, which is promised to be neither infinite nor a NaN.
 - `bit_and`, `bit_or`, `bit_xor` and `bit_not` also combine booleans.
 

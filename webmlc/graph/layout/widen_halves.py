@@ -1,19 +1,23 @@
 """Compute half-precision models in float32: the instructions of WebAssembly have no less.
 
 needs: inferred types, constants packed. guarantees: operators that calculate have no float16 or
-bfloat16 operands. A value is rounded to half precision only where the model casts it, or where a
-caller or control flow reads it. Large constants stay in half precision: a Cast widens them, once at
-load if the target can (`package/program.py`). Nodes that only move elements of inputs and constants
-still move halves, and nodes that widen constants or states themselves still read halves. before →
-after (x, w, y: float16):
+bfloat16 operands. A value is rounded to half precision where the model casts it, where an operator
+with steps reads it (`STEPS`), and where a caller or control flow reads it. Between all other
+operators a value stays unrounded. Large constants stay in half precision: a Cast widens them, once
+at load if the target can (`package/program.py`). Nodes that only move elements of inputs and
+constants still move halves, and nodes that widen constants or states themselves still read halves.
+before → after (x, w, y: float16; b: bool):
 
     %c = Conv(%x, %w)              %x.wide = Cast(%x)
     %y = Relu(%c)           →      %w.wide = Cast(%w)
-                                   %c.wide = Conv(%x.wide, %w.wide)
+    %b = Greater(%c, %x)           %c.wide = Conv(%x.wide, %w.wide)
                                    %y.wide = Relu(%c.wide)
+                                   %c.rounded = RoundToHalf(%c.wide)
+                                   %b = Greater(%c.rounded, %x.wide)
                                    %y = Cast(%y.wide)
 
-onnxruntime's CPU provider does the same. The sums of a reduction need it: 11 bits are too few.
+onnxruntime's CPU provider computes in float32, too. The sums of a reduction need it: 11 bits are
+too few.
 """
 
 from __future__ import annotations
@@ -40,6 +44,26 @@ by hand).
 """
 _MOVES = frozenset({"select", "finite"})
 """The scalar operators whose results are operands."""
+STEPS = frozenset(
+    [
+        *(
+            ("", op)
+            for op in ("Floor", "Ceil", "Round", "Sign", "Mod", "IsInf", "IsNaN", "Hardmax")
+        ),
+        *(("", op) for op in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
+        *(("", op) for op in ("ArgMax", "ArgMin", "TopK", "ThresholdedRelu", "Shrink")),
+        *(("", op) for op in ("Cast", "CastLike", "QuantizeLinear", "Range")),
+        *(("webmlc", op) for op in ("RangeCount", "Order")),
+    ]
+)
+"""Operators whose results jump, by domain and name: the rounding of an operand decides on which
+side of a step it lies.
+"""
+_CASTS = frozenset({("", "Cast"), ("", "CastLike")})
+_CHOICES = frozenset(
+    {"Relu", "Max", "Min", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign", "Where"}
+)
+"""Operators of halves whose results are halves."""
 
 
 def widen_halves(module: Module) -> Module:
@@ -58,10 +82,15 @@ def widen_halves(module: Module) -> Module:
 
 @dataclass(slots=True)
 class _Widening(FunctionWriter):
-    """The function so far, and the float32 form of those halves that have one."""
+    """The function so far, and the float32 form of those halves that have one: `wide`, which may
+    be unrounded, and `rounded`. `unrounded` holds the float32 values that the model casts to
+    halves.
+    """
 
     widens_at_load: bool = True
     wide: dict[str, str] = field(default_factory=dict)
+    rounded: dict[str, str] = field(default_factory=dict)
+    unrounded: dict[str, str] = field(default_factory=dict)
     scope: Scope = field(init=False)
     states: frozenset[str] = field(init=False)
 
@@ -75,7 +104,9 @@ class _Widening(FunctionWriter):
         self.types.update((v, self.source.types[v]) for v in self.source.inputs)
         self.constants.update(self.source.constants)
         for node in self.source.nodes:
-            if not self.calculates(node) or not self.widened(node):
+            if self.casts_to_half(node):
+                self.round_operand(node)
+            elif not self.calculates(node) or not self.widened(node):
                 self.keep_half(node)
         for value in self.source.outputs:
             self.narrow(Builder.without_origin(self), value)
@@ -92,6 +123,22 @@ class _Widening(FunctionWriter):
     def is_half(self, value: str) -> bool:
         type_ = self.scope.type_of(value) if value else None
         return type_ is not None and type_.dtype in HALVES
+
+    def casts_to_half(self, node: Node) -> bool:
+        """True for a Cast of a float32 value, or of a half, to a half."""
+        if (node.domain, node.op) not in _CASTS or not self.is_half(node.outputs[0]):
+            return False
+        type_ = self.scope.type_of(node.inputs[0])
+        return type_ is not None and type_.dtype in {DType.float32, *HALVES}
+
+    def round_operand(self, node: Node) -> None:
+        """Write a Cast to a half: its result exists in float32 until a half is read."""
+        build = Builder(node, self)
+        source, (result,) = node.inputs[0], node.outputs
+        value = self.round(build, source) if self.is_half(source) else source
+        self.unrounded[result] = value
+        wide = self.round_value(build, value, self.source.types[result].dtype, f"{result}.wide")
+        self.wide[result] = self.rounded[result] = wide
 
     def calculates(self, node: Node) -> bool:
         """True for a node to widen: it calculates with halves, or one of its halves exists only in
@@ -121,7 +168,8 @@ class _Widening(FunctionWriter):
     def widened(self, node: Node) -> bool:
         """Write the node over float32; False if its meaning depends on the bits of its operand."""
         build = Builder(node, self)
-        inputs = tuple(self.widen(build, v) if self.is_half(v) else v for v in node.inputs)
+        read = self.round if (node.domain, node.op) in STEPS else self.widen
+        inputs = tuple(read(build, v) if self.is_half(v) else v for v in node.inputs)
         types = {v: t for v in inputs if v and (t := self.type_of(v)) is not None}
         scope = Scope(types, self.constants, self.scope.values)
         names = {v: f"{v}.wide" for v in node.outputs if self.is_half(v)}
@@ -136,6 +184,8 @@ class _Widening(FunctionWriter):
             outputs[value] = value
             if value in names and type_.dtype is DType.float32:
                 outputs[value] = self.wide[value] = names[value]
+                if self.chooses(node):
+                    self.rounded[value] = names[value]
         renamed = tuple(outputs.get(v, v) for v in node.outputs)
         build.append(replace(node, inputs=inputs, outputs=renamed), output_types)
         return True
@@ -150,10 +200,29 @@ class _Widening(FunctionWriter):
     def type_of(self, value: str) -> TensorType | None:
         return self.types.get(value) or self.scope.type_of(value)
 
+    def chooses(self, node: Node) -> bool:
+        """True if each element of a node's results is one of its rounded operands' elements."""
+        is_choice = kind_of(node) == "injective" or (not node.domain and node.op in _CHOICES)
+        return is_choice and all(v in self.rounded for v in node.inputs if self.is_half(v))
+
     def narrow(self, build: Builder, value: str) -> None:
         """Write a value in the model's type, if only its float32 form is written so far."""
         if value in self.wide and value not in self.types and value not in self.constants:
-            self.cast(build, self.wide[value], self.source.types[value].dtype, value)
+            source = self.unrounded.get(value, self.wide[value])
+            self.cast(build, source, self.source.types[value].dtype, value)
+
+    def round(self, build: Builder, value: str) -> str:
+        """The float32 form of a value, rounded to the half that the model has."""
+        wide = self.widen(build, value)
+        if value not in self.rounded:
+            dtype = self.source.types[value].dtype
+            self.rounded[value] = self.round_value(build, wide, dtype, f"{value}.rounded")
+        return self.rounded[value]
+
+    def round_value(self, build: Builder, value: str, dtype: DType, output: str) -> str:
+        """Write the halves of type `dtype` nearest to float32 numbers, as float32."""
+        name, to = "RoundToHalf", TYPE_NUMBERS[dtype]
+        return build(name, value, domain="webmlc", output=output, to=to)
 
     def widen(self, build: Builder, value: str) -> str:
         """The float32 form of a value."""
@@ -164,7 +233,7 @@ class _Widening(FunctionWriter):
                 build.constant(array, DType.float32, name)
             else:
                 self.cast(build, value, DType.float32, name)
-            self.wide[value] = name
+            self.wide[value] = self.rounded[value] = name
         return self.wide[value]
 
     def cast(self, build: Builder, value: str, dtype: DType, output: str) -> None:

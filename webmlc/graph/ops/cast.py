@@ -1,4 +1,4 @@
-"""Cast, CastLike and BitCast: conversions between element types.
+"""Cast, CastLike, BitCast and RoundToHalf: conversions between element types.
 
 Except for the 8-bit floats, numbers convert as in numpy and ml_dtypes. Floats round to the nearest
 float, ties to even. Floats become integers by truncation. Integers that do not fit wrap. A
@@ -23,6 +23,9 @@ SATURATING = frozenset(
 """The types to which a conversion may saturate: a number that is too large becomes the largest one.
 Without saturation it becomes infinity or NaN, depending on the type.
 """
+
+HALF_ROUNDINGS = {DType.float16: "round_float16", DType.bfloat16: "round_bfloat16"}
+"""The scalar operators that round a float32 to a half."""
 
 
 def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
@@ -113,6 +116,13 @@ def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
 
 
+def _round_to_half(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The nearest numbers of a small float, as float32 (`graph/layout/widen_halves.py`)."""
+    rounding = HALF_ROUNDINGS[named_type(context, "to")]
+    x = operand(inputs, 0)
+    return (pointwise(context, "rounded", (x,), lambda v: call(rounding, v)),)
+
+
 X = "float32[3, 4]"
 
 OPS: tuple[Operator, ...] = (
@@ -124,6 +134,8 @@ OPS: tuple[Operator, ...] = (
         case("int32[9] in -99..99", to=22), case("uint4[9] in 0..15", to=16))),
     Operator("BitCast", _bit_cast_type, _bit_cast, kind="elementwise", cases=(
         case(X, to=6), case("int64[4] in -9..9", to=13))),
+    Operator("RoundToHalf", lambda context: (context.type(0),), _round_to_half,
+             kind="elementwise", domain="webmlc"),
     Operator("CastLike", _cast_like_type, _cast, kind="elementwise", cases=(
         case(X, "int32[1]"), case("int64[4] in -2..2", X), case(X, "float8_e5m2[1]"))),
 )  # fmt: skip

@@ -157,6 +157,26 @@ def _with_sign(magnitude: Expr, sign: Expr) -> Expr:
     return Bitcast(_bits(magnitude) | (_bits(sign) & mask), DType.float32)
 
 
+def round_float16(x: Expr) -> Expr:
+    """The nearest float16, with ties to even. Adding and subtracting 1.5·2^13 times the power of
+    two in `x` leaves 11 significant bits, and the last bit of a subnormal is 2^-24.
+    """
+    exponent = Bitcast(_bits(x) & literal(0x7F800000, x, DType.int32), DType.float32)
+    power = clamp(exponent, 2.0**-14, 2.0**16)
+    magic = power * literal(1.5 * 2**13, x)
+    size = call("abs", (x + magic) - magic)
+    size = select(call("gt", size, literal(65504.0, x)), literal(math.inf, x), size)
+    return _with_sign(size, x)
+
+
+def round_bfloat16(x: Expr) -> Expr:
+    """The nearest bfloat16, with ties to even: the upper half of the bits. A NaN stays."""
+    bits = _bits(x)
+    odd = _shift_right(bits, 16) & literal(1, bits)
+    nearest = bits + literal(0x7FFF, bits) + odd & literal(-0x10000, bits)
+    return select(call("eq", x, x), Bitcast(nearest, DType.float32), x)
+
+
 def exp(x: Expr) -> Expr:
     """e^x. The result is infinity above float32's largest value, and 0 below 2^-125.5, where
     2^(n-1) would be subnormal. For a negated argument, e^-x is computed without the
@@ -408,6 +428,8 @@ def atanh(x: Expr) -> Expr:
 
 
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
+    "round_float16": round_float16,
+    "round_bfloat16": round_bfloat16,
     "exp": exp,
     "log": log,
     "log1p": log1p,

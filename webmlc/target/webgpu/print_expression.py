@@ -38,7 +38,7 @@ from webmlc.target.webgpu.quad_exchanges import (
     loaded_components,
 )
 from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
-from webmlc.target.webgpu.storage import FROM_BITS, PARTS, word_of
+from webmlc.target.webgpu.storage import FROM_BITS, PARTS, ROUNDINGS, word_of
 from webmlc.target.webgpu.table import (
     BY_A_LITERAL,
     OF_VECTORS,
@@ -131,6 +131,8 @@ class ExpressionPrinter:
                 return wgsl_name(name), ATOM
             case Load():
                 return self.load(node), ATOM
+            case Call(op=op) if op in ROUNDINGS:
+                return self.spelled(ROUNDINGS[op], *parts, lanes=node.lanes)
             case Call(op=op, dtype=dtype):
                 result = self.operation(node, parts)
                 if dtype not in FROM_BITS or op in _EXACT:

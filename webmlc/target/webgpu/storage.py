@@ -111,6 +111,12 @@ FROM_BITS: dict[DType, Spelling] = {
 }
 """The value of a 16-bit float, from its bits."""
 
+ROUNDINGS: dict[str, Spelling] = {
+    "round_float16": template("round_half", 1),
+    "round_bfloat16": template("round_bfloat", 1),
+}
+"""The scalar operators that round a float32 to a 16-bit float."""
+
 HELPERS: dict[str, Helper] = {
     "byte_at": Helper("""\
 fn byte_at(word: u32, i: i32) -> u32 {
@@ -239,14 +245,20 @@ fn bfloat_bits_{suffix}(x: {F}) -> {U} {{
     return select(rounded, {U}(0x7fc0u), (bits & {U}(0x7fffffffu)) > {U}(0x7f800000u));
 }}
 """),
-    "round_half": Helper(
-        """\
+    "round_half": Helper("""\
 fn round_half_{suffix}(x: {F}) -> {F} {{
-    return float_of_half_{suffix}(half_bits_{suffix}(x));
+    let bits = bitcast<{U}>(x);
+    let rest = bits & {U}(0x7fffffffu);
+    let odd = (rest >> {U}(13u)) & {U}(1u);
+    let normal = (rest + {U}(0xfffu) + odd) & {U}(0xffffe000u);
+    let steps = bitcast<{U}>(bitcast<{F}>(rest) + 0.5) - {U}(0x3f000000u);
+    let tiny = bitcast<{U}>({F}(steps) * 5.9604645e-8);
+    let finite = select(normal, tiny, rest < {U}(0x38800000u));
+    let bounded = select(finite, {U}(0x7f800000u), rest >= {U}(0x477ff000u));
+    let magnitude = select(bounded, rest, rest > {U}(0x7f800000u));
+    return bitcast<{F}>(magnitude | (bits & {U}(0x80000000u)));
 }}
-""",
-        ("float_of_half", "half_bits"),
-    ),
+"""),
     "round_bfloat": Helper(
         """\
 fn round_bfloat_{suffix}(x: {F}) -> {F} {{
