@@ -25,17 +25,20 @@ from tests.command_line import run
 from webmlc import build
 from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
-from webmlc.core import disk_cache
+from webmlc.core import dependencies, disk_cache
+from webmlc.core.dependencies import note_file, note_library
 from webmlc.core.disk_cache import DiskCache, user_cache
-from webmlc.core.errors import InternalError, ModelWarning
+from webmlc.core.errors import InternalError, ModelError, ModelWarning, PackageError
 from webmlc.core.machine import RELAXED, SIMD128, WEBGPU
 from webmlc.core.stages import Listing, ignore
+from webmlc.frontend.doors import export_source
+from webmlc.frontend.doors.door import Door, Example, has_suffix
 from webmlc.loops.content import content, kernel_key
 from webmlc.loops.ir import LoopFunction, Store, map_statements
 from webmlc.loops.text import parse_function
 from webmlc.package import compile_kernels, kernel_pool
 from webmlc.package.compile_kernels import KernelCompiler
-from webmlc.package.kept_package import file_hash
+from webmlc.package.file_names import file_hash
 from webmlc.package.kernel_code import Task
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import MANIFEST
@@ -152,7 +155,9 @@ def test_only_changed_files_of_a_folder_are_written_again(tmp_path: Path, cache:
     changed = out / "weights.safetensors"
     changed.write_bytes(b"edited by hand")
     before = {path.name: path.stat().st_ino for path in out.iterdir()}
-    build(model, out, "wasm")
+    with pytest.raises(PackageError, match=rf"\({changed.name}\)"):
+        build(model, out, "wasm")
+    build(model, out, "wasm", force=True)
     after = {path.name: path.stat().st_ino for path in out.iterdir()}
     assert files(out) == contents
     assert {name for name in before if after[name] != before[name]} == {changed.name}
@@ -459,6 +464,120 @@ def test_other_options_and_other_external_data_are_other_packages(
     build(tmp_path / "small.onnx", tmp_path / "two", "wasm")
     build(tmp_path / "small.onnx", tmp_path / "plain", "wasm", cache=False)
     assert files(tmp_path / "one") != files(tmp_path / "two") == files(tmp_path / "plain")
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Door:
+    """A door of files `.toy`, which hold the name of an operator. Its exporter also reads a file of
+    weights beside them. Like those of many formats, the files mention a location.
+    """
+
+    def export(path: Path, _: Example) -> onnx.ModelProto:
+        note_library("toy_exporter")
+        weights = path.with_suffix(".weights")
+        note_file(weights)
+        model = onnx.parser.parse_model(TEXT.replace("LAST", path.read_text().split()[-1]))
+        filters = np.full((8, 3, 3, 3), float(weights.read_text()), np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(filters, "filters"))
+        return model
+
+    door = Door("Toy", "toy_exporter", lambda source: has_suffix(source, ".toy"), export)
+    monkeypatch.setattr(export_source, "DOORS", (door,))
+    monkeypatch.setattr(dependencies, "version", lambda name: "1.0")
+    return door
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A file that is no ONNX model."""
+    path = tmp_path / "model.toy"
+    path.write_text("location external_data Relu")
+    path.with_suffix(".weights").write_text("0.5")
+    return path
+
+
+@pytest.mark.usefixtures("door")
+def test_the_packages_of_every_door_are_kept_with_what_its_reader_read(
+    toy: Path,
+    tmp_path: Path,
+    cache: DiskCache,
+    compiled: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def is_compiled() -> bool:
+        compiled.clear()
+        build(toy, tmp_path / "package", "wasm")
+        return bool(compiled)
+
+    assert is_compiled() and not is_compiled()
+    toy.with_suffix(".weights").write_text("0.25")
+    assert is_compiled() and not is_compiled()
+    toy.write_text("location Sigmoid")
+    assert is_compiled() and not is_compiled()
+    monkeypatch.setattr(dependencies, "version", lambda name: "1.1")
+    assert is_compiled() and not is_compiled()
+    toy.with_suffix(".weights").unlink()
+    with pytest.raises(ModelError, match="toy_exporter cannot export this model"):
+        is_compiled()
+
+
+@pytest.mark.usefixtures("door")
+@pytest.mark.parametrize("command", ["build", "run", "report", "check"])
+def test_the_commands_take_the_files_of_every_door(
+    command: str,
+    toy: Path,
+    tmp_path: Path,
+    cache: DiskCache,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = ("-o", tmp_path / "out.npz") if command != "check" else ()
+    for _ in range(2):  # fresh, and from the cache
+        result = run(monkeypatch, capsys, command, toy, *out)
+        assert result.code == 0, result.err
+
+
+@pytest.mark.usefixtures("door")
+@pytest.mark.parametrize(("suffix", "text"), [(".toy", "Sigmoid"), (".weights", "0.25")])
+def test_a_model_that_changes_while_it_is_built_is_not_kept(
+    suffix: str,
+    text: str,
+    toy: Path,
+    tmp_path: Path,
+    cache: DiskCache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file, compile_model = toy.with_suffix(suffix), webmlc.compile.compile_model
+    before = file.read_text()
+
+    def edit_and_compile(source: Any, *arguments: Any, **options: Any) -> Parts:
+        file.write_text(text)
+        if suffix == ".toy":  # it is read after it was hashed
+            source = webmlc.compile.export_source(toy)
+        return compile_model(source, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(webmlc.compile, "compile_model", edit_and_compile)
+        build(toy, tmp_path / "edited", "wasm")
+    file.write_text(before)
+    build(toy, tmp_path / "again", "wasm")
+    build(toy, tmp_path / "plain", "wasm", cache=False)
+    assert files(tmp_path / "again") == files(tmp_path / "plain")
+
+
+def test_entries_of_other_models_are_never_used(tmp_path: Path, cache: DiskCache) -> None:
+    folders = {}
+    for name in ("Sin", "Cos"):
+        before = {path: path.read_bytes() for path in cache.folder.glob("*/*")}
+        build(write_model(tmp_path / f"{name}.onnx", last=name), tmp_path / name, "wasm")
+        after = {path: path.read_bytes() for path in cache.folder.glob("*/*")}
+        folders[name] = {path: data for path, data in after.items() if path not in before}
+    plain = files(tmp_path / "Sin")
+    for path in folders["Sin"]:
+        for data in folders["Cos"].values():
+            path.write_bytes(data)
+        build(tmp_path / "Sin.onnx", tmp_path / "again", "wasm")
+        assert files(tmp_path / "again") == plain
 
 
 def test_a_restored_package_repeats_the_warnings(tmp_path: Path, cache: DiskCache) -> None:

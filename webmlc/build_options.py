@@ -95,10 +95,13 @@ class BuildOptions:
 
     @property
     def keeps_package(self) -> bool:
-        """True if the cache may hold the package: not if a function chooses its schedules, or if
-        it has typed values, whose labels are files that the key does not cover.
+        """True if the cache may hold the package: not if a function chooses its schedules, if an
+        example says its inputs, or if it has typed values, whose labels are files that the key does
+        not cover.
         """
-        return self.cache and self.choose is None and not self.inputs and not self.outputs
+        is_described = self.example_inputs is not None or self.dynamic_shapes is not None
+        is_plain = not (self.inputs or self.outputs or is_described)
+        return self.cache and self.choose is None and is_plain
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide the bytes of a package, by name. No mapping is empty: it is

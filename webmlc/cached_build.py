@@ -1,16 +1,16 @@
 """Write a package again that an earlier build wrote, instead of building it.
 
 In: the model and the options of `compile.build_package`, which calls this module. Out: the package,
-or nothing. A build is a function of the name and the bytes of the model's file, of the files that
-it refers to (`package.kept_package` compares them), of the deciding options and of the compiler.
-These are the key of its package in the cache (`core.disk_cache`).
+or nothing. A build is a function of the name and the bytes of the model's file, of the deciding
+options and of the compiler: these are the key of its package in the cache (`core.disk_cache`). It
+is also a function of what the model's reader read besides: `package.kept_package` compares that.
 
 The command line looks for a package before it imports the compiler, because that takes longer than
 to write a package again. It passes the `CachedBuild` on to `compile.build`: to hash a large model
 takes time, too.
 
-Callers ask for no package of a model in memory or of another framework, of one with typed inputs or
-outputs (labels and the like are files that the key does not cover), or with schedules that somebody
+Callers ask for no package of a model in memory or in a folder, of one with typed inputs or outputs
+(labels and the like are files that the key does not cover), or with schedules that somebody
 chooses.
 """
 
@@ -20,15 +20,17 @@ import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webmlc.build_options import BuildOptions
+from webmlc.core.dependencies import Dependencies, FileState, noted_dependencies
 from webmlc.core.disk_cache import DiskCache, compiler_key, user_cache
 from webmlc.core.errors import ModelWarning
 from webmlc.core.flags import dump_folder, verify_level
-from webmlc.package.kept_package import KeptPackages, file_hash
+from webmlc.package.file_names import file_hash
+from webmlc.package.kept_package import KeptPackages, RestoredPackage
 
 if TYPE_CHECKING:
     from webmlc.package.manifest import Manifest
@@ -41,15 +43,20 @@ def usable_cache() -> DiskCache | None:
 
 @dataclass(slots=True)
 class CachedBuild:
-    """One build of the model in a file. `texts` are the warnings of the build."""
+    """One build of the model in a file. `state` is that of the model before it was hashed;
+    `dependencies` are what its readers read, and `texts` the warnings of the build.
+    """
 
     cache: DiskCache
     model: Path
     options: BuildOptions
     key: str = field(init=False)
+    state: FileState = field(init=False)
+    dependencies: Dependencies = field(init=False, default_factory=Dependencies)
     texts: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
+        self.state = FileState.of(self.model)
         digest = hashlib.sha256(f"package {compiler_key()} {self.model.stem}".encode())
         digest.update(file_hash(self.model).encode())
         for name, value in sorted(self.options.deciding().items()):
@@ -64,36 +71,42 @@ class CachedBuild:
         cache = usable_cache()
         return None if cache is None or not model.is_file() else cls(cache, model, options)
 
-    def restore(self, out: Path, force: bool) -> dict[str, Any] | None:
-        """Write the package of an earlier build, and return its report (`host.report`); `None` if
-        there is none.
-        """
+    def restore(self, out: Path, force: bool) -> RestoredPackage | None:
+        """Write the package of an earlier build; `None` if there is none."""
         packages = KeptPackages(self.cache)
-        report = packages.restore(self.key, out, self.model.parent, force=force)
-        return None if report is None else report | {"folder": str(out)}  # it was another then
+        restored = packages.restore(self.key, out, self.model.parent, force=force)
+        if restored is None:
+            return None
+        return replace(restored, report=restored.report | {"folder": str(out)})
 
     @contextmanager
-    def warnings_noted(self) -> Iterator[None]:
-        """Note the warnings of a build, to repeat them whenever its package is restored."""
-        with warnings.catch_warnings(record=True) as records:
+    def recorded(self) -> Iterator[None]:
+        """Note what the readers of the model read, and the warnings of a build, to repeat them
+        whenever its package is restored.
+        """
+        with noted_dependencies() as self.dependencies, warnings.catch_warnings(record=True) as log:
+            self.dependencies.files[self.model] = self.state
             warnings.simplefilter("always")
             yield
-        for record in records:
+        for record in log:
             if issubclass(record.category, ModelWarning):
                 self.texts.append(str(record.message))
-        for record in records:
+        for record in log:
             warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
 
-    def keep(self, out: Path, manifest: Manifest) -> None:
-        """Keep the package in `out`, and remove what was not used for long."""
-        from webmlc.frontend.external_data import external_files
+    def keep(self, package: Path, manifest: Manifest) -> None:
+        """Keep the package in a folder, and remove what was not used for long."""
         from webmlc.host.report import package_report
 
-        data = self.model.read_bytes()
-        read = [] if data.startswith(b"GGUF") else external_files(data)
-        folder = self.model.parent
-        report = package_report(out)
-        KeptPackages(self.cache).keep(self.key, out, manifest, folder, read, self.texts, report)
+        KeptPackages(self.cache).keep(
+            self.key,
+            package,
+            manifest,
+            self.model.parent,
+            self.dependencies,
+            self.texts,
+            package_report(manifest, package),
+        )
         self.cache.evict()
 
 

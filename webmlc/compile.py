@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, update_wrapper
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Concatenate, ParamSpec
 
 from webmlc.build_options import DEFAULTS, BuildOptions
 from webmlc.cached_build import CachedBuild, usable_cache
+from webmlc.core.dependencies import note_file
 from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
@@ -56,8 +58,8 @@ from webmlc.package.emit_code import called_kernels, emit_modules, emit_shaders
 from webmlc.package.half_buffers import HalfBuffers, half_buffers, stores_halves
 from webmlc.package.join_constants import join_constants
 from webmlc.package.manifest import Manifest
+from webmlc.package.manifest_from_json import from_json
 from webmlc.package.program import program_parts, signature
-from webmlc.package.read_manifest import read_manifest
 from webmlc.package.write import Parts, ShaderVariant, write_package
 from webmlc.schedule.rules import default_schedule
 from webmlc.target.target import Target
@@ -84,19 +86,17 @@ def build_package(
     `cached_build` is the build of this model with these options whose package the caller did not
     find in the cache.
     """
-    source = export_source(model, options.example_inputs, options.dynamic_shapes)
     disk = usable_cache() if options.cache and options.choose is None else None
-    if cached_build is None and options.keeps_package and isinstance(source, str | Path):
-        cached_build = CachedBuild.of(Path(source), options)
-        if cached_build is not None and cached_build.restore(Path(out), options.force) is not None:
-            return read_manifest(Path(out))
-    if cached_build is None:
-        return write_package(Path(out), compile_model(source, options, disk), force=options.force)
-    with cached_build.warnings_noted():
+    if cached_build is None and options.keeps_package and isinstance(model, str | Path):
+        cached_build = CachedBuild.of(Path(model), options)
+        restored = None if cached_build is None else cached_build.restore(Path(out), options.force)
+        if restored is not None:
+            return from_json(restored.manifest)
+    with nullcontext() if cached_build is None else cached_build.recorded():
+        source = export_source(model, options.example_inputs, options.dynamic_shapes)
         parts = compile_model(source, options, disk)
-        manifest = write_package(Path(out), parts, force=options.force)
-    cached_build.keep(Path(out), manifest)
-    return manifest
+    keep = None if cached_build is None else cached_build.keep
+    return write_package(Path(out), parts, force=options.force, on_written=keep)
 
 
 def _with_keywords(options: Callable[P, BuildOptions]) -> Callable[[Build], Keywords[P]]:
@@ -286,6 +286,7 @@ def shared_graph(
 
 def with_tokenizer(module: Module, path: Path) -> Module:
     """Put the tokeniser of a model of texts into its package. Raises `UserError`."""
+    note_file(path)
     try:
         text = path.read_bytes()
         is_tokenizer = "model" in json.loads(text)

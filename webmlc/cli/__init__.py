@@ -192,8 +192,10 @@ def build(
     )
     chooses = tuned or platform or page_input or page_output
     cached_build = None if no_cache or chooses else CachedBuild.of(model, options)
-    report = None if cached_build is None else cached_build.restore(folder, force)
-    if report is None:
+    restored = None if cached_build is None else cached_build.restore(folder, force)
+    if restored is not None:
+        report = restored.report
+    else:
         with ExitStack() as stack:
             stack.enter_context(collect_rarely())  # before the imports, which make many objects
             from webmlc.compile import build_package
@@ -210,8 +212,8 @@ def build(
                 algorithms=algorithms,
                 on_stage=advance,
             )
-            build_package(model, folder, options, cached_build)
-        report = package_report(folder)
+            manifest = build_package(model, folder, options, cached_build)
+        report = package_report(manifest, folder)
     if single_file:
         report |= write_script(folder, out, force=force)
     if quantise is not None:

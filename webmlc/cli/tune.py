@@ -24,6 +24,7 @@ from webmlc.cli.options import (
     dimensions,
 )
 from webmlc.core.errors import UserError
+from webmlc.core.replace_file import replace_file
 
 if TYPE_CHECKING:
     from webmlc.core.machine import Device as MachineDevice
@@ -315,7 +316,7 @@ def _manage(
             errors.print(f"{escape(str(path))}: {count} records added")
         if export is not None:
             lines = to_lines(records)
-            export.write_text(lines, "utf-8")
+            replace_file(export, lines.encode())
             errors.print(f"{escape(str(export))}: {len(lines.splitlines())} records written")
         if list_records:
             rows = summary(records, None if model is None else usage_of([model], records))

@@ -1,8 +1,9 @@
 """A folder that keeps the results of builds, so that a later build need not compute them again.
 
 In: a key, which is a hash of everything that decides a result. Out: the bytes of the result, or
-`None`. An entry is a file that begins with the hash of its bytes. A file that is damaged, or that a
-killed build left incomplete, is therefore no entry.
+`None`. An entry is a file that begins with its seal: the hash of its key and of its bytes. A file
+that is damaged, that a killed build left incomplete, or that belongs to another key is therefore no
+entry.
 
     cache = user_cache()
     data = cache.get(key)
@@ -24,8 +25,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from webmlc.core.dependencies import installed_version
 
 LIMIT = 2 << 30
 """The most bytes that a cache keeps. Chosen by hand: some twenty models with their weights."""
@@ -54,7 +56,8 @@ class DiskCache:
         except OSError:
             return None
         content = memoryview(data)[_DIGEST:]  # without a copy: weights are large
-        return content if hashlib.sha256(content).digest() == data[:_DIGEST] else None
+        seal = _seal(key, hashlib.sha256(content).digest())
+        return content if data[:_DIGEST] == seal else None
 
     def use(self, key: str) -> None:
         """Count an entry as used now, if there is one."""
@@ -71,10 +74,13 @@ class DiskCache:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
-            with open(handle, "wb") as file:
-                file.write(digest or hashlib.sha256(content).digest())
-                file.write(content)  # not joined to the hash, which copies large weights
-            os.replace(name, path)
+            try:
+                with open(handle, "wb") as file:
+                    file.write(_seal(key, digest or hashlib.sha256(content).digest()))
+                    file.write(content)  # not joined to the seal, which copies large weights
+                os.replace(name, path)
+            except OSError:  # the disk is full
+                os.unlink(name)
 
     def evict(self) -> None:
         """Remove the entries that were not used for the longest time, down to the limit."""
@@ -107,6 +113,11 @@ class DiskCache:
             with suppress(OSError):
                 status = path.stat()
                 yield status.st_mtime, status.st_size, path
+
+
+def _seal(key: str, digest: bytes) -> bytes:
+    """What binds the bytes of an entry, by their hash, to its key."""
+    return hashlib.sha256(key.encode() + digest).digest()
 
 
 _ACTIVE: ContextVar[DiskCache | None] = ContextVar("active cache", default=None)
@@ -153,7 +164,8 @@ def compiler_key() -> str:
     one.
     """
     package = Path(__file__).parents[1]
-    digest = hashlib.sha256(repr((sys.version_info[:2], *map(_version, LIBRARIES))).encode())
+    versions = map(installed_version, LIBRARIES)
+    digest = hashlib.sha256(repr((sys.version_info[:2], *versions)).encode())
     for folder in (package, package.parent / "runtime_js"):
         for path in _source_files(str(folder)):
             with open(path, "rb") as file:
@@ -172,10 +184,3 @@ def _source_files(folder: str) -> Iterator[str]:
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (os.path.join(root, name) for name in sorted(names) if "." in name)
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

@@ -1,6 +1,6 @@
-"""List the `Constant` nodes of an ONNX file, which reading turns into constants.
+"""List the `Constant` nodes of an ONNX model, which reading turns into constants.
 
-In: the path of an ONNX model. Out: the name of each such node, by its output. `webmlc report` says
+In: an ONNX model, or its path. Out: the name of each such node, by its output. `webmlc report` says
 of them that they are constants.
 
     >>> constant_nodes("model.onnx")  # doctest: +SKIP
@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 
-def constant_nodes(path: str | Path) -> dict[str, str]:
+def constant_nodes(source: str | Path | ModelProto) -> dict[str, str]:
     """The names of the `Constant` nodes by their outputs, also those in sub-graphs."""
-    model = onnx.load(str(path), load_external_data=False)
+    if isinstance(source, ModelProto):
+        model = source
+    else:
+        model = onnx.load(str(source), load_external_data=False)
     return {
         node.output[0]: node.name or node.output[0]
         for node in _nodes(model.graph)

@@ -12,6 +12,7 @@ from pathlib import Path
 from onnx import GraphProto, ModelProto, TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+from webmlc.core.dependencies import note_file
 from webmlc.core.errors import ModelError
 
 
@@ -40,6 +41,7 @@ def _load(tensor: TensorProto, folder: Path | None) -> None:
         raise ModelError(
             f"{subject}, at bytes {offset} to {offset + length}, but it has only {size}"
         )
+    note_file(folder / info.location)
     with path.open("rb") as file:
         file.seek(offset)
         tensor.raw_data = file.read(length)
@@ -61,13 +63,3 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
                 yield from _tensors(attribute.g)
             for inner in attribute.graphs:
                 yield from _tensors(inner)
-
-
-def external_files(data: bytes) -> list[str]:
-    """The files that an ONNX model refers to, relative to its folder. `data` is the model."""
-    if b"location" not in data:  # the key that names a file
-        return []
-    model = ModelProto()
-    model.ParseFromString(data)
-    tensors = filter(uses_external_data, _tensors(model.graph))
-    return sorted({ExternalDataInfo(tensor).location for tensor in tensors})

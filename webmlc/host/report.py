@@ -1,8 +1,8 @@
 """Report the contents of a package: its files, its resources, and the device of its nodes.
 
-In: a package folder. Out: plain values, to print as tables or as JSON.
+In: the manifest of a package. Out: plain values, to print as tables or as JSON.
 
-    report = package_report(Path("build/digits"))
+    report = package_report(manifest, Path("build/digits"))
     report["programs"]["wasm"]["arena bytes"]
 """
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from webmlc.core.machine import Device
 from webmlc.package.manifest import Manifest, Program
-from webmlc.package.read_manifest import read_manifest
 from webmlc.package.resources import RowWork
 
 _RUNTIME_SUFFIXES = (".js", ".html", ".css")
 
 
-def package_report(folder: Path) -> dict[str, Any]:
-    """Build the report of the package in `folder`."""
-    manifest = read_manifest(folder)
+def package_report(manifest: Manifest, folder: Path) -> dict[str, Any]:
+    """Build the report of the package in `folder`. Another build may have replaced it since, so
+    that its manifest is not read again.
+    """
     return {
         "name": manifest.name,
         "folder": str(folder),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -25,6 +26,7 @@ from webmlc.build_options import BuildOptions
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError
 from webmlc.core.expr import Var
+from webmlc.core.replace_file import replace_file
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.frontend.doors.tensorflow import is_saved_model
@@ -154,8 +156,9 @@ def _sizes_of_arrays(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     """Write the outputs as a `.npz` file."""
     arrays: dict[str, Any] = dict(outputs)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
+    file = BytesIO()
+    np.savez(file, **arrays)
+    replace_file(path, file.getvalue())
 
 
 def summarise(outputs: Mapping[str, Array]) -> list[Row]:

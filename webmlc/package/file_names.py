@@ -1,10 +1,22 @@
-"""What marks a folder as a package. This module stands apart from `manifest`, whose import takes
-longer than to write a package again.
+"""What marks a folder as a package, and the hashes of its files. This module stands apart from
+`manifest`, whose import takes longer than to write a package again.
 """
 
 from __future__ import annotations
+
+import hashlib
+from pathlib import Path
 
 FORMAT = "webmlc"
 """The value of the manifest's key `format`, which marks a folder as a package of webmlc."""
 MANIFEST = "manifest.json"
 """The name of the manifest file in a package."""
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file; "" if it cannot be read, which is unlike any hash."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""

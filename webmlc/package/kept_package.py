@@ -12,8 +12,9 @@ package in its folder, as the build wrote it, and its report (`host.report.packa
 
 The record of a build lists the files of its package by their hashes, under which the cache has
 their bytes. Packages with equal files, such as the weights of two builds for different targets,
-share them. The record also has the hashes of the files that the model refers to (its external
-weights), whose bytes the key does not cover: a package is restored only while they are unchanged.
+share them. The record also has what the reader of the model read besides the model's file, which
+the key does not cover: the hashes of files (external weights) and the versions of libraries (those
+that export the models of other frameworks). A package is restored only while all are the same.
 
 To write a package again imports neither the module `manifest` nor numpy, which would take longer.
 """
@@ -24,14 +25,15 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from webmlc.core.dependencies import Dependencies, FileState, installed_version
 from webmlc.core.disk_cache import LARGEST, DiskCache
 from webmlc.core.errors import ModelWarning
-from webmlc.package.file_names import MANIFEST
+from webmlc.package.file_names import MANIFEST, file_hash
 from webmlc.package.replace_package import replaced_package
 
 if TYPE_CHECKING:
@@ -43,6 +45,14 @@ class _MissingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class RestoredPackage:
+    """The text of a package's manifest, and the report of its build."""
+
+    manifest: str
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class KeptPackages:
     """The packages of a cache. One that is larger than an entry of the cache may be is not kept."""
 
@@ -50,17 +60,15 @@ class KeptPackages:
 
     def restore(
         self, key: str, out: Path, folder: Path, *, force: bool = False
-    ) -> dict[str, Any] | None:
-        """Write the package of a build to `out`, repeat its warnings, and return its report.
-        `folder` is that of the model. Files in `out` that have the same bytes stay. Returns `None`
-        if there is no such package.
+    ) -> RestoredPackage | None:
+        """Write the package of a build to `out`, and repeat its warnings. `folder` is that of the
+        model. Files in `out` that have the same bytes stay. Returns `None` if there is no such
+        package.
 
         Raises `PackageError` if `out` holds files that no build wrote, unless `force`.
         """
         record = self._record(key)
-        if record is None or any(
-            file_hash(folder / path) != digest for path, digest in record["read"].items()
-        ):
+        if record is None or not _are_unchanged(record, folder):
             return None
         try:
             with replaced_package(out, force=force) as staging:
@@ -72,12 +80,12 @@ class KeptPackages:
                     if data is None:
                         raise _MissingError
                     (staging / path).write_bytes(data)
+                manifest = (staging / MANIFEST).read_text("utf-8")
         except _MissingError:
             return None
         for text in record["warnings"]:
             warnings.warn(text, ModelWarning, stacklevel=3)
-        report: dict[str, Any] = record["report"]
-        return report
+        return RestoredPackage(manifest, record["report"])
 
     def keep(
         self,
@@ -85,22 +93,30 @@ class KeptPackages:
         out: Path,
         manifest: Manifest,
         folder: Path,
-        read: Iterable[str],
+        dependencies: Dependencies,
         texts: Sequence[str],
         report: Mapping[str, Any],
     ) -> None:
-        """Keep the package in `out`, its warnings (`texts`) and its report, and the hashes of the
-        files that its model in `folder` refers to (`read`).
+        """Keep the package in `out`, its warnings (`texts`) and its report, and what the reader of
+        its model in `folder` read. A package whose model changed while it was built is not kept.
         """
         if sum(file.bytes for file in manifest.files.values()) > LARGEST:
+            return
+        hashes = {_relative(path, folder): file_hash(path) for path in dependencies.files}
+        if any(FileState.of(path) != state for path, state in dependencies.files.items()):
             return
         files = {path: file.sha256 for path, file in manifest.files.items()}
         text = (out / MANIFEST).read_bytes()
         files[MANIFEST] = hashlib.sha256(text).hexdigest()
         for path, digest in files.items():
             self.cache.put(digest, (out / path).read_bytes(), bytes.fromhex(digest))
-        hashes = {path: file_hash(folder / path) for path in read}
-        record = {"files": files, "read": hashes, "warnings": list(texts), "report": report}
+        record = {
+            "files": files,
+            "read": hashes,
+            "libraries": {name: installed_version(name) for name in dependencies.libraries},
+            "warnings": list(texts),
+            "report": report,
+        }
         self.cache.put(key, json.dumps(record).encode())
 
     def _record(self, key: str) -> dict[str, Any] | None:
@@ -109,6 +125,19 @@ class KeptPackages:
             return None
         record: dict[str, Any] = json.loads(bytes(data))
         return record
+
+
+def _are_unchanged(record: Mapping[str, Any], folder: Path) -> bool:
+    """True if all that the reader of a model read is the same now."""
+    files, libraries = record["read"], record["libraries"]
+    return all(installed_version(name) == version for name, version in libraries.items()) and all(
+        file_hash(folder / path) == digest for path, digest in files.items()
+    )
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """The path of a file from the folder of the model, which may move with its weights."""
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path.absolute())
 
 
 def _link(old: Path, new: Path, digest: str) -> bool:
@@ -123,12 +152,3 @@ def _link(old: Path, new: Path, digest: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def file_hash(path: Path) -> str:
-    """The hash of a file; "" if it cannot be read, which is unlike any hash."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""

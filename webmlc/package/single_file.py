@@ -22,6 +22,7 @@ from base64 import b64encode
 from pathlib import Path
 
 from webmlc.core.errors import ModelWarning, PackageError
+from webmlc.core.replace_file import replace_file
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST
 from webmlc.package.runtime_files import SUFFIXES, joined_script
@@ -67,10 +68,10 @@ def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
             ModelWarning,
             stacklevel=2,
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(data)
     name = json.loads((folder / MANIFEST).read_text("utf-8"))["name"]
-    types.write_text(single_file_types(folder, name), "utf-8")
+    declarations = single_file_types(folder, name).encode()
+    replace_file(out, data)
+    replace_file(types, declarations)
     return len(data)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,16 +194,27 @@ class Parts:
 
 
 def write_package(
-    out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES, *, force: bool = False
+    out: Path,
+    parts: Parts,
+    shard_bytes: int = SHARD_BYTES,
+    *,
+    force: bool = False,
+    on_written: Callable[[Path, Manifest], None] | None = None,
 ) -> Manifest:
     """Write the package into folder `out`, and return its manifest. An older package is replaced.
+
+    `on_written` receives the folder in which all files are, before they move to `out`, where
+    another build may replace them at any time.
 
     Raises `PackageError` if `out` has files that this would overwrite and that no earlier build
     wrote, unless `force`. Raises `UserError` if a program of static sizes needs more than 32-bit
     memory.
     """
     with replaced_package(out, force=force) as staging:
-        return _write_files(staging, parts, shard_bytes)
+        manifest = _write_files(staging, parts, shard_bytes)
+        if on_written is not None:
+            on_written(staging, manifest)
+        return manifest
 
 
 def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:

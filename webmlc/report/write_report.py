@@ -26,10 +26,13 @@ from webmlc.cached_build import usable_cache
 from webmlc.compile import compile_model
 from webmlc.core.disk_cache import DiskCache
 from webmlc.core.errors import UserError
+from webmlc.core.replace_file import replace_file
 from webmlc.core.stages import ignore
 from webmlc.core.symbol_names import symbol_name
 from webmlc.frontend.constant_nodes import constant_nodes
+from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.gguf.file import is_gguf
+from webmlc.graph.ir import Module
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import MANIFEST, Manifest
 from webmlc.package.read_manifest import read_manifest
@@ -80,7 +83,7 @@ def write_report(
         report = model_report(source, options, sizes or {}, disk)
         if disk is not None:
             disk.evict()
-    out.write_text(page_text(report), "utf-8", newline="\n")
+    replace_file(out, page_text(report).encode())
     return report
 
 
@@ -90,11 +93,13 @@ def model_report(
     """Build a model, and collect the data of its report."""
     recorder = Recorder(options.on_stage or ignore)
     by_symbol = {symbol_name(text): size for text, size in sizes.items()}  # `_report` checks them
-    parts = compile_model(source, replace(options, on_stage=recorder), cache, by_symbol)
+    model = export_source(source)
+    assert not isinstance(model, Module)  # the source is a path
+    parts = compile_model(model, replace(options, on_stage=recorder), cache, by_symbol)
     computed = {
         origin for program in parts.programs.values() for s in program.steps for origin in s.origin
     }
-    constants_of_file = {} if is_gguf(source) else constant_nodes(source)
+    constants_of_file = {} if is_gguf(source) else constant_nodes(model)
     nodes = model_nodes(recorder.graphs, computed, constants_of_file)
     texts = {v: m.text for v, m in recorder.modules.items() if v == VARIANT}
     texts |= distinct({variant: shaders.text for variant, shaders in recorder.shaders.items()})

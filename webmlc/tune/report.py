@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from webmlc.core.replace_file import replace_file
 from webmlc.schedule.rules.space import Value
 from webmlc.target.kernel_work import KernelWork
 from webmlc.tune.explain_parameters import (
@@ -67,7 +68,7 @@ def write_report(
     ]
     style = Path(__file__).with_name("report.css").read_text("utf-8")
     page = page_text(title, style, element("h1", title), *sections, *_parameter_section(searches))
-    path.write_text(page, "utf-8")
+    replace_file(path, page.encode())
     return path
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from onnx import ModelProto
 
+from webmlc.core.dependencies import note_library
 from webmlc.core.errors import UserError
 
 
@@ -49,13 +50,17 @@ class Door:
 
 
 def require(framework: str, extra: str, *modules: str) -> None:
-    """Raise a `UserError` that names the extra of webmlc, if one of these modules is missing."""
+    """Raise a `UserError` that names the extra of webmlc, if one of these modules is missing. What
+    is exported depends on their versions.
+    """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
             f"Models of {framework} need the Python package {missing[0]!r}, which is not "
             f"installed. Install it with: pip install 'webmlc[{extra}]'"
         )
+    for name in modules:
+        note_library(name)
 
 
 def is_instance(source: object, module: str, name: str) -> bool:

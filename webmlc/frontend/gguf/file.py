@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from webmlc.core.dependencies import note_library
 from webmlc.core.errors import ModelError
 from webmlc.frontend.gguf.weights import READERS, Matrix, read_matrix
 from webmlc.graph.ir import Array
@@ -147,6 +148,7 @@ def open_gguf(path: Path) -> GgufFile:
         raise ModelError(
             f"{path}: GGUF files need the package 'gguf'. Install it: pip install 'webmlc[gguf]'"
         ) from None
+    note_library("gguf")
     # The library reads what the file says, so any of these may come from a malformed file.
     errors = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
     try:

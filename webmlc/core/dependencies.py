@@ -1,0 +1,90 @@
+"""Note what a build reads besides the file of its model: other files, and libraries.
+
+A reader says what it reads, in the moment before it does. The cache of packages records this, and
+restores a package only while all of it is the same. Only readers know their formats: nobody else
+parses a model to find out.
+
+    with noted_dependencies() as dependencies:
+        module = read_model("model.onnx")
+    dependencies.files                        # {Path("weights.bin"): FileState(...)}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What changes when a file is written: its size in bytes, its time in nanoseconds, and its
+    number in the file system. A missing file has -1 for each.
+    """
+
+    size: int
+    time: int
+    number: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileState:
+        """The present state of a file."""
+        try:
+            status = path.stat()
+        except OSError:
+            return cls(-1, -1, -1)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@dataclass(slots=True)
+class Dependencies:
+    """The files that were read, with their states before, and the libraries that read a model."""
+
+    files: dict[Path, FileState] = field(default_factory=dict)
+    libraries: set[str] = field(default_factory=set)
+
+
+_ACTIVE: ContextVar[Dependencies | None] = ContextVar("dependencies of a build", default=None)
+
+
+@contextmanager
+def noted_dependencies() -> Iterator[Dependencies]:
+    """Collect what readers note inside."""
+    dependencies = Dependencies()
+    token = _ACTIVE.set(dependencies)
+    try:
+        yield dependencies
+    finally:
+        _ACTIVE.reset(token)
+
+
+def note_file(path: Path) -> None:
+    """Note a file that is about to be read. Call it before the first byte is read."""
+    dependencies = _ACTIVE.get()
+    if dependencies is not None and path not in dependencies.files:
+        dependencies.files[path] = FileState.of(path)
+
+
+def note_library(module: str) -> None:
+    """Note the library of a module whose version decides what is read."""
+    dependencies = _ACTIVE.get()
+    if dependencies is not None:
+        dependencies.libraries.update(_distributions(module))
+
+
+def installed_version(library: str) -> str:
+    """The version of an installed library; "" if it is not installed."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""
+
+
+def _distributions(module: str) -> list[str]:
+    """The libraries that hold a module. Most are named as their module is."""
+    if installed_version(module):
+        return [module]
+    return packages_distributions().get(module, [])
