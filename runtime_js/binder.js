@@ -87,8 +87,9 @@ function haveShapes(tensors, shapes) {
  */
 export function copyInputs(inputs) {
   const copies = Object.entries(inputs ?? {}).map(([name, value]) => {
-    const data = ArrayBuffer.isView(value) ? value : value?.data;
-    return [name, value === data ? copyOf(data) : { ...value, data: copyOf(data) }];
+    if (ArrayBuffer.isView(value) || typeof value !== "object" || value === null) return [name, copyOf(value)];
+    const { dtype, shape, data } = value; // which may be accessors of the value's class
+    return [name, { dtype, shape: Array.isArray(shape) ? [...shape] : shape, data: copyOf(data) }];
   });
   return Object.fromEntries(copies);
 }

@@ -2,8 +2,13 @@
 //
 //   in:  the name of a dtype
 //   out: a constructor; its BYTES_PER_ELEMENT is the number of bytes of one element in memory
+//
+// Other arrays with the same bytes are accepted, too: a Uint8ClampedArray for a Uint8Array, and a Float16Array for float16.
 
 import { PackageError } from "./errors.js";
+import { arrayKind } from "./kinds.js";
+
+/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
 /**
  * Floats of 16 bits or less are held as their bits. Not every engine has Float16Array, and no engine has smaller floats.
@@ -51,4 +56,17 @@ export function arrayOf(dtype) {
   const type = ARRAYS[/** @type {keyof typeof ARRAYS} */ (dtype)];
   if (!type) throw new PackageError(`manifest.json: unknown dtype ${dtype}`);
   return type;
+}
+
+/** True if a value is an array of elements of a dtype. @param {unknown} value @param {string} dtype @returns {value is TypedArray} */
+export function isArrayOf(value, dtype) {
+  const { name } = arrayOf(dtype);
+  const kind = arrayKind(value);
+  return kind === name || (kind === "Uint8ClampedArray" && name === "Uint8Array") || (kind === "Float16Array" && dtype === "float16");
+}
+
+/** The same elements in the array type of the dtype. @param {TypedArray} data @param {string} dtype @returns {TypedArray} */
+export function asStored(data, dtype) {
+  const type = arrayOf(dtype);
+  return arrayKind(data) === type.name ? data : new type(/** @type {ArrayBuffer} */ (data.buffer), data.byteOffset, data.length);
 }

@@ -35,6 +35,11 @@ export class HostError extends WebmlcError {
   code = "host";
 }
 
+/** A model, session or tensor was disposed of before the call or during it. */
+export class DisposedError extends WebmlcError {
+  code = "disposed";
+}
+
 /** An invariant of the compiler or the runtime does not hold. This is a bug in webmlc. */
 export class InternalError extends WebmlcError {}
 
@@ -43,15 +48,25 @@ export function missingFeature(feature) {
   return new HostError(`this host has no ${feature}: use a current browser, or load with device: "webgpu"`);
 }
 
-const CLASSES = { InputError, PackageError, AdapterError, DeviceLostError, HostError, InternalError };
+const CLASSES = { InputError, PackageError, AdapterError, DeviceLostError, HostError, DisposedError, InternalError };
+
+/** The error of a model that was disposed of. */
+export function modelDisposed() {
+  return new DisposedError("this model was disposed of; load it again");
+}
+
+/** The code of an error of the runtime, or of another copy of it; "" for any other error. @param {any} error @returns {string} */
+export function codeOf(error) {
+  return typeof error?.code === "string" && error.name in CLASSES ? error.code : "";
+}
 
 /**
  * Turn an error into plain data. Structured cloning between workers loses the class of an error.
- * @param {unknown} error
+ * @param {any} error
  * @returns {{ name: string, message: string }}
  */
 export function toData(error) {
-  return error instanceof Error ? { name: error.name, message: error.message } : { name: "", message: String(error) };
+  return typeof error?.message === "string" ? { name: error.name, message: error.message } : { name: "", message: String(error) };
 }
 
 /**

@@ -6,7 +6,7 @@
 // A kept file is named by its URL and its hash, so that a new build never meets an old file. Whoever opens a file checks it against
 // its hash, kept or not. The manifest is downloaded first; without a network, the kept one is opened.
 
-import { PackageError } from "./errors.js";
+import { codeOf } from "./errors.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").KeptFiles} KeptFiles */
@@ -30,7 +30,7 @@ export async function withKeptFiles(base, openModel) {
   try {
     return await openModel({ ...base, open: (path) => files.open(path), files });
   } catch (error) {
-    if (!(error instanceof PackageError && files.hits)) throw error;
+    if (codeOf(error) !== "package" || !files.hits) throw error;
     await files.clear();
     return withKeptFiles(base, openModel);
   }

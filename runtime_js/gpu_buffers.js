@@ -76,12 +76,19 @@ export class GpuBuffers {
   }
 }
 
-/** Write bytes to a buffer, in whole words. @param {GPUDevice} device @param {GPUBuffer} buffer @param {number} offset @param {Uint8Array} data */
+/**
+ * Write bytes to a buffer, in whole words. WebGPU takes no bytes of a buffer that can be resized.
+ * @param {GPUDevice} device
+ * @param {GPUBuffer} buffer
+ * @param {number} offset
+ * @param {Uint8Array} data
+ */
 export function writeWords({ queue }, buffer, offset, data) {
-  const remainder = data.length % 4;
-  if (!remainder) queue.writeBuffer(buffer, offset, /** @type {Uint8Array<ArrayBuffer>} */ (data));
+  const { resizable, growable } = /** @type {any} */ (data.buffer);
+  const size = align(data.length, 4);
+  if (size === data.length && !resizable && !growable) queue.writeBuffer(buffer, offset, /** @type {Uint8Array<ArrayBuffer>} */ (data));
   else {
-    const padded = new Uint8Array(data.length + 4 - remainder);
+    const padded = new Uint8Array(size);
     padded.set(data);
     queue.writeBuffer(buffer, offset, padded);
   }

@@ -7,7 +7,7 @@
 // has a plan for all of them, and then allocates no buffer and builds no bind group. A run may continue with more symbols, which
 // its segments bind; the plans of its stages must agree, because the arena holds what earlier stages wrote.
 
-import { AdapterError, InputError, InternalError } from "./errors.js";
+import { AdapterError, codeOf, InternalError } from "./errors.js";
 import { BINDING_MULTIPLE } from "./gpu_buffers.js";
 import { boundSymbols, checkNew, checkPlaces, GROWTH, layout, statePlaces } from "./memory_plan.js";
 import { align } from "./placement.js";
@@ -145,7 +145,7 @@ export class GpuMemory {
       const largest = [...plan.layout.sizes.values()].reduce((a, b) => Math.max(a, b), 0);
       return fits(plan.layout, sizes) && plan.layout.arena <= maxBufferSize && largest <= maxStorageBufferBindingSize ? plan : null;
     } catch (error) {
-      if (error instanceof InputError) return null; // the larger sizes are beyond what a buffer may have
+      if (codeOf(error) === "input") return null; // the larger sizes are beyond what a buffer may have
       throw error;
     }
   }

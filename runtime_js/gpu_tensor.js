@@ -3,8 +3,9 @@
 // A model passes such values on as spans: a buffer, and the bytes of the value, which begins at the start of the buffer.
 
 import { arrayOf, isGpuBuffer } from "./dtypes.js";
-import { InputError } from "./errors.js";
+import { DisposedError, InputError } from "./errors.js";
 import { shapeOf } from "./manifest.js";
+import { bindMembers } from "./members.js";
 
 /** @typedef {import("./types.d.ts").GpuSpan} GpuSpan */
 /** @typedef {import("./types.d.ts").Port} Port */
@@ -21,6 +22,7 @@ export function wordBytes(bytes) {
 export class GpuTensor {
   #device;
   #bytes;
+  #disposed = false;
 
   /**
    * @param {WebGpuDevice} device
@@ -34,10 +36,12 @@ export class GpuTensor {
     this.dtype = dtype;
     this.shape = shape;
     this.data = buffer;
+    bindMembers(this, false);
   }
 
   /** Copy the tensor to the CPU. @returns {Promise<import("./webmlc.js").Tensor>} */
   async read() {
+    if (this.#disposed) throw new DisposedError("this tensor was disposed of");
     const { dtype, shape } = this;
     const bytes = await this.#device.fetch({ buffer: this.data, bytes: this.#bytes });
     return { dtype, shape, data: new (arrayOf(dtype))(/** @type {ArrayBuffer} */ (bytes.buffer)) };
@@ -45,6 +49,7 @@ export class GpuTensor {
 
   /** Free the buffer. */
   dispose() {
+    this.#disposed = true;
     this.data.destroy();
   }
 }
@@ -85,7 +90,7 @@ export class GpuValues {
   async download(values, names) {
     for (const name of names) {
       const value = values.get(name);
-      if (value && !(value instanceof Uint8Array)) values.set(name, await this.#device.fetch(value));
+      if (value && !(ArrayBuffer.isView(value))) values.set(name, await this.#device.fetch(value));
     }
   }
 
@@ -105,7 +110,7 @@ export class GpuValues {
         continue;
       }
       const value = /** @type {Uint8Array | GpuSpan} */ (values.get(port.buffer));
-      const isThere = !(value instanceof Uint8Array || this.#claims.has(value)) && (receiver ?? value.buffer) === value.buffer;
+      const isThere = !(ArrayBuffer.isView(value) || this.#claims.has(value)) && (receiver ?? value.buffer) === value.buffer;
       const span = isThere ? value : this.#device.store(port.name, value, receiver);
       this.#claims.add(value);
       tensors[port.name] = new GpuTensor(this.#device, port.dtype, shapeOf(port, symbols), span);

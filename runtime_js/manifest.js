@@ -5,8 +5,9 @@
 //   in:  the package's URL; for each run `{ name: tensor }`, and the bytes of buffers from which segments bind symbols
 //   out: the parsed manifest; for each run the value of each symbol and the bytes of each input
 
-import { arrayOf, isGpuBuffer } from "./dtypes.js";
+import { arrayOf, asStored, isArrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
+import { described } from "./kinds.js";
 import { CONSTANT_ALIGNMENT } from "./memory_plan.js";
 import { align } from "./placement.js";
 import { RUNTIME_VERSION } from "./platform.js";
@@ -296,18 +297,15 @@ export function bindFromMemory(program, segment, bytes) {
  * @param {any} value
  * @returns {Input}
  */
-function checkTensor(port, value) {
+export function checkTensor(port, value) {
   const type = arrayOf(port.dtype);
   const isBare = ArrayBuffer.isView(value);
   const data = /** @type {any} */ (isBare ? value : value?.data);
   if (!isBare && value?.dtype !== undefined && value.dtype !== port.dtype) {
     throw wrongInput(port, `has dtype ${value.dtype}, expected ${port.dtype}`);
   }
-  const isArray = data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array);
-  if (!isArray && !isGpuBuffer(data)) {
-    const actual = data?.constructor?.name ?? typeof data;
-    throw wrongInput(port, `holds ${actual}, expected ${port.dtype} as ${type.name}`);
-  }
+  const isArray = isArrayOf(data, port.dtype);
+  if (!isArray && !isGpuBuffer(data)) throw wrongInput(port, `holds ${described(data)}, expected ${port.dtype} as ${type.name}`);
   if (isBare && port.shape.some((d) => typeof d !== "number")) {
     throw wrongInput(port, `has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`);
   }
@@ -317,7 +315,7 @@ function checkTensor(port, value) {
   if (isArray && data.length !== count) {
     throw wrongInput(port, `has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
   }
-  return { shape, data, bytes: count * type.BYTES_PER_ELEMENT };
+  return { shape, data: isArray ? asStored(data, port.dtype) : data, bytes: count * type.BYTES_PER_ELEMENT };
 }
 
 /** The number of elements of a shape, or NaN if it is none. @param {readonly number[]} shape */

@@ -1,10 +1,11 @@
 // A loaded package, which can run any number of times. The twin of the class in webmlc/host/load.py.
 
 import { copyInputs, hasGpuInputs } from "./binder.js";
-import { InputError, InternalError } from "./errors.js";
+import { codeOf, InputError, modelDisposed } from "./errors.js";
 import { bindFromMemory, checkCounts, checkRequirements } from "./manifest.js";
+import { bindMembers } from "./members.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
-import { hasGpuResults } from "./run_options.js";
+import { hasGpuResults, throwIfAborted } from "./run_options.js";
 import { Signature } from "./signature.js";
 import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
@@ -35,9 +36,9 @@ import { fetchFile } from "./weights.js";
 
 const IN_FLIGHT = 3; // runs that overlap: while one is read back, the GPU has another, and the next one is encoded
 
-/** Free the resources of a program. @param {Executors} executors */
-export function dispose(executors) {
-  for (const executor of Object.values(executors)) executor.dispose();
+/** Free the resources of a program. Resolves when its workers have ended. @param {Executors} executors */
+export async function dispose(executors) {
+  await Promise.all(Object.values(executors).map((executor) => executor.dispose()));
 }
 
 export class Model {
@@ -60,7 +61,8 @@ export class Model {
   #trapped = false; // by an InternalError: workers may wait forever, so the next run opens the program again
   /** Opens the program again, for all runs that wait for it. @type {Promise<void> | null} */
   #reopening = null;
-  #disposed = false;
+  /** Resolves when the workers of a model that was disposed of have ended. @type {Promise<void> | null} */
+  #disposal = null;
 
   /**
    * @param {Base} base
@@ -86,6 +88,7 @@ export class Model {
     this.files = Object.keys(manifest.files);
     this.threads = threads;
     this.threadsReason = threadsReason;
+    bindMembers(this);
   }
 
   get device() {
@@ -242,17 +245,17 @@ export class Model {
   async #replaceProgram() {
     const { executors } = this.#loaded;
     const loaded = await this.#open();
-    dispose(this.#disposed ? loaded.executors : executors);
-    if (this.#disposed) throw disposedError();
+    dispose(this.#disposal ? loaded.executors : executors);
+    if (this.#disposal) throw modelDisposed();
     this.#loaded = loaded;
     this.#broken = this.#trapped = false;
   }
 
-  /** Free memory, workers and GPU buffers. The model cannot run afterwards. */
+  /** Free memory, workers and GPU buffers. Resolves when the workers have ended. The model cannot run afterwards. */
   dispose() {
-    this.#disposed = true;
-    dispose(this.#loaded.executors);
+    this.#disposal ??= keepAlive(dispose(this.#loaded.executors));
     this.#loaded = { ...this.#loaded, executors: {} };
+    return this.#disposal;
   }
 
   /**
@@ -276,7 +279,7 @@ export class Model {
     const times = [];
     for (const stage of this.#stages(signature, ports)) {
       const { segment, uploads: names } = stage;
-      if (signal && !this.#replacesStates) signal.throwIfAborted();
+      if (!this.#replacesStates) throwIfAborted(signal);
       if ("bind" in segment) {
         if (onGpu) await onGpu.download(values, [segment.bind]);
         const bound = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.bind)));
@@ -290,7 +293,7 @@ export class Model {
         continue;
       }
       const executor = this.#loaded.executors[segment.device];
-      if (!executor) throw new InternalError("the model was disposed of during a run");
+      if (!executor) throw modelDisposed();
       if (onGpu && segment.device === "wasm") await onGpu.download(values, names);
       /** @type {import("./types.d.ts").Uploads} */
       const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
@@ -373,12 +376,15 @@ export class Model {
   async #start(task, overlaps, signal) {
     if (overlaps) this.#inFlight++;
     try {
-      if (this.#disposed) throw disposedError();
-      signal?.throwIfAborted();
+      if (this.#disposal) throw modelDisposed();
+      throwIfAborted(signal);
       return await task();
     } catch (error) {
-      this.#broken ||= !(error instanceof InputError || (signal?.aborted && error === signal.reason));
-      this.#trapped ||= error instanceof InternalError;
+      const code = codeOf(error);
+      if (code === "input" || (signal?.aborted && error === signal.reason)) throw error;
+      if (this.#disposal) throw modelDisposed(); // whatever the run met when its device was gone
+      this.#broken = true;
+      this.#trapped ||= code === "internal";
       throw error;
     } finally {
       this.#pending--; // before the caller's code continues
@@ -387,8 +393,4 @@ export class Model {
       releaseProcess();
     }
   }
-}
-
-function disposedError() {
-  return new InputError("this model was disposed of; load it again");
 }

@@ -1,7 +1,7 @@
 // A thread of a model, which works on messages. The first one decides which thread it is: the leader (see wasm_leader.js), a
 // helper, or the caller, which wakes helpers for a leader that must not be slowed down (see threads.js).
 //
-//   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", bell, ... } from wasm_device.js, for the leader
+//   in:  { id, type: "open" | "start" | "take" | "execute" | "memory" | "profile", bell, ... } from wasm_device.js, for the leader
 //        { type: "help", port }     become a helper; the leader sends its data through the port
 //        { type: "wake", control }  become the caller
 //   out: { runtime } when the script runs; then { id, result } or { id, error } for each message of the leader;
@@ -84,6 +84,11 @@ export class ModelThread {
   }
 }
 
+/** The bytes of the memory, or 0 if the page cannot see it. @param {Leader} leader */
+function sharedBytes({ memory }) {
+  return canShareMemory ? memory.buffer.byteLength : 0;
+}
+
 /** @type {Record<string, (thread: ModelThread, request: any) => Answer | Promise<Answer>>} The functions that handle messages, by type. */
 const HANDLERS = {
   open(thread, request) {
@@ -109,6 +114,7 @@ const HANDLERS = {
   },
   writeStates({ leader }, { symbols, states, rows }) {
     leader.writeStates(symbols, states, rows);
+    return { result: sharedBytes(leader) };
   },
   release({ leader }, { states }) {
     leader.release(states);
@@ -117,10 +123,12 @@ const HANDLERS = {
     const { memory: oldMemory, moves } = leader;
     const downloads = leader.execute(request);
     const places = canShareMemory ? leader.places(request) : [];
-    const memory = canShareMemory ? leader.memory : null;
     requests[slot] = { ...request, uploads: [] };
-    const result = { downloads, places, memory, isNew: leader.memory !== oldMemory, haveMoved: leader.moves !== moves };
+    const result = { downloads, places, memoryBytes: sharedBytes(leader), isNew: leader.memory !== oldMemory, haveMoved: leader.moves !== moves };
     return { result, transfer: canShareMemory ? [] : downloads.map(([, data]) => data.buffer) };
+  },
+  memory({ leader }) {
+    return { result: leader.memory };
   },
   help(thread, { port }) {
     port.onmessage = (/** @type {MessageEvent} */ { data }) => {

@@ -1,6 +1,6 @@
 // Open a package: choose a program, a variant and threads, and load the program on the devices that it uses.
 
-import { fromData, InputError, PackageError, toData, WebmlcError } from "./errors.js";
+import { codeOf, fromData, InputError, PackageError, toData } from "./errors.js";
 import { withSchedules } from "./machine_class.js";
 import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
@@ -148,7 +148,7 @@ async function openProgram(base, manifest, options, cpu) {
     spare = null;
     return await openExecutors(base, manifest, options, choice, adapter, cpu);
   } catch (cause) {
-    const error = cause instanceof WebmlcError ? cause : fromData(toData(cause));
+    const error = /** @type {Error} */ (codeOf(cause) ? cause : fromData(toData(cause)));
     if (!mayFallBack) throw error;
     return openExecutors(base, manifest, options, { device: "wasm", deviceReason: error.message }, null, spare);
   }

@@ -43,7 +43,7 @@ export function openPage() {
 
 /** Show an error as the status of the page. @param {unknown} error */
 export function showError(error) {
-  element("status").textContent = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  element("status").textContent = String(error);
   element("status").className = "error";
 }
 

@@ -53,6 +53,11 @@ export async function repeat(words, slot, failure) {
   if (Atomics.load(words, ERROR)) await failure;
 }
 
+/** Let go of the words of a worker that has ended: engines keep what waits for a word. @param {Int32Array} words */
+export function abandon(words) {
+  Atomics.notify(words, REPEATS);
+}
+
 /**
  * Called in the worker: sleep until the page rings, and repeat the request that it asks for. Returns when a message comes.
  * @param {Int32Array} words

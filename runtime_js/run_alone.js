@@ -5,9 +5,9 @@
 //
 // Such a run is a session of one run, unless runs replace all states of the model: see stateless_runs.js.
 
-import { arrayOf } from "./dtypes.js";
+import { arrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError } from "./errors.js";
-import { bindSymbols, readInputs, shapeOf } from "./manifest.js";
+import { bindSymbols, checkTensor, readInputs, shapeOf } from "./manifest.js";
 import { chosenOutputs, hasGpuResults, received } from "./run_options.js";
 import { axisOf, newStates, readStates, releaseStates, writeStates } from "./session_states.js";
 import { capacityOf, evaluate, lengthOf } from "./sizes.js";
@@ -61,7 +61,7 @@ export function runAlone(model, manifest, inputs, options = {}) {
       const stored = axis < 0 ? after : { ...after, [capacityOf(manifest)]: states.capacity };
       const tensor = toPresent(past, rows.get(past.buffer), axisOf(past, manifest), stored);
       const result = axis < 0 || size === undefined ? tensor : resized(tensor, axis, evaluate(size, after));
-      results[present] = arrays[present] ? { ...result, data: received(present, result.data, arrays[present]) } : result;
+      results[present] = arrays[present] ? { ...result, data: received({ ...past, name: present }, result.data, arrays[present]) } : result;
     }
     return results;
   });
@@ -81,14 +81,17 @@ export async function withStates(model, manifest, inputs, use) {
   const missing = ports.find(({ past }) => !(past.name in inputs));
   if (pasts.length && missing) throw new InputError(`input "${missing.past.name}" is missing, but other pasts are there`);
   const feeds = Object.fromEntries(Object.entries(inputs).filter(([key]) => !pasts.some(({ past }) => past.name === key)));
+  /** @type {Map<string, Tensor>} */
+  const tensors = new Map(pasts.map(({ past }) => [past.name, readPast(past, inputs[past.name])]));
+  const sizeOf = (/** @type {Port} */ past, /** @type {number} */ axis) => /** @type {Tensor} */ (tensors.get(past.name)).shape[axis];
   const growing = pasts.filter(({ past }) => axisOf(past, manifest) >= 0);
-  const lengths = new Set(growing.map(({ past }) => inputs[past.name].shape[axisOf(past, manifest)]));
+  const lengths = new Set(growing.map(({ past }) => sizeOf(past, axisOf(past, manifest))));
   if (lengths.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...lengths]}`);
   const [length = 0] = lengths;
   const symbols = bindSymbols(manifest, readInputs(manifest, feeds), length);
   const capacity = capacityOf(manifest);
   const buffers = pasts.filter(({ past }) => bufferAxisOf(past, manifest) >= 0);
-  const stored = new Set(buffers.map(({ past }) => inputs[past.name].shape[bufferAxisOf(past, manifest)]));
+  const stored = new Set(buffers.map(({ past }) => sizeOf(past, bufferAxisOf(past, manifest))));
   if (stored.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...stored]}`);
   if (capacity) symbols[capacity] = Math.max(0, ...stored);
   const rows = [model.rows(symbols), ...ports.map(({ rows: size }) => (size === undefined ? 0 : evaluate(size, symbols)))];
@@ -96,7 +99,7 @@ export async function withStates(model, manifest, inputs, use) {
   try {
     if (pasts.length) {
       const rowsOf = (/** @type {Port} */ past) => {
-        const tensor = check(past, inputs[past.name], symbols);
+        const tensor = checkShape(past, /** @type {Tensor} */ (tensors.get(past.name)), symbols);
         const axis = bufferAxisOf(past, manifest);
         return fromPast(axis < 0 ? tensor : resized(tensor, axis, states.capacity), axisOf(past, manifest));
       };
@@ -109,17 +112,18 @@ export async function withStates(model, manifest, inputs, use) {
   }
 }
 
-/**
- * Check the type of an input for a state.
- * @param {Port} past
- * @param {Tensor} tensor
- * @param {Symbols} symbols
- */
-function check(past, tensor, symbols) {
-  const { dtype, shape } = tensor;
+/** Read an input for a state. @param {Port} past @param {unknown} value @returns {Tensor} */
+function readPast(past, value) {
+  const { shape, data } = checkTensor(past, value);
+  if (isGpuBuffer(data)) throw new InputError(`input "${past.name}" is on the GPU: a state stays there only in a session`);
+  return { dtype: past.dtype, shape: [...shape], data };
+}
+
+/** Check the shape of an input for a state. @param {Port} past @param {Tensor} tensor @param {Symbols} symbols */
+function checkShape(past, tensor, symbols) {
   const expected = shapeOf(past, symbols);
-  if (dtype === past.dtype && `${shape}` === `${expected}`) return tensor;
-  throw new InputError(`input "${past.name}" is ${dtype}[${shape}], expected ${past.dtype}[${expected}]`);
+  if (`${tensor.shape}` === `${expected}`) return tensor;
+  throw new InputError(`input "${past.name}" is ${past.dtype}[${tensor.shape}], expected ${past.dtype}[${expected}]`);
 }
 
 /**

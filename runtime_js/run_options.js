@@ -1,13 +1,19 @@
 // Read the options of a run: the outputs that it returns, what receives them, and the signal that ends it.
 
-import { arrayOf, isGpuBuffer } from "./dtypes.js";
+import { arrayOf, asStored, isArrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError } from "./errors.js";
+import { described } from "./kinds.js";
 
 /** @typedef {import("./webmlc.js").RunOptions} RunOptions */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 /** @typedef {{ name: string, dtype: string }} Output */
 
 const OPTIONS = ["outputs", "results", "signal"];
+
+/** Throw the reason of a signal that is aborted. @param {AbortSignal} [signal] */
+export function throwIfAborted(signal) {
+  if (signal?.aborted) throw signal.reason;
+}
 
 /** True if an output is to stay on the GPU. @param {unknown} result */
 const staysOnGpu = (result) => result === "gpu" || isGpuBuffer(result);
@@ -26,8 +32,9 @@ export function hasGpuResults(results = {}) {
 export function chosenOutputs(ports, options) {
   const unknown = Object.keys(options).find((key) => !OPTIONS.includes(key));
   if (unknown !== undefined) throw new InputError(`no option of a run is named "${unknown}"; there are ${OPTIONS.join(", ")}`);
-  const { outputs } = options;
+  const { outputs, signal } = options;
   if (outputs !== undefined && !Array.isArray(outputs)) throw new InputError("outputs is no list of names");
+  if (signal && typeof signal.aborted !== "boolean") throw new InputError(`signal is ${described(signal)}, expected an AbortSignal`);
   const names = new Set(outputs ?? ports.map(({ name }) => name));
   const { results = {} } = options.results === "gpu" ? {} : options;
   for (const name of [...names, ...Object.keys(results)]) {
@@ -48,23 +55,21 @@ export function chosenOutputs(ports, options) {
  * @param {unknown} result
  */
 function checkResult({ name, dtype }, result) {
-  const type = arrayOf(dtype);
-  if (result === undefined || result instanceof type || staysOnGpu(result)) return;
-  const actual = /** @type {any} */ (result)?.constructor?.name ?? typeof result;
-  throw new InputError(`the array in results for "${name}" is ${actual}, expected ${dtype} as ${type.name}`);
+  if (result === undefined || isArrayOf(result, dtype) || staysOnGpu(result)) return;
+  throw new InputError(`the array in results for "${name}" is ${described(result)}, expected ${dtype} as ${arrayOf(dtype).name}`);
 }
 
 /**
  * Copy an output to the start of the array that is to receive it. Returns that part of the array.
- * @param {string} name
+ * @param {Output} port
  * @param {TypedArray} data
  * @param {TypedArray} result
  * @returns {TypedArray}
  */
-export function received(name, data, result) {
+export function received({ name, dtype }, data, result) {
   if (result.length < data.length) {
     throw new InputError(`the array in results for "${name}" has ${result.length} elements, but the output has ${data.length}`);
   }
-  result.set(/** @type {any} */ (data));
+  asStored(result, dtype).set(/** @type {any} */ (data));
   return result.length === data.length ? result : result.subarray(0, data.length);
 }

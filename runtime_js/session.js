@@ -6,7 +6,8 @@
 // A state grows by the rows of each run, or is replaced by each run. A state that is replaced is zero at first.
 // A saved session is a safetensors file: the bytes of its header, the header as JSON, then the rows of all states.
 
-import { InputError } from "./errors.js";
+import { DisposedError, InputError } from "./errors.js";
+import { bindMembers } from "./members.js";
 import { axisOf, newStates, readStates, releaseStates, stateSizes, writeStates } from "./session_states.js";
 import { capacityOf, hasStates, lengthOf } from "./sizes.js";
 
@@ -33,6 +34,7 @@ export class Session {
     this.#model = model;
     this.#manifest = manifest;
     this.#states = newStates(capacity);
+    bindMembers(this);
   }
 
   get capacity() {
@@ -105,7 +107,7 @@ export class Session {
   }
 
   #check() {
-    if (this.#disposed) throw new InputError("this session was disposed of; open another with model.session");
+    if (this.#disposed) throw new DisposedError("this session was disposed of; open another with model.session");
   }
 }
 

@@ -1,5 +1,6 @@
 // The states of a session on the devices of its model.
 
+import { codeOf } from "./errors.js";
 import { capacityOf, lengthOf, symbolsOf } from "./sizes.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -52,9 +53,13 @@ export function writeStates(model, manifest, states, rows, symbols) {
   });
 }
 
-/** Free the states of a session, after the runs before. @param {Model} model @param {States} states */
-export function releaseStates(model, states) {
-  return model.useExecutors(async (executors) => {
-    for (const executor of executors) executor.release(states);
-  });
+/** Free the states of a session, after the runs before, unless its model is gone. @param {Model} model @param {States} states */
+export async function releaseStates(model, states) {
+  try {
+    await model.useExecutors(async (executors) => {
+      for (const executor of executors) executor.release(states);
+    });
+  } catch (error) {
+    if (codeOf(error) !== "disposed") throw error;
+  }
 }

@@ -54,7 +54,7 @@ export class Signature {
     const all = new type(/** @type {ArrayBuffer} */ ((this.shared.has(port.buffer) ? bytes.slice() : bytes).buffer));
     const count = elementCount(shape);
     const data = count < all.length ? all.slice(0, count) : all; // in a session it is planned for the capacity
-    return { dtype: port.dtype, shape, data: result ? received(port.name, data, result) : data };
+    return { dtype: port.dtype, shape, data: result ? received(port, data, result) : data };
   }
 
   /** The stages of a run that returns the outputs of `ports`. @param {Device} device @param {Port[]} ports @returns {Stage[]} */

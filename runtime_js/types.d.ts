@@ -223,7 +223,8 @@ export interface Executor {
   writeStates(symbols: Symbols, states: States, rows: Transfers): Promise<void>;
   /** Free the states of a session. */
   release(states: States): void;
-  dispose(): void;
+  /** Resolves when its workers have ended. */
+  dispose(): Promise<unknown> | void;
   /** Of a GPU. */
   device?: GPUDevice;
   valuesOf?(ports: Port[], results: any, inputs: Set<Uint8Array | GpuSpan>): import("./gpu_tensor.js").GpuValues;
@@ -281,7 +282,8 @@ export interface MessageDoor {
 export interface WorkerDoor {
   /** Waits until the worker runs. Throws HostError if it does not start. */
   post(message: any, transfer?: Transferable[]): Promise<void>;
-  terminate(): void;
+  /** Resolves when it has ended. */
+  terminate(): Promise<unknown>;
 }
 
 /** Runs steps of a WebAssembly module. */

@@ -9,10 +9,10 @@
 // The first time, a message to the worker requests the stage, and a message answers it. See repeats.js and short_runs.js for
 // later times.
 
-import { fromData, HostError, InternalError, toData } from "./errors.js";
-import { LENGTH, usedOn } from "./memory_plan.js";
+import { fromData, HostError, modelDisposed, toData } from "./errors.js";
+import { LENGTH, PAGE, usedOn } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
-import { FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
+import { abandon, FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
 import { lengthOf, neededFiles } from "./sizes.js";
 import { controlWords, withHelpers } from "./threads.js";
@@ -55,6 +55,7 @@ const MAX_REQUESTS = 16;
 const CALLER_DELAY_MS = 100; // after the first run: helpers do not sleep between runs that follow at once
 const HELPERS_DELAY_MS = 30; // into the first run, which is mostly compilation and uses the other cores
 const PAGE_BYTES = 4096; // bytes of the operating system's smallest page
+const MOST_COUNTED = 1 << 26; // bytes after which V8 collects garbage, whatever else it has allocated
 const MIN_SPARE = 16 * PAGE_BYTES; // smaller results are allocated quickly
 
 /**
@@ -74,6 +75,17 @@ function roomFor(transfers) {
 function fill(places, contents) {
   for (let i = 0; i < contents.length; i++) places[i][1].set(contents[i][1]);
   return places;
+}
+
+/**
+ * Let V8's collector of garbage count a memory that this thread has let go of. V8 does not count shared memory, but it counts other
+ * memory, even if that was never written and takes no room.
+ * @param {number} bytes
+ */
+function countMemory(bytes) {
+  try {
+    new WebAssembly.Memory({ initial: Math.ceil(Math.min(bytes, MOST_COUNTED) / PAGE) });
+  } catch {} // there are no addresses left: that starts the collector, too
 }
 
 /** True if two requests need the same binding of memory. @param {Bound} a @param {Bound} b */
@@ -107,8 +119,14 @@ export class WasmDevice {
   bound = null;
   /** @type {WebAssembly.Module | null} */
   module = null;
-  /** @type {WebAssembly.Memory | null} The memory of the worker, if it can be shared. */
+  /**
+   * The memory of the worker, if this thread has asked for it, to execute runs itself. Engines do not count shared memory when they
+   * decide to collect garbage, so each object that refers to it may keep all of it for long.
+   * @type {WebAssembly.Memory | null}
+   */
   memory = null;
+  /** The size of the memory after the last run, also of the rows that sessions have not filled. 0 if it cannot be shared. */
+  memoryBytes = 0;
   /** @type {{ request: Repeatable, room: Transfers } | null} Arrays for the next results of a request. */
   spare = null;
   /** @type {ModuleRun | null} The module's function, instantiated in this thread. */
@@ -151,6 +169,7 @@ export class WasmDevice {
     const control = threads > 1 ? controlWords() : null;
     const channels = Array.from({ length: path ? threads - 1 : 0 }, () => new MessageChannel());
     const ports = channels.map(({ port1 }) => port1);
+    this.ports = channels.map(({ port2 }) => port2);
     // The worker counts the chunks it took in shared memory, because its messages wait while the page receives data.
     const counter = canShareMemory ? new Int32Array(new SharedArrayBuffer(4)) : null;
     let chunks = 0;
@@ -168,7 +187,6 @@ export class WasmDevice {
     const start = compilation?.then((module) => this.#call({ type: "start", module }));
     [this.stages, this.module] = await Promise.all([opening, compilation, start, ...downloads]);
     this.control = control;
-    this.ports = channels.map(({ port2 }) => port2);
   }
 
   /**
@@ -186,7 +204,7 @@ export class WasmDevice {
     const request = this.failure ? undefined : this.requests.find((r) => r.stage === stage && r.symbols === symbols && r.session === session);
     if (!request) return this.#request(stage, symbols, uploads, states);
     const { way } = request.pace;
-    if (way === "there" || !this.module || !this.memory || !this.bound || !areAlike(this.bound, request)) return this.#repeatThere(request, uploads);
+    if (way === "there" || !this.module || !this.bound || !areAlike(this.bound, request)) return this.#repeatThere(request, uploads);
     return this.pageRun ? this.#repeatHere(request, way, this.pageRun, uploads) : this.#repeatHereFirst(request, way, uploads);
   }
 
@@ -205,13 +223,11 @@ export class WasmDevice {
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
       const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
       const transfer = copies.map(([, { buffer }]) => buffer);
-      const { downloads, places, memory, isNew, haveMoved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
+      const { downloads, places, memoryBytes, isNew, haveMoved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
       this.bound = { symbols, session: states?.id };
       if (isNew || haveMoved || requests.length === MAX_REQUESTS) requests.length = 0;
-      if (isNew || !this.memory) {
-        this.memory = memory;
-        this.pageRun = null;
-      }
+      if (isNew) this.memory = this.pageRun = null;
+      this.memoryBytes = memoryBytes;
       if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
       if (words) {
         const isLarge = downloads.some((/** @type {Transfers[number]} */ [, { length }]) => length >= MIN_SPARE);
@@ -247,8 +263,8 @@ export class WasmDevice {
   /** Repeat a request in the page, which has no instance of the module yet. @param {Repeatable} request @param {Way} way @param {Transfers} uploads */
   async #repeatHereFirst(request, way, uploads) {
     fill(request.places, uploads); // before `await`, after which the caller may change its inputs
-    const { module, memory } = this;
-    this.pageRun = await instantiateHere(/** @type {WebAssembly.Module} */ (module), /** @type {WebAssembly.Memory} */ (memory));
+    this.memory = /** @type {WebAssembly.Memory} */ (await this.#call({ type: "memory" }));
+    this.pageRun = await instantiateHere(/** @type {WebAssembly.Module} */ (this.module), this.memory);
     return this.#repeatHere(request, way, this.pageRun, []);
   }
 
@@ -344,8 +360,9 @@ export class WasmDevice {
 
   /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
   async writeStates(symbols, states, rows) {
-    this.requests.length = 0; // the memory of states may move
-    await this.#call({ type: "writeStates", symbols, states, rows });
+    this.requests.length = 0; // the memory of states may move, and the model's may be another
+    this.memory = this.pageRun = null;
+    this.memoryBytes = await this.#call({ type: "writeStates", symbols, states, rows });
   }
 
   /** Free the states of a session. @param {States} states */
@@ -355,13 +372,9 @@ export class WasmDevice {
     this.#call({ type: "release", states }).catch(() => {});
   }
 
-  /** Bytes, also of the rows that sessions have not filled. 0 before the first run, or if the memory cannot be shared. */
-  get memoryBytes() {
-    return this.memory?.buffer.byteLength ?? 0;
-  }
-
+  /** End the workers, and free the memory. Resolves when the workers have ended. */
   dispose() {
-    this.#fail(new InternalError("the model was disposed of"));
+    return this.#fail(modelDisposed());
   }
 
   /**
@@ -384,11 +397,17 @@ export class WasmDevice {
     return new Promise((resolve, reject) => this.pending.set(id, { resolve, reject }));
   }
 
-  /** End all workers and reject all requests. @param {Error} error */
-  #fail(error) {
+  /** End all workers, reject all requests, and let go of the memory. Resolves when the workers have ended. @param {Error} error */
+  async #fail(error) {
     this.failure ??= error;
-    for (const worker of [this.worker, this.caller, ...this.helpers]) worker?.terminate();
+    for (const port of this.ports.splice(0)) port.close(); // it holds the memory, in a message that no helper reads
     for (const { reject } of this.pending.values()) reject(error);
     this.pending.clear();
+    this.requests.length = 0;
+    if (this.memory) countMemory(this.memoryBytes);
+    this.bound = this.spare = this.module = this.memory = this.pageRun = null;
+    const ends = [this.worker, this.caller, ...this.helpers].map((worker) => worker?.terminate());
+    if (this.words) abandon(this.words);
+    await Promise.all(ends);
   }
 }

@@ -4,11 +4,12 @@
 // a stage ends with one readback, through a staging buffer of its own. So the next run may be submitted before this one has
 // ended: the GPU executes them in order.
 
-import { AdapterError, DeviceLostError, InputError, InternalError } from "./errors.js";
+import { AdapterError, codeOf, DeviceLostError, InputError, InternalError, modelDisposed } from "./errors.js";
 import { GpuBuffers, writeWords } from "./gpu_buffers.js";
 import { GpuMemory } from "./gpu_memory.js";
 import { allocateDerived, certainSteps, fetchShaders, hasUniform, Kernels, loadConstants, openDevice } from "./gpu_program.js";
 import { checkedInput, checkRoom, GpuValues, wordBytes } from "./gpu_tensor.js";
+import { kindOf } from "./kinds.js";
 import { CONSTANT_ALIGNMENT, layout, placeConstants, runs, stages, stateBytes } from "./memory_plan.js";
 import { align } from "./placement.js";
 import { evaluate, lengthOf, symbolsOf, tripCount } from "./sizes.js";
@@ -76,7 +77,7 @@ export class WebGpuDevice {
     } catch (error) {
       const { failure } = device;
       device.dispose(); // unmaps the buffers, which ends the download of weights
-      throw failure instanceof DeviceLostError ? failure : error;
+      throw codeOf(failure) === "device-lost" ? failure : error;
     }
     return device;
   }
@@ -122,7 +123,7 @@ export class WebGpuDevice {
 
   /** @param {GPUError} error */
   #fail(error) {
-    const type = error instanceof GPUOutOfMemoryError ? AdapterError : InternalError;
+    const type = kindOf(error) === "GPUOutOfMemoryError" ? AdapterError : InternalError;
     this.failure ??= new type(`WebGPU: ${error.message}`);
   }
 
@@ -262,7 +263,7 @@ export class WebGpuDevice {
   }
 
   dispose() {
-    this.failure ??= new InternalError("the model was disposed of");
+    this.failure ??= modelDisposed();
     this.buffers.destroyAll();
     if (!this.isShared) this.device.destroy();
   }
@@ -279,7 +280,7 @@ export class WebGpuDevice {
     const binding = this.memory.bind(symbols, states);
     for (const [name, data] of uploads) {
       const { buffer, offset } = this.memory.place(binding.plan, name);
-      if (data instanceof Uint8Array) writeWords(this.device, buffer, offset, data);
+      if (ArrayBuffer.isView(data)) writeWords(this.device, buffer, offset, data);
       else encoder.copyBufferToBuffer(checkedInput(name, data), 0, buffer, offset, align(data.bytes, 4));
     }
     binding.values = this.#valuesOf(symbols, states);
@@ -472,9 +473,9 @@ export class WebGpuDevice {
    * @param {GPUBuffer | null} receiver
    */
   store(name, value, receiver) {
-    const span = this.#receive(name, receiver, value instanceof Uint8Array ? value.length : value.bytes);
+    const span = this.#receive(name, receiver, ArrayBuffer.isView(value) ? value.length : value.bytes);
     this.#guarded(() => {
-      if (value instanceof Uint8Array) return writeWords(this.device, span.buffer, 0, value);
+      if (ArrayBuffer.isView(value)) return writeWords(this.device, span.buffer, 0, value);
       const encoder = this.device.createCommandEncoder();
       encoder.copyBufferToBuffer(value.buffer, 0, span.buffer, 0, align(value.bytes, 4));
       this.device.queue.submit([encoder.finish()]);

@@ -13,7 +13,11 @@ export type TypedArray =
   | BigInt64Array
   | BigUint64Array
   | Float32Array
-  | Float64Array;
+  | Float64Array
+  | Float16Array;
+
+/** The engine's Float16Array, where TypeScript's libraries know it. */
+export type Float16Array = typeof globalThis extends { Float16Array: { prototype: infer T } } ? T : never;
 
 /** A class of WebGPU; `any` where TypeScript's libraries do not know it. */
 export type WebGpu<K extends string> = typeof globalThis extends { [name in K]: { prototype: infer T } } ? T : any;
@@ -38,7 +42,7 @@ export interface GpuTensor extends GpuInput {
 
 /**
  * `data` is the typed array of the dtype: BigInt64Array for int64, Uint8Array for bool. A Uint16Array holds the bits of
- * 16-bit floats. A Uint8Array holds the bits of smaller floats and integers, one per byte. `dtypes.js` has the table.
+ * 16-bit floats; as an input, or among `results`, a Float16Array may hold them, too. A Uint8Array holds the bits of smaller floats and integers, one per byte. `dtypes.js` has the table.
  */
 export interface Tensor {
   dtype: string;
@@ -163,7 +167,7 @@ export interface Model<I = Inputs, O = Outputs> {
   readonly memoryBytes: number;
   /**
    * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Runs that
-   * overlap execute in order. On the GPU, the next run is submitted while the results of this one are read. Throws InputError, InternalError or DeviceLostError, or the reason of `signal`.
+   * overlap execute in order. On the GPU, the next run is submitted while the results of this one are read. Throws InputError, InternalError, DeviceLostError or DisposedError, or the reason of `signal`.
    */
   run<K extends keyof O & string = keyof O & string>(inputs: OnGpu<I>, options: RunOptions<K> & { results: "gpu" }): Promise<Record<K, GpuTensor>>;
   run<K extends keyof O & string = keyof O & string>(inputs: OnGpu<I>, options?: RunOptions<K>): Promise<Pick<O, K>>;
@@ -182,8 +186,11 @@ export interface Model<I = Inputs, O = Outputs> {
   file(path: string): Promise<ArrayBuffer>;
   /** Measure each step. */
   profile(inputs: I): Promise<StepTime[]>;
-  /** Free all memory and end the workers. */
-  dispose(): void;
+  /**
+   * Free all memory and end the workers. Resolves when they have ended, which nobody needs to await. A run that waits or executes
+   * rejects with DisposedError, and so does every later call but `dispose`.
+   */
+  dispose(): Promise<void>;
 }
 
 /**
@@ -295,7 +302,7 @@ export interface LanguageModel<I = Inputs, O = Outputs> extends Model<I, O> {
 export function load<M extends Model<any, any> = Model>(url: string | URL, options?: LoadOptions): Promise<M>;
 
 export class WebmlcError extends Error {
-  /** "input", "package", "adapter", "device-lost", "host" or "internal". */
+  /** "input", "package", "adapter", "device-lost", "host", "disposed" or "internal". */
   readonly code: string;
 }
 export class InputError extends WebmlcError {}
@@ -305,4 +312,6 @@ export class AdapterError extends WebmlcError {}
 export class DeviceLostError extends WebmlcError {}
 /** The host lacks or forbids WebAssembly, SIMD or workers. */
 export class HostError extends WebmlcError {}
+/** The model, the session or the tensor was disposed of before the call or during it. */
+export class DisposedError extends WebmlcError {}
 export class InternalError extends WebmlcError {}

@@ -7,7 +7,7 @@ import { baseAt } from "./folder.js";
 import { openModel } from "./open_model.js";
 import { keepAlive } from "./platform.js";
 
-export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "./errors.js";
+export { AdapterError, DeviceLostError, DisposedError, HostError, InputError, InternalError, PackageError, WebmlcError } from "./errors.js";
 
 /**
  * Load the package in the folder at `url`. See webmlc.d.ts.

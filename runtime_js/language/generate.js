@@ -8,6 +8,7 @@
 // If the most likely token is the next one, the model itself finds it: a run returns `next_token`, not the logits. The session keeps the tokens of the last generation. A prompt that begins with the same tokens runs only the others.
 
 import { InputError } from "../errors.js";
+import { bindMembers } from "../members.js";
 import { Detokeniser } from "./detokenise.js";
 import { readOptions } from "./options.js";
 import { TextCodec } from "./prompt.js";
@@ -38,6 +39,7 @@ export class Generation {
   constructor(pieces, usage) {
     this.#pieces = pieces;
     this.usage = usage;
+    bindMembers(this);
   }
 
   async next() {

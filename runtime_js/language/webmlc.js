@@ -7,7 +7,7 @@ import { keepAlive } from "../platform.js";
 import { LIBRARIES } from "./libraries.js";
 import { openLanguageModel } from "./open_language_model.js";
 
-export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../errors.js";
+export { AdapterError, DeviceLostError, DisposedError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../errors.js";
 
 /**
  * Load the package in the folder at `url`. See webmlc.d.ts.

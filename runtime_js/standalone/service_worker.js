@@ -9,7 +9,7 @@ import { keepAlive, open } from "../platform.js";
 import { IMPORTED_LIBRARIES } from "./libraries.js";
 import { PARTS, THIS_THREAD } from "./parts.js";
 
-export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../errors.js";
+export { AdapterError, DeviceLostError, DisposedError, HostError, InputError, InternalError, PackageError, WebmlcError } from "../errors.js";
 
 /**
  * Load the package in the folder at `url`. See webmlc.d.ts.

@@ -3,6 +3,8 @@
 //   in:  a VideoFrame, ImageBitmap, canvas or video element, and the device of the model
 //   out: a tensor uint8 [height, width, 4] on the GPU, which is RGBA
 
+import { kindOf } from "../kinds.js";
+
 /** @typedef {import("../webmlc.js").GpuInput} GpuInput */
 /** @typedef {{ texture: GPUTexture, free: GPUBuffer[] }} Size */
 
@@ -15,13 +17,8 @@ const SHADER =
   "let size = textureDimensions(picture);" +
   "if (id.x < size.x && id.y < size.y) { pixels[id.y * size.x + id.x] = pack4x8unorm(textureLoad(picture, id.xy, 0)); } }";
 
-/** True if a picture may be on the GPU already. An image element is not: the CPU turns it as its file says. @param {any} picture */
-function isGpuPicture(picture) {
-  return ["VideoFrame", "ImageBitmap", "OffscreenCanvas", "HTMLCanvasElement", "HTMLVideoElement"].some((name) => {
-    const type = /** @type {any} */ (globalThis)[name];
-    return type && picture instanceof type;
-  });
-}
+/** Pictures that may be on the GPU already. An image element is not: the CPU turns it as its file says. */
+const GPU_PICTURES = ["VideoFrame", "ImageBitmap", "OffscreenCanvas", "HTMLCanvasElement", "HTMLVideoElement"];
 
 export class GpuPictures {
   #pipeline;
@@ -45,7 +42,7 @@ export class GpuPictures {
   read(picture, width, height) {
     const { device } = this;
     const { maxTextureDimension2D } = device.limits;
-    if (!isGpuPicture(picture) || !width || !height || Math.max(width, height) > maxTextureDimension2D) return null;
+    if (!GPU_PICTURES.includes(kindOf(picture)) || !width || !height || Math.max(width, height) > maxTextureDimension2D) return null;
     const size = this.#size(width, height);
     try {
       device.queue.copyExternalImageToTexture({ source: picture }, { texture: size.texture }, [width, height]);

@@ -6,6 +6,7 @@
 // A sound of another rate is resampled by windowed sinc interpolation (J. O. Smith, "Digital Audio Resampling Home Page").
 
 import { InputError } from "../errors.js";
+import { arrayKind } from "../kinds.js";
 
 /** @typedef {import("../webmlc.js").Tensor} Tensor */
 
@@ -23,7 +24,7 @@ export function readSamples(name, sound, { rate = 0 }) {
   if (sound?.dtype) return sound;
   const { sampleRate, data } = sound ?? {};
   const isBuffer = typeof sound?.getChannelData === "function";
-  if (!(sampleRate > 0 && (isBuffer || data instanceof Float32Array))) {
+  if (!(sampleRate > 0 && (isBuffer || arrayKind(data) === "Float32Array"))) {
     throw new InputError(`input "${name}" takes a sound: an AudioBuffer, or { sampleRate, data } with a Float32Array`);
   }
   const sources = isBuffer ? Array.from({ length: sound.numberOfChannels }, (_, i) => sound.getChannelData(i)) : [data];
