@@ -78,10 +78,12 @@ def embeddings(texts: list[str], pooling: str, *, normalize: bool) -> Any:
     session = onnxruntime.InferenceSession(encoder().SerializeToString())
     (states,) = session.run(None, feeds)
     mask = feeds["attention_mask"][..., None]
+    lasts = feeds["attention_mask"].sum(1) - 1
     pooled = {
         "none": states,
         "cls": states[:, 0],
         "mean": (states * mask).sum(1) / mask.sum(1),
+        "last_token": states[np.arange(len(texts)), lasts],
     }[pooling]
     return pooled / np.linalg.norm(pooled, axis=-1, keepdims=True) if normalize else pooled
 
@@ -120,11 +122,13 @@ def test_features_are_those_of_the_tokenizers_library_and_onnxruntime(
     results: dict[str, Any],
 ) -> None:
     check(results["none"], embeddings(TEXTS[:1], "none", normalize=False))
-    for pooling in ("mean", "cls"):
+    for pooling in ("mean", "cls", "last_token"):
         check(results[pooling], embeddings(TEXTS, pooling, normalize=True))
     check(results["fromSource"], embeddings(TEXTS, "mean", normalize=True))
     assert results["first"] == 5
-    assert results["wrong"] == "InputError: pooling is max, expected none, mean, cls"
+    assert results["wrong"] == (
+        "InputError: pooling is max, expected none, mean, cls, first_token, last_token, eos"
+    )
 
 
 def test_progress_has_the_events_of_transformers_js(results: dict[str, Any]) -> None:
@@ -173,7 +177,7 @@ def test_the_adapter_has_the_names_of_onnxruntime_web(results: dict[str, Any]) -
 
 def test_mistakes_are_explained(results: dict[str, Any]) -> None:
     assert results["errors"] == [
-        "InputError: input x is no Tensor",
+        "InputError: input x is Array, expected a Tensor",
         "InputError: the model has no output z; its outputs: y",
         "InputError: pass the URL of a package: `webmlc build model.onnx` compiles a model, pages"
         " do not",

@@ -18,8 +18,8 @@ and types of its inputs and outputs. A page imports `webmlc` from the folder of 
 COMMENT = re.compile(r"\s*/\*\*(.*?)\*/\s*$", re.DOTALL)
 EXPORT = re.compile(
     r"(?P<comment>^/\*\*(?:(?!\*/).)*\*/\n)?"
-    r"^(?P<code>export (?:interface|type|class|function|const) (?P<name>\w+).*?)"
-    r"(?=^(?:/\*\*|//|export |import |interface )|\Z)",
+    r"^(?P<code>export (?:interface|namespace|type|class|function|const) (?P<name>\w+).*?)"
+    r"(?=^(?:/\*\*|//|declare |export |import |interface )|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 

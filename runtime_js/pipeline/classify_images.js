@@ -2,6 +2,7 @@
 
 import { InputError, PackageError } from "../errors.js";
 import { warnOfOthers } from "./pipeline_options.js";
+import { contentsOf } from "./read_contents.js";
 
 /** @typedef {import("../typed/typed.d.ts").LabelledScore} LabelledScore */
 /** @typedef {import("../typed/typed.d.ts").PixelSource} PixelSource */
@@ -48,19 +49,15 @@ export function pictureInput(model) {
 }
 
 /**
- * A picture that models take: an address, a Blob, a RawImage of transformers.js, or a picture already.
+ * A picture that models take: an address, a Blob, a Response, a RawImage of transformers.js, or a picture already.
  * @param {any} image
  * @returns {Promise<PixelSource>}
  */
 export async function readImage(image) {
-  if (typeof image === "string" || image instanceof URL) {
-    const response = await fetch(image);
-    if (!response.ok) throw new InputError(`${image}: ${response.status} ${response.statusText}`);
-    return readImage(await response.blob());
-  }
-  if (typeof Blob !== "undefined" && image instanceof Blob) {
+  const file = await contentsOf(image);
+  if (file) {
     if (!globalThis.createImageBitmap) throw new InputError("this host decodes no pictures: pass { width, height, data } of RGBA bytes");
-    return createImageBitmap(image);
+    return createImageBitmap(file);
   }
   return image?.channels && image.channels !== 4 ? withFourChannels(image) : image;
 }

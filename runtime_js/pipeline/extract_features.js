@@ -6,11 +6,18 @@ import { Tensor } from "./tensor.js";
 import { Encoder } from "./tokens.js";
 
 /** @typedef {import("../webmlc.js").Model} Model */
-/** @typedef {{ pooling?: "none" | "mean" | "cls", normalize?: boolean }} Options */
+/** @typedef {import("./pipeline.js").FeatureOptions} Options */
 
 /** The names of outputs that hold embeddings, in the order in which transformers.js looks for them. */
 const OUTPUTS = ["last_hidden_state", "token_embeddings", "logits", "sentence_embedding"];
-const POOLINGS = ["none", "mean", "cls"];
+/** The tokens of a text whose mean is its vector, by pooling. The last token is the last one that is no padding. */
+const POOLINGS = {
+  mean: (/** @type {number[]} */ tokens) => tokens,
+  cls: () => [0],
+  first_token: () => [0],
+  last_token: (/** @type {number[]} */ tokens) => tokens.slice(-1),
+  eos: (/** @type {number[]} */ tokens) => tokens.slice(-1),
+};
 
 /** @param {Model} model */
 export async function featureExtraction(model) {
@@ -19,8 +26,10 @@ export async function featureExtraction(model) {
   /** @param {string | string[]} input @param {Options} [options] */
   return async (input, options = {}) => {
     const { pooling = "none", normalize = false } = options;
-    warnOfOthers("feature-extraction", options, ["pooling", "normalize"], { quantize: false, precision: "binary" });
-    if (!POOLINGS.includes(pooling)) throw new InputError(`pooling is ${pooling}, expected ${POOLINGS.join(", ")}`);
+    warnOfOthers("feature-extraction", { ...options }, ["pooling", "normalize"], { quantize: false, precision: "binary" });
+    if (pooling !== "none" && !Object.hasOwn(POOLINGS, pooling)) {
+      throw new InputError(`pooling is ${pooling}, expected none, ${Object.keys(POOLINGS).join(", ")}`);
+    }
     const list = Array.isArray(input) ? input : [input];
     if (!list.length) throw new InputError("there are no texts");
     const batchSize = encoder.rows ?? list.length;
@@ -39,24 +48,22 @@ export async function featureExtraction(model) {
       parts.push(shape.length === 3 ? pool(embeddings, shape, batch.mask, pooling) : new Tensor(embeddings, shape));
     }
     const result = joinRows(parts, list.length);
-    if (normalize) normaliseVectors(result);
-    return result;
+    return normalize ? result.normalize_(2, -1) : result;
   };
 }
 
 /**
- * One vector for each text: the mean of its tokens without padding ("mean"), or its first token ("cls"). With "none", the vectors
- * of all tokens, and of padding.
+ * One vector for each text, from its tokens without padding. With "none", the vectors of all tokens, and of padding.
  * @param {Float32Array} data  [texts, tokens, width]
  * @param {number[]} shape
  * @param {Uint8Array} mask  [texts, tokens]
- * @param {string} pooling
+ * @param {"none" | keyof typeof POOLINGS} pooling
  */
 function pool(data, [texts, tokens, width], mask, pooling) {
   if (pooling === "none") return new Tensor(data, [texts, tokens, width]);
   const result = new Float32Array(texts * width);
   for (let text = 0; text < texts; text++) {
-    const places = pooling === "cls" ? [0] : [...Array(tokens).keys()].filter((token) => mask[text * tokens + token]);
+    const places = POOLINGS[pooling]([...Array(tokens).keys()].filter((token) => mask[text * tokens + token]));
     for (const token of places) {
       for (let i = 0; i < width; i++) result[text * width + i] += data[(text * tokens + token) * width + i] / places.length;
     }
@@ -71,14 +78,4 @@ function joinRows(parts, count) {
   const data = new Float32Array(length);
   parts.forEach((part, i) => data.set(part.data.subarray(0, length - i * part.size), i * part.size));
   return new Tensor(data, [count, ...sizes]);
-}
-
-/** Divide each vector along the last axis by its Euclidean norm, in place. A vector of zeros stays. @param {Tensor} tensor */
-function normaliseVectors(tensor) {
-  const width = tensor.dims[tensor.dims.length - 1];
-  for (let begin = 0; begin < tensor.data.length; begin += width) {
-    const vector = tensor.data.subarray(begin, begin + width);
-    const norm = Math.hypot(...vector) || 1;
-    for (let i = 0; i < width; i++) vector[i] /= norm;
-  }
 }

@@ -25,32 +25,93 @@ export interface PipelineOptions {
   [option: string]: unknown;
 }
 
+/** An index, a range without its end, or all: `tensor.slice(0, [1, 3], null)`. */
+export type Slice = number | readonly [number | null, number | null] | null;
+
+/**
+ * A tensor. Methods whose name ends in "_" change it, and return it. `tensor[0]` is its first row, and a tensor, too; `for` loops over
+ * rows, or over the numbers of a vector. Dimensions and indices may count from the end. Throws InputError.
+ */
 export class Tensor {
-  constructor(type: string, data: TypedArray | readonly (number | bigint)[], dims?: readonly number[]);
-  constructor(data: TypedArray, dims?: readonly number[]);
+  constructor(type: string, data: TypedArray | readonly (number | bigint | boolean)[], dims?: readonly number[]);
+  constructor(data: TypedArray | readonly boolean[], dims?: readonly number[]);
   static of(tensor: { dtype: string; shape: number[]; data: TypedArray }): Tensor;
   readonly type: string;
+  /** The typed array. Where the host has no Float16Array, a Uint16Array holds the bits of float16. */
   readonly data: any;
   readonly dims: number[];
   readonly size: number;
   readonly location: string;
+  readonly [row: number]: Tensor;
   readonly forRuntime: { dtype: string; shape: number[]; data: TypedArray };
+  [Symbol.iterator](): IterableIterator<any>;
   getData(): Promise<any>;
-  reshape(dims: readonly number[]): Tensor;
-  tolist(): any[];
   dispose(): void;
+  item(): any;
+  tolist(): any[];
+  clone(): Tensor;
+  to(type: string): Tensor;
+  indexOf(item: number | bigint): number;
+  /** The same data with other dims, of which one may be -1. */
+  view(...dims: number[]): Tensor;
+  reshape(dims: readonly number[]): Tensor;
+  squeeze(dim?: number | number[] | null): Tensor;
+  squeeze_(dim?: number | number[] | null): this;
+  unsqueeze(dim: number): Tensor;
+  unsqueeze_(dim: number): this;
+  flatten(start?: number, end?: number): Tensor;
+  stride(): number[];
+  slice(...slices: Slice[]): Tensor;
+  permute(...axes: number[]): Tensor;
+  transpose(...axes: number[]): Tensor;
+  repeat(...counts: number[]): Tensor;
+  tile(...counts: number[]): Tensor;
+  map(callback: (x: any, index: number, data: any) => any): Tensor;
+  map_(callback: (x: any, index: number, data: any) => any): this;
+  add(value: number | bigint): Tensor;
+  add_(value: number | bigint): this;
+  sub(value: number | bigint): Tensor;
+  sub_(value: number | bigint): this;
+  mul(value: number | bigint): Tensor;
+  mul_(value: number | bigint): this;
+  div(value: number | bigint): Tensor;
+  div_(value: number | bigint): this;
+  neg(): Tensor;
+  neg_(): this;
+  sigmoid(): Tensor;
+  sigmoid_(): this;
+  round(): Tensor;
+  round_(): this;
+  clamp(least: number, most: number): Tensor;
+  clamp_(least: number, most: number): this;
+  gt(value: number | bigint): Tensor;
+  lt(value: number | bigint): Tensor;
+  /** Along a dimension; without one, of all numbers. */
+  sum(dim?: number | null, keepdim?: boolean): Tensor;
+  mean(dim?: number | null, keepdim?: boolean): Tensor;
+  min(dim?: number | null, keepdim?: boolean): Tensor;
+  max(dim?: number | null, keepdim?: boolean): Tensor;
+  argmin(dim?: number | null, keepdim?: boolean): Tensor;
+  argmax(dim?: number | null, keepdim?: boolean): Tensor;
+  norm(p?: number | "fro", dim?: number | null, keepdim?: boolean): Tensor;
+  /** Divide each vector along a dimension, by default 1, by its norm. */
+  normalize(p?: number, dim?: number): Tensor;
+  normalize_(p?: number, dim?: number): this;
 }
 
 export class TextStreamer {
-  constructor(tokenizer: unknown, options?: { callback_function?: (piece: string) => void });
+  constructor(tokenizer: unknown, options?: { callback_function?: (piece: string) => void; [option: string]: unknown });
+  readonly tokenizer: any;
   callback_function: (piece: string) => void;
+  /** Is called with each piece, and at the end with "". */
+  on_finalized_text(text: string, isEnd: boolean): void;
 }
 
-/** A picture, its address, a file, or a RawImage of transformers.js. */
-export type ImageInput = PixelSource | string | URL | Blob | { width: number; height: number; channels: number; data: Uint8Array };
+/** A picture, its address, a file, a response, or a RawImage of transformers.js. */
+export type ImageInput = PixelSource | string | URL | Blob | Response | { width: number; height: number; channels: number; data: Uint8Array };
 
-/** A sound, its address, a file, or samples of one channel at the model's rate. */
-export type AudioInput = SoundSource | string | URL | Blob | Float32Array | Float64Array;
+/** A sound, its address, a file, a response, or samples of one channel at the model's rate. */
+export type AudioInput = SoundSource | string | URL | Blob | Response | Float32Array | Float64Array;
 
 interface Pipeline {
   readonly task: string;
@@ -80,8 +141,14 @@ export interface AutomaticSpeechRecognition extends Pipeline {
   (audios: AudioInput[], options?: SpeechOptions): Promise<SpeechText[]>;
 }
 
+export interface FeatureOptions {
+  /** What a text's vector is: the mean of its tokens, or its first or last token. By default, each token has one. */
+  pooling?: "none" | "mean" | "cls" | "first_token" | "last_token" | "eos";
+  normalize?: boolean;
+}
+
 export interface FeatureExtraction extends Pipeline {
-  (texts: string | string[], options?: { pooling?: "none" | "mean" | "cls"; normalize?: boolean }): Promise<Tensor>;
+  (texts: string | string[], options?: FeatureOptions): Promise<Tensor>;
 }
 
 export interface ImageClassification extends Pipeline {

@@ -1,8 +1,10 @@
 // automatic-speech-recognition: sounds in, text out, by a model of connectionist temporal classification (CTC).
 
 import { InputError, PackageError } from "../errors.js";
+import { arrayKind } from "../kinds.js";
 import { evaluate, symbolsOf } from "../sizes.js";
 import { warnOfOthers } from "./pipeline_options.js";
+import { contentsOf } from "./read_contents.js";
 
 /** @typedef {import("../typed/typed.d.ts").Transcript} Transcript */
 /** @typedef {import("./pipeline.js").SpeechOptions} Options */
@@ -64,16 +66,12 @@ function soundInput({ name, inputs, typed }) {
  * @returns {Promise<any>}
  */
 async function readAudio(audio, rate) {
-  if (typeof audio === "string" || audio instanceof URL) {
-    const response = await fetch(audio);
-    if (!response.ok) throw new InputError(`${audio}: ${response.status} ${response.statusText}`);
-    return readAudio(await response.blob(), rate);
-  }
-  if (typeof Blob !== "undefined" && audio instanceof Blob) {
+  const file = await contentsOf(audio);
+  if (file) {
     if (!globalThis.OfflineAudioContext) throw new InputError(`this host decodes no sounds: pass a Float32Array of ${rate} samples per second`);
-    return new OfflineAudioContext(1, 1, rate).decodeAudioData(await audio.arrayBuffer());
+    return new OfflineAudioContext(1, 1, rate).decodeAudioData(await file.arrayBuffer());
   }
-  if (audio instanceof Float32Array || audio instanceof Float64Array) return { sampleRate: rate, data: Float32Array.from(audio) };
+  if (["Float32Array", "Float64Array"].includes(arrayKind(audio))) return { sampleRate: rate, data: Float32Array.from(audio) };
   return audio;
 }
 

@@ -1,16 +1,28 @@
-// A tensor with the names that ONNX Runtime Web and transformers.js give its parts.
+// A tensor with the names that transformers.js gives its methods. Those of ONNX Runtime Web add more: see ../onnxruntime/tensor.js.
+//
+//   const embeddings = await extract(["a", "b"], { pooling: "mean" });   // dims [2, 384]
+//   embeddings[0].data, embeddings.slice(null, [0, 3]).tolist(), [...embeddings]
+//
+// A method whose name ends in "_" changes the tensor, and returns it; views share the data.
 
 import { arrayOf } from "../dtypes.js";
 import { InputError } from "../errors.js";
+import { arrayKind, described } from "../kinds.js";
+import { bindMembers } from "../members.js";
 
 /** @typedef {import("../webmlc.js").TypedArray} TypedArray */
 /** @typedef {import("../webmlc.js").Tensor} RuntimeTensor */
+/** @typedef {number | readonly [number | null, number | null] | null} Slice  an index, a range without its end, or all */
+
+const { Float16Array } = /** @type {any} */ (globalThis);
+/** The float types that are held as their bits, with their bits of the fraction, where the engine has no array for them. */
+const HELD_AS_BITS = { float16: 10, bfloat16: 7 };
 
 export class Tensor {
   /**
-   * `new Tensor("float32", data, [2, 3])`, or `new Tensor(data, [2, 3])`. Without `dims`, a vector.
-   * @param {string | TypedArray} type
-   * @param {any} data  a typed array, an array of numbers or bigints, or the dims if `type` is a typed array
+   * `new Tensor("float32", data, [2, 3])`, or `new Tensor(data, [2, 3])`. Without `dims`, a vector. Throws InputError.
+   * @param {string | TypedArray | readonly boolean[]} type
+   * @param {any} [data]  a typed array, an array of numbers, bigints or booleans, or the dims if `type` is an array
    * @param {readonly number[]} [dims]
    */
   constructor(type, data, dims) {
@@ -18,33 +30,57 @@ export class Tensor {
     if (type === "string") throw new InputError("a tensor of strings: models take numbers; encode the texts first");
     this.type = type;
     /** @type {any} */
-    this.data = Array.isArray(data) ? fromNumbers(type, data) : data;
+    this.data = dataOf(type, data);
     this.dims = [...(dims ?? [this.data.length])];
-    this.size = this.dims.reduce((product, size) => product * size, 1);
+    this.size = product(this.dims);
     this.location = "cpu";
-    if (this.data.length !== this.size) {
+    if (this.data.length !== this.size || !this.dims.every((size) => Number.isInteger(size) && size >= 0)) {
       throw new InputError(`a tensor of shape [${this.dims}] has ${this.size} elements, but its data has ${this.data.length}`);
     }
+    bindMembers(this, false);
   }
 
   /** @param {RuntimeTensor} tensor */
   static of({ dtype, shape, data }) {
-    return new Tensor(dtype, data, shape);
+    return new this(dtype, data, shape);
   }
 
-  /** The tensor as the runtime takes it. @returns {RuntimeTensor} */
+  /** The tensor as the runtime takes it. @returns {any} */
   get forRuntime() {
     return { dtype: this.type, shape: this.dims, data: this.data };
   }
 
-  /** The data. With ONNX Runtime Web they may be on a GPU; here they never are. */
+  /** The data, also of a tensor on a GPU. */
   async getData() {
     return this.data;
   }
 
-  /** The tensor with other dims. @param {readonly number[]} dims */
-  reshape(dims) {
-    return new Tensor(this.type, this.data, dims);
+  /** Free the memory of a tensor on a GPU. Others hold none outside of JavaScript. */
+  dispose() {}
+
+  /** The rows along the first dimension; the numbers of a vector. */
+  *[Symbol.iterator]() {
+    if (this.dims.length === 1) yield* this.data;
+    else for (let i = 0; i < this.dims[0]; i++) yield this.row(i);
+  }
+
+  /** A row along the first dimension, or an element of a vector, which is a tensor, too. @param {number} index  from the end if negative */
+  row(index) {
+    const [count, ...dims] = this.dims;
+    const size = product(dims);
+    const place = placeOf(index, count);
+    return this.like(this.data.subarray(place * size, (place + 1) * size), dims);
+  }
+
+  /** A tensor of the same type and class. @param {any} data @param {readonly number[]} dims @returns {any} */
+  like(data, dims) {
+    return new /** @type {any} */ (this.constructor)(this.type, data, dims);
+  }
+
+  /** The number of a tensor of one element. @returns {number | bigint} */
+  item() {
+    if (this.size !== 1) throw new InputError(`a tensor of shape [${this.dims}] is not one number`);
+    return this.data[0];
   }
 
   /** Nested arrays. @returns {any[]} */
@@ -58,20 +94,372 @@ export class Tensor {
     return items;
   }
 
-  /** Tensors hold no memory outside of JavaScript. */
-  dispose() {}
+  clone() {
+    return this.like(this.data.slice(), this.dims);
+  }
+
+  /** The tensor with other dims, of which one may be -1. @param {...number} dims */
+  view(...dims) {
+    const others = -product(dims);
+    return this.reshape(dims.map((size) => (size === -1 ? this.size / others : size)));
+  }
+
+  /** @param {readonly number[]} dims */
+  reshape(dims) {
+    return this.like(this.data, dims);
+  }
+
+  /** Without the dimensions of size 1, or without some of these. @param {number | number[] | null} [dim] */
+  squeeze(dim = null) {
+    const axes = dim === null ? this.dims.keys() : [dim].flat().map((axis) => placeOf(axis, this.dims.length));
+    const chosen = new Set(axes);
+    return this.reshape(this.dims.filter((size, axis) => size !== 1 || !chosen.has(axis)));
+  }
+
+  /** @param {number | number[] | null} [dim] */
+  squeeze_(dim = null) {
+    return Object.assign(this, { dims: this.squeeze(dim).dims });
+  }
+
+  /** With a dimension of size 1. @param {number} dim */
+  unsqueeze(dim) {
+    const place = placeOf(dim, this.dims.length + 1);
+    return this.reshape([...this.dims.slice(0, place), 1, ...this.dims.slice(place)]);
+  }
+
+  /** @param {number} dim */
+  unsqueeze_(dim) {
+    return Object.assign(this, { dims: this.unsqueeze(dim).dims });
+  }
+
+  /** With the dimensions from `start` to `end` as one. @param {number} [start] @param {number} [end] */
+  flatten(start = 0, end = -1) {
+    if (!this.dims.length) return this.clone().unsqueeze(0);
+    const [first, last] = [start, end].map((axis) => placeOf(axis, this.dims.length));
+    const joined = product(this.dims.slice(first, last + 1));
+    return this.clone().reshape([...this.dims.slice(0, first), joined, ...this.dims.slice(last + 1)]);
+  }
+
+  /** The elements between two neighbours along each dimension. */
+  stride() {
+    return this.dims.map((_, axis) => product(this.dims.slice(axis + 1)));
+  }
+
+  /** A part of the tensor. A dimension with one index is left out. @param {...(Slice | undefined)} slices */
+  slice(...slices) {
+    const ranges = this.dims.map((size, axis) => rangeOf(slices[axis], size));
+    const dims = ranges.map(([begin, end]) => end - begin);
+    const stride = this.stride();
+    const start = ranges.reduce((sum, [begin], axis) => sum + begin * stride[axis], 0);
+    const part = this.like(gather(this.data, start, dims, stride), dims);
+    return part.reshape(dims.filter((_, axis) => typeof slices[axis] !== "number"));
+  }
+
+  /** With the dimensions in another order. @param {...number} axes */
+  permute(...axes) {
+    const order = axes.map((axis) => placeOf(axis, this.dims.length));
+    if (new Set(order).size !== this.dims.length) throw new InputError(`the axes ${axes} are no order of ${this.dims.length} dimensions`);
+    const stride = this.stride();
+    const dims = order.map((axis) => this.dims[axis]);
+    return this.like(gather(this.data, 0, dims, order.map((axis) => stride[axis])), dims);
+  }
+
+  /** @param {...number} axes */
+  transpose(...axes) {
+    return this.permute(...axes);
+  }
+
+  /** Repeat the tensor along each dimension. @param {...number} counts */
+  repeat(...counts) {
+    const dims = [...Array(Math.max(0, counts.length - this.dims.length)).fill(1), ...this.dims];
+    if (counts.length < dims.length) throw new InputError(`repeat takes a number for each of ${dims.length} dimensions`);
+    const parts = dims.flatMap((size, axis) => [counts[axis], size]);
+    const stride = dims.flatMap((_, axis) => [0, product(dims.slice(axis + 1))]);
+    return this.like(gather(this.data, 0, parts, stride), dims.map((size, axis) => size * counts[axis]));
+  }
+
+  /** @param {...number} counts */
+  tile(...counts) {
+    return this.repeat(...Array(Math.max(0, this.dims.length - counts.length)).fill(1), ...counts);
+  }
+
+  /** The elements as another type. @param {string} type */
+  to(type) {
+    if (type === this.type) return this;
+    const isInteger = /int|bool/.test(type);
+    const toNumber = /float/.test(this.type) && isInteger && type !== "bool" ? Math.trunc : Number;
+    const numbers = Array.from(areBits(this.type, this.data) ? fromBits(this.type, this.data) : this.data, (x) => toNumber(Number(x)));
+    const bigints = arrayOf(type).name.startsWith("Big") && Array.from(this.data, (x) => (typeof x === "bigint" ? x : BigInt(toNumber(x))));
+    return new Tensor(type, type === "bool" ? numbers.map(Boolean) : bigints || numbers, this.dims);
+  }
+
+  /** The first place of a number in the data, or -1. @param {number | bigint} item */
+  indexOf(item) {
+    return this.data.findIndex((/** @type {any} */ x) => x == item); // also a bigint that equals a number
+  }
+
+  /** Change each element. @param {(x: any, index: number, data: any) => any} callback */
+  map_(callback) {
+    const data = numbersOf(this);
+    for (let i = 0; i < data.length; i++) data[i] = callback(data[i], i, data);
+    return this;
+  }
+
+  /** @param {(x: any, index: number, data: any) => any} callback */
+  map(callback) {
+    return this.clone().map_(callback);
+  }
+
+  /** @param {number | bigint} value */
+  add_(value) {
+    const term = operandOf(this, value);
+    return this.map_((x) => x + term);
+  }
+
+  /** @param {number | bigint} value */
+  add(value) {
+    return this.clone().add_(value);
+  }
+
+  /** @param {number | bigint} value */
+  sub_(value) {
+    const term = operandOf(this, value);
+    return this.map_((x) => x - term);
+  }
+
+  /** @param {number | bigint} value */
+  sub(value) {
+    return this.clone().sub_(value);
+  }
+
+  /** @param {number | bigint} value */
+  mul_(value) {
+    const factor = operandOf(this, value);
+    return this.map_((x) => x * factor);
+  }
+
+  /** @param {number | bigint} value */
+  mul(value) {
+    return this.clone().mul_(value);
+  }
+
+  /** @param {number | bigint} value */
+  div_(value) {
+    const divisor = operandOf(this, value);
+    return this.map_((x) => x / divisor);
+  }
+
+  /** @param {number | bigint} value */
+  div(value) {
+    return this.clone().div_(value);
+  }
+
+  neg_() {
+    return this.map_((x) => -x);
+  }
+
+  neg() {
+    return this.clone().neg_();
+  }
+
+  sigmoid_() {
+    return this.map_((x) => 1 / (1 + Math.exp(-x)));
+  }
+
+  sigmoid() {
+    return this.clone().sigmoid_();
+  }
+
+  round_() {
+    return this.map_(Math.round);
+  }
+
+  round() {
+    return this.clone().round_();
+  }
+
+  /** @param {number} least @param {number} most */
+  clamp_(least, most) {
+    return this.map_((x) => (x < least ? least : x > most ? most : x));
+  }
+
+  /** @param {number} least @param {number} most */
+  clamp(least, most) {
+    return this.clone().clamp_(least, most);
+  }
+
+  /** Which elements are greater. @param {number | bigint} value */
+  gt(value) {
+    return new Tensor("bool", Array.from(numbersOf(this), (x) => x > value), this.dims);
+  }
+
+  /** Which elements are less. @param {number | bigint} value */
+  lt(value) {
+    return new Tensor("bool", Array.from(numbersOf(this), (x) => x < value), this.dims);
+  }
+
+  /** @param {number | null} [dim]  null for all @param {boolean} [keepdim] */
+  sum(dim = null, keepdim = false) {
+    return reduced(this, dim, keepdim, (row) => row.reduce((sum, x) => sum + x));
+  }
+
+  /** @param {number | null} [dim] @param {boolean} [keepdim] */
+  mean(dim = null, keepdim = false) {
+    return reduced(this, dim, keepdim, (row) => row.reduce((sum, x) => sum + x) / operandOf(this, row.length));
+  }
+
+  /** @param {number | null} [dim] @param {boolean} [keepdim] */
+  min(dim = null, keepdim = false) {
+    return reduced(this, dim, keepdim, (row) => row.reduce((a, b) => (b < a ? b : a)));
+  }
+
+  /** @param {number | null} [dim] @param {boolean} [keepdim] */
+  max(dim = null, keepdim = false) {
+    return reduced(this, dim, keepdim, (row) => row.reduce((a, b) => (b > a ? b : a)));
+  }
+
+  /** @param {number | null} [dim] @param {boolean} [keepdim] */
+  argmin(dim = null, keepdim = false) {
+    return reduced(this, dim, keepdim, (row) => BigInt(row.reduce((best, x, i) => (x < row[best] ? i : best), 0)), "int64");
+  }
+
+  /** @param {number | null} [dim] @param {boolean} [keepdim] */
+  argmax(dim = null, keepdim = false) {
+    return reduced(this, dim, keepdim, (row) => BigInt(row.reduce((best, x, i) => (x > row[best] ? i : best), 0)), "int64");
+  }
+
+  /** @param {number | "fro"} [p] @param {number | null} [dim] @param {boolean} [keepdim] */
+  norm(p = "fro", dim = null, keepdim = false) {
+    const power = p === "fro" ? 2 : p;
+    return reduced(this, dim, keepdim, (row) => row.reduce((sum, x) => sum + Math.abs(x) ** power, 0) ** (1 / power));
+  }
+
+  /** Divide each vector along a dimension by its norm. A vector of zeros stays. @param {number} [p] @param {number} [dim] */
+  normalize_(p = 2, dim = 1) {
+    const axis = placeOf(dim, this.dims.length);
+    const norms = this.norm(p, axis, true).data;
+    const [count, inner] = [this.dims[axis], product(this.dims.slice(axis + 1))];
+    return this.map_((x, i) => x / (norms[Math.floor(i / (count * inner)) * inner + (i % inner)] || 1));
+  }
+
+  /** @param {number} [p] @param {number} [dim] */
+  normalize(p = 2, dim = 1) {
+    return this.clone().normalize_(p, dim);
+  }
 }
 
-/** @param {string} type @param {any[]} numbers */
-function fromNumbers(type, numbers) {
-  const array = /** @type {any} */ (arrayOf(type));
-  return array.from(numbers, array.name.startsWith("Big") ? BigInt : Number);
+// `tensor[0]` is its first row: a property that an object lacks is looked up in its prototypes, of which this is the last. A Proxy
+// around each tensor could not be posted to a worker.
+Object.setPrototypeOf(
+  Tensor.prototype,
+  new Proxy({}, { get: (target, key, tensor) => (/^-?\d+$/.test(String(key)) ? tensor.row(Number(key)) : Reflect.get(target, key, tensor)) }),
+);
+
+/** @param {readonly number[]} sizes */
+function product(sizes) {
+  return sizes.reduce((result, size) => result * size, 1);
 }
 
-/** The element type of a typed array. @param {TypedArray} data */
+/** An index that may count from the end, from the start. @param {number} index @param {number} count */
+function placeOf(index, count) {
+  const place = index < 0 ? index + count : index;
+  if (Number.isInteger(place) && place >= 0 && place < count) return place;
+  throw new InputError(`${index} is no index of ${count}: there are ${-count} to ${count - 1}`);
+}
+
+/** The begin and the end of what a slice takes of a dimension. @param {Slice | undefined} slice @param {number} size @returns {[number, number]} */
+function rangeOf(slice, size) {
+  if (slice === null || slice === undefined) return [0, size];
+  if (typeof slice === "number") return [placeOf(slice, size), placeOf(slice, size) + 1];
+  const [begin, end] = slice.map((place, i) => Math.min(size, Math.max(0, place === null ? i * size : place < 0 ? place + size : place)));
+  if (slice.length !== 2 || begin > end) throw new InputError(`a slice is an index, [begin, end] or null, not [${slice}]`);
+  return [begin, end];
+}
+
+/** The elements from `start` on, by sizes and strides. @param {any} data @param {number} start @param {readonly number[]} dims @param {readonly number[]} stride */
+function gather(data, start, dims, stride) {
+  const result = new data.constructor(product(dims));
+  const index = dims.map(() => 0);
+  for (let i = 0, place = start; i < result.length; i++) {
+    result[i] = data[place];
+    for (let axis = dims.length - 1; axis >= 0; axis--) {
+      place += stride[axis];
+      if (++index[axis] < dims[axis]) break;
+      place -= stride[axis] * dims[axis];
+      index[axis] = 0;
+    }
+  }
+  return result;
+}
+
+/**
+ * Reduce each row of numbers along a dimension, or all numbers.
+ * @param {Tensor} tensor
+ * @param {number | null} dim
+ * @param {boolean} keepdim
+ * @param {(row: any[]) => any} fold
+ * @param {string} [type]  of the result
+ */
+function reduced(tensor, dim, keepdim, fold, type = tensor.type) {
+  const numbers = numbersOf(tensor);
+  if (!numbers.length) throw new InputError("a tensor without elements has no sum, mean or extremes");
+  if (dim === null) return new Tensor(type, [fold(Array.from(numbers))], keepdim ? tensor.dims.map(() => 1) : []);
+  const axis = placeOf(dim, tensor.dims.length);
+  const [before, count, after] = [tensor.dims.slice(0, axis), tensor.dims[axis], tensor.dims.slice(axis + 1)];
+  const inner = product(after);
+  const results = Array.from({ length: product(before) * inner }, (_, i) => {
+    const first = Math.floor(i / inner) * count * inner + (i % inner);
+    return fold(Array.from({ length: count }, (_, k) => numbers[first + k * inner]));
+  });
+  return new Tensor(type, results, [...before, ...(keepdim ? [1] : []), ...after]);
+}
+
+/** A number that operators take beside the elements of a tensor. @param {Tensor} tensor @param {any} value @returns {any} */
+function operandOf({ data }, value) {
+  return arrayKind(data).startsWith("Big") ? BigInt(value) : Number(value);
+}
+
+/** The elements of a tensor as numbers. Throws InputError if it holds the bits of floats. @param {Tensor} tensor */
+function numbersOf({ type, data }) {
+  if (!areBits(type, data)) return data;
+  throw new InputError(`a tensor of ${type} holds bits: convert it first, by to("float32")`);
+}
+
+/** True if an array holds the bits of floats, not their values. @param {string} type @param {any} data */
+function areBits(type, data) {
+  return type in HELD_AS_BITS && arrayKind(data) === "Uint16Array";
+}
+
+/** The values of 16-bit floats. @param {string} type @param {Uint16Array} data */
+function fromBits(type, data) {
+  const fractionBits = HELD_AS_BITS[/** @type {keyof typeof HELD_AS_BITS} */ (type)];
+  const [scale, mask] = [2 ** fractionBits, 2 ** (15 - fractionBits) - 1];
+  const bias = mask >> 1;
+  return Array.from(data, (bits) => {
+    const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits & 0x7fff) >> fractionBits, (bits & (scale - 1)) / scale];
+    if (exponent === mask) return fraction ? NaN : sign * Infinity;
+    return sign * (exponent ? (1 + fraction) * 2 ** (exponent - bias) : fraction * 2 ** (1 - bias));
+  });
+}
+
+/** The array of a tensor's elements, made of numbers if `data` are such. @param {string} type @param {any} data */
+function dataOf(type, data) {
+  const plain = /** @type {any} */ (arrayOf(type));
+  const array = type === "float16" && Float16Array ? Float16Array : plain;
+  if (Array.isArray(data)) {
+    if (type in HELD_AS_BITS && array === plain) throw new InputError(`this host makes no ${type} of numbers: pass a Uint16Array of their bits`);
+    return array.from(data, array.name.startsWith("Big") ? BigInt : Number);
+  }
+  if (array !== plain && arrayKind(data) === plain.name) return new array(data.buffer, data.byteOffset, data.length);
+  if (arrayKind(data)) return data;
+  throw new InputError(`a tensor holds a typed array or numbers, not ${described(data)}`);
+}
+
+/** The element type of an array. @param {unknown} data */
 function typeOf(data) {
-  const name = data?.constructor?.name ?? String(data);
-  const type = name.replace(/^Big|Clamped/g, "").replace(/Array$/, "").toLowerCase();
-  if (ArrayBuffer.isView(data)) return type;
-  throw new InputError(`a tensor needs a typed array or the name of its element type, not ${name}`);
+  if (Array.isArray(data) && typeof data[0] === "boolean") return "bool";
+  if (Array.isArray(data) && typeof data[0] === "string") return "string";
+  const kind = arrayKind(data);
+  if (kind && kind !== "DataView") return kind.replace(/^Big|Clamped/g, "").replace(/Array$/, "").toLowerCase();
+  throw new InputError(`a tensor needs a typed array or the name of its element type, not ${described(data)}`);
 }

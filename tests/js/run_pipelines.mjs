@@ -22,7 +22,7 @@ const options = { device: "cpu", threads: 1, dtype: "q8", progress_callback: ({ 
 const extract = await pipeline("feature-extraction", at(encoder), options);
 const plainTensor = ({ type, dims, data, tolist }) => ({ type, dims, data: Array.from(data), hasList: typeof tolist === "function" });
 result.none = plainTensor(await extract(texts[0]));
-for (const pooling of ["mean", "cls"]) result[pooling] = plainTensor(await extract(texts, { pooling, normalize: true }));
+for (const pooling of ["mean", "cls", "last_token"]) result[pooling] = plainTensor(await extract(texts, { pooling, normalize: true }));
 result.first = (await extract(texts, { pooling: "mean" })).tolist()[0].length;
 result.events = [...new Set(events)];
 result.wrong = await failure(extract(texts, { pooling: "max" }));
