@@ -10,7 +10,7 @@ The coefficients are minimax fits of the relative error, except for `ERFC_ROOT` 
 least squares on 2,000 Chebyshev nodes). The printer rounds them to float32. Those of tanh and erf
 were rounded one after another, and the remaining coefficients were fitted again each time.
 Exponentials, logarithms, sigmoids, tanh, erf, sine and cosine are within 2 units in the last place,
-with and without FMA, and so are powers (a^0.75: 2.4). Sine and cosine are so for |x| below 2^15.
+with and without FMA, and so are powers (a^0.75: 2.4).
 `tests/target/test_approximations.py` samples each function densely and states its error.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
+from webmlc.target.wasm.large_angles import LIMIT
 
 EXP = (
     1.0,
@@ -282,10 +283,9 @@ def erf(x: Expr) -> Expr:
 
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
-    """sin(x + shift·π/2), with x = n·π/2 + high + low. An angle of 2^22 or more is
-    replaced by 0; infinity and NaN become NaN.
+    """sin(x + shift·π/2), with x = n·π/2 + high + low. A function of the module computes it where
+    |x| is large (`large_angles`). Infinity and NaN become NaN.
     """
-    x = select(call("lt", call("abs", x), literal(2.0**22, x)), x, x * literal(0.0, x))
     rounding = literal(_ROUNDING, x)
     biased = fma(x, literal(2 / math.pi, x), rounding)
     n = biased - rounding
@@ -305,20 +305,18 @@ def _sin_cos(x: Expr, shift: int) -> Expr:
     odd = call("ne", quadrant & literal(1, x, DType.int32), zero)
     magnitude = select(odd, cosine, sine)
     flip = _shift_left(quadrant & literal(2, x, DType.int32), 30)
-    return Bitcast(Call("bit_xor", (_bits(magnitude), flip), DType.int32), DType.float32)
+    small = Bitcast(Call("bit_xor", (_bits(magnitude), flip), DType.int32), DType.float32)
+    is_large = call("ge", call("abs", x), literal(LIMIT, x))
+    return select(is_large, call("cos" if shift else "sin", x), small)
 
 
 def sin(x: Expr) -> Expr:
-    """The sine. Above 2^15, the reduced angle is off by up to half a unit in the last place of
-    x.
-    """
+    """The sine."""
     return _sin_cos(x, 0)
 
 
 def cos(x: Expr) -> Expr:
-    """The cosine. Above 2^15, the reduced angle is off by up to half a unit in the last place of
-    x.
-    """
+    """The cosine."""
     return _sin_cos(x, 1)
 
 

@@ -205,6 +205,13 @@ class ExprPrinter:
     def select(self, expr: Call) -> str:
         condition, then, otherwise = expr.args
         a, b, c = self.value(then), self.value(otherwise), self.value(condition)
+        if a.startswith("(call "):  # a function that is right for every lane
+            kind, test = (
+                ("v128", f"(v128.any_true {c})")
+                if expr.lanes > 1
+                else (value_type(expr.dtype, 1), c)
+            )
+            return f"(if (result {kind}) {test} (then {a}) (else {b}))"
         match condition:
             case Call(op="lt", args=(x, y)) if condition.lanes > 1 and x.dtype is DType.float32:
                 if (then, otherwise) == (y, x):  # pmin and pmax compare alike: a NaN in x stays

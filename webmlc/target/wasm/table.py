@@ -11,7 +11,7 @@ computes on small integers: `legalise_types` promotes them to int32.
 from __future__ import annotations
 
 from webmlc.core.dtypes import DType
-from webmlc.target.wasm import remainder
+from webmlc.target.wasm import large_angles, remainder
 
 _ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul"}
 _COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
@@ -82,20 +82,25 @@ _WORDS_OF_PAIRS = {"dot_i16": "i32x4.dot_i16x8_s", "add_i16": "i16x8.add"}
 _VECTOR_BITS = {"bit_and": "v128.and", "bit_or": "v128.or", "bit_xor": "v128.xor"}
 
 
+def _calls(kind: str) -> dict[str, str]:
+    """The calls of functions of the module that take operands of a class."""
+    return {op: f"call {name}" for (op, k), name in large_angles.NAMES.items() if k == kind}
+
+
 def _rows(prefix: str, names: dict[str, str]) -> dict[str, str]:
     """The instructions of a type, by operator."""
     return {op: f"{prefix}.{name}" for op, name in names.items()}
 
 
 INSTRUCTIONS: dict[str, dict[str, str]] = {
-    "f32": _rows("f32", _FLOAT),
+    "f32": _rows("f32", _FLOAT) | _calls("f32"),
     "f64": _rows("f64", _FLOAT) | {"truncmod": f"call {remainder.HELPER}"},
     "i32": _rows("i32", _SIGNED),
     "u32": _rows("i32", _UNSIGNED),
     "i64": _rows("i64", _SIGNED),
     "u64": _rows("i64", _UNSIGNED),
     "bool": _rows("i32", _BITS | {"eq": "eq", "ne": "ne"}),
-    "f32x4": _rows("f32x4", _FLOAT),
+    "f32x4": _rows("f32x4", _FLOAT) | _calls("f32x4"),
     "i32x4": _rows("i32x4", _SIGNED_LANES) | _VECTOR_BITS | _WORDS_OF_PAIRS,
     "u32x4": _rows("i32x4", _UNSIGNED_LANES) | _VECTOR_BITS,
     "mask": _VECTOR_BITS | {"eq": "i32x4.eq", "ne": "v128.xor"},
