@@ -74,8 +74,29 @@ def test_unary_operators(name: str, size: int) -> None:
     x = _floats(size, 0, *DOMAINS.get(name, (-25.0, 25.0)))
     actual = _run(size, DType.float32, [x], lambda a: Call(name, (a,), DType.float32))
     expected = SCALAR_OPERATORS[name].meaning(x.astype(np.float64))
-    tolerance = 300 if name in ("sin", "cos", "tan") else 1  # WGSL requires only 11 bits
-    np.testing.assert_allclose(actual, expected, rtol=2e-5 * tolerance, atol=2e-6 * tolerance)
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", [4095, 4096], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_angles_of_every_size_are_reduced_exactly(name: str, size: int) -> None:
+    """The first angle is the float32 that is relatively nearest to a multiple of π/2."""
+    bits = np.random.default_rng(0).integers(0x00800000, 0x7F800000, size).astype(np.uint32)
+    x = bits.view(np.float32)
+    x[::2] *= -1
+    x[0] = 16367173 * 2.0**72
+    actual = _run(size, DType.float32, [x], lambda a: Call(name, (a,), DType.float32))
+    expected = SCALAR_OPERATORS[name].meaning(x.astype(np.float64))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6 if name == "tan" else 4e-7)
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons_of_nan(name: str, size: int) -> None:
+    special = np.float32([np.nan, 1, np.nan, 2, np.inf, -np.inf, -np.nan])
+    x, y = np.resize(special, size), np.resize(special[:5], size)
+    actual = _run(size, DType.float32, [x, y], lambda a, b: Call(name, (a, b), DType.bool))
+    np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x, y))
 
 
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])

@@ -142,7 +142,10 @@ def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     total = reduce("squares", x.shape, [const(size)], "add", square)
 
     def element(*i: Expr) -> Expr:
-        return x[i] / call("pow", total[i] * (alpha / size) + bias, beta)
+        base = total[i] * (alpha / size) + bias
+        if alpha >= 0 and bias >= 0:
+            base = call("abs", base)  # the power of a number without a sign needs no tests
+        return x[i] / call("pow", base, beta)
 
     return (compute("lrn", x.shape, element),)
 

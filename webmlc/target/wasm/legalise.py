@@ -199,6 +199,11 @@ def _power(a: Expr, b: Expr) -> Expr | None:
     exponent = b.value if isinstance(b, Broadcast) else b
     if isinstance(exponent, Const) and is_quarters(exponent):
         quarters = int(exponent.value * 4)
+        has_sign = not (isinstance(a, Call) and a.op == "abs")
+        if quarters % 4 and a.dtype.is_float and has_sign:
+            # The powers of -inf and -0 are positive; their roots are not.
+            infinity = literal(math.inf, a)
+            a = select(call("eq", a, call("neg", infinity)), infinity, a) + literal(0.0, a)
         if a.dtype is DType.float32 and exponent.value not in FEW_ROUNDINGS:
             return _quarter_power(a.astype(DType.float64), quarters).astype(a.dtype)
         if a.dtype.is_float or (quarters >= 0 and quarters % 4 == 0):

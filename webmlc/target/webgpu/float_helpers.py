@@ -99,19 +99,25 @@ fn error_function_{suffix}(v: {T}) -> {T} {{
 }}
 """,
     # WGSL leaves pow of a negative base undefined, and does not define 0 to the power 0, powers of
-    # minus infinity, and -1 to the power infinity.
+    # zeros and infinities, and -1 to the power infinity. pow(x, 1) rounds.
     "power": """\
 fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
+    let infinity = bitcast<{T}>({U}(infinity_bits));
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
     let whole = floor(y) == y;
     let odd = whole & (floor(y * 0.5) * 2.0 != y);
-    let magnitude = pow(abs(x), y);
-    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
-    let defined = whole | (bitcast<{U}>(abs(x)) == {U}(infinity_bits));
-    let negative = select(undefined, select(magnitude, -magnitude, odd), defined);
-    var result = select(magnitude, negative, x < {T}(0.0));
+    let size = abs(x);
+    let zero = size == {T}(0.0);
+    let endless = bitcast<{U}>(size) == {U}(infinity_bits);
+    let extreme = select({T}(0.0), infinity, (y < {T}(0.0)) == zero);
+    let magnitude = select(pow(size, y), extreme, zero | endless);
+    let negative = bitcast<{U}>(x) >= {U}(0x80000000u);
+    let signed = select(magnitude, -magnitude, negative & odd);
+    var result = select(signed, undefined, negative & !(whole | endless | zero));
     result = select(select(result, y, is_nan_{suffix}(y)), x, is_nan_{suffix}(x));
-    let endless = (x == {T}(-1.0)) & (bitcast<{U}>(abs(y)) == {U}(infinity_bits));
-    return select(result, {T}(1.0), endless | (y == {T}(0.0)) | (x == {T}(1.0)));
+    result = select(result, x, y == {T}(1.0));
+    let unit = (x == {T}(-1.0)) & (bitcast<{U}>(abs(y)) == {U}(infinity_bits));
+    return select(result, {T}(1.0), unit | (y == {T}(0.0)) | (x == {T}(1.0)));
 }}
 """,
     # Exact, by long division of the mantissas, with 8 bits of the quotient at a time: WGSL's % has
@@ -199,7 +205,7 @@ fn arc_tangent_{suffix}(x: {T}) -> {T} {{
     p = p * q - 0.3333331542360185;
     let octant = select(select({T}(0.0), {T}(0.78539816), middle), {T}(1.5707964), far);
     let angle = octant + (r + r * q * p);
-    return select(angle, -angle, x < {T}(0.0));
+    return bitcast<{T}>(bitcast<{U}>(angle) | (bitcast<{U}>(x) & {U}(0x80000000u)));
 }}
 """,
     "arc_sine": """\
@@ -214,11 +220,26 @@ fn arc_cosine_{suffix}(x: {T}) -> {T} {{
     return 1.5707964 - arc_sine_{suffix}(x);
 }}
 """,
-    # Drivers square the operand, which may overflow. Above 2^30, x ± 1/x equals x.
+    # Near zero, log(x + sqrt(x² + 1)) cancels. The square of the operand may overflow: above 2^30,
+    # x ± 1/x equals x.
     "area_sine": """\
 fn area_sine_{suffix}(x: {T}) -> {T} {{
-    let far = log(abs(x)) + 0.6931472;
-    return select(asinh(x), select(far, -far, x < {T}(0.0)), abs(x) > {T}(1073741824.0));
+    let a = abs(x);
+    let square = a * a;
+    let near = log_one_plus_{suffix}(a + square / (1.0 + sqrt(1.0 + square)));
+    let size = select(near, log(a) + 0.6931472, a > {T}(1073741824.0));
+    return bitcast<{T}>(bitcast<{U}>(size) | (bitcast<{U}>(x) & {U}(0x80000000u)));
+}}
+""",
+    # Near zero, log((1 + x) / (1 - x)) cancels.
+    "area_tangent": """\
+fn area_tangent_{suffix}(x: {T}) -> {T} {{
+    let a = abs(x);
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    let endless = select(undefined, bitcast<{T}>({U}(infinity_bits)), a == {T}(1.0));
+    let near = 0.5 * log_one_plus_{suffix}(2.0 * a / (1.0 - a));
+    let size = select(endless, near, a < {T}(1.0));
+    return bitcast<{T}>(bitcast<{U}>(size) | (bitcast<{U}>(x) & {U}(0x80000000u)));
 }}
 """,
     "area_cosine": """\
@@ -238,6 +259,98 @@ fn hyperbolic_tangent_{suffix}(x: {T}) -> {T} {{
     return select(far, series, abs(x) < {T}(0.25));
 }}
 """,
+    # The angle less a multiple of π/2, and that multiple, for |x| >= 2^15. Of the product of the
+    # mantissa and 2/π, only the bits below 4 matter (Payne and Hanek, as in
+    # `wasm/large_angles.py`). The words are 32 zeros and the bits of 2/π.
+    "large_angle": """\
+fn word_of_two_over_pi_{suffix}(i: {U}) -> {U} {{
+    var word = select({U}(), {U}(0xa2f9836eu), i == {U}(1u));
+    word = select(word, {U}(0x4e441529u), i == {U}(2u));
+    word = select(word, {U}(0xfc2757d1u), i == {U}(3u));
+    word = select(word, {U}(0xf534ddc0u), i == {U}(4u));
+    word = select(word, {U}(0xdb629599u), i == {U}(5u));
+    word = select(word, {U}(0x3c439041u), i == {U}(6u));
+    return select(word, {U}(0xfe5163abu), i == {U}(7u));
+}}
+fn high_word_{suffix}(a: {U}, b: {U}) -> {U} {{
+    let low = {U}(65535u);
+    let half = {U}(16u);
+    let inner = (a & low) * (b >> half) + (((a & low) * (b & low)) >> half);
+    return (a >> half) * (b >> half) + (inner >> half)
+        + (((a >> half) * (b & low) + (inner & low)) >> half);
+}}
+fn large_angle_{suffix}(x: {T}, multiple: ptr<function, {U}>) -> {T} {{
+    let bits = bitcast<{U}>(x);
+    let exponent = (bits >> {U}(23u)) & {U}(255u);
+    let mantissa = (bits & {U}(0x7fffffu)) | {U}(0x800000u);
+    let first = exponent - {U}(120u);
+    let shift = first & {U}(31u);
+    let back = {U}(31u) - shift;
+    let i = first >> {U}(5u);
+    let word1 = word_of_two_over_pi_{suffix}(i + {U}(1u));
+    let word2 = word_of_two_over_pi_{suffix}(i + {U}(2u));
+    let word3 = word_of_two_over_pi_{suffix}(i + {U}(3u));
+    let a = (word_of_two_over_pi_{suffix}(i) << shift) | ((word1 >> {U}(1u)) >> back);
+    let b = (word1 << shift) | ((word2 >> {U}(1u)) >> back);
+    let c = (word2 << shift) | ((word3 >> {U}(1u)) >> back);
+    let low = mantissa * b + high_word_{suffix}(mantissa, c);
+    let carry = select({U}(), {U}(1u), low < mantissa * b);
+    let high = mantissa * a + high_word_{suffix}(mantissa, b) + carry;
+    let nearest = (high + {U}(0x20000000u)) >> {U}(30u);
+    let fraction = high - (nearest << {U}(30u));
+    let below = fraction >= {U}(0x80000000u);
+    let borrow = select({U}(), {U}(1u), low == {U}());
+    let upper = {T}(select(fraction, ~fraction + borrow, below));
+    let lower = {T}(select(low, ~low + {U}(1u), below));
+    let size = (upper * 4294967296.0 + lower) * 3.4061215800e-19;
+    let negative = bits >= {U}(0x80000000u);
+    *multiple = select(nearest, ~nearest + {U}(1u), negative);
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    return select(select(size, -size, below != negative), undefined, exponent == {U}(255u));
+}}
+""",
+    # The sine, `turns` quarters of a turn later. WGSL bounds the errors of sin and cos only from -π
+    # to π. The parts of π/2 have few bits, so that their products with n are exact, and the
+    # polynomials are those of `wasm/approximations.py`.
+    "turned_sine": """\
+fn turned_sine_{suffix}(x: {T}, turns: u32) -> {T} {{
+    let n = round(x * 0.63661977);
+    var r = ((x - n * 1.5703125) - n * 0.00048351288) - n * 3.1385571e-7;
+    r = select(r - n * 6.0771006e-11, x, n == {T}(0.0));
+    var quadrant = {U}(n + 131072.0);
+    let small = abs(x) < {T}(32768.0);
+    if (!all(small)) {{
+        var multiple: {U};
+        r = select(large_angle_{suffix}(x, &multiple), r, small);
+        quadrant = select(multiple, quadrant, small);
+    }}
+    quadrant += {U}(turns);
+    let q = r * r;
+    var sine = q * 2.7182372e-6 - 1.9839327e-4;
+    sine = (sine * q + 8.3333294e-3) * q - 0.16666667;
+    sine = select(r * q * sine + r, r, q == {T}(0.0));
+    var cosine = q * -2.720955e-7 + 2.4799512e-5;
+    cosine = (cosine * q - 1.3888884e-3) * q + 4.1666667e-2;
+    cosine = (cosine * q - 0.5) * q + 1.0;
+    let magnitude = select(sine, cosine, (quadrant & {U}(1u)) == {U}(1u));
+    return bitcast<{T}>(bitcast<{U}>(magnitude) ^ ((quadrant & {U}(2u)) << {U}(30u)));
+}}
+""",
+    "sine": """\
+fn sine_{suffix}(x: {T}) -> {T} {{
+    return turned_sine_{suffix}(x, 0u);
+}}
+""",
+    "cosine": """\
+fn cosine_{suffix}(x: {T}) -> {T} {{
+    return turned_sine_{suffix}(x, 1u);
+}}
+""",
+    "tangent": """\
+fn tangent_{suffix}(x: {T}) -> {T} {{
+    return turned_sine_{suffix}(x, 0u) / turned_sine_{suffix}(x, 1u);
+}}
+""",
     # exp(x) - exp(-x) cancels near zero: use a series there.
     "hyperbolic_sine": """\
 fn hyperbolic_sine_{suffix}(x: {T}) -> {T} {{
@@ -253,6 +366,10 @@ CALLED = {
     "floored_remainder": "remainder",
     "arc_sine": "arc_tangent",
     "arc_cosine": "arc_sine",
+    "area_sine": "log_one_plus",
+    "area_tangent": "log_one_plus",
+    "turned_sine": "large_angle",
+    **dict.fromkeys(("sine", "cosine", "tangent"), "turned_sine"),
     "error_function": "is_nan",
     "hyperbolic_tangent": "is_nan",
     "power": "is_nan",

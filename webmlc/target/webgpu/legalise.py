@@ -10,6 +10,7 @@ In: a lowered function. Out: an equal function (the interpreter runs it) whose o
   or infinite.
 - A float minus itself, or divided by itself, is a NaN unless its bits are those of a number:
   implementations may take these for 0 and 1.
+- naga spells `!=` of floats as an ordered comparison, which is false for a NaN. `!(a == b)` is not.
 - A float is compared with 0 by its bits, because implementations may take subnormal numbers for 0.
 - Booleans have no order and no arithmetic in WGSL.
 - Dot products of bytes and words of bytes are shifts, masks, products and sums.
@@ -101,6 +102,8 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
             return call("eq", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
         case Call(op="eq" | "ne", args=(a, b)) if a.dtype.is_float and _is_zero(b):
             return call(node.op, _magnitude_bits(a), _like(a, 0, DType.uint32))
+        case Call(op="ne", args=(a, b)) if a.dtype.is_float:
+            return call("bit_not", call("eq", a, b))
         case Call(op="sub" | "div", args=(a, b), dtype=dtype) if dtype.is_float and a == b:
             is_number = call("lt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
             if node.op == "div":

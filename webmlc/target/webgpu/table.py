@@ -76,8 +76,11 @@ _WORD_OPERATORS: dict[str, dict[Kind, Spelling]] = {
     "abs": _same(Spelling("abs({0})"), *_NUMBERS),
     "sign": {"int": Spelling("sign({0})"), **_helper("sign_of")},
     # WGSL's `round` rounds ties to even, as numpy's `rint` does.
-    **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "sin", "cos", "tan"),
-    **_functions("atanh", "cosh"),
+    **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "cosh"),
+    "sin": _helper("sine"),
+    "cos": _helper("cosine"),
+    "tan": _helper("tangent"),
+    "atanh": _helper("area_tangent"),
     "asinh": _helper("area_sine"),
     "acosh": _helper("area_cosine"),
     "log": _helper("natural_log"),
