@@ -30,15 +30,16 @@ from webmlc.core.dependencies import note_file, note_library
 from webmlc.core.disk_cache import DiskCache, user_cache
 from webmlc.core.errors import InternalError, ModelError, ModelWarning, PackageError
 from webmlc.core.machine import RELAXED, SIMD128, WEBGPU
+from webmlc.core.package_files import file_hash
 from webmlc.core.stages import Listing, ignore
 from webmlc.frontend.doors import export_source
-from webmlc.frontend.doors.door import Door, Example, has_suffix
+from webmlc.frontend.doors.door import Door, Example
+from webmlc.frontend.file_kinds import is_kind
 from webmlc.loops.content import content, kernel_key
 from webmlc.loops.ir import LoopFunction, Store, map_statements
 from webmlc.loops.text import parse_function
 from webmlc.package import compile_kernels, kernel_pool
 from webmlc.package.compile_kernels import KernelCompiler
-from webmlc.package.file_names import file_hash
 from webmlc.package.kernel_code import Task
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import MANIFEST
@@ -468,20 +469,22 @@ def test_other_options_and_other_external_data_are_other_packages(
 
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> Door:
-    """A door of files `.toy`, which hold the name of an operator. Its exporter also reads a file of
-    weights beside them. Like those of many formats, the files mention a location.
+    """A door of files `.toy`, whose last bytes are the name of an operator. Its exporter also reads
+    a file of weights beside them. Like those of many formats, the files mention a location.
     """
 
     def export(path: Path, _: Example) -> onnx.ModelProto:
         note_library("toy_exporter")
         weights = path.with_suffix(".weights")
         note_file(weights)
-        model = onnx.parser.parse_model(TEXT.replace("LAST", path.read_text().split()[-1]))
+        model = onnx.parser.parse_model(
+            TEXT.replace("LAST", path.read_bytes().split()[-1].decode())
+        )
         filters = np.full((8, 3, 3, 3), float(weights.read_text()), np.float32)
         model.graph.initializer.append(numpy_helper.from_array(filters, "filters"))
         return model
 
-    door = Door("Toy", "toy_exporter", lambda source: has_suffix(source, ".toy"), export)
+    door = Door("Toy", "toy_exporter", lambda source: is_kind(source, ".toy"), export)
     monkeypatch.setattr(export_source, "DOORS", (door,))
     monkeypatch.setattr(dependencies, "version", lambda name: "1.0")
     return door
@@ -491,7 +494,7 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Door:
 def toy(tmp_path: Path) -> Path:
     """A file that is no ONNX model."""
     path = tmp_path / "model.toy"
-    path.write_text("location external_data Relu")
+    path.write_bytes(b"\xfftoy location external_data Relu")
     path.with_suffix(".weights").write_text("0.5")
     return path
 
@@ -512,7 +515,7 @@ def test_the_packages_of_every_door_are_kept_with_what_its_reader_read(
     assert is_compiled() and not is_compiled()
     toy.with_suffix(".weights").write_text("0.25")
     assert is_compiled() and not is_compiled()
-    toy.write_text("location Sigmoid")
+    toy.write_bytes(b"\xfftoy location Sigmoid")
     assert is_compiled() and not is_compiled()
     monkeypatch.setattr(dependencies, "version", lambda name: "1.1")
     assert is_compiled() and not is_compiled()
@@ -538,20 +541,22 @@ def test_the_commands_take_the_files_of_every_door(
 
 
 @pytest.mark.usefixtures("door")
-@pytest.mark.parametrize(("suffix", "text"), [(".toy", "Sigmoid"), (".weights", "0.25")])
+@pytest.mark.parametrize(
+    ("suffix", "content"), [(".toy", b"\xfftoy Sigmoid"), (".weights", b"0.25")]
+)
 def test_a_model_that_changes_while_it_is_built_is_not_kept(
     suffix: str,
-    text: str,
+    content: bytes,
     toy: Path,
     tmp_path: Path,
     cache: DiskCache,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file, compile_model = toy.with_suffix(suffix), webmlc.compile.compile_model
-    before = file.read_text()
+    before = file.read_bytes()
 
     def edit_and_compile(source: Any, *arguments: Any, **options: Any) -> Parts:
-        file.write_text(text)
+        file.write_bytes(content)
         if suffix == ".toy":  # it is read after it was hashed
             source = webmlc.compile.export_source(toy)
         return compile_model(source, *arguments, **options)
@@ -559,7 +564,7 @@ def test_a_model_that_changes_while_it_is_built_is_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(webmlc.compile, "compile_model", edit_and_compile)
         build(toy, tmp_path / "edited", "wasm")
-    file.write_text(before)
+    file.write_bytes(before)
     build(toy, tmp_path / "again", "wasm")
     build(toy, tmp_path / "plain", "wasm", cache=False)
     assert files(tmp_path / "again") == files(tmp_path / "plain")

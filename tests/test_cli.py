@@ -251,7 +251,11 @@ def test_training_mode_is_warned_of_and_checks_inconclusively(webmlc, tmp_path: 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"hello", "not an ONNX model"), (b"", "not an ONNX model"), (None, "truncated")],
+    [
+        (b"\x08\x08hello", "not an ONNX model"),
+        (b"", "this is an empty file. Download or export"),
+        (None, "truncated"),
+    ],
 )
 def test_bad_files(webmlc, tmp_path: Path, content: bytes | None, message: str) -> None:  # type: ignore[no-untyped-def]
     data = DIGITS.read_bytes()[:5000] if content is None else content

@@ -29,7 +29,7 @@ from webmlc.core.dependencies import Dependencies, FileState, noted_dependencies
 from webmlc.core.disk_cache import DiskCache, compiler_key, user_cache
 from webmlc.core.errors import ModelWarning
 from webmlc.core.flags import dump_folder, verify_level
-from webmlc.package.file_names import file_hash
+from webmlc.core.package_files import file_hash
 from webmlc.package.kept_package import KeptPackages, RestoredPackage
 
 if TYPE_CHECKING:

@@ -99,5 +99,5 @@ def test_a_tflite_file_equals_its_interpreter(classifier: keras.Model, tmp_path:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "damaged.keras"
     path.write_bytes(b"no archive")
-    with pytest.raises(ModelError, match=r"damaged\.keras: .* cannot export this model"):
+    with pytest.raises(ModelError, match=r"damaged\.keras: this is a text, which begins with"):
         export_source(path)

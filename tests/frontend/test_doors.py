@@ -20,6 +20,7 @@ from webmlc.frontend.doors.names import (
     rename_outputs,
     without_suffix,
 )
+from webmlc.frontend.file_kinds import is_kind
 
 
 def model() -> ModelProto:
@@ -61,7 +62,7 @@ def test_a_missing_package_names_the_extra(
     if isinstance(source, str):
         source = tmp_path / source
         if source.suffix:
-            source.touch()
+            source.write_bytes(b"\xff")
         else:
             source.mkdir()
             (source / "saved_model.pb").touch()
@@ -75,12 +76,12 @@ def test_a_failed_export_names_the_source(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(source: object, example: door.Example) -> ModelProto:
         raise RuntimeError("no rule for aten::odd")
 
-    failing = door.Door("Odd", "oddonnx", lambda source: door.has_suffix(source, ".odd"), fail)
+    failing = door.Door("Odd", "oddonnx", lambda source: is_kind(source, ".odd"), fail)
     monkeypatch.setattr(export_source, "DOORS", (failing,))
     path = tmp_path / "model.odd"
     with pytest.raises(ModelError, match=r"model\.odd: no such file"):
         build(path, tmp_path / "out")
-    path.touch()
+    path.write_bytes(b"\xff")
     message = r"model\.odd: oddonnx cannot export this model\. RuntimeError: no rule for aten::odd"
     with pytest.raises(ModelError, match=message):
         build(path, tmp_path / "out")

@@ -157,7 +157,9 @@ def test_not_a_file(tmp_path: Path) -> None:
         read_model(tmp_path / "none.onnx")
 
 
-@pytest.mark.parametrize("content", [b"", b"PNG is no model", b"\x00" * 64, b"hello world\n" * 9])
+@pytest.mark.parametrize(
+    "content", [b"\x89PN is no model", b"\x00" * 64, b"\x08\x08hello world\n" * 9]
+)
 def test_not_onnx(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)

@@ -127,7 +127,7 @@ def test_what_is_no_language_model(
     result = start(tmp_path / "plain")
     assert result.code == 2 and "is no language model" in result.err.replace("\n", " ")
     result = start(tmp_path / "missing.gguf")
-    assert result.code == 2 and "no such model" in result.err.replace("\n", " ")
+    assert result.code == 2 and "no such file" in result.err.replace("\n", " ")
 
 
 def test_a_model_is_built_into_the_cache_once(

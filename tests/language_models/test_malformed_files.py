@@ -37,7 +37,7 @@ def written(folder: Path, model: SmallModel = SMALL) -> Path:
     return path
 
 
-@pytest.mark.parametrize("length", [0, 3, 20, 500, 20_000])
+@pytest.mark.parametrize("length", [4, 20, 500, 20_000])
 def test_truncated_file(length: int, tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(path.read_bytes()[:length])

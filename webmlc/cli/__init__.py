@@ -63,7 +63,6 @@ from webmlc.cli.tune import chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.stages import Listing, Stage
-from webmlc.package.file_names import MANIFEST
 from webmlc.version import VERSION
 
 app = typer.Typer(
@@ -164,11 +163,6 @@ def build(
         raise UserError(
             "--inputs and --dim need --quantise: its loss is measured with them. A package runs "
             "all sizes of symbolic dimensions, so that a build needs none."
-        )
-    if (model / MANIFEST).is_file():
-        raise UserError(
-            f"{model}: this is a package already. Build the model that it was built from, or run "
-            f"the package: webmlc run {model}"
         )
     out = out or Path("build") / (f"{model.stem}.js" if single_file else model.stem)
     folder = temporary_folder(command) if single_file else out

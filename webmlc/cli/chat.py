@@ -15,8 +15,8 @@ import typer
 
 from webmlc.cli.console import StageProgress, console, errors, escape
 from webmlc.cli.options import Device, DeviceChoice, Threads, processors
-from webmlc.core.errors import InputError, UserError
-from webmlc.package.file_names import MANIFEST
+from webmlc.core.errors import InputError
+from webmlc.core.package_files import MANIFEST
 from webmlc.version import VERSION
 
 if TYPE_CHECKING:
@@ -189,10 +189,11 @@ def _package_of(model: Path, device: str) -> Path:
     """The folder of a package. A model is built into the cache folder, unless it is there."""
     if model.is_dir() and (model / MANIFEST).is_file():
         return model
-    if not model.exists():
-        raise UserError(f"{model}: no such model or package")
     from webmlc.compile import build
     from webmlc.core.disk_cache import user_folder
+    from webmlc.frontend.file_kinds import check_path
+
+    check_path(model)
 
     status = model.stat()
     key = (str(model.resolve()), status.st_size, status.st_mtime_ns, VERSION, device)

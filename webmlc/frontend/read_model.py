@@ -115,8 +115,6 @@ def read_model(
 
 
 def _parse(path: Path) -> ModelProto:
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file")
     data = path.read_bytes()
     model = ModelProto()
     try:

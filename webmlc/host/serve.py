@@ -176,6 +176,8 @@ def serve(folder: Path, port: int = 0, quiet: bool = False) -> Server:
 
     Raises `UserError` if there is no such folder, or if the port is not available.
     """
+    if folder.is_file():
+        raise UserError(f"{folder}: this is a file. Name the folder of a package, or of a page.")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder to serve")
     handler = partial(FileHandler, directory=str(folder), quiet=quiet)

@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 
 from webmlc.build_options import BuildOptions
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import InputError, ModelError
+from webmlc.core.errors import InputError
 from webmlc.core.expr import Var
 from webmlc.core.replace_file import replace_file
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
-from webmlc.frontend.doors.tensorflow import is_saved_model
 from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
@@ -52,8 +51,6 @@ def load_any(
 ) -> Iterator[Model]:
     """Load a package, or a model file that `build` compiles first with these options."""
     is_package = (path / MANIFEST).is_file()
-    if not path.exists():
-        raise ModelError(f"{path}: no such file or folder")
     if options.constants and is_package:
         raise InputError(
             f"{path} is a package: its inputs cannot become constants any more; build it again "
@@ -67,8 +64,6 @@ def load_any(
     with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
         folder = path
         if not is_package:
-            if path.is_dir() and not is_saved_model(path):
-                raise ModelError(f"{path}: this folder holds no package (no {MANIFEST})")
             folder = Path(scratch) / path.stem
             build(path, folder, replace(options, target=device))
         model = load(folder, device, threads)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from webmlc.core.dependencies import Dependencies, FileState, installed_version
 from webmlc.core.disk_cache import LARGEST, DiskCache
 from webmlc.core.errors import ModelWarning
-from webmlc.package.file_names import MANIFEST, file_hash
+from webmlc.core.package_files import MANIFEST, file_hash
 from webmlc.package.replace_package import replaced_package
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
+from webmlc.core.package_files import FORMAT as FORMAT
+from webmlc.core.package_files import MANIFEST as MANIFEST
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Check, Requirement
-from webmlc.package.file_names import FORMAT as FORMAT
-from webmlc.package.file_names import MANIFEST as MANIFEST
 from webmlc.package.resources import Resources
 from webmlc.schedule.tuning import Tuning
 

@@ -33,7 +33,7 @@ from typing import Any
 
 from webmlc.core.errors import PackageError
 from webmlc.core.folder_lock import locked_folder
-from webmlc.package.file_names import FORMAT, MANIFEST, file_hash
+from webmlc.core.package_files import FORMAT, MANIFEST, file_hash
 
 STAGING = ".webmlc-build-"
 """How the names of folders begin, inside that of a package, into which builds write."""

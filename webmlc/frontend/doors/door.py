@@ -74,11 +74,6 @@ def is_instance(source: object, module: str, name: str) -> bool:
     )
 
 
-def has_suffix(source: object, suffix: str) -> bool:
-    """True if `source` is a path with this suffix."""
-    return isinstance(source, str | Path) and Path(source).suffix.lower() == suffix
-
-
 def is_path(source: object) -> bool:
     """True for the path of a file or folder."""
     return isinstance(source, str | Path)

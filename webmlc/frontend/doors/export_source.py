@@ -9,6 +9,7 @@ In: a path, a model in memory, or an object of a framework. Out: a path of an ON
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from webmlc.frontend.doors.tensorflow import (
     is_saved_model,
     is_tflite,
 )
+from webmlc.frontend.file_kinds import check_path
 from webmlc.graph.ir import Module
 
 DOORS = (
@@ -59,8 +61,10 @@ def export_source(
     """Export a source of another framework. Other sources pass through.
 
     Raises `UserError` if a package is missing, if the source is of no known kind, or if it needs
-    an example; `ModelError` if the exporter fails.
+    an example; `ModelError` if a file is no model, or if the exporter fails.
     """
+    if is_path(source):
+        check_path(Path(source))
     if not isinstance(source, ModelProto | Module):
         for door in DOORS:
             if door.accepts(source):
@@ -72,6 +76,13 @@ def export_source(
         )
     if isinstance(source, ModelProto | Module | str | Path):
         return source
+    if isinstance(source, Mapping):
+        raise UserError(
+            "A dictionary of weights (a state dict) has no graph. Load it into its module, and pass"
+            " the module."
+        )
+    if isinstance(source, bytes | bytearray | memoryview):
+        raise UserError("For the bytes of an ONNX file, pass onnx.load_model_from_string(bytes).")
     frameworks = ", ".join(door.framework for door in DOORS)
     raise UserError(
         f"webmlc cannot read an object of class {type(source).__name__}. It reads paths of ONNX "
@@ -81,8 +92,6 @@ def export_source(
 
 def _export(door: Door, source: Any, example: Example) -> ModelProto:
     label = str(source) if is_path(source) else _label(door, source)
-    if is_path(source) and not Path(source).exists():
-        raise ModelError(f"{label}: no such file")
     try:
         return door.export(source, example)
     except WebmlcError:

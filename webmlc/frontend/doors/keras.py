@@ -16,7 +16,6 @@ from webmlc.core.errors import UserError
 from webmlc.frontend.doors.door import (
     Example,
     as_sequence,
-    has_suffix,
     is_instance,
     quiet,
     require,
@@ -28,6 +27,7 @@ from webmlc.frontend.doors.names import (
     without_suffix,
 )
 from webmlc.frontend.doors.tensorflow import OPSET, is_anonymous
+from webmlc.frontend.file_kinds import is_kind
 
 BACKENDS = {
     "tensorflow": ("tensorflow", "tf2onnx"),
@@ -39,7 +39,7 @@ BACKENDS = {
 
 def is_keras(source: object) -> bool:
     """True for what this door takes."""
-    return has_suffix(source, ".keras") or is_instance(source, "keras", "Model")
+    return is_kind(source, ".keras") or is_instance(source, "keras", "Model")
 
 
 def export_keras(source: Any, example: Example) -> ModelProto:

@@ -17,8 +17,9 @@ from typing import Any
 from onnx import ModelProto, NodeProto
 
 from webmlc.core.errors import UserError
-from webmlc.frontend.doors.door import Example, has_suffix, is_instance, quiet, require
+from webmlc.frontend.doors.door import Example, is_instance, quiet, require
 from webmlc.frontend.doors.names import name_dimensions, name_model, name_nodes, rename_outputs
+from webmlc.frontend.file_kinds import is_kind
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 """The key of a node's metadata that lists the paths of the modules around it."""
@@ -28,7 +29,7 @@ LOGGERS = ("torch.onnx", "torch.onnx._internal.exporter._registration")
 def is_torch(source: object) -> bool:
     """True for what this door takes."""
     return (
-        has_suffix(source, ".pt2")
+        is_kind(source, ".pt2")
         or is_instance(source, "torch.nn", "Module")
         or is_instance(source, "torch.export", "ExportedProgram")
     )

@@ -9,13 +9,14 @@ from typing import Any
 from onnx import ModelProto
 
 from webmlc.core.errors import ModelError
-from webmlc.frontend.doors.door import Example, has_suffix, is_path, quiet, require
+from webmlc.frontend.doors.door import Example, is_path, quiet, require
 from webmlc.frontend.doors.names import (
     name_dimensions,
     name_model,
     rename_values,
     without_suffix,
 )
+from webmlc.frontend.file_kinds import is_kind
 
 OPSET = 18
 """The newest opset that tf2onnx 1.17 writes."""
@@ -30,7 +31,7 @@ def is_saved_model(source: object) -> bool:
 
 def is_tflite(source: object) -> bool:
     """True for the path of a TensorFlow Lite (LiteRT) file."""
-    return has_suffix(source, ".tflite")
+    return is_kind(source, ".tflite")
 
 
 def is_anonymous(text: str) -> bool:
@@ -67,8 +68,6 @@ def export_tflite(source: Any, example: Example) -> ModelProto:
     import tf2onnx
 
     path = Path(source)
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file")
     with quiet("tf2onnx"):
         model, _ = tf2onnx.convert.from_tflite(str(path), opset=OPSET)
     rename_values(model, _signature_names(path))
