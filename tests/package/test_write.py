@@ -117,6 +117,19 @@ def test_constants_with_the_same_bytes_share_a_tensor(tmp_path: Path) -> None:
     assert list(file.tensors) == ["packed", "other", "short"]
 
 
+def test_a_package_that_no_host_loads_is_our_error_and_is_not_written(tmp_path: Path) -> None:
+    package = parts()
+    unknown = replace(package.outputs[0], buffer="renamed")
+    with pytest.raises(InternalError, match=r"(?s)no host can load .* unknown buffers .*renamed"):
+        write_package(tmp_path / "package", replace(package, outputs=(unknown,)))
+    unbound = replace(package.programs["wasm"].buffers[-1], name="b", shape=(Var("nowhere"),))
+    wasm = replace(package.programs["wasm"], buffers=[*package.programs["wasm"].buffers, unbound])
+    programs = {**package.programs, "wasm": wasm}
+    with pytest.raises(InternalError, match=r"programs.wasm binds no symbols \['nowhere'\]"):
+        write_package(tmp_path / "package", replace(package, programs=programs))
+    assert not (tmp_path / "package").exists()
+
+
 def test_a_missing_constant_is_our_error(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="no constant 'weight' for w"):
         write_package(tmp_path, replace(parts(), constants={}))

@@ -24,12 +24,13 @@ from webmlc.build_options import BuildOptions
 from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.host.load import load
-from webmlc.host.wasm import SharedMemory, engine_config, instantiate
+from webmlc.host.wasm import SharedMemory, instantiate
 from webmlc.package.read_manifest import read_manifest
 from webmlc.report.measurable import measurable
 from webmlc.report.nodes import FATES
 from webmlc.report.programs import all_symbols
 from webmlc.report.write_report import Report, write_report
+from webmlc.target.wasm.assemble import engine_config
 
 pytestmark = pytest.mark.xdist_group("report")  # one worker builds what the tests share
 

@@ -47,6 +47,7 @@ from webmlc.package.memory_plan import (
     layout,
     scratch_stride,
 )
+from webmlc.target.wasm.assemble import engine_config
 from webmlc.target.wasm.emit_module import MACHINE
 from webmlc.target.wasm.threads import RUNNING
 
@@ -389,13 +390,3 @@ def instantiate(
     if not isinstance(run, wasmtime.Func):
         raise PackageError("the package's WebAssembly module exports no function `run`")
     return lambda *arguments: run(store, *arguments)
-
-
-def engine_config() -> wasmtime.Config:
-    """The features of WebAssembly that emitted modules use."""
-    config = wasmtime.Config()
-    config.wasm_simd = True
-    config.wasm_relaxed_simd = True
-    config.wasm_threads = True
-    config.shared_memory = True
-    return config

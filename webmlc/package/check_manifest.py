@@ -39,6 +39,13 @@ def check_manifest(manifest: Manifest) -> None:
         used |= {port.past.buffer for port in manifest.state_ports}
         if unknown := sorted(used - buffers):
             raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
+        for path in (*program.modules.values(), *program.shaders.values()):
+            if path not in manifest.files:
+                raise PackageError(f"manifest.json: programs.{name} has no file {path!r}")
+        bound = {symbol.name for symbol in manifest.symbols} | set(program.bound)
+        bound |= {loop.symbol for loop in program.loops}
+        if unbound := sorted({s for b in program.buffers for s in b.symbols} - bound):
+            raise PackageError(f"manifest.json: programs.{name} binds no symbols {unbound}")
         covered = [i for s in program.runs for i in range(s.first, s.last)]
         if covered != list(range(len(program.steps))):
             raise PackageError(f"manifest.json: the segments of programs.{name} miss steps")

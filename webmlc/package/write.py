@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.core.errors import InternalError
+from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
@@ -58,7 +58,7 @@ from webmlc.package.resources import Resources
 from webmlc.package.runtime_files import runtime_files
 from webmlc.package.step_work import row_work
 from webmlc.package.tokenizer_file import pack_tokenizer
-from webmlc.package.transfers import segments_of
+from webmlc.package.transfers import segments_of, stages
 from webmlc.package.weights import SHARD_BYTES, write_weights
 from webmlc.target.webgpu.names import wgsl_name
 
@@ -266,9 +266,22 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     files |= {w.path: File(w.bytes, w.sha256) for w in weights}
     manifest = replace(draft, programs=programs, files=files)
     text = to_json(manifest)
-    from_json(text)  # checks that the manifest can be read
+    _validate(text)
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
+
+
+def _validate(text: str) -> None:
+    """Read the manifest, and plan its runs, as hosts do when they load the package.
+
+    Raises `InternalError` if that fails: the compiler is at fault, and not its user.
+    """
+    try:
+        manifest = from_json(text)
+        for device, program in manifest.programs.items():
+            stages(program, manifest.results, device)
+    except PackageError as error:
+        raise InternalError(f"no host can load the package of this model: {error}") from error
 
 
 def module_path(variant: str) -> str:

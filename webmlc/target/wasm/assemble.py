@@ -20,12 +20,23 @@ _CUSTOM_SECTION = 0
 
 
 def assemble(text: str) -> bytes:
-    """Assemble a WAT module. Raises `InternalError` where the text is not valid WAT."""
+    """Assemble a WAT module, and validate it. Raises `InternalError` if it is not valid."""
     try:
         binary = bytes(wasmtime.wat2wasm(text))
+        wasmtime.Module.validate(wasmtime.Engine(engine_config()), binary)
     except wasmtime.WasmtimeError as error:
         raise InternalError(f"wasm: the emitted text does not assemble: {error}") from error
     return strip_custom_sections(binary)
+
+
+def engine_config() -> wasmtime.Config:
+    """The features of WebAssembly that emitted modules use."""
+    config = wasmtime.Config()
+    config.wasm_simd = True
+    config.wasm_relaxed_simd = True
+    config.wasm_threads = True
+    config.shared_memory = True
+    return config
 
 
 def strip_custom_sections(binary: bytes) -> bytes:

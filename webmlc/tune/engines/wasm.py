@@ -9,7 +9,8 @@ from time import perf_counter
 
 import wasmtime
 
-from webmlc.host.wasm import SharedMemory, Worker, engine_config, instantiate, write_words
+from webmlc.host.wasm import SharedMemory, Worker, instantiate, write_words
+from webmlc.target.wasm.assemble import engine_config
 from webmlc.target.wasm.threads import RUNNING
 from webmlc.tune.engines.rounds import EngineError, Runner, measure
 from webmlc.tune.trial import POISON, Measurement, Trial, fill
