@@ -30,8 +30,10 @@ VALUES: dict[str, Any] = {
     "choose": len,
     "example_inputs": (1,),
     "dynamic_shapes": {"x": {0: "n"}},
+    "output_names": ["scores"],
     "force": True,
     "on_stage": print,
+    "progress": False,
     "jobs": 7,
     "cache": False,
 }

@@ -13,7 +13,7 @@ before it imports the compiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,9 +63,11 @@ class BuildOptions:
     - `example_inputs`: tensors for a module of PyTorch, arrays or shapes for a function of JAX,
       which do not say their inputs. `dynamic_shapes` names their symbolic dimensions, as in
       `{"image": {0: "batch"}}`.
+    - `output_names`: a name for each output of a model of another framework, in their order.
     - `force`: replace files in the package's folder that no build wrote.
     - `on_stage`: receives the result of every step. A package of the cache has no stages; kernels
       of the cache have one each, their code.
+    - `progress`: show the current step on standard error, if that is a terminal.
     - `jobs`: the most processes that compile kernels. Where a process does not start as a fork of
       this one, it imports the script of this process first, which therefore must guard its own work
       with `if __name__ == "__main__"`.
@@ -85,11 +87,13 @@ class BuildOptions:
     context: int | None = None
     adapter: AdapterName = "gpu"
     algorithms: Mapping[Device, Mapping[str, str]] | None = None
+    output_names: Sequence[str] | None = None
     choose: Chooser | None = field(default=None, metadata=ASIDE)
     example_inputs: Any = field(default=None, metadata=ASIDE)
     dynamic_shapes: Any = field(default=None, metadata=ASIDE)
     force: bool = field(default=False, metadata=ASIDE)
     on_stage: Watcher | None = field(default=None, metadata=ASIDE)
+    progress: bool = field(default=True, metadata=ASIDE)
     jobs: int = field(default=1, metadata=ASIDE)
     cache: bool = field(default=True, metadata=ASIDE)
 

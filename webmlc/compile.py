@@ -26,6 +26,7 @@ from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.machine import PLAIN_ADAPTERS, SOFTWARE_ADAPTERS, Device, Machine
+from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Stage, Watcher, ignore, watcher
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.read_model import Source, read_model
@@ -93,7 +94,9 @@ def build_package(
         if restored is not None:
             return from_json(restored.manifest)
     with nullcontext() if cached_build is None else cached_build.recorded():
-        source = export_source(model, options.example_inputs, options.dynamic_shapes)
+        source = export_source(
+            model, options.example_inputs, options.dynamic_shapes, options.output_names
+        )
         parts = compile_model(source, options, disk)
     keep = None if cached_build is None else cached_build.keep
     return write_package(Path(out), parts, force=options.force, on_written=keep)
@@ -132,7 +135,10 @@ def build(model: Source, out: str | Path, options: BuildOptions) -> Manifest:
     - `PackageError` if a file in `out` that no build wrote would be replaced, unless `force`;
     - `UserError` for any other mistake of the caller.
     """
-    return build_package(model, out, options)
+    name = Path(model).name if isinstance(model, str | Path) else type(model).__name__
+    also = options.on_stage or ignore
+    with StageProgress(f"Building {name}", quiet=not options.progress, also=also) as watch:
+        return build_package(model, out, replace(options, on_stage=watch))
 
 
 @collect_rarely()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.doors.built import build_and_run
-from webmlc.core.errors import ModelError, UserError
+from webmlc.core.errors import InputError, ModelError, UserError
 from webmlc.frontend.doors.export_source import export_source
 
 
@@ -96,8 +96,7 @@ def test_an_image_classifier_equals_pytorch(classifier: nn.Module) -> None:
         example_inputs=(torch.zeros(2, 3, 16, 16),),
         dynamic_shapes={"image": {0: "batch"}},
     )
-    (output,) = built.outputs
-    built.assert_close({output: expected(classifier, IMAGES)})
+    built.assert_close({"output": expected(classifier, IMAGES)})
     assert built.manifest.name == "Classifier"
     assert built.types()["image"] == "float32[batch, 3, 16, 16]"
     assert "layers.1.body" in str(built.manifest)
@@ -146,6 +145,94 @@ def test_a_module_needs_an_example(classifier: nn.Module) -> None:
         export_source(classifier)
 
 
+class Nested(nn.Module):
+    """A module with nested inputs and outputs, and an output that is an input."""
+
+    def forward(self, x: Tensor, pasts: list[tuple[Tensor, Tensor]], **options: Any) -> Any:
+        presents = [(key + x, value * 2) for key, value in pasts]
+        return {"scores": x.relu(), "pasts": presents, "more": (x, options["scale"] * x)}
+
+
+def test_nested_values_are_named_by_their_paths() -> None:
+    x, scale = torch.arange(6.0).view(2, 3) - 3, torch.tensor(3.0)
+    pasts = [(x + 1, x + 2), (x + 3, x + 4)]
+    axes = {0: "batch"}
+    names = [f"pasts.{layer}.{part}" for layer in (0, 1) for part in (0, 1)]
+    feeds = dict(zip(names, (p.numpy() for pair in pasts for p in pair), strict=True))
+    built = build_and_run(
+        Nested(),
+        {"x": x.numpy(), "scale": scale.numpy(), **feeds},
+        example_inputs={"x": x, "pasts": pasts, "scale": scale},
+        dynamic_shapes={"x": axes, "pasts": [(axes, axes)] * 2},
+    )
+    presents = [f"present.{layer}.{part}" for layer in (0, 1) for part in (0, 1)]
+    assert list(built.outputs) == ["scores", *presents, "more.0", "more.1"]
+    np.testing.assert_array_equal(built.outputs["present.1.0"], x + pasts[1][0])
+    np.testing.assert_array_equal(built.outputs["more.0"], x)
+    assert built.types()["pasts.1.0"] == "float32[batch, 3]"
+
+
+def test_output_names_are_the_callers(classifier: nn.Module) -> None:
+    example = torch.zeros(2, 3, 16, 16)
+    model = export_source(classifier, example, output_names=["scores"])
+    assert [port.name for port in model.graph.output] == ["scores"]
+    with pytest.raises(InputError, match="the model has 1 outputs, output"):
+        export_source(classifier, example, output_names=["a", "b"])
+    with pytest.raises(InputError, match="'image' names another output or an input"):
+        export_source(classifier, example, output_names=["image"])
+
+
+class Functions(nn.Module):
+    """Functions that torch.onnx does not translate."""
+
+    def forward(self, x: Tensor, y: Tensor, matrix: Tensor) -> dict[str, Tensor]:
+        holes = torch.where(x > 1, torch.nan, x)
+        spectrum = torch.linalg.slogdet(matrix)
+        median, place = torch.median(x, dim=1)
+        return {
+            "median": median,
+            "place": place,
+            "median of all": torch.median(x),
+            "median of a NaN": torch.median(holes, dim=0, keepdim=True).values,
+            "nanmedian": torch.nanmedian(holes, dim=-1).values,
+            "kthvalue": torch.kthvalue(x, 2, dim=0).values,
+            "cdist": torch.cdist(x, y),
+            "cdist of batches": torch.cdist(x[None], y[None], p=1.0),
+            "largest": torch.cdist(x, y, p=torch.inf),
+            "cubes": torch.cdist(x, y, p=3.0),
+            "pdist": nn.functional.pdist(y),
+            "searchsorted": torch.searchsorted(x.sort(1).values, 2 * x, right=True),
+            "inverse": torch.linalg.inv(matrix),
+            "solve": torch.linalg.solve(matrix, y[:3, :3]),
+            "solve a vector": torch.linalg.solve(matrix[0], y[0, :3]),
+            "sign": spectrum.sign,
+            "logarithm": spectrum.logabsdet,
+            "cumprod": torch.cumprod(x, 1),
+            "hypot": torch.hypot(x, 1e25 * x),
+            "selected": torch.masked_select(x, x > 0),
+            "sampled": self.sampled(x, y),
+        }
+
+    def sampled(self, x: Tensor, y: Tensor) -> Tensor:
+        """A picture of the size of `x`, which is not known, turned and scaled."""
+        grid = nn.functional.affine_grid(y[None, :2, :3], [1, 1, *x.shape], align_corners=False)
+        return nn.functional.grid_sample(x[None, None], grid, align_corners=False)
+
+
+def test_functions_that_the_exporter_does_not_translate() -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((rows, 5)).astype(np.float32) for rows in (4, 6))
+    matrix = rng.standard_normal((2, 3, 3)).astype(np.float32) + 3 * np.eye(3, dtype=np.float32)
+    example = {"x": torch.randn(3, 5), "y": torch.from_numpy(y), "matrix": torch.from_numpy(matrix)}
+    built = build_and_run(
+        Functions(),
+        {"x": x, "y": y, "matrix": matrix},
+        example_inputs=example,
+        dynamic_shapes={"x": {0: "rows"}},
+    )
+    built.assert_close(expected(Functions(), x, y, matrix), 2e-5)
+
+
 class Branches(nn.Module):
     """What torch.export refuses: a branch that depends on data."""
 
@@ -153,6 +240,29 @@ class Branches(nn.Module):
         return x + 1 if x.sum() > 0 else x - 1
 
 
-def test_a_failed_export_names_the_module() -> None:
-    with pytest.raises(ModelError, match=r"PyTorch model Branches: torch\.onnx cannot export"):
-        export_source(Branches(), torch.zeros(3))
+class Decomposed(nn.Module):
+    """An operator that ONNX does not have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.qr(x)[1] + 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "reason"),
+    [
+        (Branches(), "return x + 1 if x.sum() > 0 else x - 1", "Replace an `if` on it by torch"),
+        (Decomposed(), "return torch.linalg.qr(x)[1] + 1", "linalg_qr has no translation to ONNX"),
+    ],
+    ids=["branches", "operator"],
+)
+def test_a_refusal_names_the_line_and_a_way_round(
+    module: nn.Module, line: str, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ModelError) as error:
+        export_source(module, torch.eye(3))
+    message, name = str(error.value), type(module).__name__
+    assert message.startswith(f"PyTorch model {name}: torch.onnx cannot export this model. line ")
+    assert f"test_pytorch.py, in forward ({line}): " in message and reason in message
+    assert len(message) < 700 and "\n" not in message
+    assert error.value.__cause__ is None and error.value.__suppress_context__
+    assert not any(capfd.readouterr())

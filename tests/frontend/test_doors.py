@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from webmlc.compile import build
 from webmlc.core.errors import InputError, ModelError, UserError
 from webmlc.frontend.doors import door, export_source
 from webmlc.frontend.doors.names import (
+    Place,
+    distinct,
+    leaf_names,
     name_dimensions,
     name_model,
     name_nodes,
@@ -105,6 +111,50 @@ def test_names_are_carried_over() -> None:
     text = onnx.printer.to_text(exported.graph)
     assert "my_model_v2 (float[batch,4] x) => (float[unk__8,4] scores)" in text
     assert '["layer/Relu"] scores = Relu (x)' in text
+
+
+def test_outputs_that_are_inputs_or_equal_have_names_of_their_own() -> None:
+    text = """
+    g (float[4] x) => (float[4] x, float[4] a, float[4] a, float[4] b) {
+      scores = Relu (x) a = Neg (scores) b = Abs (a) }
+    """
+    exported = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]>' + text)
+    rename_outputs(exported, ["x", "y", "z", "w"])  # an input's name
+    assert [port.name for port in exported.graph.output] == ["x", "a", "a", "b"]
+    rename_outputs(exported, ["same", "b", "scores", "a"])
+    onnx.checker.check_model(exported)
+    assert [port.name for port in exported.graph.output] == ["same", "b", "scores", "a"]
+    x = np.array([-1, 2, -3, 4], np.float32)
+    results = ReferenceEvaluator(exported).run(None, {"x": x})
+    relu = np.maximum(x, 0)
+    for result, value in zip(results, (x, -relu, -relu, relu), strict=True):
+        np.testing.assert_array_equal(result, value)
+
+
+@dataclass
+class Cache:
+    """A cache of keys and values in the form of transformers'."""
+
+    layers: list[SimpleNamespace]
+    length: int = 3
+
+
+def test_leaves_of_records_have_the_paths_to_them() -> None:
+    layer = SimpleNamespace(keys=Place(3), values=Place(4), window=None)
+    pair = SimpleNamespace(cross_attention_cache=Cache([layer]))
+    record = {
+        "logits": Place(0),
+        "hidden_states": (Place(1), [Place(2)]),
+        "past_key_values": pair,
+        "cache": Cache([SimpleNamespace(keys=Place(5))]),
+    }
+    assert list(leaf_names(record).values()) == [
+        "logits", "hidden_states.0", "hidden_states.1.0", "past_key_values.0.encoder.key",
+        "past_key_values.0.encoder.value", "cache.0.key",
+    ]  # fmt: skip
+    assert leaf_names(Place(0)) == {0: ""}
+    names = distinct(["logits", "past_key_values.0.key"], ["ids", "past_key_values.0.key"])
+    assert names == ["logits", "present.0.key"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from webmlc.build_options import BuildOptions
 from webmlc.cli.cache import cache
 from webmlc.cli.chat import chat
 from webmlc.cli.console import (
-    StageProgress,
     console,
     errors,
     escape,
@@ -62,6 +61,7 @@ from webmlc.cli.single_file import print_use, temporary_folder, write_script
 from webmlc.cli.tune import chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.garbage import collect_rarely
+from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Listing, Stage
 from webmlc.version import VERSION
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from webmlc.cli.console import StageProgress, console, errors, escape
+from webmlc.cli.console import console, errors, escape
 from webmlc.cli.options import Device, DeviceChoice, Threads, processors
 from webmlc.core.errors import InputError
 from webmlc.core.package_files import MANIFEST
+from webmlc.core.stage_progress import StageProgress
 from webmlc.version import VERSION
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from webmlc.build_options import BuildOptions
-from webmlc.cli.console import StageProgress, console, number
+from webmlc.cli.console import console, number
 from webmlc.cli.options import (
     BuildAdapter,
     BuildAdapterChoice,
@@ -24,6 +24,7 @@ from webmlc.cli.options import (
     processors,
 )
 from webmlc.cli.tune import chooser
+from webmlc.core.stage_progress import StageProgress
 
 
 def report(

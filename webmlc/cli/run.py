@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from webmlc.build_options import BuildOptions
-from webmlc.cli.console import StageProgress, console, escape, print_json, print_table
+from webmlc.cli.console import console, escape, print_json, print_table
 from webmlc.cli.options import (
     AsJson,
     BuildAdapter,
@@ -31,6 +31,7 @@ from webmlc.cli.options import (
     dimensions,
 )
 from webmlc.cli.tune import chooser
+from webmlc.core.stage_progress import StageProgress
 
 if TYPE_CHECKING:
     from webmlc.host.load import Model as LoadedModel

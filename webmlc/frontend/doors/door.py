@@ -49,6 +49,12 @@ class Door:
     export: Callable[[Any, Example], ModelProto]
 
 
+class Refusal(Exception):
+    """An exporter's refusal in our words: what it refuses, where, and what to do. `export_source`
+    says which model it is about.
+    """
+
+
 def require(framework: str, extra: str, *modules: str) -> None:
     """Raise a `UserError` that names the extra of webmlc, if one of these modules is missing. What
     is exported depends on their versions.

@@ -9,22 +9,23 @@ In: a path, a model in memory, or an object of a framework. Out: a path of an ON
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
-from webmlc.core.errors import ModelError, UserError, WebmlcError
+from webmlc.core.errors import InputError, ModelError, UserError, WebmlcError
 from webmlc.frontend.doors.boosters import (
     export_lightgbm,
     export_xgboost,
     is_lightgbm,
     is_xgboost,
 )
-from webmlc.frontend.doors.door import Door, Example, is_path
+from webmlc.frontend.doors.door import Door, Example, Refusal, is_path
 from webmlc.frontend.doors.jax import export_jax, is_jax
 from webmlc.frontend.doors.keras import export_keras, is_keras
+from webmlc.frontend.doors.names import rename_outputs
 from webmlc.frontend.doors.pytorch import export_torch, is_torch
 from webmlc.frontend.doors.sklearn import export_estimator, is_estimator
 from webmlc.frontend.doors.tensorflow import (
@@ -56,23 +57,28 @@ MAX_REASON = 600
 
 
 def export_source(
-    source: Any, example_inputs: Any = None, dynamic_shapes: Any = None
+    source: Any,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    output_names: Sequence[str] | None = None,
 ) -> str | Path | ModelProto | Module:
     """Export a source of another framework. Other sources pass through.
 
-    Raises `UserError` if a package is missing, if the source is of no known kind, or if it needs
-    an example; `ModelError` if a file is no model, or if the exporter fails.
+    Raises `UserError` if a package is missing, if the source is of no known kind, if it needs an
+    example, or if `output_names` do not fit its outputs; `ModelError` if a file is no model, or if
+    the exporter fails.
     """
     if is_path(source):
         check_path(Path(source))
     if not isinstance(source, ModelProto | Module):
         for door in DOORS:
             if door.accepts(source):
-                return _export(door, source, Example(example_inputs, dynamic_shapes))
-    if example_inputs is not None or dynamic_shapes is not None:
+                model = _export(door, source, Example(example_inputs, dynamic_shapes))
+                return model if output_names is None else _with_outputs(model, output_names)
+    if example_inputs is not None or dynamic_shapes is not None or output_names is not None:
         raise UserError(
-            "example_inputs and dynamic_shapes are for models of other frameworks. "
-            "An ONNX or GGUF model has its own shapes."
+            "example_inputs, dynamic_shapes and output_names are for models of other frameworks. "
+            "An ONNX or GGUF model has its own shapes and names."
         )
     if isinstance(source, ModelProto | Module | str | Path):
         return source
@@ -97,9 +103,28 @@ def _export(door: Door, source: Any, example: Example) -> ModelProto:
     except WebmlcError:
         raise
     except Exception as error:
-        raise ModelError(
-            f"{label}: {door.exporter} cannot export this model. {_reason(error)}"
-        ) from error
+        reason = str(error) if isinstance(error, Refusal) else _reason(error)
+        # The exporter's errors would follow it, in pages.
+        message = f"{label}: {door.exporter} cannot export this model. {reason}"
+        raise ModelError(message) from None
+
+
+def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """The model with these names of its outputs. Raises `InputError` if they do not fit."""
+    present = ", ".join(port.name for port in model.graph.output)
+    if isinstance(names, str) or len(names) != len(model.graph.output):
+        raise InputError(
+            f"output_names: the model has {len(model.graph.output)} outputs, {present}. "
+            "Pass a list with a name for each."
+        )
+    inputs = [port.name for port in model.graph.input]
+    if clashes := [name for name in names if list(names).count(name) > 1 or name in inputs]:
+        raise InputError(
+            f"output_names: {clashes[0]!r} names another output or an input, too. "
+            "Choose another name."
+        )
+    rename_outputs(model, names)
+    return model
 
 
 def _label(door: Door, source: object) -> str:

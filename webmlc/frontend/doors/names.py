@@ -9,10 +9,11 @@ function here changes the model in place. before → after:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from webmlc.core.errors import InputError
 
@@ -91,20 +92,95 @@ def rename_values(model: ModelProto, names: Mapping[str, str]) -> None:
         if old in used and new not in used:
             new_names[old] = new
             used.add(new)
-    for graph in graphs(model.graph):
-        infos: list[ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
-        for named in (*infos, *graph.initializer):
-            named.name = new_names.get(named.name, named.name)
-        for node in graph.node:
-            node.input[:] = [new_names.get(v, v) for v in node.input]
-            node.output[:] = [new_names.get(v, v) for v in node.output]
+    _replace_names(model, new_names)
 
 
 def rename_outputs(model: ModelProto, names: Sequence[str]) -> None:
-    """Name the outputs in their order, if there is a name for each."""
-    outputs = [o.name for o in model.graph.output]
-    if len(outputs) == len(names):
-        rename_values(model, dict(zip(outputs, names, strict=True)))
+    """Name the outputs in their order, if there is a different name for each of them, and none is
+    an input's. An output that is an input, a constant, or an earlier output becomes a copy of it.
+    """
+    graph = model.graph
+    sources = {named.name for named in (*graph.input, *graph.initializer)}
+    if len(names) != len(graph.output) or len(set(names)) < len(names) or sources & set(names):
+        return
+    used = {name for inner in graphs(graph) for name in _values(inner)}
+    new_names: dict[str, str] = {}
+    for output, name in zip(graph.output, names, strict=True):
+        if output.name in sources or output.name in new_names:
+            copy = _unused(output.name, used)
+            graph.node.append(helper.make_node("Identity", [output.name], [copy], name=copy))
+            output.name = copy
+        new_names[output.name] = name
+    for name in sorted(used & set(names) - set(new_names)):
+        new_names[name] = _unused(name, used)
+    _replace_names(model, new_names)
+
+
+def _unused(name: str, used: set[str]) -> str:
+    """A name like this one that no value has. It counts as used from now on."""
+    new = next(f"{name}.{number}" for number in count(1) if f"{name}.{number}" not in used)
+    used.add(new)
+    return new
+
+
+def _replace_names(model: ModelProto, names: Mapping[str, str]) -> None:
+    """Replace names of values by others, all at once."""
+    for graph in graphs(model.graph):
+        infos: list[ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
+        for named in (*infos, *graph.initializer):
+            named.name = names.get(named.name, named.name)
+        for node in graph.node:
+            node.input[:] = [names.get(v, v) for v in node.input]
+            node.output[:] = [names.get(v, v) for v in node.output]
+
+
+class Place(int):
+    """A leaf of nested records: its place in the flat list of leaves."""
+
+
+def leaf_names(tree: Any) -> dict[int, str]:
+    """The name of each `Place` in nested dictionaries, sequences and records: the path to it, as in
+    `hidden_states.0`. A key or value of a cache of transformers has the name that their ONNX models
+    have for it: `past_key_values.layers.1.keys` is `past_key_values.1.key`.
+    """
+    return {place: _short(".".join(path)) for place, path in _leaves(tree, ())}
+
+
+def _leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[Place, tuple[str, ...]]]:
+    match tree:
+        case Place():
+            yield tree, path
+            return
+        case Mapping():
+            items = [(str(key), value) for key, value in tree.items()]
+        case tuple() | list():
+            keys = getattr(tree, "_fields", range(len(tree)))
+            items = [(str(key), value) for key, value in zip(keys, tree, strict=True)]
+        case _:
+            items = list(getattr(tree, "__dict__", {}).items())
+    for key, value in items:
+        yield from _leaves(value, (*path, key))
+
+
+def _short(name: str) -> str:
+    """Shorten the path of a key or value of a cache; other paths stay as they are."""
+    parts = re.fullmatch(
+        r"(.*?)(\.self_attention_cache|\.cross_attention_cache|)\.layers\.(\d+)\.(key|value)s", name
+    )
+    if parts is None:
+        return name
+    head, cache, layer, part = parts.groups()
+    role = {"": "", ".self_attention_cache": "decoder.", ".cross_attention_cache": "encoder."}
+    return f"{head}.{layer}.{role[cache]}{part}"
+
+
+def distinct(outputs: Sequence[str], inputs: Collection[str]) -> list[str]:
+    """The names of outputs, with `present` in place of the first part of a name that an input has,
+    too: what follows `past_key_values.0.key` is `present.0.key`.
+    """
+    return [
+        ".".join(("present", *name.split(".")[1:])) if name in inputs else name for name in outputs
+    ]
 
 
 def without_suffix(model: ModelProto) -> None:
