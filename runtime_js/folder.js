@@ -21,6 +21,7 @@ export function baseAt(url) {
   const folder = folderAt(url);
   return {
     url: folder,
+    address: String(url),
     open: (path) => open(new URL(path, folder)),
     workers: { areThisThread: false, ways: waysToStart(folder), ...failureOf(new URL(SCRIPT, folder)) },
     adapter: () => import("./adapter.js"),

@@ -14,6 +14,7 @@ import { RUNTIME_VERSION } from "./platform.js";
 import { unfold } from "./repetitions.js";
 import { evaluate, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";
+import { headOf, missingPackage, wrongFile, wrongManifest } from "./wrong_files.js";
 
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Bind} Bind */
@@ -35,10 +36,15 @@ const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 i
  */
 export async function fetchManifest(base) {
   const url = new URL("manifest.json", base.url).href;
-  const response = await request(base, url, "is the package's URL right?");
-  const manifest = await response.json().catch((error) => {
-    throw new PackageError(`${url}: is not JSON (${error.message})`);
-  });
+  const response = await request(base, url, missingPackage(base.address));
+  const data = new Uint8Array(await response.arrayBuffer());
+  let manifest;
+  try {
+    manifest = JSON.parse(new TextDecoder().decode(data));
+  } catch (error) {
+    const problem = wrongFile(headOf(data), base.address) || `is not JSON (${/** @type {Error} */ (error).message})`;
+    throw new PackageError(`${url}: ${problem}`);
+  }
   return complete(manifest, url);
 }
 
@@ -49,7 +55,7 @@ export async function fetchManifest(base) {
  * @returns {Manifest}
  */
 export function complete(manifest, url) {
-  if (manifest?.format !== "webmlc") throw new PackageError(`${url}: not a webmlc package`);
+  if (manifest?.format !== "webmlc") throw new PackageError(`${url}: ${wrongManifest(manifest)}`);
   if (manifest.version !== VERSION) {
     const { version, compiler } = manifest;
     throw new PackageError(

@@ -1,6 +1,7 @@
 // Open a package: choose a program, a variant and threads, and load the program on the devices that it uses.
 
 import { codeOf, fromData, InputError, PackageError, toData } from "./errors.js";
+import { described, kindOf } from "./kinds.js";
 import { withSchedules } from "./machine_class.js";
 import { fetchManifest } from "./manifest.js";
 import { runs } from "./memory_plan.js";
@@ -33,6 +34,9 @@ const MAX_DEFAULT_THREADS = 8;
  * @returns {URL} ends in "/"
  */
 export function folderAt(url) {
+  if (!["String", "URL"].includes(kindOf(url))) {
+    throw new InputError(`load takes the URL of a package's folder, not ${described(url)}: pages compile no models, \`webmlc build\` does`);
+  }
   if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
   const folder = new URL(url, here());
   if (!folder.pathname.endsWith("/")) folder.pathname += "/";

@@ -81,8 +81,11 @@ export async function inflate(data) {
  */
 export async function open(url) {
   if (builtin && url.protocol === "file:") {
-    const file = await builtin("node:fs").openAsBlob(url).catch(() => null);
-    return file === null ? new Response(null, { status: 404 }) : new Response(file);
+    try {
+      return new Response(await builtin("node:fs").openAsBlob(url));
+    } catch {
+      return new Response(null, { status: 404 }); // some versions of Node throw before they return a promise
+    }
   }
   return fetch(url).catch((error) => {
     if (url.protocol === "file:") throw new Error("pages read no files: open them from a web server, such as `webmlc serve`");

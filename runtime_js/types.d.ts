@@ -237,6 +237,8 @@ export interface Executor {
 export interface Base {
   /** Of the package's folder. Ends in "/". */
   url: URL;
+  /** The URL of the folder as the caller wrote it, for errors. */
+  address: string;
   /** Fetch a file of the package: a path in its folder, or a URL. */
   open(path: string): Promise<Response>;
   /** With the option `keepFiles`. */

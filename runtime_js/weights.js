@@ -5,6 +5,7 @@
 
 import { PackageError } from "./errors.js";
 import { inflate } from "./platform.js";
+import { headOf, wrongFile } from "./wrong_files.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -35,8 +36,9 @@ export async function fetchFile(base, manifest, path, onBytes) {
   const data = await response.arrayBuffer().catch((error) => {
     throw new PackageError(`${path}: the download broke off (${error.message})`);
   });
-  if (data.byteLength !== entry.bytes) throw incomplete(path, data.byteLength, entry.bytes);
-  await verify(path, data, entry.sha256);
+  const head = headOf(new Uint8Array(data));
+  if (data.byteLength !== entry.bytes) throw incomplete(path, data.byteLength, entry.bytes, head);
+  await verify(path, data, entry.sha256, head);
   onBytes(data.byteLength);
   if (!COMPRESSED.test(path)) return data;
   return inflate(data).catch((error) => {
@@ -61,6 +63,7 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
   if (!response.body) throw new PackageError(`${path}: the response has no body`);
   const { read, cancel } = readInto(response.body);
   let received = 0;
+  let head = new Uint8Array();
   /** Read the next `length` bytes, or fewer at the end of the stream, into `buffer`, which is transferred. */
   const fill = async (/** @type {ArrayBuffer} */ buffer, /** @type {number} */ length) => {
     let filled = 0;
@@ -102,15 +105,16 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
       if (!free.length && inUse.length === MAX_BUFFERS) await Promise.race(inUse);
       const length = Math.min(size, bytes - start);
       const data = await fill(free.pop() ?? new ArrayBuffer(Math.min(size, bytes)), length);
-      if (data.length < length) throw incomplete(path, received, bytes);
+      if (!start) head = headOf(data);
+      if (data.length < length) throw incomplete(path, received, bytes, head);
       const use = finish(data, start); // not awaited: one chunk is hashed while the next one is received
       inUse.push(use);
       use.then(() => inUse.splice(inUse.indexOf(use), 1), () => {}); // `Promise.all` below reports errors
     }
     await fill(free.pop() ?? new ArrayBuffer(1), 1);
-    if (received > bytes) throw incomplete(path, received, bytes);
+    if (received > bytes) throw incomplete(path, received, bytes, head);
     await Promise.all(inUse);
-    await verify(path, hashes, chunks_sha256);
+    await verify(path, hashes, chunks_sha256, head);
   } catch (error) {
     cancel().catch(() => {});
     throw error;
@@ -169,9 +173,10 @@ export async function request(base, path, cause) {
   return response;
 }
 
-/** @param {string} path @param {number} actual @param {number} expected */
-function incomplete(path, actual, expected) {
-  return new PackageError(`${path}: has ${actual} bytes, expected ${expected}: incomplete or altered`);
+/** @param {string} path @param {number} actual @param {number} expected @param {Uint8Array} head  the first bytes */
+function incomplete(path, actual, expected, head) {
+  const problem = wrongFile(head) || `has ${actual} bytes, expected ${expected}: incomplete or altered`;
+  return new PackageError(`${path}: ${problem}`);
 }
 
 /** The SHA-256 hash of a chunk. Null in an insecure context, which cannot compute it. @param {BufferSource} data */
@@ -184,10 +189,12 @@ export async function hashOf(data) {
  * @param {string} path
  * @param {BufferSource} data
  * @param {string} sha256
+ * @param {Uint8Array} head  the first bytes of the file
  */
-async function verify(path, data, sha256) {
+async function verify(path, data, sha256, head) {
   const hash = await hashOf(data);
   if (!hash) return;
   const hex = Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  if (hex !== sha256) throw new PackageError(`${path}: its SHA-256 differs from the manifest's: corrupted or altered`);
+  const problem = wrongFile(head) || "its SHA-256 differs from the manifest's: corrupted or altered";
+  if (hex !== sha256) throw new PackageError(`${path}: ${problem}`);
 }

@@ -16,7 +16,7 @@ let files;
 /** What the model in this script is loaded from. @returns {Base} */
 export function embeddedBase() {
   const workers = builtin || globalThis.Worker ? WORKERS : THIS_THREAD;
-  return { ...PARTS, url: FOLDER, workers, open: openEmbedded };
+  return { ...PARTS, url: FOLDER, address: FOLDER.href, workers, open: openEmbedded };
 }
 
 /** The worker's script is a text in this one. Pages from files start only classic workers. @type {WorkerSource} */

@@ -23,6 +23,7 @@ export function load(url, options = {}) {
 /** @param {string | URL} url @param {import("../webmlc.js").LoadOptions} options */
 async function openAt(url, options) {
   const folder = folderAt(url);
-  const base = { ...PARTS, url: folder, workers: THIS_THREAD, open: (/** @type {string} */ path) => open(new URL(path, folder)) };
+  const openFile = (/** @type {string} */ path) => open(new URL(path, folder));
+  const base = { ...PARTS, url: folder, address: String(url), workers: THIS_THREAD, open: openFile };
   return openLanguageModel(base, IMPORTED_LIBRARIES, options);
 }

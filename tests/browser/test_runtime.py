@@ -367,7 +367,7 @@ def test_errors_name_the_fault_of_a_package(site: Path) -> None:
         "short": "weights.safetensors: has 268 bytes, expected 272",
         "code": "model.relaxed.wasm.deflate: its SHA-256 differs",
         "other": "not a webmlc package",
-        "page": "manifest.json: is not JSON (",
+        "page": "manifest.json: this is an HTML page, which the server sent instead",
         "newer": "manifest.json: is a package of format 99, which hand wrote. This runtime, of ",
         "absent": "HTTP status 404; is the package's URL right?",
     }
