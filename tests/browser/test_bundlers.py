@@ -33,6 +33,33 @@ globalThis.run = async (device, threads) => {
   return { runs, threads: model.threads, device: model.device };
 };
 """
+OWN_WORKER = """import { load } from "./model/webmlc.js";
+
+onmessage = async ({ data: [device, threads] }) => {
+  try {
+    const model = await load(new URL("/model/", location.origin), { device, threads });
+    const x = { dtype: "float32", shape: [1, 4], data: Float32Array.from([1, 2, 3, 4]) };
+    const runs = [];
+    for (let i = 0; i < 4; i++) {
+      runs.push(Array.from((await model.run({ x })).y.data));
+      await new Promise((resolve) => setTimeout(resolve, 60)); // helpers and their caller come up
+    }
+    await model.dispose();
+    postMessage({ runs, threads: model.threads, device: model.device });
+  } catch (error) {
+    postMessage({ error: String(error) });
+  }
+};
+"""
+PAGE_OF_WORKER = """
+globalThis.run = (device, threads) =>
+  new Promise((resolve, reject) => {
+    const worker = new Worker(new URL("./own_worker.js", import.meta.url), { type: "module" });
+    worker.onmessage = ({ data }) => resolve(data);
+    worker.onerror = ({ message }) => reject(new Error(`the page's worker: ${message}`));
+    worker.postMessage([device, threads]);
+  });
+"""
 CHOICES = [("wasm", 1), ("wasm", 2), ("webgpu", 1)]
 CONFIGURED_WEBPACK = """
 import { createRequire } from "node:module";
@@ -98,7 +125,8 @@ def vite_from_npm(site: Path) -> None:
 def import_from_npm(site: Path) -> None:
     """Import the runtime from its npm package, which is installed into the site."""
     install_runtime(site)
-    (site / "page.js").write_text(PAGE.replace("./model/webmlc.js", "webmlc"))
+    for script in site.glob("*.js"):
+        script.write_text(script.read_text().replace("./model/webmlc.js", "webmlc"))
 
 
 def webpack(site: Path, mode: str = "production") -> None:
@@ -168,6 +196,24 @@ def test_a_bundled_page_runs(
     check(reports)
 
 
+def write_own_worker(site: Path) -> None:
+    (site / "index.html").write_text(HTML.replace("SCRIPT", "./page.js"))
+    (site / "page.js").write_text(PAGE_OF_WORKER)
+    (site / "own_worker.js").write_text(OWN_WORKER)
+    scaled(site / "model")
+
+
+@pytest.mark.parametrize("bundle", [vite, vite_from_npm, webpack, webpack_from_npm])
+def test_a_worker_of_the_page_runs_models(tmp_path: Path, bundle: Callable[[Path], None]) -> None:
+    """The worker is bundled, and starts the workers of the model."""
+    write_own_worker(tmp_path)
+    bundle(tmp_path)
+    reports = open_pages({"/": tmp_path / "dist"}, *pages_of("/"))
+    fetched = {request["path"] for report in reports for request in report.requests}
+    assert not fetched & {"/model/webmlc.js", "/model/wasm_worker.js", "/own_worker.js"}
+    check(reports)
+
+
 def pages_of(address: str) -> list[Page]:
     return [Page(address, f"() => run('{device}', {threads})") for device, threads in CHOICES]
 
@@ -207,6 +253,14 @@ def test_a_page_runs_while_it_is_developed(tmp_path: Path) -> None:
     """Vite's server bundles what comes from npm, and serves the worker from where it was."""
     (tmp_path / "index.html").write_text(HTML.replace("SCRIPT", "./page.js"))
     scaled(tmp_path / "model")
+    import_from_npm(tmp_path)
+    (tmp_path / "vite.config.mjs").write_text(documented("Vite", "js"))
+    with vite_server(tmp_path) as address:
+        check(open_pages({"/": tmp_path}, *pages_of(address)))
+
+
+def test_a_worker_of_the_page_runs_while_it_is_developed(tmp_path: Path) -> None:
+    write_own_worker(tmp_path)
     import_from_npm(tmp_path)
     (tmp_path / "vite.config.mjs").write_text(documented("Vite", "js"))
     with vite_server(tmp_path) as address:
