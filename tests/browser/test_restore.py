@@ -111,7 +111,7 @@ def test_a_model_is_restored_on_another_device(site: Path) -> None:
             assert value["chosen"] == "webgpu"
             assert value["without"]["name"] == "DeviceLostError"
         compare(value["last"], 3)
-        assert value["disposed"]["name"] == "InputError"
+        assert value["disposed"]["name"] == "DisposedError"
         assert report.errors == []
 
 
@@ -177,4 +177,4 @@ def test_a_model_is_restored_with_another_worker(site: Path) -> None:
         assert value["idle"] == 0
         for outputs in value["outputs"]:
             compare(outputs, 3)
-        assert value["closing"]["name"] == "InputError"
+        assert value["closing"]["name"] == "DisposedError"

@@ -154,7 +154,7 @@ def test_requests_are_repeated_with_new_bytes(site: Path, isolated: bool) -> Non
             np.testing.assert_allclose(np.reshape(output, (n, 4)), expected(x), rtol=1e-6)
         # A larger input replaces the memory, so earlier requests need messages again.
         assert report.value["sent"] == ([1, 0, 0, 1, 1, 0, 0] if isolated else [1] * 7)
-        assert report.value["after"] == "InternalError"
+        assert report.value["after"] == "DisposedError"
 
 
 SHORT_RUNS = """async ({ threads }) => {
@@ -222,7 +222,7 @@ SHARED_RUNS = """async ({ runs, n }) => {
     const data = Float32Array.from({ length: 4 * n }, (_, k) => k + i);
     const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
     outputs.push(y.data[4 * n - 1]);
-    last = woken;
+    last = { ...woken };
     await new Promise((resolve) => setTimeout(resolve, 100)); // the helper falls asleep
   }
   performance.now = now;
