@@ -210,7 +210,7 @@ export function bindSymbols(manifest, tensors, length = 0, capacity) {
  */
 const RULES = {
   equal: [(a, b) => a === b, "they must be equal"],
-  unequal: [(a, b) => a !== b, "they must differ, or the rank of the result changes: give the node its axes"],
+  unequal: [(a, b) => a !== b, "they must differ, or the rank of the result changes: give the node its axes, or build for this size alone (--dim)"],
   "at most": [(a, b) => a <= b, "the first must not be larger"],
   broadcast: [(a, b) => a === b || a === 1 || b === 1, "they must be equal, or one of them 1"],
   stretch: [(a, b) => a === b || a === 1, "they must be equal, or the first 1"],

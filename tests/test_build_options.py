@@ -18,6 +18,7 @@ from webmlc.core.disk_cache import DiskCache
 VALUES: dict[str, Any] = {
     "target": "wasm",
     "constants": {"sr": 16000},
+    "dims": {"batch": 1},
     "inputs": {"image": "pixels=rgb"},
     "outputs": {"logits": "topk=5"},
     "emit_text": True,

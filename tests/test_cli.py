@@ -66,7 +66,7 @@ def test_build_quantises_and_reports_the_loss(webmlc, tmp_path: Path) -> None:  
     assert after < report["weights bytes before"] / 2
     result = webmlc(*arguments, "--inputs", tmp_path / "in.npz", "--force")
     assert result.code == 2
-    assert "--inputs and --dim need --quantise" in result.err
+    assert "--inputs needs --quantise" in result.err
 
 
 def test_build_writes_text_when_asked(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

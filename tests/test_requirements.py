@@ -72,7 +72,7 @@ CASES = {
         "g (float[n,1] x) => (float[n] y) { y = Squeeze(x) }",
         ones(x=(3, 1)), ones(x=(1, 1)),
         "node 'y': its sizes are n = 1 and 1: they must differ, or the rank of the result changes: "
-        "give the node its axes; n = 1 from axis 0 of 'x'",
+        "give the node its axes, or build for this size alone (--dim); n = 1 from axis 0 of 'x'",
         refused_by_onnxruntime=False,
     ),
     "broadcast": Case(

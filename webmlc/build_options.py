@@ -44,6 +44,9 @@ class BuildOptions:
     - `target`: what to compile for: "wasm", "webgpu" or "both".
     - `constants`: inputs that become constants, and that leave the signature. Integers and booleans
       must fit the input's type exactly; floats are rounded to it.
+    - `dims`: sizes of symbolic dimensions, by their names, which become numbers. The package runs
+      no other sizes. A dimension without a name has one that `Model.inputs` shows: `x_0` is the
+      first of input `x`.
     - `inputs`, `outputs`: what is before and behind the model, to be compiled into the package,
       such as resizing an image and ranking classes (`graph.typed.options`).
     - `tokenizer`: the `tokenizer.json` of a model of texts.
@@ -77,6 +80,7 @@ class BuildOptions:
     target: TargetName = "both"
     _: KW_ONLY
     constants: Constants | None = None
+    dims: Mapping[str, int] | None = None
     inputs: ValueOptions | None = None
     outputs: ValueOptions | None = None
     tokenizer: str | Path | None = None

@@ -30,6 +30,7 @@ from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Stage, Watcher, ignore, watcher
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.read_model import Source, read_model
+from webmlc.graph.checks.batch_sizes import warn_of_refused_sizes
 from webmlc.graph.checks.check_bodies import check_bodies
 from webmlc.graph.checks.check_indices import check_indices
 from webmlc.graph.checks.warn_of_training import warn_of_training
@@ -131,7 +132,8 @@ def build(model: Source, out: str | Path, options: BuildOptions) -> Manifest:
     Raises:
     - `ModelError` if the model cannot be read;
     - `UnsupportedError`, which lists every unsupported node;
-    - `InputError` if a constant names no input, or does not fit its input;
+    - `InputError` if a constant names no input, or does not fit its input, or if one of `dims`
+      names no dimension;
     - `PackageError` if a file in `out` that no build wrote would be replaced, unless `force`;
     - `UserError` for any other mistake of the caller.
     """
@@ -260,7 +262,9 @@ def shared_graph(
     inputs, outputs, quantise = options.inputs, options.outputs, options.quantise
     if quantise is not None and quantise not in QUANTISATIONS:
         raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
-    module = _show(watch, "frontend", read_model(model, options.constants, options.context))
+    module = _show(
+        watch, "frontend", read_model(model, options.constants, options.context, options.dims)
+    )
     module = _show(watch, "normalise", normalise(module))
     if inputs or outputs:
         module = _show(watch, "connect values", connect_values(module, inputs, outputs))
@@ -270,6 +274,7 @@ def shared_graph(
         module = _show(watch, "round caches", round_caches(module))
     warn_of_training(module)
     module = _show(watch, "infer shapes", check_labels(infer_shapes(module)))
+    warn_of_refused_sizes(module)
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _show(watch, "simplify", simplify_graph(module))
     if quantise is not None:

@@ -39,6 +39,7 @@ from webmlc.cli.options import (
     ConstantInputs,
     Context,
     Dimensions,
+    FixedDimensions,
     Jobs,
     Model,
     NoCache,
@@ -135,7 +136,7 @@ def build(
             show_default=False,
         ),
     ] = None,
-    dim: Dimensions = [],  # noqa: B006
+    dim: FixedDimensions = [],  # noqa: B006
     context: Context = None,
     adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
@@ -158,12 +159,10 @@ def build(
     """Compile a model into a package that any browser runs."""
     from webmlc.cached_build import CachedBuild
 
-    sizes = dimensions(dim)
-    if quantise is None and (inputs or sizes):
-        raise UserError(
-            "--inputs and --dim need --quantise: its loss is measured with them. A package runs "
-            "all sizes of symbolic dimensions, so that a build needs none."
-        )
+    if quantise is None and inputs:
+        raise UserError("--inputs needs --quantise: its loss is measured with them")
+    if tune_for is not None and dim:
+        raise UserError("--tune searches kernels of all sizes, and --dim fixes sizes: leave one")
     out = out or Path("build") / (f"{model.stem}.js" if single_file else model.stem)
     folder = temporary_folder(command) if single_file else out
     constants = constants_of(constant)
@@ -173,6 +172,7 @@ def build(
     options = BuildOptions(
         target.value,
         constants=constants,
+        dims=dimensions(dim),
         tokenizer=tokenizer,
         emit_text=emit_text,
         exact=exact,
@@ -211,7 +211,7 @@ def build(
     if single_file:
         report |= write_script(folder, out, force=force)
     if quantise is not None:
-        loss = measured_loss(model, folder, options, inputs, sizes)
+        loss = measured_loss(model, folder, options, inputs)
         report |= {"quantisation": loss.rows(), "weights bytes before": loss.float_bytes}
     if as_json:
         print_json(report)

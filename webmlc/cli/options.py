@@ -125,6 +125,14 @@ Dimensions = Annotated[
         "Default: 1, or the least power of 2 that the model accepts.",
     ),
 ]
+FixedDimensions = Annotated[
+    list[str],
+    typer.Option(
+        "--dim",
+        help="Fix a symbolic dimension in the package, as NAME=SIZE (batch=1, repeatable). The "
+        "package runs no other size of it. Default: any size.",
+    ),
+]
 ConstantInputs = Annotated[
     list[str],
     typer.Option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def measured_loss(
-    model: Path, package: Path, options: BuildOptions, inputs: Path | None, sizes: Mapping[str, int]
+    model: Path, package: Path, options: BuildOptions, inputs: Path | None
 ) -> QuantisationLoss:
     """Build the float model in a temporary folder, and compare the quantised `package` with it,
     which has these options.
@@ -31,4 +30,4 @@ def measured_loss(
         if options.target == "webgpu":
             after = Path(scratch) / "quantised"
             build_package(model, after, replace(options, target="wasm"))
-        return quantisation_loss(before, after, inputs, sizes)
+        return quantisation_loss(before, after, inputs)

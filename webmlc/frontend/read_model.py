@@ -40,6 +40,8 @@ from onnx import (
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError
+from webmlc.core.rewrite import variables
+from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants, bind_constants
 from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
 from webmlc.frontend.doors.export_source import export_source
@@ -60,6 +62,8 @@ NUMPY_BROADCASTING = 7
 From ONNX's change log.
 """
 
+LARGEST_DIM = (1 << 31) - 1
+"""The largest size of a dimension: kernels count in signed 32-bit integers."""
 LARGE = 1 << 16
 """The bytes from which an initialiser is checked without its data. Chosen by hand: the data of a
 small one costs less to check than to compare.
@@ -74,12 +78,16 @@ Source = str | Path | ModelProto | Module | object
 
 
 def read_model(
-    source: Source, constants: Constants | None = None, context: int | None = None
+    source: Source,
+    constants: Constants | None = None,
+    context: int | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> Module:
-    """Read, check and convert a model. The inputs in `constants` become constants. `context` limits
-    the tokens of a model in a GGUF file.
+    """Read, check and convert a model. The inputs in `constants` become constants, and the symbolic
+    dimensions in `dims` numbers. `context` limits the tokens of a model in a GGUF file.
 
-    Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot.
+    Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot, or if
+    `dims` names no dimension.
     """
     source = export_source(source)
     gguf = None
@@ -89,6 +97,8 @@ def read_model(
         raise InputError("a context can be limited for models in GGUF files only")
     if constants and (gguf is not None or isinstance(source, Module)):
         raise InputError(f"no input of this model can be a constant: {next(iter(constants))!r}")
+    if dims and (gguf is not None or isinstance(source, Module)):
+        raise InputError(f"no size of this model can be fixed: {next(iter(dims))!r}")
     if isinstance(source, Module):
         return source
     if gguf is not None:
@@ -110,8 +120,35 @@ def read_model(
     model = expand_functions(model)
     opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in model.opset_import}
     opsets.pop("webmlc", None)  # only our own frontends write operators of this domain
-    main = _Reader(Symbols(sizes)).function(model.graph, "main", arrays)
+    main = _fixed(model.graph, arrays, sizes, dims or {})
     return Module(stem, {"main": main}, opsets=opsets)
+
+
+def _fixed(
+    graph: GraphProto,
+    arrays: Mapping[str, Array],
+    sizes_of_arrays: Mapping[str, int],
+    dims: Mapping[str, int],
+) -> Function:
+    """Convert the main graph. The inputs in `arrays` are constants, and dimensions are numbers if
+    an array or `dims` has their sizes.
+
+    Raises `InputError` if `dims` names no dimension of an input, or has another size than an array.
+    """
+    for name, size in dims.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= LARGEST_DIM:
+            raise InputError(
+                f"dimension {name!r} is {size!r}, expected a whole number from 0 to {LARGEST_DIM}"
+            )
+        if sizes_of_arrays.get(name, size) != size:
+            raise InputError(
+                f"dimension {name!r} is {size}, but {sizes_of_arrays[name]} in a constant"
+            )
+    symbols = Symbols({**dims, **sizes_of_arrays})
+    main = _Reader(symbols).function(graph, "main", arrays)
+    named = {v.name for type_ in main.types.values() for d in type_.shape for v in variables(d)}
+    symbol_sizes({n: s for n, s in dims.items() if n not in symbols.fixed}, named)
+    return main
 
 
 def _parse(path: Path) -> ModelProto:

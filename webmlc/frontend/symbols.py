@@ -18,13 +18,15 @@ from webmlc.core.symbol_names import symbol_name
 class Symbols:
     """The symbols of one model.
 
-    Equal texts are the same symbol, and different texts are different symbols. A text in `sizes` is
-    a number instead.
+    Equal texts are the same symbol, and different texts are different symbols. A text in `sizes`,
+    or a symbol's name in it, is a number instead; `fixed` holds those that occurred.
     """
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
-        self._by_text: dict[str, Expr] = {t: Const(size) for t, size in (sizes or {}).items()}
+        self._sizes = dict(sizes or {})
+        self._by_text: dict[str, Expr] = {}
         self._names: set[str] = set()
+        self.fixed: set[str] = set()
 
     def dimension(self, dim: onnx.TensorShapeProto.Dimension, value: str, axis: int) -> Expr:
         """A dimension of `value`: a number, a named symbol, or a new symbol named by its axis."""
@@ -40,10 +42,14 @@ class Symbols:
             self._by_text[text] = self._new(text)
         return self._by_text[text]
 
-    def _new(self, text: str) -> Var:
+    def _new(self, text: str) -> Expr:
         base_name = symbol_name(text)
         name, count = base_name, 2
         while name in self._names:
             name, count = f"{base_name}_{count}", count + 1
         self._names.add(name)
+        for key in (text, name):
+            if key in self._sizes:
+                self.fixed.add(key)
+                return Const(self._sizes[key])
         return Var(name)

@@ -105,7 +105,8 @@ def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int
 
 FAILURES: Mapping[Rule, str] = {
     "equal": "they must be equal",
-    "unequal": "they must differ, or the rank of the result changes: give the node its axes",
+    "unequal": "they must differ, or the rank of the result changes: give the node its axes, or "
+    "build for this size alone (--dim)",
     "at most": "the first must not be larger",
     "broadcast": "they must be equal, or one of them 1",
     "stretch": "they must be equal, or the first 1",

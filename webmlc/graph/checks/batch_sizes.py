@@ -1,0 +1,90 @@
+"""Find the sizes of batches that a model refuses, and warn of the size 1 that users run most.
+
+In: the shapes of a model's inputs, and what the model requires of its symbols. Out: the symbols
+that count a batch, and the requirement that a size of one of them does not meet:
+
+    >>> from webmlc.core.expr import Var, const
+    >>> batch, frames = Var("batch"), Var("frames")
+    >>> batch_symbols([(batch, const(1), frames)])
+    ('batch',)
+    >>> squeeze = Requirement("unequal", batch, const(1), "Squeeze_1")
+    >>> refusal([squeeze], "batch", 1).node
+    'Squeeze_1'
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+
+from webmlc.core.errors import InputError, ModelWarning
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import variables
+from webmlc.core.sizes import evaluate_size
+from webmlc.graph.checks.example_sizes import SIZES
+from webmlc.graph.ir import Module, Requirement, Rule
+
+
+def batch_symbols(shapes: Iterable[Sequence[Expr]]) -> tuple[str, ...]:
+    """The symbols that are the first size of an input, or that have "batch" in their names."""
+    names: dict[str, None] = {}
+    for shape in shapes:
+        for axis, size in enumerate(shape):
+            if isinstance(size, Var) and (axis == 0 or "batch" in size.name.lower()):
+                names[size.name] = None
+    return tuple(names)
+
+
+def refusal(requirements: Iterable[Requirement], symbol: str, size: int) -> Requirement | None:
+    """The first requirement that a symbol of this size does not meet, whatever other symbols are:
+    they are tried with each of `SIZES`.
+    """
+    for requirement in requirements:
+        names = {v.name for side in (requirement.left, requirement.right) for v in variables(side)}
+        if symbol in names and not any(
+            _holds(requirement, dict.fromkeys(names, other) | {symbol: size})
+            for other in (SIZES if len(names) > 1 else SIZES[:1])
+        ):
+            return requirement
+    return None
+
+
+def _holds(requirement: Requirement, sizes: dict[str, int]) -> bool:
+    try:
+        left, right = (evaluate_size(e, sizes) for e in (requirement.left, requirement.right))
+    except InputError:  # a size is too large to count
+        return False
+    return requirement.allows(left, right)
+
+
+def warn_of_refused_sizes(module: Module) -> None:
+    """Warn of each batch of which the model refuses the size 1.
+
+    needs: inferred types.
+    """
+    main = module.main
+    for symbol in batch_symbols(main.type(name).shape for name in main.inputs):
+        if (requirement := refusal(main.requirements, symbol, 1)) is not None:
+            advice = "The model itself decides that: was it exported for other sizes?"
+            if requirement.rule == "unequal":
+                advice = (
+                    "The rank of the result changes there. To run this size, build for it alone: "
+                    f'--dim {symbol}=1, or dims={{"{symbol}": 1}} in Python'
+                )
+            warnings.warn(
+                f"the package will refuse {symbol} = 1: node {requirement.node!r} needs "
+                f"{requirement.left} and {requirement.right} to be {REQUIRED[requirement.rule]}. "
+                f"{advice}",
+                ModelWarning,
+                stacklevel=2,
+            )
+
+
+REQUIRED: Mapping[Rule, str] = {
+    "equal": "equal",
+    "unequal": "different",
+    "at most": "in this order of size",
+    "broadcast": "equal, or one of them 1",
+    "stretch": "equal, or the first 1",
+}
+"""What a requirement says of its two sizes, by its rule."""
