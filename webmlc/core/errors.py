@@ -29,6 +29,10 @@ class InputError(UserError):
     """A run-time input has the wrong name, dtype or shape."""
 
 
+class SessionLostError(InputError):
+    """The states of a session were lost with their device. Open another session."""
+
+
 class PackageError(UserError):
     """A package file is missing, malformed or corrupted: its hash differs."""
 

@@ -31,20 +31,27 @@ Derived from kernels, whose indices are int32.
 """
 
 
-def bind(
-    manifest: Manifest, inputs: Mapping[str, Array], length: int = 0, capacity: int | None = None
-) -> tuple[dict[str, int], dict[str, Array]]:
-    """Return the symbols by name and the inputs by port name. `length` and `capacity` are those of
-    the session. Without a capacity, its symbol is not bound.
+def read_inputs(manifest: Manifest, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the inputs by port name, as contiguous arrays.
 
-    Raises `InputError` if a name, dtype or shape does not match the model.
+    Raises `InputError` if a name, a dtype or a rank does not match the model.
     """
     ports = {port.name: port for port in manifest.inputs}
     if unknown := [name for name in inputs if name not in ports]:
         raise InputError(f"no input is named {unknown[0]!r}; the model takes {_names(manifest)}")
     if missing := [name for name in ports if name not in inputs]:
         raise InputError(f"input {missing[0]!r} is missing; the model takes {_names(manifest)}")
-    arrays = {name: _array(port, inputs[name]) for name, port in ports.items()}
+    return {name: _array(port, inputs[name]) for name, port in ports.items()}
+
+
+def bind(
+    manifest: Manifest, arrays: Mapping[str, Array], length: int = 0, capacity: int | None = None
+) -> dict[str, int]:
+    """Return the symbols by name. `arrays` are the results of `read_inputs`. `length` and
+    `capacity` are those of the session. Without a capacity, its symbol is not bound.
+
+    Raises `InputError` if a shape does not match the model.
+    """
     symbols = {
         s.name: int(arrays[s.input].shape[s.axis]) if s.input else length for s in manifest.symbols
     }
@@ -61,7 +68,7 @@ def bind(
                 f"{_text(port.shape)} = {_text(expected)}" + (f" with {origins}" if origins else "")
             )
     check_requirements(manifest, symbols, symbols)
-    return symbols, arrays
+    return symbols
 
 
 def chosen_ports(ports: Sequence[Port], names: Sequence[str] | None) -> Sequence[Port]:

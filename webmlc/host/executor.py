@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, SessionLostError, UserError
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Control, Manifest, Program, Run
@@ -87,7 +87,9 @@ class Cache(Generic[T]):
 class States:
     """The states of one session. Those that grow have room for `capacity` rows; the first `length`
     are valid. The others are valid as a whole, and zero at first. `symbols` are those of the last
-    run or load; `None` if the session has not begun.
+    run or load; `None` if the session has not begun. `is_torn` says that an exception stopped a
+    call which replaces states, so that some may be new and others old. `is_disposed` says that the
+    session has ended.
 
     The bytes are in the memory of the devices, which find them by this record.
     """
@@ -95,6 +97,21 @@ class States:
     capacity: int
     length: int = 0
     symbols: Mapping[str, int] | None = None
+    is_torn: bool = False
+    is_disposed: bool = False
+
+    def check_not_disposed(self) -> None:
+        """Raise `UserError` if the session has ended."""
+        if self.is_disposed:
+            raise UserError("this session was disposed of; open another with model.session")
+
+    def check_not_torn(self) -> None:
+        """Raise `InputError` if an exception stopped a call that replaces states."""
+        if self.is_torn:
+            raise InputError(
+                "a run of this session did not end, so some of its states may be new and others "
+                "old; call reset, or load"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +142,9 @@ def state_places(layout: Layout, states: States) -> dict[str, StatePlace]:
 
 
 def check_new(states: States) -> None:
-    """Raise `InputError` if states without memory had some: a device was restored since."""
+    """Raise `SessionLostError` if states without memory had some: a device was restored since."""
     if states.symbols is not None:
-        raise InputError("the session was lost with its device; open another session")
+        raise SessionLostError("the session was lost with its device; open another session")
 
 
 def check_places(places: StatePlaces, layout: Layout, states: States) -> None:
@@ -137,7 +154,20 @@ def check_places(places: StatePlaces, layout: Layout, states: States) -> None:
 
 
 class Executor(Protocol):
-    """One device of a loaded model."""
+    """One device of a loaded model. One thread at a time calls its methods.
+
+    `is_interruptible` says that the device is usable after any exception in the middle of a method,
+    such as that of a signal handler. Otherwise, the model opens the device again.
+    """
+
+    is_interruptible: bool
+
+    def adopt(self) -> None:
+        """Make the device usable in a forked process, which has no copy of its threads. The states
+        of sessions are lost.
+
+        Raises `UserError` if that is impossible.
+        """
 
     def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
         """Prepare memory for these symbols; cheap if they are the same as before.

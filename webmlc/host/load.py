@@ -9,16 +9,20 @@ In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import (
     AdapterError,
+    DeviceLostError,
     InputError,
     InternalError,
     PackageError,
@@ -37,10 +41,12 @@ from webmlc.host.bind import (
     check_requirements,
     chosen_ports,
     output_of,
+    read_inputs,
 )
 from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.session import Session, run_alone, session_of
+from webmlc.host.turns import Turns
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
@@ -60,6 +66,7 @@ from webmlc.package.weights import read_file, read_weights
 Array = NDArray[Any]
 Inputs = Mapping[str, Array]
 Stages = Sequence[Stage]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +80,20 @@ class StepTime:
 
 
 class Model:
-    """A loaded package. Run it any number of times, then `dispose` of it."""
+    """A loaded package. Run it any number of times, then `dispose` of it.
+
+    Any number of threads may use a model, its sessions and its generations: their runs take turns
+    (`host.turns`), in any order. A run uses `threads` threads. After any exception, also one of a
+    signal handler in the middle of a run, the next run is right. In a forked process, a model runs
+    on the CPU, with new sessions; a model on the GPU raises `UserError`.
+    """
 
     def __init__(
         self, folder: Path, loaded: Loaded, threads: int, device_reason: str = "requested"
     ) -> None:
         self._folder = folder
         self._generator: TextGenerator | None = None
+        self._generator_lock = threading.Lock()
         self.manifest = loaded.manifest
         self.program = loaded.program
         self.device: Device = loaded.program_device
@@ -89,8 +103,12 @@ class Model:
         self._loaded = loaded
         self._stages = stages(self.program, self.manifest.results, self.device)
         self._selections: dict[tuple[str, ...], Stages] = {}
+        self._turns = Turns()
+        self._process = os.getpid()
         self._executors = self._open()
-        self._broken = self._trapped = self._disposed = False
+        self._disposed = False
+        self._is_lost = False  # the device is; `restore` opens it again
+        self._is_torn = False  # a run ended in the middle; the next run opens the devices again
 
     def _open(self) -> dict[Device, Executor]:
         """Create executors for the devices that the program uses."""
@@ -141,6 +159,7 @@ class Model:
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """Answer a prompt: messages, a text or tokens. Iterate over the result for the pieces.
+        Several generations may go on beside each other, in any threads.
 
         `webmlc/generate/options.py` documents the options. Raises `InputError` if the model is no
         language model, if an option is wrong, or if the prompt does not fit the context.
@@ -148,8 +167,9 @@ class Model:
         self._check_not_disposed()
         if not self.is_language_model:
             raise InputError(f"{self.manifest.name} is no language model: it has no tokenizer")
-        if self._generator is None:
-            self._generator = TextGenerator(self, self.file, self.has_chat_template)
+        with self._generator_lock:
+            if self._generator is None:
+                self._generator = TextGenerator(self, self.file, self.has_chat_template)
         return self._generator.generate(prompt, options)
 
     def run(
@@ -165,11 +185,9 @@ class Model:
         if self.manifest.has_states and states is None:
             return run_alone(self, inputs, outputs)
         ports = chosen_ports(self.outputs, outputs)
-        symbols, values, _ = self._execute(inputs, self._stages_of(ports), False, states)
-        check_counts(self.manifest, values, symbols)
-        if states is not None:
-            states.length += self.rows(symbols)
-            states.symbols = symbols
+        arrays = read_inputs(self.manifest, inputs)
+        run = partial(self._run_segments, arrays, self._stages_of(ports), False, states)
+        symbols, values, _ = self.exclusively(run, states)
         return {port.name: output_of(port, values[port.buffer], symbols) for port in ports}
 
     def _stages_of(self, ports: Sequence[Port]) -> Stages:
@@ -190,9 +208,20 @@ class Model:
         self._check_not_disposed()
         return Session(self, capacity)
 
-    def read_states(self, states: States) -> dict[str, Array]:
-        """The bytes of the valid rows of each state of a session."""
-        self._check_not_disposed()
+    def exclusively(self, function: Callable[[], T], states: States | None = None) -> T:
+        """Call a function that uses the devices, or the states of a session, while no other thread
+        does.
+
+        Raises `UserError` if the model or the session has ended, or if this thread is in such a
+        function already.
+        """
+        return self._turns.take(partial(self._call, function, states))
+
+    def read_states(self, states: States) -> tuple[dict[str, Array], States]:
+        """The bytes of the valid rows of each state of a session, and a copy of its record."""
+        return self.exclusively(lambda: (self._read_states(states), replace(states)), states)
+
+    def _read_states(self, states: States) -> dict[str, Array]:
         executors = self._executors.values()
         return {name: rows for e in executors for name, rows in e.read_states(states).items()}
 
@@ -208,7 +237,16 @@ class Model:
 
         Raises `InputError` if `rows` are not those of this model.
         """
-        self._check_not_disposed()
+        write = partial(self._write_states, states, rows, length, symbols)
+        self.exclusively(write, states)
+
+    def _write_states(
+        self,
+        states: States,
+        rows: Mapping[str, Array],
+        length: int,
+        symbols: Mapping[str, int] | None,
+    ) -> None:
         sizes = {s.name: 1 for s in self.manifest.symbols} | dict(symbols or {})
         planned = dict(sizes)
         if self.manifest.length:
@@ -217,18 +255,31 @@ class Model:
             planned[self.manifest.capacity] = states.capacity
         for executor in self._executors.values():
             executor.bind(planned, states)
-        previous, states.length = states.length, length
-        expected = {name: array.nbytes for name, array in self.read_states(states).items()}
+        previous, was_torn, states.is_torn = states.length, states.is_torn, True
+        states.length = length
+        expected = {name: array.nbytes for name, array in self._read_states(states).items()}
         if expected != {name: array.nbytes for name, array in rows.items()}:
-            states.length = previous
+            states.length, states.is_torn = previous, was_torn
             raise InputError("the rows of the states are not those of this model")
         contents = {name: array.reshape(-1).view(np.uint8) for name, array in rows.items()}
         for executor in self._executors.values():
             executor.write_states(states, contents)
-        states.symbols = sizes
+        states.symbols, states.is_torn = sizes, False
+
+    def reset(self, states: States) -> None:
+        """Begin a session again, without states."""
+        self.exclusively(partial(self._reset, states), states)
+
+    def _reset(self, states: States) -> None:
+        self._free_states(states)
+        states.length, states.symbols, states.is_torn = 0, None, False
 
     def release(self, states: States) -> None:
-        """Free the states of a session."""
+        """End a session and free its states, at the end of a run that another thread is in."""
+        states.is_disposed = True
+        self._turns.later(partial(self._free_states, states))
+
+    def _free_states(self, states: States) -> None:
         for executor in self._executors.values():
             executor.release(states)
 
@@ -239,13 +290,18 @@ class Model:
         """
         if self.manifest.has_states:
             with session_of(self, inputs) as (session, feeds, _):
-                times = self._execute(feeds, self._stages, True, session.states)[2]
+                times = self._profile(feeds, session.states)
         else:
-            times = self._execute(inputs, self._stages, True, None)[2]
+            times = self._profile(inputs, None)
         return [
             StepTime(step.kernel, step.device, step.origin, seconds)
             for step, seconds in zip(self.program.steps, times, strict=True)
         ]
+
+    def _profile(self, inputs: Inputs, states: States | None) -> list[float]:
+        arrays = read_inputs(self.manifest, inputs)
+        run = partial(self._run_segments, arrays, self._stages, True, states)
+        return self.exclusively(run, states)[2]
 
     def restore(self) -> None:
         """Open the devices again, after a run that raised `DeviceLostError` or `InternalError`.
@@ -254,54 +310,76 @@ class Model:
         Does nothing if the model is intact. Raises `AdapterError` if there is no GPU; in that case
         it may be called again later.
         """
+        self._turns.take(self._restore)
+
+    def _restore(self) -> None:
         self._check_not_disposed()
-        if not self._broken:
+        if not (self._is_lost or self._is_torn):
             return
-        executors = self._open()
-        for executor in self._executors.values():
+        broken, self._executors = self._executors, self._open()
+        self._is_lost = self._is_torn = False
+        for executor in broken.values():
             executor.dispose()
-        self._executors, self._broken, self._trapped = executors, False, False
 
     def dispose(self) -> None:
-        """Free memory, threads and GPU buffers."""
-        if self._generator is not None:
-            self._generator.reset()
-        for executor in self._executors.values():
-            executor.dispose()
-        self._executors, self._disposed = {}, True
+        """Free memory, threads and GPU buffers. A run in another thread ends first, and that thread
+        then frees them; this one does not wait.
+        """
+        self._disposed = True
+        self._turns.later(self._free)
 
-    def _execute(
-        self, inputs: Inputs, stages: Stages, measure: bool, states: States | None
-    ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
-        """Call `_run_segments`; mark the model as broken if it fails although the inputs fit.
+    def _free(self) -> None:
+        executors, self._executors, self._generator = self._executors, {}, None
+        if self._process == os.getpid():
+            for executor in executors.values():
+                executor.dispose()
 
-        A kernel that trapped leaves threads that may wait forever, so that the next run opens the
-        devices again.
+    def _call(self, function: Callable[[], T], states: States | None) -> T:
+        """Call a function in the turn of this thread, and record what an exception leaves behind.
+
+        After an error of the user, the devices are intact. A kernel that trapped may have written
+        anywhere, so the next run opens the devices again. So does the run after any other exception
+        in the middle of a call, if a device is not interruptible.
         """
         self._check_not_disposed()
-        if self._trapped:
-            self.restore()
+        if states is not None:
+            states.check_not_disposed()
+        if self._process != os.getpid():
+            for executor in self._executors.values():
+                executor.adopt()
+            self._process = os.getpid()
+        if self._is_torn:
+            self._restore()
+        self._is_torn = not all(e.is_interruptible for e in self._executors.values())
         try:
-            return self._run_segments(inputs, stages, measure, states)
-        except InputError:
+            result = function()
+        except DeviceLostError:
+            self._is_lost, self._is_torn = True, False
             raise
-        except Exception as error:
-            self._broken, self._trapped = True, isinstance(error, InternalError)
+        except UserError:
+            self._is_torn = False
             raise
+        except InternalError:
+            self._is_torn = True
+            raise
+        self._is_torn = False
+        return result
 
     def _run_segments(
-        self, inputs: Inputs, stages: Stages, measure: bool, states: States | None
+        self, arrays: Mapping[str, Array], stages: Stages, measure: bool, states: States | None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
-        """Run the segments in order.
+        """Run the segments in order, and update the states.
 
         Returns all symbols, the bytes of input buffers and downloaded buffers, and the seconds of
         every step if `measure` is true.
         """
         length, capacity = (states.length, states.capacity) if states else (0, None)
-        symbols, arrays = bind(self.manifest, inputs, length, capacity)
+        symbols = bind(self.manifest, arrays, length, capacity)
         longest = {}
-        if states is not None and self.manifest.length:
-            longest[self.manifest.length] = self._longest(states, symbols)
+        if states is not None:
+            states.check_not_torn()
+            if self.manifest.length:
+                longest[self.manifest.length] = self._longest(states, symbols)
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
         times: list[float] = []
         for stage in stages:
@@ -311,6 +389,8 @@ class Model:
                 case Run(device=device) as run:
                     self._executors[device].bind({**symbols, **longest}, states)
                     uploads = {name: values[name] for name in stage.uploads}
+                    if states is not None:
+                        states.is_torn = self._replaces_states
                     values |= self._executors[device].execute(run, stage.downloads, uploads)
                     if measure:
                         times += self._executors[device].profile(run, uploads)
@@ -318,7 +398,20 @@ class Model:
                     new_symbols = bind_from_memory(self.program, segment, values[buffer])
                     symbols |= new_symbols
                     check_requirements(self.manifest, symbols, new_symbols)
+        if states is not None:
+            states.is_torn = False
+        if not measure:
+            check_counts(self.manifest, values, symbols)
+            if states is not None:
+                length = states.length + self.rows(symbols)
+                states.length, states.symbols = length, symbols
         return symbols, values, times
+
+    @property
+    def _replaces_states(self) -> bool:
+        """True if a run replaces some states. Rows that it appends to others count at its end."""
+        length = self.manifest.length
+        return any(port.axis(length) is None for port in self.manifest.state_ports)
 
     def state_sizes(self, symbols: Mapping[str, int]) -> dict[str, int]:
         """The symbols of the shapes of states, but for the length. None before the first run."""

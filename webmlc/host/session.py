@@ -21,6 +21,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,7 @@ import safetensors.numpy
 
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.sizes import evaluate_size
-from webmlc.host.bind import bind, chosen_ports, shape_of
+from webmlc.host.bind import bind, chosen_ports, read_inputs, shape_of
 from webmlc.host.executor import Array, States
 from webmlc.package.manifest import Manifest, StatePort
 
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One owner of the states of a model. Several sessions share the weights and the code."""
+    """One owner of the states of a model. Several sessions share the weights and the code.
+
+    Any number of threads may use a session: their calls take turns.
+    """
 
     def __init__(self, model: Model, capacity: int | None) -> None:
         if not model.manifest.has_states:
@@ -50,13 +54,12 @@ class Session:
         if capacity < 1:
             raise InputError(f"capacity is {capacity}: at least 1 is needed")
         self._model = model
-        self._states: States | None = States(capacity)
+        self._states = States(capacity)
 
     @property
     def states(self) -> States:
         """The record of the states. Raises `UserError` after `dispose`."""
-        if self._states is None:
-            raise UserError("this session was disposed of; open another with model.session")
+        self._states.check_not_disposed()
         return self._states
 
     @property
@@ -88,21 +91,22 @@ class Session:
         manifest = self._model.manifest
         if any(p.axis(manifest.length) is None for p in manifest.state_ports):
             raise InputError("the model has states that do not grow: call reset, or load")
+        self._model.exclusively(partial(self._truncate, length), self.states)
+
+    def _truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise InputError(f"length is {length}, expected a number from 0 to {self.length}")
         self.states.length = length
 
     def reset(self) -> None:
         """Begin again: no rows in states that grow, and zeros in the others."""
-        capacity = self.states.capacity
-        self._model.release(self.states)
-        self._states = States(capacity)
+        self._model.reset(self.states)
 
     def save(self) -> bytes:
         """The valid rows of all states, as a safetensors file."""
-        rows = self._model.read_states(self.states)
-        sizes = json.dumps(self._model.state_sizes(self.states.symbols or {}))
-        metadata = {"length": str(self.length), "sizes": sizes}
+        rows, states = self._model.read_states(self.states)
+        sizes = json.dumps(self._model.state_sizes(states.symbols or {}))
+        metadata = {"length": str(states.length), "sizes": sizes}
         return safetensors.numpy.save({n: rows[n] for n in sorted(rows)}, metadata)
 
     def load(self, data: bytes) -> None:
@@ -129,10 +133,9 @@ class Session:
             self.reset()
 
     def dispose(self) -> None:
-        """Free the memory of the states."""
-        if self._states is not None:
+        """Free the memory of the states, at the end of a run that another thread is in."""
+        if not self._states.is_disposed:
             self._model.release(self._states)
-            self._states = None
 
 
 def run_alone(
@@ -147,14 +150,12 @@ def run_alone(
     with session_of(model, inputs) as (session, feeds, symbols):
         results = session.run(feeds, [p.name for p in model.outputs if p.name in chosen])
         if ports:
-            states, name = model.read_states(session.states), model.manifest.length
+            (rows, states), name = model.read_states(session.states), model.manifest.length
             if name:
-                symbols[name] = session.length
-            after = {**(session.states.symbols or {}), **symbols}
+                symbols[name] = states.length
+            after = {**(states.symbols or {}), **symbols}
             results |= {
-                p.present: _present(
-                    p, states[p.past.buffer], after, model.manifest, session.capacity
-                )
+                p.present: _present(p, rows[p.past.buffer], after, model.manifest, session.capacity)
                 for p in ports
             }
         return results
@@ -180,7 +181,7 @@ def session_of(
     if len(lengths) > 1:
         raise InputError(f"the pasts have different numbers of rows: {sorted(lengths)}")
     (length,) = lengths
-    symbols, _ = bind(model.manifest, feeds, length)
+    symbols = bind(model.manifest, read_inputs(model.manifest, feeds), length)
     new, stored = model.rows(symbols), {0}
     if symbol := model.manifest.capacity:
         places = [(p.past.buffer, p.buffer_axis(symbol)) for p in present]

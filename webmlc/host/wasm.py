@@ -12,7 +12,7 @@ import ctypes
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -52,6 +52,7 @@ from webmlc.target.wasm.emit_module import MACHINE
 from webmlc.target.wasm.threads import RUNNING
 
 Function = Callable[[int, int, int, int], None]
+Job = tuple["Future[None]", Function, tuple[int, int, int, int]]
 MAX_PAGES = 65536
 """The largest number of pages of a 32-bit memory, from the specification."""
 
@@ -85,11 +86,44 @@ class Block:
     places: StatePlaces
 
 
+@dataclass(eq=False, slots=True)
+class Memory:
+    """A memory of a model, and the functions that run the module in it, one per thread.
+
+    - `bytes`: a view of `shared`, valid as long as that is referenced.
+    - `room`: the bytes that all runs share. The blocks of sessions are behind them.
+    - `blocks`: the block of each session. `free` holds those of sessions that have ended.
+    """
+
+    shared: SharedMemory
+    bytes: NDArray[np.uint8]
+    room: int
+    blocks: dict[States, Block]
+    free: list[Block]
+    runs: Sequence[Function]
+
+    def write_words(self, address: int, values: Sequence[int]) -> None:
+        """Write 32-bit words, signed or unsigned."""
+        write_words(self.bytes, address, values)
+
+    def rows(self, block: Block, states: States) -> dict[str, NDArray[np.uint8]]:
+        """Views of the valid rows of each state of a session in its block."""
+        starts = {name: block.address + place.offset for name, place in block.places.items()}
+        return {
+            name: self.bytes[start : start + block.places[name].bytes(states)]
+            for name, start in starts.items()
+        }
+
+
 class WasmExecutor:
     """The CPU: one shared memory, and one instance per thread.
 
-    The blocks of sessions are at the end of memory, behind `room` bytes that all runs share.
+    The thread that calls `execute` is the leader of the run. An exception between two statements,
+    such as that of Ctrl-C, leaves a usable executor: a new memory is complete before `memory` names
+    it, and `bound` is None while the words of a binding are written.
     """
+
+    is_interruptible = True
 
     def __init__(self, loaded: Loaded, threads: int) -> None:
         if threads < 1:
@@ -98,44 +132,45 @@ class WasmExecutor:
         self.threads = threads
         self.engine = wasmtime.Engine(engine_config())
         self.module = self._compile(loaded.module)
-        self.workers = [Worker(tid) for tid in range(threads)] if threads > 1 else []
         self.bindings: Cache[Binding] = Cache()
+        self.adopt()
+
+    def adopt(self) -> None:
+        """See `Executor.adopt`."""
+        self.helpers = [Worker(tid) for tid in range(1, self.threads)]
+        self.memory: Memory | None = None
         self.bound: Binding | None = None
-        self.bytes: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self.room = 0
-        self.blocks: dict[States, Block] = {}
-        self.free: list[Block] = []
-        self.memory: SharedMemory | None = None
-        self.runs: list[Function] = []
 
     def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
         """Plan memory for `symbols`; a new memory only where the present one is too small."""
         binding = self.bindings.get(symbols, partial(self._plan, symbols))
         if binding is self.bound and states is None:
             return
-        lacks_block = states is not None and not self._has_block(states, binding)
-        fresh = binding.layout.total > self.room or lacks_block
-        grows = binding.grows and self.memory is not None
-        if fresh:
-            self._new_memory(binding, grows, states)
+        self.bound = None
+        memory, grows = self.memory, binding.grows and self.memory is not None
+        if states is not None and (memory is None or states not in memory.blocks):
+            check_new(states)
+        lacks_block = memory is None or not _has_block(memory, binding, states)
+        if memory is None or lacks_block or binding.layout.total > memory.room:
+            memory = self._new_memory(binding, grows, states)
         slots = binding.slots
         if states is not None:
             slots = list(slots)
             for slot, offset in binding.state_slots:
-                slots[slot] = self.blocks[states].address + offset
+                slots[slot] = memory.blocks[states].address + offset
             if self.loaded.manifest.length:
                 slots[binding.length_slot] = states.length
-        self._words(SLOT_TABLE, slots)
+        memory.write_words(SLOT_TABLE, slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
-        self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
-        self._words(MACHINE, [self.loaded.machine])
-        self.bound = binding
+        memory.write_words(SCRATCH_BASE, [binding.layout.scratch, stride])
+        memory.write_words(MACHINE, [self.loaded.machine])
         for zone in binding.zones:
-            self.bytes[zone.first : zone.last] = PATTERN
-        if fresh and not grows:
+            memory.bytes[zone.first : zone.last] = PATTERN
+        if memory is not self.memory and not grows:
             for run in self.loaded.program.runs:
                 if run.once and run.device == "wasm":
-                    self._run_checked(run)
+                    self._run_checked(memory, binding, run)
+        self.memory, self.bound = memory, binding
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded, program = self.loaded, self.loaded.program
@@ -161,22 +196,6 @@ class WasmExecutor:
         grows = any(name in symbols for name in program.bound)
         return Binding(plan, slots, state_slots, length_slot, grows, around)
 
-    def _has_block(self, states: States, binding: Binding) -> bool:
-        """Give a session a block of memory, if a free one is large enough."""
-        size = binding.layout.state_bytes
-        if states in self.blocks:
-            check_places(self.blocks[states].places, binding.layout, states)
-        else:
-            check_new(states)
-            block = next((block for block in self.free if block.bytes >= size), None)
-            if block is None:
-                return False
-            self.free.remove(block)
-            self.blocks[states] = replace(block, places=state_places(binding.layout, states))
-            for view in self._rows(states).values():  # of a new session: those that do not grow
-                view[:] = 0
-        return True
-
     def read_states(self, states: States) -> dict[str, Array]:
         """See `Executor.read_states`."""
         return {name: view.copy() for name, view in self._rows(states).items()}
@@ -188,95 +207,90 @@ class WasmExecutor:
 
     def _rows(self, states: States) -> dict[str, NDArray[np.uint8]]:
         """Views of the valid rows of each state. The session has run, or has no block."""
-        if states not in self.blocks:
+        if self.memory is None or states not in self.memory.blocks:
             return {}
-        block, views = self.blocks[states], {}
-        for name, place in block.places.items():
-            start = block.address + place.offset
-            views[name] = self.bytes[start : start + place.bytes(states)]
-        return views
+        return self.memory.rows(self.memory.blocks[states], states)
 
     def release(self, states: States) -> None:
         """See `Executor.release`."""
-        if states in self.blocks:
-            self.free.append(self.blocks.pop(states))
+        if self.memory is not None and states in self.memory.blocks:
+            self.memory.free.append(self.memory.blocks.pop(states))
 
     def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
-        self._upload(uploads)
-        self._run_checked(run)
-        return {name: self._view(name).copy() for name in downloads}
+        memory, binding = self._current
+        _upload(memory, binding, uploads)
+        self._run_checked(memory, binding, run)
+        return {name: _view(memory, binding, name).copy() for name in downloads}
 
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`."""
-        self._upload(uploads)
+        memory, binding = self._current
+        _upload(memory, binding, uploads)
         seconds = []
         for step in range(run.module_first, run.module_last):
             start = perf_counter()
-            self._run(step, step + 1)
+            self._run(memory, step, step + 1)
             seconds.append(perf_counter() - start)
         return seconds
 
-    def _upload(self, uploads: Mapping[str, Array]) -> None:
-        """Write the bytes of buffers, which may be shorter than those planned for a session."""
-        for name, data in uploads.items():
-            self._view(name)[: data.size] = data
+    @property
+    def _current(self) -> tuple[Memory, Binding]:
+        """The memory and the binding of the current run."""
+        assert self.memory is not None and self.bound is not None
+        return self.memory, self.bound
 
     def dispose(self) -> None:
         """Stop the threads and free the memory."""
-        for worker in self.workers:
-            worker.stop()
-        self.workers, self.runs, self.memory = [], [], None
-        self.bytes, self.bound = np.zeros(0, np.uint8), None
-        self.room, self.blocks, self.free = 0, {}, []
+        self.helpers, self.memory, self.bound = [], None, None
 
-    def _new_memory(self, binding: Binding, grows: bool, states: States | None) -> None:
+    def _new_memory(self, binding: Binding, grows: bool, states: States | None) -> Memory:
         """Allocate a memory that holds the constants, or the content of the old memory, and a block
         for each session. `states` may be a new session.
 
         At the start of a run, its size is exactly what the plan needs. If it grows during a run, it
         is larger, so that it need not grow again soon.
         """
-        plan, old, old_memory = binding.layout, self.bytes, self.memory
-        blocks = dict(self.blocks)
+        plan, old = binding.layout, self.memory
+        blocks = dict(old.blocks) if old is not None else {}
         if states is not None and states not in blocks:
             blocks[states] = Block(0, plan.state_bytes, state_places(plan, states))
-        needed_room = max(plan.total, self.room) if blocks else plan.total
-        total = needed_room + sum(block.bytes for block in blocks.values())
+        room = max(plan.total, old.room) if old is not None and blocks else plan.total
+        total = room + sum(block.bytes for block in blocks.values())
         pages = -(-total // PAGE)
         if pages > MAX_PAGES:
             needed = f"with these inputs the model needs {total} bytes"
             raise InputError(f"{needed}: more than 32-bit memory holds")
-        if grows:
-            pages = max(pages, min(int(len(old) * GROWTH) // PAGE, MAX_PAGES))
-        program = self.loaded.program
+        if grows and old is not None:
+            pages = max(pages, min(int(len(old.bytes) * GROWTH) // PAGE, MAX_PAGES))
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True)
         try:
-            self.memory = SharedMemory(self.engine, kind)
+            shared = SharedMemory(self.engine, kind)
         except wasmtime.WasmtimeError as error:
             raise UserError(f"cannot allocate {pages * PAGE} bytes for the model") from error
-        self.bytes = self.memory.bytes
-        old_room, old_blocks = self.room, self.blocks
-        self.room = len(self.bytes) - sum(block.bytes for block in blocks.values())
-        self.blocks, self.free, address = {}, [], self.room
+        room = pages * PAGE - sum(block.bytes for block in blocks.values())
+        memory = Memory(shared, shared.bytes, room, {}, [], self._instances(shared))
+        address = room
         for session, block in blocks.items():
-            self.blocks[session] = replace(block, address=address)
-            if session in old_blocks:
-                content = old[block.address : block.address + block.bytes]
-                self.bytes[address : address + block.bytes] = content
+            memory.blocks[session] = replace(block, address=address)
+            if old is not None and session in old.blocks:
+                content = old.bytes[block.address : block.address + block.bytes]
+                memory.bytes[address : address + block.bytes] = content
             address += block.bytes
-        if self.module is not None:
-            self.runs = [
-                instantiate(self.engine, self.module, self.memory) for _ in range(self.threads)
-            ]
-        if grows:
-            self.bytes[:old_room] = old[:old_room]
-            del old, old_memory
-            return
-        for buffer in program.buffers:
+        if grows and old is not None:
+            memory.bytes[: old.room] = old.bytes[: old.room]
+            return memory
+        for buffer in self.loaded.program.buffers:
             if buffer.tensor is not None and buffer.name in plan.constants:
                 address, data = plan.constants[buffer.name], self.loaded.tensors[buffer.tensor]
-                self.bytes[address : address + len(data)] = np.frombuffer(data, np.uint8)
+                memory.bytes[address : address + len(data)] = np.frombuffer(data, np.uint8)
+        return memory
+
+    def _instances(self, memory: SharedMemory) -> list[Function]:
+        """The function `run` of an instance for each thread; none if the program has no steps."""
+        if self.module is None:
+            return []
+        return [instantiate(self.engine, self.module, memory) for _ in range(self.threads)]
 
     def _compile(self, code: bytes) -> wasmtime.Module | None:
         """Compile the module; `None` if the program has no steps."""
@@ -287,42 +301,81 @@ class WasmExecutor:
         except wasmtime.WasmtimeError as error:
             raise PackageError(f"the package's WebAssembly module is invalid: {error}") from error
 
-    def _run_checked(self, run: Run) -> None:
+    def _run_checked(self, memory: Memory, binding: Binding, run: Run) -> None:
         """Run the steps; in the debug mode, check the red zones after them."""
-        self._run(run.module_first, run.module_last)
-        if self.bound is not None and self.bound.zones:
-            check_zones(self.loaded.program, run, self.bound.zones, self.bytes)
+        self._run(memory, run.module_first, run.module_last)
+        if binding.zones:
+            check_zones(self.loaded.program, run, binding.zones, memory.bytes)
 
-    def _run(self, first: int, last: int) -> None:
-        """Run module steps `first..last-1` on every thread."""
+    def _run(self, memory: Memory, first: int, last: int) -> None:
+        """Run module steps `first..last-1`, with the helper threads.
+
+        The leader waits for chunks that helpers took, and not for helpers: one that sleeps may
+        still be in the call of the last run. It then helps in this run.
+        """
         if first == last:
             return
+        calls: list[Future[None]] = []
         try:
-            if self.threads == 1:
-                self.runs[0](first, last, 0, 1)
-                return
-            self._words(RUNNING, [1])
-            calls = [
-                worker.submit(run, (first, last, worker.tid, self.threads))
-                for worker, run in zip(self.workers, self.runs, strict=True)
-            ]
-            done, _ = wait(calls, return_when=FIRST_EXCEPTION)
-            for call in done:
-                call.result()
+            if self.helpers:
+                memory.write_words(RUNNING, [1])
+                calls = [
+                    helper.submit(
+                        partial(_help, memory, run), (first, last, helper.tid, self.threads)
+                    )
+                    for helper, run in zip(self.helpers, memory.runs[1:], strict=True)
+                    if not helper.has_waiting_job
+                ]
+            memory.runs[0](first, last, 0, self.threads)
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
+            failures = (call.exception() for call in calls if call.done())
+            cause = next((failure for failure in failures if failure is not None), error)
             steps = f"{first}..{last - 1}"
-            raise InternalError(f"host: a kernel of steps {steps} trapped: {error}") from error
+            raise InternalError(f"host: a kernel of steps {steps} trapped: {cause}") from cause
         finally:
-            self._words(RUNNING, [0])
+            if self.helpers:
+                memory.write_words(RUNNING, [0])
 
-    def _view(self, name: str) -> NDArray[np.uint8]:
-        assert self.bound is not None
-        plan = self.bound.layout
-        address = plan.offsets[name] if name in plan.offsets else plan.constants[name]
-        return self.bytes[address : address + plan.sizes[name]]
 
-    def _words(self, address: int, values: list[int]) -> None:
-        write_words(self.bytes, address, values)
+def _help(memory: Memory, run: Function, *arguments: int) -> None:
+    """Run a helper. If it traps, end the run: the leader would wait for its chunk."""
+    try:
+        run(*arguments)
+    except BaseException:
+        memory.write_words(RUNNING, [0])
+        raise
+
+
+def _has_block(memory: Memory, binding: Binding, states: States | None) -> bool:
+    """Give a session a block of memory, if a free one is large enough."""
+    if states is None:
+        return True
+    if states in memory.blocks:
+        check_places(memory.blocks[states].places, binding.layout, states)
+        return True
+    size = binding.layout.state_bytes
+    unused = next((block for block in memory.free if block.bytes >= size), None)
+    if unused is None:
+        return False
+    block = replace(unused, places=state_places(binding.layout, states))
+    for view in memory.rows(block, states).values():  # of a new session: those that do not grow
+        view[:] = 0
+    memory.free.remove(unused)
+    memory.blocks[states] = block
+    return True
+
+
+def _upload(memory: Memory, binding: Binding, uploads: Mapping[str, Array]) -> None:
+    """Write the bytes of buffers, which may be shorter than those planned for a session."""
+    for name, data in uploads.items():
+        _view(memory, binding, name)[: data.size] = data
+
+
+def _view(memory: Memory, binding: Binding, name: str) -> NDArray[np.uint8]:
+    """The bytes of a buffer."""
+    plan = binding.layout
+    address = plan.offsets[name] if name in plan.offsets else plan.constants[name]
+    return memory.bytes[address : address + plan.sizes[name]]
 
 
 def write_words(memory: NDArray[np.uint8], address: int, values: Sequence[int]) -> None:
@@ -346,16 +399,21 @@ class SharedMemory(wasmtime.SharedMemory):
 
 
 class Worker:
-    """A daemon thread that runs submitted jobs.
+    """A daemon thread that runs submitted jobs, until `stop` or until no one refers to the worker.
 
-    It is a daemon because the other threads of a kernel that trapped may wait forever.
+    It is a daemon because a process may end while a helper sleeps.
     """
 
     def __init__(self, tid: int) -> None:
         self.tid = tid
-        self.jobs: queue.SimpleQueue[tuple[Future[None], Function, tuple[int, ...]] | None]
-        self.jobs = queue.SimpleQueue()
-        threading.Thread(target=self._loop, name=f"webmlc-{tid}", daemon=True).start()
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        name = f"webmlc-{tid}"
+        threading.Thread(target=_run_jobs, args=(self.jobs,), name=name, daemon=True).start()
+
+    @property
+    def has_waiting_job(self) -> bool:
+        """True if a job waits until the thread has finished another one."""
+        return not self.jobs.empty()
 
     def submit(self, run: Function, arguments: tuple[int, int, int, int]) -> Future[None]:
         """Start `run(*arguments)` on this thread."""
@@ -367,14 +425,20 @@ class Worker:
         """End the thread once it is idle."""
         self.jobs.put(None)
 
-    def _loop(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            future, run, arguments = job
-            try:
-                run(*arguments)
-                future.set_result(None)
-            except BaseException as error:
-                future.set_exception(error)
+    def __del__(self) -> None:
+        self.stop()
+
+
+def _run_jobs(jobs: queue.SimpleQueue[Job | None]) -> None:
+    """The loop of a worker's thread, which does not refer to the worker."""
+    while (job := jobs.get()) is not None:
+        future, run, arguments = job
+        try:
+            run(*arguments)
+            future.set_result(None)
+        except BaseException as error:
+            future.set_exception(error)
+        del job, future, run  # which refer to the memory of a model
 
 
 def instantiate(

@@ -7,16 +7,19 @@ is one encoder, one pass, one submission and one readback.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
-from webmlc.core.errors import AdapterError, DeviceLostError, InternalError
+from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
 from webmlc.core.expr import Expr
 from webmlc.core.sizes import evaluate_size
 from webmlc.host.executor import (
@@ -76,6 +79,8 @@ def _typed_errors() -> Iterator[None]:
     """Convert errors of wgpu to `DeviceLostError` or `InternalError`."""
     try:
         yield
+    except wgpu.GPUOutOfMemoryError as error:
+        raise UserError(f"the GPU has not enough memory for the model: {error}") from error
     except wgpu.GPUError as error:
         if "device is lost" in str(error):
             raise DeviceLostError(
@@ -98,12 +103,18 @@ class Block:
 
 
 class WebGpuExecutor:
-    """The GPU: one arena, constants in as few buffers as possible, and one pipeline per kernel."""
+    """The GPU: one arena, constants in as few buffers as possible, and one pipeline per kernel.
+
+    An exception in the middle of a call of wgpu-py may leave a buffer mapped or a pass open.
+    """
+
+    is_interruptible = False
 
     @_typed_errors()
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self.device = request_device(loaded)
+        _OPEN.add(self)
         self.constants = self._upload_constants()
         temporary = self._upload_constants(at_load=True)
         self.constants |= temporary | self._new_derived()
@@ -119,6 +130,13 @@ class WebGpuExecutor:
         self._derive()
         for name in temporary:
             self.constants.pop(name)[0].destroy()
+
+    def adopt(self) -> None:
+        """See `Executor.adopt`."""
+        raise UserError(
+            "a process that was forked cannot use the GPU of its parent; load the model in a "
+            "process that was started by multiprocessing's method 'spawn', or on the CPU"
+        )
 
     def _derive(self) -> None:
         """Compute the derived buffers."""
@@ -309,16 +327,17 @@ class WebGpuExecutor:
         if old is not None and binding.grows:
             limit = self.device.limits["max-buffer-size"] // BINDING_MULTIPLE * BINDING_MULTIPLE
             size = max(size, min(int(old.size * GROWTH), limit))
-        self.arena = self._buffer(size, usage)
-        if old is not None:
-            if binding.grows:
-                encoder = self.device.create_command_encoder()
-                encoder.copy_buffer_to_buffer(old, 0, self.arena, 0, old.size)
-                self.device.queue.submit([encoder.finish()])
-            old.destroy()
+        arena = self._buffer(size, usage)
+        if old is not None and binding.grows:
+            encoder = self.device.create_command_encoder()
+            encoder.copy_buffer_to_buffer(old, 0, arena, 0, old.size)
+            self.device.queue.submit([encoder.finish()])
         for bindings in (self.bindings, *(block.bindings for block in self.blocks.values())):
             for other in bindings.items.values():
                 other.dispatches.clear()  # their bind groups refer to the old arena
+        self.arena = arena
+        if old is not None:
+            old.destroy()
 
     def _upload_constants(self, at_load: bool = False) -> dict[str, tuple[Any, int]]:
         """Upload the constants of every run, or those that only loading reads.
@@ -502,6 +521,22 @@ class WebGpuExecutor:
         results = {n: data[s : s + sizes[n]].copy() for n, s in starts.items()}
         staging.unmap()
         return results
+
+
+_OPEN: WeakSet[WebGpuExecutor] = WeakSet()
+"""The executors of this process."""
+
+
+def _keep_in_child() -> None:
+    """Let a forked process never release the GPU objects of its parent: the driver would wait for
+    threads that the process does not have.
+    """
+    for executor in list(_OPEN):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(executor))
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_keep_in_child)
 
 
 def _entry(step: Step) -> str:

@@ -7,7 +7,9 @@ asks here as well.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,16 @@ def bind_group_layout(device: Any, are_read_only: Sequence[bool], has_uniform: b
 
 
 def find_adapter() -> Any:
-    """The adapter of this machine. Raises `AdapterError` if there is none."""
+    """The adapter of this machine.
+
+    Raises `AdapterError` if there is none, or if this process was forked from one that has used the
+    GPU: the driver would wait for threads of that process.
+    """
+    if os.getpid() != _driver_process():
+        raise AdapterError(
+            "a process that was forked cannot use the GPU that its parent has used; start it by "
+            "multiprocessing's method 'spawn', or run with device='wasm'"
+        )
     advice = "no GPU adapter is usable here; run with device='wasm', or install a Vulkan driver"
     try:
         adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
@@ -54,6 +65,12 @@ def find_adapter() -> Any:
     if adapter is None:
         raise AdapterError(advice)
     return adapter
+
+
+@cache
+def _driver_process() -> int:
+    """The process in which the driver of the GPU was first used."""
+    return os.getpid()
 
 
 def is_software(adapter: Any) -> bool:

@@ -9,6 +9,9 @@ text, and would only make the download larger.
 
 from __future__ import annotations
 
+import os
+from functools import cache
+
 import wasmtime
 
 from webmlc.core.errors import InternalError
@@ -30,13 +33,24 @@ def assemble(text: str) -> bytes:
 
 
 def engine_config() -> wasmtime.Config:
-    """The features of WebAssembly that emitted modules use."""
+    """The features of WebAssembly that emitted modules use.
+
+    A process that was forked from one that has compiled uses one thread: it has no copy of the
+    threads of wasmtime's compiler, and would wait for them.
+    """
     config = wasmtime.Config()
     config.wasm_simd = True
     config.wasm_relaxed_simd = True
     config.wasm_threads = True
     config.shared_memory = True
+    config.parallel_compilation = os.getpid() == _compiler_process()
     return config
+
+
+@cache
+def _compiler_process() -> int:
+    """The process in which wasmtime's compiler was first configured."""
+    return os.getpid()
 
 
 def strip_custom_sections(binary: bytes) -> bytes:
