@@ -10,9 +10,10 @@ import pytest
 
 from tests.generate.fakes import FakeModel, language_files, reader, scripted
 from tests.packages import scaled
-from webmlc.core.errors import DeviceLostError, InputError, UserError
+from tests.users.concurrency.threads import at_once
+from webmlc.core.errors import DeviceLostError, InputError, SessionLostError, UserError
 from webmlc.core.machine import Device
-from webmlc.generate.generate import CHUNK_TOKENS, TextGenerator
+from webmlc.generate.generate import CHUNK_TOKENS, Generation, TextGenerator
 from webmlc.host.load import load
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -69,11 +70,9 @@ def test_the_same_prompt_runs_its_last_token_again() -> None:
     assert generation.usage.cached_tokens == generation.usage.prompt_tokens - 1
 
 
-@pytest.mark.parametrize(("error", "sessions"), [(InputError, 1), (DeviceLostError, 2)])
-def test_the_next_generation_after_a_failed_run_is_right(
-    error: type[Exception], sessions: int
-) -> None:
-    """A lost device also loses the states of its sessions."""
+@pytest.mark.parametrize("error", [InputError, UserError, DeviceLostError, KeyboardInterrupt])
+def test_the_next_generation_after_a_failed_run_is_right(error: type[BaseException]) -> None:
+    """It has another session: the one that failed may be lost, or too large for the memory."""
     model, text = saying("well")
     text.generate(HELLO, {}).complete()
     session = model.sessions[0]
@@ -87,7 +86,21 @@ def test_the_next_generation_after_a_failed_run_is_right(
     with pytest.raises(error):
         text.generate(HELLO, {}).complete()
     assert text.generate(HELLO, {}).complete() == "well"
-    assert len(model.sessions) == sessions
+    assert [s.is_disposed for s in model.sessions] == [True, False]
+
+
+def test_a_session_that_was_lost_is_filled_again() -> None:
+    """The device may have been opened again between two pieces of an answer."""
+    model, text = saying("well, hello")
+    generation = text.generate(HELLO, {})
+    pieces = [next(generation)]
+
+    def lost(*_: object) -> dict[str, np.ndarray]:
+        raise SessionLostError("lost")
+
+    model.sessions[0].run = lost  # type: ignore[method-assign]
+    assert "".join([*pieces, *generation]) == "well, hello"
+    assert [s.is_disposed for s in model.sessions] == [True, False]
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
@@ -158,13 +171,68 @@ def test_a_session_grows() -> None:
     assert [session.capacity for session in model.sessions] == [2048, 4096, 64]
 
 
-def test_a_newer_generation_ends_an_older_one() -> None:
-    _, text = saying("well")
+def test_generations_go_on_beside_each_other() -> None:
+    model, text = saying("well, hello")
+    older, newer = text.generate(HELLO, {}), text.generate(HELLO, {})
+    pairs = list(zip(older, newer, strict=True))
+    assert ["".join(pieces) for pieces in zip(*pairs, strict=True)] == ["well, hello"] * 2
+    assert len(model.sessions) == 2
+    text.generate(HELLO, {}).complete()
+    text.generate(HELLO, {}).complete()
+    assert len(model.sessions) == 2, "sessions of answers that have ended are used again"
+
+
+def test_a_generation_that_nobody_refers_to_leaves_its_session() -> None:
+    model, text = saying("well, hello")
     older = text.generate(HELLO, {})
     next(older)
-    assert text.generate(HELLO, {}).complete() == "well"
-    with pytest.raises(InputError, match="another generation"):
-        next(older)
+    text.generate(HELLO, {})  # never started
+    del older
+    assert text.generate(HELLO, {}).complete() == "well, hello"
+    assert len(model.sessions) == 2
+
+
+def test_a_prompt_continues_an_answer_that_has_not_ended() -> None:
+    """It takes the session, with its tokens. The answer goes on in another session."""
+    model, text = saying("well, hello")
+    older = text.generate(HELLO, {})
+    pieces = [next(older), next(older)]
+    tokens = text.codec.tokens_of(HELLO) + text.codec._tokenizer.encode("".join(pieces)).ids
+    newer = text.generate(tokens, {})
+    assert newer.usage.cached_tokens == len(tokens) - 1
+    assert len(model.sessions) == 1
+    assert "".join([*pieces, *older]) == "well, hello"
+    assert "".join([*pieces, *newer]) == "well, hello"
+    assert len(model.sessions) == 2
+
+
+def test_threads_generate_at_once() -> None:
+    """From prompts of their own; or all from one generation, whose pieces they share."""
+    _, text = saying("well, hello")
+    assert at_once([lambda: text.generate(HELLO, {}).complete()] * 4) == ["well, hello"] * 4
+    generation = text.generate(HELLO, {})
+    parts = at_once([lambda: list(generation)] * 3)
+    assert generation.text == "well, hello"
+    assert sorted("".join(map("".join, parts))) == sorted("well, hello")
+
+
+def test_a_streamer_cannot_advance_its_generation() -> None:
+    _, text = saying("well")
+    generations: list[Generation] = []
+    generation = text.generate(HELLO, {"streamer": lambda _: next(generations[0])})
+    generations.append(generation)
+    with pytest.raises(InputError, match="cannot advance"):
+        next(generation)
+    inner = text.generate(HELLO, {"streamer": lambda _: text.generate(HELLO, {}).complete()})
+    assert inner.complete() == "well"
+
+
+@pytest.mark.parametrize("capacity", [41, 4096])
+def test_a_capacity_above_the_context_is_refused(capacity: int) -> None:
+    text = generator(FakeModel(), max_length=40)
+    with pytest.raises(InputError, match=f"capacity is {capacity}, but the model's context hold"):
+        text.generate([1], {"capacity": capacity})
+    assert text.generate([1], {"capacity": 40, "max_new_tokens": 2}).complete()
 
 
 def test_a_model_without_a_tokenizer_generates_nothing(tmp_path: Path) -> None:

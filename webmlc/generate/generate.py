@@ -12,21 +12,29 @@ In: a model with sessions, and the files of its package. Out: an iterator over p
 returns `next_token`, not the logits of the whole vocabulary. Models without this output are read
 by their logits.
 
-**Prompt cache.** The session keeps the tokens of the last generation. A prompt that begins with the
+**Prompt cache.** A session keeps the tokens of its last generation. A prompt that begins with the
 same tokens runs only the others: the next turn of a conversation, or the same question again.
+
+**Several generations.** Each has a session until it ends, so that generations may be advanced by
+turns, or by several threads. A prompt that continues a conversation takes the session of the answer
+before it, even if that has not ended. An answer that is continued then runs its tokens again, in
+another session.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, SessionLostError
 from webmlc.core.machine import Device
 from webmlc.generate.detokenise import Detokeniser
 from webmlc.generate.options import Options, read_options
@@ -44,6 +52,10 @@ memory grows with them. On the CPU, a multiple of 12 fills the register tiles of
 """
 FIRST_CAPACITY = 2048
 """The capacity of a first session, unless the caller or the model's context says otherwise."""
+IDLE_SESSIONS = 1
+"""The sessions that stay open for later prompts, beside those of unfinished generations. A session
+of SmolLM2 takes 94 MB. Chosen by hand.
+"""
 
 
 class Session(Protocol):
@@ -109,18 +121,28 @@ class Usage:
 class Generation(Iterator[str]):
     """An answer while it is generated: iterate over its pieces.
 
-    `usage` and `text` tell about the pieces so far.
+    `usage` and `text` tell about the pieces so far. Several threads may iterate over a generation:
+    each piece goes to one of them.
     """
 
     def __init__(self, pieces: Iterator[str], usage: Usage) -> None:
         self._pieces = pieces
+        self._lock = threading.RLock()
+        self._is_advancing = False
         self.usage = usage
         self.text = ""
 
     def __next__(self) -> str:
-        piece = next(self._pieces)
-        self.text += piece
-        return piece
+        with self._lock:
+            if self._is_advancing:
+                raise InputError("a callback of a generation cannot advance this generation")
+            try:
+                self._is_advancing = True
+                piece = next(self._pieces)
+                self.text += piece
+                return piece
+            finally:
+                self._is_advancing = False
 
     def complete(self) -> str:
         """Generate to the end, and return the whole text."""
@@ -130,7 +152,7 @@ class Generation(Iterator[str]):
 
 
 class TextGenerator:
-    """The generations of one model, one at a time, over one session."""
+    """The generations of one model. Any number of threads may use it."""
 
     def __init__(
         self, sessions: Sessions, read: Callable[[str], bytes], has_template: bool = True
@@ -139,12 +161,11 @@ class TextGenerator:
         self._sessions = sessions
         self._has_next_token = any(port.name == "next_token" for port in sessions.outputs)
         self.codec = TextCodec(read, has_template)
-        self._session: Session | None = None
-        self._tokens: list[int] = []  # the tokens in the session
-        self._latest: Usage | None = None
+        self._slots: list[_Slot] = []  # the last one was given last
+        self._lock = threading.Lock()
 
     def generate(self, prompt: Prompt, arguments: Mapping[str, Any]) -> Generation:
-        """Start a generation. It ends any other of this model.
+        """Start a generation.
 
         Raises `InputError` if an option is wrong, or if the prompt does not fit the context.
         """
@@ -152,55 +173,76 @@ class TextGenerator:
         tokens = self.codec.tokens_of(prompt, options.template_arguments)
         if not tokens:
             raise InputError("the prompt is empty: at least one token is needed")
-        session = self._open(len(tokens), options)
-        cached = min(_common_length(self._tokens, tokens), len(tokens) - 1)
-        usage = Usage(len(tokens), cached, options.seed, session.capacity)
-        self._latest = usage
-        return Generation(self._pieces(session, tokens, options, usage), usage)
+        answer = _Answer(tokens, *self._capacities(len(tokens), options))
+        usage = Usage(len(tokens), 0, options.seed, 0)
+        self._give_slot(answer, usage)
+        usage.cached_tokens = len(answer.slot.tokens)
+        return Generation(self._pieces(answer, options, usage), usage)
 
-    def reset(self) -> None:
-        """Forget the tokens of the session, and free its memory."""
-        if self._session is not None:
-            self._session.dispose()
-        self._session, self._tokens, self._latest = None, [], None
-
-    def _open(self, count: int, options: Options) -> Session:
-        """Return a session for a prompt of `count` tokens.
-
-        It is the last one, or a new one if that is too small.
+    def _capacities(self, count: int, options: Options) -> tuple[int, range]:
+        """The capacity of a new session for a prompt of `count` tokens, and the capacities of other
+        sessions that will do.
         """
         limit = self.codec.config.get("max_length")
-        needed = count + options.max_new_tokens
-        capacity = options.capacity
+        capacity, needed = options.capacity, count + options.max_new_tokens
         if capacity is None:
             capacity = max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
             capacity = min(capacity, limit or capacity)
+            fitting = range(min(needed, capacity), sys.maxsize)
+        elif limit and capacity > limit:
+            raise InputError(
+                f"capacity is {capacity}, but the model's context holds {limit} tokens; give at "
+                "most as many"
+            )
+        else:
+            fitting = range(capacity, capacity + 1)
         if count >= capacity:
             raise InputError(
                 f"the prompt has {count} tokens, but the context holds {capacity}, the answer "
                 "included. Shorten the prompt, or start a new conversation."
             )
-        session = self._session
-        is_fit = session is not None and (
-            session.capacity == capacity
-            if options.capacity is not None
-            else session.capacity >= min(needed, capacity)
-        )
-        if session is None or not is_fit:
-            self.reset()
-            session = self._session = self._sessions.session(capacity)
-        return session
+        return capacity, fitting
 
-    def _pieces(
-        self, session: Session, tokens: list[int], options: Options, usage: Usage
-    ) -> Iterator[str]:
+    def _give_slot(self, answer: _Answer, usage: Usage) -> None:
+        """Give an answer the session with the most tokens of its history: one that no other answer
+        uses, or one whose answer the history continues. If there is none, open a session.
+        """
+        history = answer.history
+        with self._lock:
+            free = [s for s in self._slots if s.is_free or s.is_continued_by(history)]
+            fitting = [s for s in free if s.session.capacity in answer.fitting]
+            slot = max(fitting, key=lambda s: _common_length(s.tokens, history), default=None)
+            idle = [s for s in self._slots if s.is_free and s is not slot]
+            for other in idle if slot is None else idle[:-IDLE_SESSIONS]:
+                self._slots.remove(other)
+                other.session.dispose()
+            if slot is None:
+                slot = _Slot(self._sessions.session(answer.capacity))
+            else:
+                self._slots.remove(slot)
+            self._slots.append(slot)
+            slot.owner, answer.slot = ref(answer), slot
+        del slot.tokens[min(_common_length(slot.tokens, history), len(history) - 1) :]
+        usage.capacity = slot.session.capacity
+
+    def _has_slot(self, answer: _Answer) -> bool:
+        """True if no other answer has taken the slot of this one, or can until this one waits."""
+        with self._lock:
+            return answer.slot.owner() is answer
+
+    def _discard(self, slot: _Slot) -> None:
+        """Dispose of a session that cannot be used again."""
+        with self._lock:
+            self._slots.remove(slot)
+        slot.session.dispose()
+
+    def _pieces(self, answer: _Answer, options: Options, usage: Usage) -> Iterator[str]:
         """Yield the pieces of an answer that are not empty, and keep the usage up to date."""
         random = RandomNumbers(options.seed)
         detokeniser, stops = Detokeniser(self.codec.decode), StopStrings(options.stop)
-        history = list(tokens)
         is_greedy = not options.do_sample and options.repetition_penalty == 1.0
         output = "next_token" if is_greedy and self._has_next_token else "logits"
-        fresh = tokens[usage.cached_tokens :]
+        history = answer.history
         start = time.perf_counter()
         first: float | None = None
 
@@ -208,73 +250,113 @@ class TextGenerator:
             if text:
                 if options.streamer is not None:
                     options.streamer(text)
+                answer.is_waiting = True
                 yield text
+                answer.is_waiting = False
 
-        while usage.finish_reason is None:
-            place = len(history) - len(fresh)
-            result = self._run(session, place, fresh, output, options, usage)
-            if result is None:
-                usage.finish_reason = "interrupted"
-                break
-            is_token = output == "next_token"
-            token = checked(result) if is_token else sample(result, history, options, random)
-            now = time.perf_counter()
-            first = now if first is None else first
-            usage.completion_tokens += 1
-            usage.prompt_seconds, usage.completion_seconds = first - start, now - first
-            history.append(token)
-            fresh = [token]
-            if token in self.codec.end_tokens:
-                usage.finish_reason = "stop"
-                break
-            yield from shown(stops.add(detokeniser.add(token)))
-            if stops.is_found:
-                usage.finish_reason = "stop"
-            elif usage.completion_tokens >= options.max_new_tokens:
-                usage.finish_reason = "length"
-            elif len(history) > session.capacity:
-                usage.finish_reason = "context"
-        if not stops.is_found:
-            yield from shown(stops.add(detokeniser.finish()))
-        yield from shown("" if stops.is_found else stops.finish())
+        try:
+            while usage.finish_reason is None:
+                result = self._run(answer, output, options, usage)
+                if result is None:
+                    usage.finish_reason = "interrupted"
+                    break
+                is_token = output == "next_token"
+                token = checked(result) if is_token else sample(result, history, options, random)
+                now = time.perf_counter()
+                first = now if first is None else first
+                usage.completion_tokens += 1
+                usage.prompt_seconds, usage.completion_seconds = first - start, now - first
+                history.append(token)
+                if token in self.codec.end_tokens:
+                    usage.finish_reason = "stop"
+                    break
+                yield from shown(stops.add(detokeniser.add(token)))
+                if stops.is_found:
+                    usage.finish_reason = "stop"
+                elif usage.completion_tokens >= options.max_new_tokens:
+                    usage.finish_reason = "length"
+                elif len(history) > usage.capacity:
+                    usage.finish_reason = "context"
+            if not stops.is_found:
+                yield from shown(stops.add(detokeniser.finish()))
+            yield from shown("" if stops.is_found else stops.finish())
+        finally:
+            answer.is_over = True
 
     def _run(
-        self,
-        session: Session,
-        place: int,
-        tokens: Sequence[int],
-        output: str,
-        options: Options,
-        usage: Usage,
+        self, answer: _Answer, output: str, options: Options, usage: Usage
     ) -> NDArray[Any] | None:
-        """Run tokens in chunks, with `place` tokens before them. Return the last row of an output,
-        or None if the generation was interrupted.
+        """Run the tokens of an answer that are not in its session, in chunks. Return the last row
+        of an output, or None if the generation was interrupted.
         """
+        history, size = answer.history, CHUNK_TOKENS[self._sessions.device]
         outputs: dict[str, NDArray[Any]] = {}
-        size = CHUNK_TOKENS[self._sessions.device]
-        for begin in range(0, len(tokens), size):
-            if usage is not self._latest:
-                raise InputError("another generation of this model has started, and ended this one")
+        if not self._has_slot(answer):
+            self._give_slot(answer, usage)
+        while (begin := len(answer.slot.tokens)) < len(history):
             if options.is_interrupted is not None and options.is_interrupted():
                 return None
-            chunk = tokens[begin : begin + size]
-            position = place + begin
-            del self._tokens[position:]
-            if session.length != position:
-                session.truncate(position)
+            is_last = begin + size >= len(history)
             try:
-                is_last = begin + size >= len(tokens)
-                inputs = {"input_ids": np.array([chunk], np.int64)}
-                outputs = session.run(inputs, [output] if is_last else [])
-            except InputError:
+                chunk = history[begin : begin + size]
+                outputs = answer.slot.run(chunk, [output] if is_last else [])
+            except SessionLostError:  # the device was opened again since the last run
+                self._discard(answer.slot)
+                self._give_slot(answer, usage)
+            except BaseException:  # the session may be too large for the memory, or broken
+                self._discard(answer.slot)
                 raise
-            except Exception:  # the device is broken, and its states are lost
-                self._session, self._tokens = None, []
-                raise
-            self._tokens += chunk
-            usage.context_tokens = len(self._tokens)
+            usage.context_tokens = len(answer.slot.tokens)
         rows = outputs[output]
         return np.asarray(rows.reshape(-1, rows.shape[-1])[-1] if output == "logits" else rows[-1])
+
+
+class _Answer:
+    """An answer that is being generated.
+
+    - `history`: the tokens of the prompt, and those of the answer.
+    - `capacity`: that of a new session. Sessions whose capacity is in `fitting` will do as well.
+    - `is_waiting`: the caller has a piece, and may ask for the next one.
+    """
+
+    slot: _Slot
+
+    def __init__(self, history: list[int], capacity: int, fitting: range) -> None:
+        self.history = list(history)
+        self.capacity = capacity
+        self.fitting = fitting
+        self.is_waiting = False
+        self.is_over = False
+
+
+class _Slot:
+    """A session, the tokens in it, and the answer that uses it, unless its generation is gone."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.tokens: list[int] = []
+        self.owner: Callable[[], _Answer | None] = lambda: None
+
+    @property
+    def is_free(self) -> bool:
+        """True if no answer goes on in this session."""
+        owner = self.owner()
+        return owner is None or owner.is_over
+
+    def is_continued_by(self, tokens: Sequence[int]) -> bool:
+        """True if these tokens begin with the prompt and the answer so far, which waits."""
+        owner = self.owner()
+        if owner is None or not owner.is_waiting:
+            return False
+        return _common_length(owner.history, tokens) == len(owner.history)
+
+    def run(self, tokens: list[int], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Run tokens behind those that are in the session."""
+        if self.session.length != len(self.tokens):
+            self.session.truncate(len(self.tokens))
+        results = self.session.run({"input_ids": np.array([tokens], np.int64)}, outputs)
+        self.tokens += tokens
+        return results
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
