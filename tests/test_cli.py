@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 from tests.command_line import run
 from tests.small_models import vision_transformer
+from webmlc.frontend import operator_versions
 from webmlc.version import VERSION
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker builds what the tests share
@@ -288,6 +289,64 @@ def test_unknown_operator(webmlc, tmp_path: Path) -> None:  # type: ignore[no-un
     result = webmlc("build", tmp_path / "m.onnx")
     assert result.code == 2
     assert "Mystery" in result.err and "node7" in result.err and "CONTRIBUTING" in result.err
+
+
+def test_errors_are_json_of_one_shape(webmlc, package: Path, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    model = onnx.load(DIGITS)
+    model.graph.node[-1].op_type = "Mystery"
+    onnx.save(model, "mystery.onnx")
+    Path("file").touch()
+    for arguments, type_, text in (
+        (("build", "gone.onnx"), "ModelError", "gone.onnx: no such file"),
+        (("build", "mystery.onnx"), "UnsupportedError", "Mystery"),
+        (("run", package, "--dim", "colour=3"), "InputError", "colour"),
+        (("run", package, "--dim", "batch"), "UserError", "NAME=SIZE"),
+        (("build", DIGITS, "-o", "file/package"), "PackageError", "Not a directory"),
+        (("bench", "file"), "ModelError", "an empty file"),
+        (("build",), "UsageError", "Missing argument 'model'"),
+        (("build", DIGITS, "--target", "gpu"), "UsageError", "--target"),
+        (("serve", "file"), "UsageError", "--json"),
+    ):
+        result = webmlc(*arguments, "--json")
+        assert result.code == 2 and result.err == ""
+        error = json.loads(result.out)["error"]
+        assert error.keys() == {"type", "message", "nodes"}
+        assert error["type"] == type_ and text in error["message"]
+        assert [node["operator"] for node in error["nodes"]] == ["Mystery"] * (text == "Mystery")
+
+
+def test_a_bug_is_json_too_and_shows_where_it_is(webmlc, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def break_down(*_: object) -> None:
+        raise KeyError("opset")
+
+    monkeypatch.setattr(operator_versions, "first_opset", break_down)
+    result = webmlc("ops", "--json")
+    assert result.code == 3 and "break_down" in result.err
+    error = json.loads(result.out)["error"]
+    assert error == {"type": "InternalError", "message": "KeyError: 'opset'", "nodes": []}
+    result = webmlc("ops")
+    assert result.code == 3 and not result.out
+    assert "(a bug of webmlc, please report it): KeyError: 'opset'" in result.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(webmlc, monkeypatch, shell: str) -> None:  # type: ignore[no-untyped-def]
+    assert "webmlc" in webmlc("--show-completion", shell).out
+    variables = {"COMP_WORDS": "webmlc tu", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "webmlc tu"}
+    variables |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    for name, value in (variables | {"_WEBMLC_COMPLETE": f"complete_{shell}"}).items():
+        monkeypatch.setenv(name, value)
+    assert "tune-worker" in webmlc().out
+
+
+def test_the_options_of_a_build_are_in_groups(webmlc, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("COLUMNS", "100")
+    text = webmlc("build", "--help").out
+    groups = ("The package", "The model", "What the page has and shows", "Precision", "Speed")
+    positions = [text.index(f"─ {group} ─") for group in groups]
+    assert positions == sorted(positions)
+    assert positions[0] < text.index("--single-file") < positions[1] < text.index("--constant")
 
 
 def test_external_data_outside_the_folder(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

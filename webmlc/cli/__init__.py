@@ -15,6 +15,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,12 @@ from webmlc.cli.console import (
     print_json,
     print_table,
 )
+from webmlc.cli.failures import fail
 from webmlc.cli.options import (
+    MODEL,
+    PACKAGE,
+    PRECISION,
+    SPEED,
     AsJson,
     BuildAdapter,
     BuildAdapterChoice,
@@ -48,6 +54,7 @@ from webmlc.cli.options import (
     QuantisationChoice,
     SingleFile,
     StateChoice,
+    Target,
     TargetChoice,
     Tokenizer,
     Tuned,
@@ -60,7 +67,7 @@ from webmlc.cli.report import report
 from webmlc.cli.run import bench, check, run
 from webmlc.cli.single_file import print_use, temporary_folder, write_script
 from webmlc.cli.tune import chooser, search_first, tune, tune_worker
-from webmlc.core.errors import InternalError, UserError, WebmlcError
+from webmlc.core.errors import UserError
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Listing, Stage
@@ -69,7 +76,6 @@ from webmlc.version import VERSION
 app = typer.Typer(
     name="webmlc",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -98,19 +104,28 @@ def build(
     model: Model,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="Package folder.", show_default="build/<model>"),
+        typer.Option(
+            "-o",
+            "--out",
+            help="Package folder.",
+            show_default="build/<model>",
+            rich_help_panel=PACKAGE,
+        ),
     ] = None,
     single_file: SingleFile = False,
-    target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+    target: Target = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
     page_input: PageInputs = [],  # noqa: B006
     page_output: PageOutputs = [],  # noqa: B006
     tokenizer: Tokenizer = None,
-    emit_text: Annotated[bool, typer.Option(help="Also write the code as text.")] = False,
+    emit_text: Annotated[
+        bool, typer.Option(help="Also write the code as text.", rich_help_panel=PACKAGE)
+    ] = False,
     exact: Annotated[
         bool,
         typer.Option(
             "--exact",
+            rich_help_panel=PRECISION,
             help="Multiply weights of a few bits by float32 activations, not by int8, and keep the "
             "keys and values of a session in float32, not in bfloat16: slower.",
         ),
@@ -118,7 +133,8 @@ def build(
     state: Annotated[
         StateChoice,
         typer.Option(
-            help="Keep pasts and recurrent states in sessions, or leave them inputs and outputs."
+            help="Keep pasts and recurrent states in sessions, or leave them inputs and outputs.",
+            rich_help_panel=MODEL,
         ),
     ] = StateChoice.auto,
     quantise: Annotated[
@@ -126,6 +142,7 @@ def build(
         typer.Option(
             help="Quantise the weights of products and embeddings in blocks. Reports the loss.",
             show_default=False,
+            rich_help_panel=PRECISION,
         ),
     ] = None,
     inputs: Annotated[
@@ -134,6 +151,7 @@ def build(
             help="With --quantise: measure the loss on the arrays of this .npz file; inputs that "
             "it does not hold are random.",
             show_default=False,
+            rich_help_panel=PRECISION,
         ),
     ] = None,
     dim: FixedDimensions = [],  # noqa: B006
@@ -147,10 +165,16 @@ def build(
             "--tune",
             metavar="TIME",
             help="Search for so long first, in the file of --tuned (tuned.db).",
+            rich_help_panel=SPEED,
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace files that no build of webmlc wrote.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace files that no build of webmlc wrote.",
+            rich_help_panel=PACKAGE,
+        ),
     ] = False,
     jobs: Jobs = 0,
     no_cache: NoCache = False,
@@ -262,7 +286,7 @@ def inspect(
     kernel: Annotated[
         str | None, typer.Option(help="Print only the stages of this kernel.")
     ] = None,
-    target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+    target: Target = TargetChoice.both,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
     page_input: PageInputs = [],  # noqa: B006
@@ -339,26 +363,17 @@ app.command()(cache)
 
 
 def main() -> None:
-    """Run the command line. A user's error is one message; a bug of webmlc says that it is one."""
+    """Run the command line, and end the process with its exit code."""
     warnings.showwarning = _show_warning
     atexit.register(gc.freeze)  # else the end of the process collects garbage: 0.6 s after a build
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # not every terminal has all characters
+    as_json = "--json" in sys.argv
     try:
-        app()
-    except (UserError, OSError) as error:
-        text = str(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            text = f"{error.filename}: {error.strerror}"
-        errors.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except (InternalError, WebmlcError) as error:
-        errors.print(
-            "[bold red]internal error[/] (a bug of webmlc, please report it): "
-            f"{escape(str(error))}\n"
-            "WEBMLC_DUMP=dir writes every stage of the build there.",
-            highlight=False,
-            soft_wrap=True,
-        )
-        sys.exit(3)
+        sys.exit(app(prog_name="webmlc", standalone_mode=not as_json))
+    except Exception as error:
+        sys.exit(fail(error, as_json))
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from webmlc.frontend.bind_constants import Constants
 
 
+PACKAGE, MODEL, PAGE = "The package", "The model", "What the page has and shows"
+PRECISION, SPEED = "Precision", "Speed"
+"""The groups of options in a command's help. Options of the command itself are in none."""
+
+
 class TargetChoice(StrEnum):
     """The targets to compile for."""
 
@@ -70,10 +75,14 @@ Model = Annotated[
 PackageOrModel = Annotated[
     Path, typer.Argument(help="A package folder, or a model to build first.")
 ]
+Target = Annotated[TargetChoice, typer.Option(help="What to compile for.", rich_help_panel=PACKAGE)]
 Context = Annotated[
     int | None,
     typer.Option(
-        min=2, help="The most tokens of a language model.", show_default="as it was trained"
+        min=2,
+        help="The most tokens of a language model.",
+        show_default="as it was trained",
+        rich_help_panel=MODEL,
     ),
 ]
 SingleFile = Annotated[
@@ -82,6 +91,7 @@ SingleFile = Annotated[
         "--single-file",
         help="Write one script with everything inside, for a small model. Its default name is "
         "build/<model>.js.",
+        rich_help_panel=PACKAGE,
     ),
 ]
 Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
@@ -98,6 +108,7 @@ BuildAdapter = Annotated[
         help="Make the shaders fast on GPUs, or on software adapters such as SwiftShader. With "
         "all, the package has variants for both, and for GPUs with more features: a page downloads "
         "the one for its adapter.",
+        rich_help_panel=SPEED,
     ),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
@@ -123,6 +134,7 @@ Dimensions = Annotated[
         "--dim",
         help="Size of a symbolic dimension, as NAME=SIZE (repeatable). "
         "Default: 1, or the least power of 2 that the model accepts.",
+        rich_help_panel=MODEL,
     ),
 ]
 FixedDimensions = Annotated[
@@ -139,6 +151,7 @@ ConstantInputs = Annotated[
         "--constant",
         help="An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy "
         "(repeatable).",
+        rich_help_panel=MODEL,
     ),
 ]
 PageInputs = Annotated[
@@ -148,6 +161,7 @@ PageInputs = Annotated[
         help="What the page has for an input, as NAME:OPTIONS "
         "(image:pixels=rgb,resize=256,crop=center; audio:samples=16000). See docs/pictures.md "
         "(repeatable).",
+        rich_help_panel=PAGE,
     ),
 ]
 PageOutputs = Annotated[
@@ -157,11 +171,14 @@ PageOutputs = Annotated[
         help="What the page shows of an output, as NAME:OPTIONS "
         "(logits:topk=5,labels=labels.txt; logits:ctc,labels=vocab.json; mask:alpha). See "
         "docs/pictures.md (repeatable).",
+        rich_help_panel=PAGE,
     ),
 ]
 Tokenizer = Annotated[
     Path | None,
-    typer.Option(help="The tokenizer.json of a model of texts.", show_default=False),
+    typer.Option(
+        help="The tokenizer.json of a model of texts.", show_default=False, rich_help_panel=PAGE
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
 Inputs = Annotated[
@@ -178,6 +195,7 @@ Tuned = Annotated[
         metavar="FILE|shipped",
         help="Use the schedules that `webmlc tune` kept in this file, or those that come with "
         "webmlc.",
+        rich_help_panel=SPEED,
     ),
 ]
 BuildPlatform = Annotated[
@@ -186,6 +204,7 @@ BuildPlatform = Annotated[
         "--platform",
         help="With --tuned: a part of the name of the platform to build for (webmlc tune --list).",
         show_default="this machine",
+        rich_help_panel=SPEED,
     ),
 ]
 

@@ -18,6 +18,7 @@ from webmlc.cli.options import (
     Dimensions,
     Jobs,
     NoCache,
+    Target,
     TargetChoice,
     Tuned,
     dimensions,
@@ -39,7 +40,7 @@ def report(
     out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
         "report.html"
     ),
-    target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+    target: Target = TargetChoice.both,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
     context: Context = None,
