@@ -46,10 +46,10 @@ def main() -> None:
         parser.error(f"no such demo: {', '.join(unknown)}")
     console = Console()
     write_shared(SITE)
-    write_gallery(SITE)
     for name in arguments.demos or BUILDS:
         with console.status(f"building {name}"):
             BUILDS[name](SITE)
+        write_gallery(SITE)
         console.print(f"built {(SITE / name).relative_to(ROOT)}")
     if arguments.no_serve:
         return

@@ -8,6 +8,7 @@ ONNX Runtime Web, only if somebody asks for a comparison.
     write_package(folder, "model", model)
 """
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ OFFLINE = ROOT / "runtime_js" / "language"
 """The folder of `offline.js`, the service worker of all pages, and of `work_offline.js`."""
 GALLERY = Path(__file__).parent / "gallery"
 PICTURES = ROOT / "docs" / "gallery"
+CARD = re.compile(r' *<li><a href="(?P<demo>\w+)/">.*?</li>\n', re.DOTALL)
+"""The card of a demo in the page of the gallery."""
 PAGE_SUFFIXES = (".html", ".css", ".js", ".svg", ".txt", ".png", ".jpg", ".wav")
 """The files of a demo that its page needs."""
 ONNX_RUNTIME = ROOT / "node_modules" / "onnxruntime-web" / "dist"
@@ -53,9 +56,15 @@ def write_offline(site: Path, scripts: Path) -> None:
 
 
 def write_gallery(site: Path) -> None:
-    """Write the page that shows all demos, with the pictures of `docs/gallery`."""
+    """Write the page that shows the demos of the site, with the pictures of `docs/gallery`."""
     _copy_page(GALLERY, site)
     _copy_page(PICTURES, site / "pictures")
+
+    def shown(card: re.Match[str]) -> str:
+        return card[0] if (site / card["demo"] / "index.html").is_file() else ""
+
+    page = site / "index.html"
+    page.write_text(CARD.sub(shown, page.read_text("utf-8")), "utf-8")
 
 
 def write_page(source: Path, site: Path) -> Path:

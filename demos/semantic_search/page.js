@@ -66,7 +66,7 @@ async function readText(text, name) {
   element("source").textContent = `${name}: ${passages.length} passages`;
 }
 
-/** Search for what the field holds. While a search runs, only the newest query waits. */
+/** Search for what the field holds, also if it was typed while the page loaded. While a search runs, only the newest query waits. */
 async function search() {
   isOutdated = true;
   if (isSearching) return;
@@ -110,8 +110,7 @@ addEventListener("paste", (event) => {
 });
 try {
   await readText(await (await fetch("./help_page.txt")).text(), "The help page of a made-up shop");
-  element("query").disabled = element("files").disabled = false;
-  element("query").focus({ preventScroll: true });
+  element("files").disabled = false;
 } catch (error) {
   demo.facts.fail(error);
 }

@@ -42,7 +42,7 @@ const DEMOS = {
   },
 
   async semantic_search(page, { queries, file }) {
-    await page.locator("#query:enabled").waitFor();
+    await page.locator("#files:enabled").waitFor({ state: "attached" });
     if (file) {
       await page.setInputFiles("#files", buffers([file]));
       await page.getByText(`${file.name}: `).waitFor();

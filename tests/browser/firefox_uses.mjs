@@ -61,7 +61,7 @@ export async function readText(page) {
 
 /** The best passage for a query. */
 export async function search(page) {
-  await untilEnabled(page, "#query");
+  await untilEnabled(page, "#files"); // all passages are read
   await page.type("#query", "I can't sign in");
   await until(page, () => document.querySelector("#announcement").textContent);
   await untilStored(page);

@@ -72,6 +72,7 @@ def voice_activity(site: Path) -> Path:
 @pytest.fixture(scope="module")
 def chat(site: Path) -> Path:
     webmlc.build(demos.chat.run.fetch_model(), site / "chat", target="wasm")
+    write_gallery(site)
     return site
 
 
@@ -179,6 +180,32 @@ def test_a_dark_phone_without_network_or_isolation(file_type: Path) -> None:
     assert shown["overflow"] <= 0
 
 
+CARDS = """async () => {
+  const cards = [...document.querySelectorAll(".gallery a")];
+  const decode = (card) => card.querySelector("img").decode().then(() => true);
+  const images = await Promise.all(cards.map(decode));
+  const found = await Promise.all(cards.map(async (card) => (await fetch(card.href)).ok));
+  return { demos: cards.map((card) => card.getAttribute("href")), images, found };
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_gallery_shows_the_demos_that_are_built(tmp_path: Path, width: int) -> None:
+    write_shared(tmp_path)
+    for demo in ("digits", "file_type"):
+        (tmp_path / demo).mkdir()
+        (tmp_path / demo / "index.html").write_text("<!doctype html>")
+    (tmp_path / "chat").mkdir()  # whose build was broken off
+    write_gallery(tmp_path)
+    page = Page("/", CARDS, context={"viewport": {"width": width, "height": 800}})
+    [report] = open_pages({"/": tmp_path}, page)
+    assert report.value == {
+        "demos": ["file_type/", "digits/"],
+        "images": [True, True],
+        "found": [True, True],
+    }
+
+
 SPEECH = ["0.32 – 2.27 s", "3.27 – 4.45 s", "5.38 – 7.68 s", "8.16 – 10.62 s"]
 """The spans of `get_speech_timestamps` in the page's example."""
 MICROPHONE = {**DESKTOP, "permissions": ["microphone"]}
@@ -222,6 +249,28 @@ def test_the_best_passages_are_those_of_transformers(semantic_search: Path) -> N
     for (passage, score), (text, cosine) in zip(shown["answers"], SEARCHES.values(), strict=True):
         assert passage.startswith(text)
         assert score == pytest.approx(cosine, abs=0.01)
+
+
+TYPE_EARLY = """export default async ({ page, arg }) => {
+  await page.keyboard.insertText(arg.query); // the field has the focus
+  const before = await page.locator("#results li").count();
+  const best = page.locator("#results li p").first();
+  await best.waitFor();
+  const typed = await page.locator("#query").inputValue();
+  return { before, best: await best.textContent(), typed };
+};"""
+
+
+def test_keys_are_taken_while_the_search_loads(semantic_search: Path, tmp_path: Path) -> None:
+    script = tmp_path / "type_early.mjs"
+    script.write_text(TYPE_EARLY)
+    query, (passage, _) = next(iter(SEARCHES.items()))
+    page = Page("/semantic_search/", script=str(script), arg={"query": query}, context=DESKTOP)
+    delays = {"/semantic_search/model/manifest.json": 1500}
+    [report] = open_pages({"/": semantic_search}, page, delays=delays)
+    assert report.errors == []
+    assert (report.value["before"], report.value["typed"]) == (0, query)
+    assert report.value["best"].startswith(passage)
 
 
 def test_an_own_text_is_searched_on_a_phone_without_network(semantic_search: Path) -> None:

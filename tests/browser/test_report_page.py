@@ -88,6 +88,79 @@ MEASURE = """export default async ({ page }) => {
   return { status: await page.locator("#status").innerText(), overflow, variants, node };
 };"""
 
+TOUCH = """export default async ({ page }) => {
+  await page.waitForFunction(() => document.documentElement.dataset.ready);
+  const text = (selector) => page.locator(selector).innerText();
+  const box = (selector) => page.locator(selector).boundingBox();
+  const drawing = await box("#drawing");
+  const middle = drawing.x + drawing.width / 2;
+  const bar = await box(".bar");
+  const before = await text("#selected");
+  let y = drawing.y;
+  while ((await text("#selected")) === before && y < drawing.y + drawing.height) {
+    await page.touchscreen.tap(middle, (y += 8));
+  }
+  const chosen = { node: await text("#node"), details: await box("#node") };
+  // A finger drags the drawing: the same place holds another node then, or none.
+  const touch = await page.context().newCDPSession(page);
+  const send = (type, touchPoints) => touch.send("Input.dispatchTouchEvent", { type, touchPoints });
+  const finger = (y, x = middle, id = 0) => ({ x, y, id });
+  await send("touchStart", [finger(y + 60)]);
+  for (let i = 1; i <= 6; i++) await send("touchMove", [finger(y + 60 - 10 * i)]);
+  await send("touchEnd", []);
+  await page.touchscreen.tap(middle, y);
+  const dragged = await text("#node");
+  // Two fingers zoom.
+  const pixels = () => page.locator("#drawing").evaluate((canvas) => canvas.toDataURL());
+  const small = await pixels();
+  const pair = (distance) => [finger(y, middle - distance), finger(y, middle + distance, 1)];
+  await send("touchStart", pair(20));
+  for (let i = 1; i <= 6; i++) await send("touchMove", pair(20 + 10 * i));
+  await send("touchEnd", []);
+  await page.evaluate(() => new Promise(requestAnimationFrame));
+  const zoomed = (await pixels()) !== small;
+  const rooms = await page.evaluate(() => {
+    const root = document.documentElement;
+    return [root.scrollWidth - innerWidth, root.scrollHeight - innerHeight, scrollY];
+  });
+  return { chosen, dragged, zoomed, rooms, gap: bar.y - drawing.y - drawing.height };
+};"""
+ROLES = """async () => {
+  await new Promise((resolve) => {
+    const wait = () => (document.documentElement.dataset.ready ? resolve() : setTimeout(wait, 20));
+    wait();
+  });
+  const search = document.querySelector("#search");
+  search.value = "product";
+  search.dispatchEvent(new Event("input"));
+  const wrong = [];
+  let options = 0;
+  for (const list of document.querySelectorAll("[role=listbox]")) {
+    for (const child of list.querySelectorAll("*")) {
+      const role = child.getAttribute("role");
+      const isIn = child.closest("[role=option]");
+      if (role === "option") options += child.ariaSelected === null ? NaN : 1;
+      else if (!isIn && role !== "presentation") wrong.push(child.outerHTML);
+    }
+  }
+  for (const field of document.querySelectorAll("[aria-activedescendant]")) {
+    const id = field.getAttribute("aria-activedescendant");
+    if (id && !document.getElementById(id)) wrong.push(id);
+  }
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  for (const tab of tabs) {
+    tab.click();
+    for (const element of document.querySelectorAll("main *")) {
+      const { overflowY } = getComputedStyle(element);
+      const scrolls = overflowY === "auto" && element.scrollHeight > element.clientHeight;
+      const inside = "a, button, select, input, [tabindex]";
+      const isReached = element.tabIndex >= 0 || element.querySelector(inside);
+      if (scrolls && !isReached) wrong.push(`${element.id} cannot be scrolled by keys`);
+    }
+  }
+  return { wrong, options };
+}"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -162,3 +235,29 @@ def test_in_a_package_the_page_measures_the_gpu(folder: Path, tmp_path: Path) ->
     gpu, software = report.value["variants"].values()
     assert gpu and software and gpu != software
     assert report.value["node"].startswith("product_1")
+
+
+def test_a_phone_keeps_the_graph_and_the_selection_in_view(folder: Path, tmp_path: Path) -> None:
+    """A finger moves the drawing, not the page. A tap on a node shows what belongs to it."""
+    drive = tmp_path / "touch.mjs"
+    drive.write_text(TOUCH)
+    viewport = {"width": 390, "height": 844}
+    context = {"viewport": viewport, "hasTouch": True, "isMobile": True}
+    page = Page("/report.html", script=str(drive), context=context)
+    [report] = open_pages({"/": folder}, page)
+    assert report.errors == []
+    value = report.value
+    details = value["chosen"]["details"]
+    assert value["chosen"]["node"].split()[0] != "layers"
+    assert details["y"] + details["height"] < viewport["height"]
+    assert value["dragged"] != value["chosen"]["node"]
+    assert value["zoomed"] is True
+    assert value["rooms"] == [0, 0, 0]
+    assert value["gap"] >= 0  # the tools cover no node
+
+
+def test_lists_hold_options_and_keys_scroll(folder: Path) -> None:
+    """Programs that read the page aloud know its lists, and where one is in them."""
+    [report] = open_pages({"/": folder}, Page("/report.html", ROLES))
+    assert report.value["wrong"] == []
+    assert report.value["options"] > 10

@@ -40,12 +40,15 @@ export function openCode(state) {
       const isOfNode = nodes.includes(state.selection.node ?? -1);
       const row = build("div", { className: `row${isMine(i) ? " mine" : ""}${isOfNode ? " node" : ""}${i === cursor ? " cursor" : ""}` });
       row.title = nodes.map((node) => state.data.nodes[node].name).join(", ");
+      const place = { role: "option", id: `line-${i}`, "aria-selected": i === cursor, "aria-setsize": all.length, "aria-posinset": i + 1 };
+      for (const [name, value] of Object.entries(place)) row.setAttribute(name, String(value));
       row.dataset.line = i;
       row.style.top = `${i * LINE_HEIGHT}px`;
       row.append(build("i", {}, String(i + 1)), ...coloured(all[i]));
       rows.push(row);
     }
     page.replaceChildren(...rows);
+    scroller.setAttribute("aria-activedescendant", cursor >= first && cursor < last ? `line-${cursor}` : "");
   };
   const reveal = (/** @type {number} */ line) => {
     const top = line * LINE_HEIGHT;
