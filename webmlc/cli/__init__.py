@@ -254,7 +254,7 @@ def build(
     if single_file:
         print_use(out, report["bytes"])
     else:
-        console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
+        console.print(f"Open it in a browser: [bold]webmlc serve {escape(str(folder))}[/]")
 
 
 app.command()(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rich import markup
 from rich.console import Console
 from rich.table import Table
 
@@ -14,7 +15,7 @@ errors = Console(stderr=True)
 
 def escape(text: str) -> str:
     """Text that rich prints as it is."""
-    return text.replace("[", r"\[")
+    return markup.escape(text)
 
 
 def number(value: int | None) -> str:
@@ -29,9 +30,10 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows, whose keys are the headings."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     for column in rows[0] if rows else ():
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+        texts = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values())
+        table.add_row(*map(escape, texts))
     console.print(table)

@@ -6,7 +6,13 @@ compiler, and says where its dump is.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from webmlc.core.printable import printable
+
+_LONG_WORD = re.compile(r"(\S{200})\S{200,}")
+"""A word of at least 400 characters, of which a message shows the first 200."""
 
 
 class WebmlcError(Exception):
@@ -14,7 +20,14 @@ class WebmlcError(Exception):
 
 
 class UserError(WebmlcError):
-    """The model, the inputs or the environment cannot be used; the message says what to do."""
+    """The model, the inputs or the environment cannot be used; the message says what to do.
+
+    The message may quote names of any model. Characters that no terminal shows are escaped in it,
+    and a word that nobody would read to its end is cut.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_LONG_WORD.sub(r"\1...", printable(message, allowed="\n\t")))
 
 
 class ModelError(UserError):

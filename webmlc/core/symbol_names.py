@@ -2,6 +2,11 @@
 
 In: a `dim_param` of ONNX, or sizes by such names. Out: an identifier, or sizes by symbol.
 
+A symbol stands in the text of kernels beside names that the compiler writes. It is none of Python's
+keywords, of the words of the loop IR, and of the names of a kernel's parameters. All other names of
+a kernel are chosen when its symbols are known, and differ from them (`loops.from_graph`,
+`schedule.tree.fresh`).
+
     >>> symbol_name("p2o.DynamicDimension.0"), symbol_name("1st"), symbol_name("lambda")
     ('p2o_DynamicDimension_0', 'dim_1st', 'dim_lambda')
     >>> symbol_sizes({"audio.length": 512}, ["batch", "audio_length"])
@@ -16,11 +21,22 @@ from collections.abc import Collection, Mapping
 
 from webmlc.core.errors import InputError
 
+IR_WORDS = frozenset({"T", "range"})
+"""The names that mean something in the text of the loop IR."""
+
+_PARAMETER = re.compile(r"(in|out)\d+")
+"""The names of a kernel's parameters."""
+
+
+def is_name(text: str) -> bool:
+    """True if the text of the loop IR can use this name for a symbol, a buffer or a loop."""
+    return text.isidentifier() and not keyword.iskeyword(text) and text not in IR_WORDS
+
 
 def symbol_name(text: str) -> str:
     """The identifier of a dimension that a model calls `text`, if no other dimension has it."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return f"dim_{name}" if not name or name[0].isdigit() or keyword.iskeyword(name) else name
+    return name if is_name(name) and not _PARAMETER.fullmatch(name) else f"dim_{name}"
 
 
 def symbol_sizes(sizes: Mapping[str, int], symbols: Collection[str]) -> dict[str, int]:

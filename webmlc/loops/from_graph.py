@@ -95,12 +95,14 @@ def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowere
     that holds all of the larger value (`webmlc/loops/places.py`). Two parts of one value are one
     parameter, because a GPU binds a buffer once.
     """
-    return _Lowering(body, name, form).run()
+    return _Lowering(body, name, form, symbols=_symbol_names(body)).run()
 
 
 @dataclass(slots=True)
 class _Lowering:
-    """The state of one lowering: the tensor of each value, and the buffers of tensors."""
+    """The state of one lowering: the tensor of each value, and the buffers of tensors. `symbols`
+    are names that no stage may have.
+    """
 
     body: Function
     name: str
@@ -109,6 +111,7 @@ class _Lowering:
     buffers: dict[Tensor, Buffer] = field(default_factory=dict)
     stage_names: dict[Tensor, str] = field(default_factory=dict)
     allocations: list[Buffer] = field(default_factory=list)
+    symbols: frozenset[str] = frozenset()
     stages: StageNodes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -260,11 +263,17 @@ class _Lowering:
         return bool(reductions) and len(users) > 1
 
     def stage_name(self, tensor: Tensor) -> str:
-        """The name of a tensor's block and buffer: the tensor's name, unique in this function."""
+        """The name of a tensor's block and buffer: the tensor's name, unique in this function. No
+        symbol has this name, or that of a loop or an axis of the stage.
+        """
         if tensor not in self.stage_names:
             names = set(self.stage_names.values())
             candidates = (f"{tensor.name}{n}" if n > 1 else tensor.name for n in count(1))
-            self.stage_names[tensor] = next(name for name in candidates if name not in names)
+            self.stage_names[tensor] = next(
+                name
+                for name in candidates
+                if name not in names and not any(_is_of_stage(s, name) for s in self.symbols)
+            )
         return self.stage_names[tensor]
 
     def emit_tensor(
@@ -399,6 +408,20 @@ def _ranges(axes: Sequence[Axis]) -> dict[Var, Interval]:
 def _copy(tensor: Tensor) -> Tensor:
     axes = tuple(Var(f"copy_{d}") for d in range(tensor.rank))
     return Tensor("copy", tensor.shape, tensor.dtype, axes, tensor[axes])
+
+
+def _symbol_names(body: Function) -> frozenset[str]:
+    """The names of the symbols that a kernel of this body may have."""
+    shapes = (type_.shape for type_ in body.types.values())
+    values = Scope.of(body).values.values()
+    elements = (e for value in values for e in value.reshape(-1).tolist() if isinstance(e, Expr))
+    sizes = (*(size for shape in shapes for size in shape), *elements)
+    return frozenset(var.name for size in sizes for var in variables(size))
+
+
+def _is_of_stage(symbol: str, stage: str) -> bool:
+    """True if a symbol has the name of a stage, or one that begins like its loops and axes."""
+    return symbol == stage or symbol.startswith((f"{stage}_", f"v_{stage}_"))
 
 
 def _stages(roots: tuple[Tensor, ...]) -> list[Tensor]:

@@ -26,7 +26,6 @@ The invariants:
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Sequence
 from typing import NoReturn, get_args
 
@@ -36,6 +35,7 @@ from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Expr, Ramp, Var
 from webmlc.core.rewrite import variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.core.symbol_names import is_name
 from webmlc.loops.ir import (
     THREAD_AXES,
     Block,
@@ -51,9 +51,6 @@ from webmlc.loops.ir import (
     Store,
 )
 from webmlc.loops.print_text import Culprit, draw
-
-_RESERVED = frozenset({"T", "range"})
-"""The names that have a meaning in the Python text which shows a function (`print_text`)."""
 
 Scope = frozenset[Var]
 """The variables that are visible at a place. (The scope of a buffer is where its memory is.)"""
@@ -83,7 +80,7 @@ class _Verifier:
 
     def verify(self) -> None:
         function = self.function
-        if not _is_name(function.name):
+        if not is_name(function.name):
             self.fail(None, f"{function.name!r} is not a name")
         if not 0 <= function.outputs <= len(function.params):
             self.fail(None, f"{function.outputs} outputs of {len(function.params)} parameters")
@@ -103,7 +100,7 @@ class _Verifier:
 
     def claim(self, name: str, culprit: Culprit) -> None:
         """Take a name, which nothing else may have."""
-        if not _is_name(name):
+        if not is_name(name):
             self.fail(culprit, f"{name!r} is not a name", name)
         if name in self.names:
             self.fail(culprit, f"the name {name} is taken", name)
@@ -276,7 +273,3 @@ class _Verifier:
             self.fail(culprit, f"a combination of {kinds}", str(node))
         if node.lanes != 1:
             self.fail(culprit, f"a combination of vectors of {node.lanes} lanes", str(node))
-
-
-def _is_name(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name) and name not in _RESERVED

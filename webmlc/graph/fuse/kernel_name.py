@@ -5,17 +5,17 @@ Conv, Add, Relu -> conv_add_relu
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Sequence
 
+from webmlc.core.symbol_names import is_name
 from webmlc.graph.algorithms.attention.nodes import is_attention
 from webmlc.graph.ir import Node
 
 
 def kernel_name(members: Sequence[Node]) -> str:
-    """The name of a kernel: its first operators, or attention, which comes late. A name that Python
-    reserves (`And`) has `_` at its end.
+    """The name of a kernel: its first operators, or attention, which comes late. A name that the
+    text of loops reserves (`And`) has `_` at its end.
     """
     shown = list(filter(is_attention, members)) or members[:4]
     name = "_".join(node.op.lower() for node in shown)
-    return f"{name}_" if keyword.iskeyword(name) or name == "range" else name
+    return name if is_name(name) or not name else f"{name}_"

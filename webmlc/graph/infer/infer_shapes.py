@@ -20,10 +20,8 @@ all nodes that cannot be compiled at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from keyword import iskeyword
 from math import prod
 from typing import Any
 
@@ -33,6 +31,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.rewrite import variables, written_out
+from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.checks.check_types import check_types
 from webmlc.graph.checks.requirements import (
@@ -254,12 +253,11 @@ class _Inference:
         if shape is None or not 0 < prod(shape) <= MAX_BOUND_ELEMENTS:
             return False
         count = prod(shape)
-        stem = re.sub(r"\W", "_", value, flags=re.ASCII)
         partial_elements = (
             self.partial_values.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
         )
         names = {
-            i: self.symbol(stem if count == 1 else f"{stem}_{i}")
+            i: self.symbol(value if count == 1 else f"{value}_{i}")
             for i, element in enumerate(partial_elements)
             if element is None
         }
@@ -283,11 +281,10 @@ class _Inference:
 
     def symbol(self, text: str) -> str:
         """Return a new symbol's name, derived from `text`."""
-        is_plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
-        text = text if is_plain else f"n_{text}"
-        name, count = text, 2
+        base_name = symbol_name(text)
+        name, count = base_name, 2
         while name in self.symbols:
-            name, count = f"{text}_{count}", count + 1
+            name, count = f"{base_name}_{count}", count + 1
         self.symbols.add(name)
         return name
 

@@ -19,6 +19,7 @@ from webmlc.core.affine import depends
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
+from webmlc.core.printable import printable
 from webmlc.loops.ir import (
     Barrier,
     Buffer,
@@ -86,7 +87,7 @@ class Printed:
         the places from `table` on in the table of the module.
         """
         text = _PLACE.sub(lambda place: str(table + int(place[1])), self.text)
-        comment = "".join(f";; {origin}\n" for origin in self.origin)
+        comment = "".join(f";; {printable(origin)}\n" for origin in self.origin)
         return comment + text.replace(f"${MARK}", f"${name}")
 
 

@@ -37,12 +37,22 @@ _WORDS = """
     dot exp exp2 extract floor fma fract length log log2 max min mix modf normalize pow radians
     round saturate sign sin sinh sqrt step tan tanh transpose trunc
 """
-_RESERVED = frozenset(_WORDS.split())
+QUAD_LANE, SUBGROUP_LANE, SUBGROUP_LANES = "quad_lane", "subgroup_lane", "subgroup_lanes"
+
+PRINTER_NAMES = (
+    *("group", "thread", "vector", "workgroup", "workgroups", "infinity_bits"),
+    *(QUAD_LANE, SUBGROUP_LANE, SUBGROUP_LANES),
+)
+"""The names that the printer itself uses."""
+
+_RESERVED = frozenset({*_WORDS.split(), *PRINTER_NAMES})
 
 
 def wgsl_name(name: str) -> str:
-    """`name` as a WGSL identifier. Equal names stay equal, and different names stay different."""
+    """`name` as a WGSL identifier. Equal names stay equal. Different names that are identifiers
+    already stay different.
+    """
     identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
     if not identifier[0].isalpha():
         identifier = f"x{identifier}"
-    return f"{identifier}_" if identifier in _RESERVED else identifier
+    return f"{identifier}_" if identifier.rstrip("_") in _RESERVED else identifier

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Cast, Const, Expr, Ramp, Var, as_int, call
+from webmlc.core.printable import printable
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
@@ -92,7 +93,7 @@ class Shader:
         bindings from those of other kernels.
         """
         origin = ", ".join(self.origin)
-        comment = f"// {name}{': ' if origin else ''}{origin}".replace("\n", " ")
+        comment = f"// {name}{': ' if origin else ''}{printable(origin)}"
         text = self.text.replace(NAME, wgsl_name(name)).replace(NUMBER, str(number))
         return f"{comment}\n{text}"
 

@@ -24,6 +24,7 @@ from webmlc.core.rewrite import rewrite, substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Stmt, child_statements, own_loads
 from webmlc.target.divergence import reads_memory
+from webmlc.target.webgpu.names import QUAD_LANE
 
 QUADS = "quads"
 """The feature of a machine whose threads share loads."""
@@ -33,7 +34,7 @@ AXIS = "threadIdx.x"
 it is a multiple of four. No adapter need number threads in that way; SwiftShader and lavapipe do.
 """
 
-LANE = "quad_lane"
+LANE = QUAD_LANE
 """The number of a thread within its quad."""
 
 BITS = QUAD - 1

@@ -30,12 +30,7 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.target.scoped import Names
-from webmlc.target.webgpu.subgroup_folds import LANE, LANES
-
-RESERVED_NAMES = (
-    "group", "thread", "vector", "workgroup", "workgroups", "infinity_bits", LANE, LANES,
-)  # fmt: skip
-"""The names that the printer itself uses."""
+from webmlc.target.webgpu.names import PRINTER_NAMES
 
 
 def _short(names: Names, preferred: str) -> str:
@@ -52,7 +47,7 @@ def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunc
     fixed_names = [b.name for b in (*function.params, *shared_buffers)] + [
         s.name for s in function.symbols
     ]
-    names = Names([*RESERVED_NAMES, *fixed_names])
+    names = Names([*PRINTER_NAMES, *fixed_names])
     variables: dict[Var, Expr] = {}
     for stmt in walk_statements(function.body):
         match stmt:

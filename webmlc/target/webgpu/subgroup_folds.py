@@ -25,14 +25,14 @@ from webmlc.core.rewrite import variables, walk
 from webmlc.graph.compute import identity
 from webmlc.loops.ir import For, Load, Store
 from webmlc.target.webgpu.float_helpers import TEMPLATES
-from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.names import SUBGROUP_LANE, SUBGROUP_LANES, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
 from webmlc.target.webgpu.table import suffix
 
 FEATURE = "subgroups"
 """The feature of WebGPU that these spellings need."""
 
-LANE, LANES = "subgroup_lane", "subgroup_lanes"
+LANE, LANES = SUBGROUP_LANE, SUBGROUP_LANES
 """The number of a thread within its subgroup, and the number of these threads."""
 
 LANES_LINES = (
