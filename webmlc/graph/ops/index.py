@@ -28,6 +28,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     check_single,
+    combination,
     operand,
     require,
     select_among,
@@ -185,7 +186,7 @@ def _combine(context: Context) -> str | None:
     reduction = str(context.attribute("reduction", "none"))
     if reduction not in ("none", "add", "mul", "min", "max"):
         raise NotSupportedError(f"reduction {reduction!r}")
-    return None if reduction == "none" else reduction
+    return None if reduction == "none" else combination(reduction, context.dtype(0))
 
 
 def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:

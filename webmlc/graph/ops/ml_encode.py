@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import as_int, const
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
@@ -22,7 +22,7 @@ from webmlc.graph.ops.ml_scores import (
     number_labels,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
-from webmlc.graph.ops.shapes import product
+from webmlc.graph.ops.shapes import product, require
 
 
 def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
@@ -31,8 +31,16 @@ def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
     for op, name in (("Sub", "offset"), ("Mul", "scale")):
         numbers = context.attribute(name)
         if numbers:
+            _check_features(context, len(numbers), name)
             x = build(op, x, build.constant(np.asarray(numbers, np.float32)))
     return (x,)
+
+
+def _check_features(context: Context, count: int, name: str) -> None:
+    """Check that an attribute has one number for all features, or one for each of them."""
+    features = context.shape(0)[-1]
+    if count != 1 and not require(context, "equal", const(count), features):
+        raise NotSupportedError(f"{name!r} has {count} numbers for an input of {features} features")
 
 
 def _normalizer(context: Context, build: Builder) -> tuple[str, ...]:
@@ -57,6 +65,7 @@ def _imputer(context: Context, build: Builder) -> tuple[str, ...]:
         np.asarray(context.attribute(kind[0])),
         context.attribute(kind[1], 0),
     )
+    _check_features(context, replacement.size, kind[0])
     is_nan = dtype.is_float and np.isnan(missing_value)
     is_missing = (
         build("IsNaN", x) if is_nan else build("Equal", x, build.constant(missing_value, dtype))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Const, Expr, as_int, call, select
+from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
@@ -27,7 +27,7 @@ from webmlc.graph.ops.ml_scores import (
     transform,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
-from webmlc.graph.ops.shapes import operand
+from webmlc.graph.ops.shapes import operand, require
 
 Inputs = tuple[Tensor | None, ...]
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
@@ -184,8 +184,10 @@ def walk_forest(
 ) -> str:
     """The folded weights [rows][targets] of the leaves that the rows of `x` reach."""
     interior = len(forest.features) - len(forest.weights)
-    columns, read = as_int(context.shape(0)[-1]), forest.features[:interior]
-    if columns is not None and read.size and not 0 <= read.min() <= read.max() < columns:
+    columns, read = context.shape(0)[-1], forest.features[:interior]
+    if read.size and not (
+        read.min() >= 0 and require(context, "at most", const(int(read.max()) + 1), columns)
+    ):
         raise NotSupportedError(
             f"trees of features {read.min()} to {read.max()} for an input of {columns} features"
         )

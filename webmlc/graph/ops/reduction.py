@@ -28,6 +28,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,
     check_single,
+    combination,
     operand,
     product,
     require,
@@ -94,7 +95,7 @@ def _reduce(
     layout: Layout | None = None,
 ) -> Operator:
     """An operator that folds `before(x)` and applies `after` to the result, both in the
-    accumulator's dtype.
+    accumulator's dtype. The result of integers is a float64 for `after`, and truncated.
     """
     stage = name.removeprefix("Reduce").lower()
 
@@ -107,12 +108,17 @@ def _reduce(
             value = x[i].astype(wide_dtype)
             return before(value) if before else value
 
-        total = fold(stage, x, axes, _boolean(combine, wide_dtype), element, keep)
+        total = fold(stage, x, axes, combination(combine, wide_dtype), element, keep)
         if after is None and wide_dtype == x.dtype:
             return (total,)
-        finish = after or (lambda v: v)
-        shape = context.outputs[0].shape
-        return (compute(f"{stage}_out", shape, lambda *i: finish(total[i]).astype(x.dtype)),)
+
+        def result(*i: Expr) -> Expr:
+            value = total[i]
+            if after is not None:
+                value = after(value if value.dtype.is_float else value.astype(DType.float64))
+            return value.astype(x.dtype)
+
+        return (compute(f"{stage}_out", context.outputs[0].shape, result),)
 
     cases: tuple[Case, ...] = (
         case(X), case(X, np.array([1]), opset=18), case(X, np.array([-1, 0]), keepdims=0, opset=18),
@@ -123,13 +129,6 @@ def _reduce(
     return Operator(
         name, _reduce_type, meaning, reduce_along, kind="reduction", cases=cases, layout=layout
     )
-
-
-def _boolean(combine: str, dtype: DType) -> str:
-    """The operator that folds booleans: their maximum is a disjunction, their minimum a
-    conjunction.
-    """
-    return {"max": "bit_or", "min": "bit_and"}[combine] if dtype is DType.bool else combine
 
 
 def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:

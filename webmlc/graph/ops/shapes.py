@@ -55,6 +55,15 @@ def accumulator(dtype: DType) -> DType:
     return DType.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
+def combination(combine: str, dtype: DType) -> str:
+    """The scalar operator that combines elements of this type. Of booleans, a sum and a maximum are
+    a disjunction, a product and a minimum a conjunction.
+    """
+    if dtype is not DType.bool:
+        return combine
+    return {"add": "bit_or", "max": "bit_or", "mul": "bit_and", "min": "bit_and"}[combine]
+
+
 def product_type(dtype: DType) -> DType:
     """The dtype in which a product of matrices adds its terms: int32 for smaller integers, which
     are quantised numbers. Products of small floats are widened by `widen_halves`.
