@@ -12,14 +12,15 @@ from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 
-def module(text: str) -> Module:
+def module(text: str, opset: int = 17) -> Module:
     """The module of an ONNX graph in ONNX's text syntax, simplified."""
-    return simplify_graph(fold_constants(infer_shapes(normalise(read_model(parsed(text))))))
+    read = normalise(read_model(parsed(text, opset)))
+    return simplify_graph(fold_constants(infer_shapes(read)))
 
 
-def parsed(text: str) -> onnx.ModelProto:
+def parsed(text: str, opset: int = 17) -> onnx.ModelProto:
     """The model of an ONNX graph in ONNX's text syntax."""
-    return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n' + text)
 
 
 def zeros(name: str, *shape: int) -> str:

@@ -25,8 +25,8 @@ RNG = np.random.default_rng(0)
 Device = Literal["wasm", "webgpu"]
 
 
-def widened(text: str) -> str:
-    return print_function(widen_halves(module(text)).main)
+def widened(text: str, opset: int = 17) -> str:
+    return print_function(widen_halves(module(text, opset)).main)
 
 
 def test_values_stay_wide_between_operators() -> None:
@@ -74,7 +74,7 @@ def test_operators_that_read_bits_read_halves() -> None:
         y = BitCast<to = 5>(s)
     }"""
     assert (
-        widened(text)
+        widened(text, 26)
         == """\
 func main(%x: float16[4]) {
   %x.wide: float32[4] = Cast(%x) {to=1}

@@ -8,7 +8,8 @@ inlined. An operator that a row of `graph/ops` computes better (LayerNormalizati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import onnx
@@ -20,8 +21,12 @@ from onnx import (
     NodeProto,
     TypeProto,
     defs,
-    inliner,
 )
+
+from webmlc.core.errors import ModelError
+from webmlc.frontend.check_nodes import nodes_of
+from webmlc.frontend.operator_versions import plain_domain, version_of, versions_of
+from webmlc.frontend.resolve_names import resolve_names
 
 FUNCTIONS: dict[str, frozenset[str]] = {
     "": frozenset({
@@ -56,44 +61,23 @@ Chosen by hand: ONNX's own definitions nest less deep.
 def expand_functions(model: ModelProto) -> ModelProto:
     """Replace the operators of `FUNCTIONS` by ONNX's function bodies, also within such bodies."""
     for _ in range(MAX_DEFINITION_DEPTH):
-        if not any(_is_function(node) for node in _nodes(model.graph)):
+        if not any(_is_function(node) for node in nodes_of(model.graph)):
             break
         model = _expand(model)
     return model
 
 
 def _is_function(node: NodeProto) -> bool:
-    return node.op_type in FUNCTIONS.get(_domain(node.domain), ())
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
+    return node.op_type in FUNCTIONS.get(plain_domain(node.domain), ())
 
 
 def _expand(model: ModelProto) -> ModelProto:
     """Expand one level: turn every function node into a call of a local function, and inline it."""
-    typed_model = onnx.shape_inference.infer_shapes(model, data_prop=False)
-    types = _types(typed_model.graph)
-    versions = {_domain(o.domain): o.version for o in model.opset_import}
+    types = _inferred_types(model)
+    versions = versions_of(model.opset_import)
     result = ModelProto()
     result.CopyFrom(model)
-    declared_names = {
-        v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)
-    }
-    result.graph.value_info.extend(  # the inliner ignores the types of initialisers
-        onnx.helper.make_value_info(t.name, types[t.name])
-        for t in model.graph.initializer
-        if t.name not in declared_names
-    )
-    for number, node in enumerate(_nodes(result.graph)):
+    for number, node in enumerate(nodes_of(result.graph)):
         if not _is_function(node):
             continue
         body = _body(node, [types.get(i, TypeProto()) for i in node.input], versions)
@@ -102,12 +86,14 @@ def _expand(model: ModelProto) -> ModelProto:
         body.domain, body.name = DOMAIN, f"{node.op_type}_{number}"
         result.functions.append(body)
         node.domain, node.op_type = body.domain, body.name
-    result.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    inlined = inliner.inline_local_functions(result, convert_version=True)
-    opsets = [o for o in inlined.opset_import if o.domain != DOMAIN]
-    del inlined.opset_import[:]
-    inlined.opset_import.extend(opsets)
-    return inlined
+    return resolve_names(result)
+
+
+def _inferred_types(model: ModelProto) -> dict[str, TypeProto]:
+    """The types that ONNX infers, or those that the model declares if ONNX finds it malformed."""
+    with suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        model = onnx.shape_inference.infer_shapes(model, data_prop=False)
+    return _types(model.graph)
 
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
@@ -126,8 +112,9 @@ def _body(
     node: NodeProto, types: list[TypeProto], versions: Mapping[str, int]
 ) -> FunctionProto | None:
     """Return the schema's definition for this node, and give it the default attributes."""
-    domain = _domain(node.domain)
-    schema: Any = defs.get_schema(node.op_type, versions[domain], domain)
+    domain, version = plain_domain(node.domain), version_of(node, versions)
+    assert version is not None  # `check_nodes` has found the schema
+    schema: Any = defs.get_schema(node.op_type, version, domain)
     attribute_names = {a.name for a in node.attribute}
     for name, attribute in schema.attributes.items():
         if name not in attribute_names and attribute.default_value.type != AttributeProto.UNDEFINED:
@@ -136,9 +123,15 @@ def _body(
     if schema.has_function:
         body.CopyFrom(schema.function_body)
     elif schema.has_context_dependent_function:
-        data = schema.get_context_dependent_function(
-            node.SerializeToString(), [t.SerializeToString() for t in types]
-        )
+        try:
+            data = schema.get_context_dependent_function(
+                node.SerializeToString(), [t.SerializeToString() for t in types]
+            )
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ModelError(
+                f"{node.op_type} (node {node.name or node.output[0]!r}): ONNX has no definition "
+                f"for its inputs and attributes: {str(error).splitlines()[0]}"
+            ) from None
         body.ParseFromString(data)
     else:
         return None

@@ -13,17 +13,13 @@ Every defect of the file raises a `ModelError` of one clear sentence.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import (  # type: ignore[import-untyped]
-    DecodeError,
-    EncodeError,
-)
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import (
     AttributeProto,
     GraphProto,
@@ -32,24 +28,25 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
     helper,
-    inliner,
     numpy_helper,
     shape_inference,
     version_converter,
 )
 
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError
 from webmlc.core.rewrite import variables
 from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants, bind_constants
 from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
+from webmlc.frontend.check_nodes import check_nodes
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.element_types import dtype_of
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
 from webmlc.frontend.gguf.file import is_gguf
 from webmlc.frontend.gguf.read_gguf import read_gguf
+from webmlc.frontend.operator_versions import kept_version, plain_domain, versions_of
+from webmlc.frontend.resolve_names import resolve_names
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
@@ -64,14 +61,6 @@ From ONNX's change log.
 
 LARGEST_DIM = (1 << 31) - 1
 """The largest size of a dimension: kernels count in signed 32-bit integers."""
-LARGE = 1 << 16
-"""The bytes from which an initialiser is checked without its data. Chosen by hand: the data of a
-small one costs less to check than to compare.
-"""
-PLAIN_TYPES = frozenset(
-    {DType.float32, DType.float16, DType.int64, DType.int32, DType.int8, DType.uint8}
-)
-"""The types of large initialisers, whose elements have whole bytes each in the raw data."""
 
 Source = str | Path | ModelProto | Module | object
 """The path of a model, or a model in memory: of ONNX, or of a framework that has a door."""
@@ -110,15 +99,12 @@ def read_model(
         model, folder, stem = _parse(path), path.parent, path.stem
     _check_opsets(model)
     check_expansion(model)
-    model = sort_nodes(load_external_data(model, folder))
-    _check(model)
+    model = resolve_names(sort_nodes(load_external_data(model, folder)))
+    check_nodes(model)
     arrays, sizes = bind_constants(model.graph, constants or {})
     _check_inputs(model.graph)
-    model = _modernise(model)
-    if model.functions:
-        model = inliner.inline_local_functions(model, convert_version=True)
-    model = expand_functions(model)
-    opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in model.opset_import}
+    model = expand_functions(_modernise(model))
+    opsets = versions_of(model.opset_import)
     opsets.pop("webmlc", None)  # only our own frontends write operators of this domain
     main = _fixed(model.graph, arrays, sizes, dims or {})
     return Module(stem, {"main": main}, opsets=opsets)
@@ -160,19 +146,14 @@ def _parse(path: Path) -> ModelProto:
         if "MaxDepth" in str(error):
             raise nesting_error(str(path)) from None
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({error})") from None
-    if not model.ir_version or not model.HasField("graph"):
-        raise ModelError(f"{path}: not an ONNX model (it has no IR version or no graph)")
+    if not model.HasField("graph"):
+        raise ModelError(f"{path}: not an ONNX model (it has no graph)")
     return model
-
-
-def _versions(model: ModelProto) -> list[int]:
-    """The versions of ONNX's default domain that a model imports."""
-    return [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
 
 
 def _modernise(model: ModelProto) -> ModelProto:
     """Convert a model older than numpy's broadcasting, with ONNX's converter."""
-    if all(version >= NUMPY_BROADCASTING for version in _versions(model)):
+    if versions_of(model.opset_import).get("", NUMPY_BROADCASTING) >= NUMPY_BROADCASTING:
         return model
     try:
         return version_converter.convert_version(_align_slopes(model), NUMPY_BROADCASTING)
@@ -211,59 +192,15 @@ def _align_slopes(model: ModelProto) -> ModelProto:
 
 
 def _check_opsets(model: ModelProto) -> None:
-    versions = _versions(model)
+    versions = [versions_of(f.opset_import).get("") for f in (model, *model.functions)]
     for version in versions:
-        if not OLDEST_OPSET <= version <= NEWEST_OPSET:
+        if version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
             raise ModelError(
                 f"the model's opset is {version}; webmlc reads {OLDEST_OPSET} to {NEWEST_OPSET}: "
                 "convert it with onnx.version_converter"
             )
-    if not versions and any(n.domain in ("", "ai.onnx") for n in model.graph.node):
+    if versions[0] is None and any(not plain_domain(n.domain) for n in model.graph.node):
         raise ModelError("the model uses ONNX operators but does not declare their opset")
-
-
-def _check(model: ModelProto) -> None:
-    """Run ONNX's checker. `normalise` later lists the operators that the checker does not know."""
-    try:
-        onnx.checker.check_model(_outline(model))
-    except onnx.checker.ValidationError as error:
-        message = str(error).strip().splitlines()[0]
-        if "No Op registered for" not in message and "No opset import for domain" not in message:
-            raise ModelError(f"the model is malformed: {message}") from None
-    except (EncodeError, ValueError) as error:
-        if "2GB" not in str(error) and "2GiB" not in str(error):
-            raise ModelError(f"the model is malformed: {error}") from None
-
-
-def _outline(model: ModelProto) -> ModelProto:
-    """A copy of a model without the data of large initialisers, if its size is right: the checker
-    would copy the data twice, to look at nothing but that size.
-    """
-    outline = ModelProto()
-    _copy_fields(model, outline, without="graph")
-    outline.graph.SetInParent()
-    _copy_fields(model.graph, outline.graph, without="initializer")
-    for tensor in model.graph.initializer:
-        copy = outline.graph.initializer.add()
-        dtype, size = dtype_of(tensor.data_type), len(tensor.raw_data)
-        is_large = size >= LARGE and dtype in PLAIN_TYPES
-        if is_large and dtype is not None and size == dtype.bytes * math.prod(tensor.dims):
-            _copy_fields(tensor, copy, without="raw_data")
-            copy.dims[:] = [0]
-        else:
-            copy.CopyFrom(tensor)
-    return outline
-
-
-def _copy_fields(source: Any, target: Any, without: str) -> None:
-    """Copy all fields of a message but one."""
-    for field, value in source.ListFields():
-        if field.name == without:
-            continue
-        if isinstance(value, int | float | str | bytes):
-            setattr(target, field.name, value)
-        else:
-            getattr(target, field.name).MergeFrom(value)
 
 
 def _check_inputs(graph: GraphProto) -> None:
@@ -319,10 +256,16 @@ class _Reader:
 
     def node(self, proto: NodeProto) -> Node:
         attributes = {a.name: self.attribute(a) for a in proto.attribute}
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
         outputs = tuple(proto.output)
-        origin = (proto.name or next(filter(None, outputs), proto.op_type),)
-        return Node(proto.op_type, tuple(proto.input), outputs, attributes, domain, origin)
+        return Node(
+            proto.op_type,
+            tuple(proto.input),
+            outputs,
+            attributes,
+            plain_domain(proto.domain),
+            (proto.name or next(filter(None, outputs), proto.op_type),),
+            version=kept_version(proto),
+        )
 
     def attribute(self, proto: AttributeProto) -> Attribute:
         match proto.type:
@@ -348,6 +291,10 @@ class _Reader:
 
     def constant(self, proto: NodeProto) -> Array:
         """The array of a `Constant` node."""
+        if len(proto.attribute) != 1:
+            name = proto.name or next(filter(None, proto.output), "")
+            count = len(proto.attribute)
+            raise ModelError(f"Constant (node {name!r}) has {count} attributes; it needs one value")
         attribute = proto.attribute[0]
         value: Any = self.attribute(attribute)
         match attribute.name:

@@ -103,7 +103,8 @@ class Node:
     output name is an output that nothing reads.
 
     `origin` names the ONNX nodes that it came from. Every rewrite keeps it. `stages` are the parts
-    of `origin` that each stage of a called kernel computes (`loops.from_graph`).
+    of `origin` that each stage of a called kernel computes (`loops.from_graph`). `version` is that
+    of the operator's domain before `normalise`, or None if it is the module's.
     """
 
     op: str
@@ -113,6 +114,7 @@ class Node:
     domain: str = ""
     origin: tuple[str, ...] = ()
     stages: tuple[tuple[str, ...], ...] = ()
+    version: int | None = None
 
     @property
     def name(self) -> str:

@@ -56,8 +56,9 @@ def _function(
             missing.append(Unsupported(node.name, name, reason))
             continue
         attributes = {k: _attribute(v, opsets, missing) for k, v in node.attributes.items()}
-        node = replace(node, attributes=attributes)
-        nodes.append(row.normalise(node, opsets.get(node.domain, 1)) if row.normalise else node)
+        version = opsets.get(node.domain, 1) if node.version is None else node.version
+        node = replace(node, attributes=attributes, version=None)
+        nodes.append(row.normalise(node, version) if row.normalise else node)
     return replace(function, nodes=tuple(nodes))
 
 

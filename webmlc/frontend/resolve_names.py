@@ -1,0 +1,311 @@
+"""Resolve every name of a model: each value has one name, and calls of local functions are nodes.
+
+In: a model whose nodes are sorted. Out: a model without local functions, in which no two values
+share a name, also not in different scopes. before → after:
+
+    y = local.scaled <factor = 3.0> (x)             y/k = Constant <value_float = 3.0> ()
+    scaled <factor = 2.0> (a) => (c) {         →    y = Mul (x, y/k)
+      k = Constant <value_float = @factor> ()
+      c = Mul (a, k) }
+
+Values of the main graph keep their names. A value of a function is named after the call. A value of
+a sub-graph gets another name only if its name is taken, because an outer value or a value of
+another sub-graph has it. Inner names shadow outer ones, as in any language with blocks.
+
+An attribute of a function has the value of the call, else its default. If it has neither, the
+attributes that refer to it are left out. A node of a function that imports another opset than the
+model keeps its version (`operator_versions.keep_version`), because later passes read it as an
+operator of that version.
+
+Raises `ModelError` if a name is read that nothing writes, or written twice in one scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, helper
+
+from webmlc.core.errors import ModelError
+from webmlc.frontend.operator_versions import (
+    keep_version,
+    kept_version,
+    plain_domain,
+    versions_of,
+)
+
+Key = tuple[str, str, str]
+"""The domain, name and overload by which nodes call a function."""
+
+
+def key_of(node: NodeProto) -> Key:
+    """The key of the function that a node calls, if there is such a function."""
+    return (plain_domain(node.domain), node.op_type, node.overload)
+
+
+def resolve_names(model: ModelProto) -> ModelProto:
+    """Return the model itself if all its names are resolved, else a changed copy."""
+    graph = model.graph
+    scope = _Scope()
+    for name in (*(i.name for i in graph.input), *_initialisers(graph)):
+        scope.names[name] = name
+    scope.targets = {o: o for node in graph.node for o in node.output if o}
+    resolver = _Resolver(model, {*scope.names, *scope.targets})
+    nodes = resolver.nodes(graph.node, scope)
+    for output in graph.output:
+        scope.read(output.name, "the model returns")
+    inputs, outputs = _distinct(graph.input), _distinct(graph.output)
+    is_resolved = len(nodes) == len(graph.node) and all(map(_is_same, nodes, graph.node))
+    if is_resolved and (len(inputs), len(outputs)) == (len(graph.input), len(graph.output)):
+        return model
+    result = ModelProto()
+    result.CopyFrom(model)
+    del result.functions[:], result.graph.node[:], result.graph.input[:], result.graph.output[:]
+    result.graph.node.extend(nodes)
+    result.graph.input.extend(inputs)
+    result.graph.output.extend(outputs)
+    return result
+
+
+def _is_same(node: NodeProto, other: NodeProto) -> bool:
+    return node is other
+
+
+def _distinct(infos: Iterable[Any]) -> list[Any]:
+    """The first of the declarations of each name: some exporters declare an input twice."""
+    return list({info.name: info for info in reversed(list(infos))}.values())[::-1]
+
+
+def _initialisers(graph: GraphProto) -> Iterator[str]:
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The values that a list of nodes can read, by the names that it has for them.
+
+    `written` are the names that the scope itself defines. `targets` are the names that some of
+    these values must get: those of the outputs of a call. `attributes` are those of the function,
+    or None outside functions; `versions` are those of its operators. `prefix` begins new names.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    targets: dict[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeProto] | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    prefix: str = ""
+
+    def inner(self) -> _Scope:
+        """The scope of a sub-graph."""
+        return _Scope(
+            dict(self.names),
+            attributes=self.attributes,
+            versions=self.versions,
+            prefix=self.prefix,
+        )
+
+    def read(self, name: str, reader: str) -> str:
+        """The value of a name. `reader` begins the message about a name without a value."""
+        if not name:
+            return ""
+        if name not in self.names:
+            raise ModelError(f"{reader} {name!r}, but no node writes a value of this name")
+        return self.names[name]
+
+
+@dataclass(slots=True)
+class _Call:
+    """Nodes that are being resolved: those of a function have `results`, the pairs of the name of
+    an output in the function and of the value that it becomes.
+    """
+
+    nodes: Iterator[NodeProto]
+    scope: _Scope
+    results: Sequence[tuple[str, str]] = ()
+    function: str = ""
+
+
+class _Resolver:
+    """The functions of a model, and the names that values have so far."""
+
+    def __init__(self, model: ModelProto, taken: set[str]) -> None:
+        self.functions = {(plain_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.versions = versions_of(model.opset_import)
+        self.taken = taken
+        self.counts: dict[str, int] = {}
+
+    def nodes(self, nodes: Iterable[NodeProto], scope: _Scope) -> list[NodeProto]:
+        """Resolve nodes. A node that needs no change is the same object.
+
+        An explicit stack permits calls of any depth.
+        """
+        result: list[NodeProto] = []
+        calls = [_Call(iter(nodes), scope)]
+        while calls:
+            call = calls[-1]
+            node = next(call.nodes, None)
+            if node is None:
+                calls.pop()
+                result += self.results(call)
+            elif (function := self.functions.get(key_of(node))) is not None:
+                calls.append(self.call(node, function, call.scope))
+            else:
+                result.append(self.node(node, call.scope))
+        return result
+
+    def call(self, node: NodeProto, function: FunctionProto, scope: _Scope) -> _Call:
+        """Begin the nodes of a function."""
+        label = _label(node)
+        if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+            raise ModelError(
+                f"node {label} calls {function.name!r} with {len(node.input)} inputs and "
+                f"{len(node.output)} outputs; the function has {len(function.input)} and "
+                f"{len(function.output)}"
+            )
+        inputs = [scope.read(name, f"node {label} reads") for name in node.input]
+        inputs += [""] * (len(function.input) - len(inputs))
+        given = {a.name: a for a in self.attributes(node, scope)}
+        outputs = [self.write(name, scope, label) for name in node.output]
+        results = [(f, o) for f, o in zip(function.output, outputs, strict=False) if o]
+        body = _Scope(
+            dict(zip(function.input, inputs, strict=True)),
+            attributes={a.name: a for a in function.attribute_proto} | given,
+            versions=self.versions | versions_of(function.opset_import),
+            prefix=f"{scope.prefix}{node.name or next(filter(None, node.output), node.op_type)}/",
+        )
+        for formal, value in results:
+            if formal not in body.names:
+                body.targets.setdefault(formal, value)
+        return _Call(iter(function.node), body, results, function.name)
+
+    def results(self, call: _Call) -> Iterator[NodeProto]:
+        """End the nodes of a function: copy the outputs that are inputs, or that occur twice."""
+        for formal, value in call.results:
+            source = call.scope.read(formal, f"function {call.function!r} returns")
+            if not source:
+                raise ModelError(
+                    f"function {call.function!r} returns its input {formal!r}, which a call omits"
+                )
+            if source != value:
+                yield helper.make_node("Identity", [source], [value])
+
+    def node(self, node: NodeProto, scope: _Scope) -> NodeProto:
+        """Resolve one node that calls no function."""
+        label = _label(node)
+        inputs = [scope.read(name, f"node {label} reads") for name in node.input]
+        attributes = self.attributes(node, scope)
+        outputs = [self.write(name, scope, label) for name in node.output]
+        domain = plain_domain(node.domain)
+        version = scope.versions.get(domain)
+        is_foreign = version is not None and version != self.versions.get(domain)
+        is_same = inputs == list(node.input) and outputs == list(node.output)
+        is_same &= len(attributes) == len(node.attribute)
+        is_same &= all(a is b for a, b in zip(attributes, node.attribute, strict=False))
+        if is_same and not is_foreign and not scope.prefix:
+            return node
+        result = NodeProto(
+            op_type=node.op_type,
+            domain=node.domain,
+            name=f"{scope.prefix}{node.name}" if node.name else "",
+            input=inputs,
+            output=outputs,
+            attribute=attributes,
+        )
+        if is_foreign and version is not None:
+            keep_version(result, version)
+        elif (kept := kept_version(node)) is not None:
+            keep_version(result, kept)
+        return result
+
+    def attributes(self, node: NodeProto, scope: _Scope) -> list[AttributeProto]:
+        """The attributes of a node, without references to attributes of a function."""
+        attributes = (self.attribute(attribute, scope) for attribute in node.attribute)
+        return [attribute for attribute in attributes if attribute is not None]
+
+    def attribute(self, attribute: AttributeProto, scope: _Scope) -> AttributeProto | None:
+        """An attribute without references; None if it refers to one that has no value."""
+        graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+        if not attribute.ref_attr_name and not graphs:
+            return attribute
+        result = AttributeProto()
+        if attribute.ref_attr_name and scope.attributes is not None:
+            value = scope.attributes.get(attribute.ref_attr_name)
+            if value is None:
+                return None
+            result.CopyFrom(value)
+            result.name = attribute.name
+            return result
+        resolved = [self.graph(graph, scope) for graph in graphs]
+        is_same = all(a is b for a, b in zip(resolved, graphs, strict=True))
+        if not attribute.ref_attr_name and is_same:
+            return attribute
+        result.CopyFrom(attribute)
+        result.ClearField("ref_attr_name")  # outside functions, it refers to nothing
+        if attribute.HasField("g"):
+            result.g.CopyFrom(resolved[0])
+        elif resolved:
+            del result.graphs[:]
+            result.graphs.extend(resolved)
+        return result
+
+    def graph(self, graph: GraphProto, outer: _Scope) -> GraphProto:
+        """Resolve a sub-graph."""
+        scope = outer.inner()
+        inputs = [self.write(i.name, scope, "the graph") for i in graph.input]
+        initialisers = list(_initialisers(graph))
+        for name in dict.fromkeys(initialisers):
+            if name not in scope.written:
+                self.write(name, scope, "the graph")
+        nodes = self.nodes(graph.node, scope)
+        outputs: list[str] = []
+        for output in graph.output:
+            value = scope.read(output.name, f"graph {graph.name!r} returns")
+            if output.name not in scope.written or value in outputs:
+                source, value = value, self.unique(f"{output.name}/result")
+                nodes.append(helper.make_node("Identity", [source], [value]))
+            outputs.append(value)
+        names = [scope.names[name] for name in initialisers]
+        is_same = inputs == [i.name for i in graph.input] and names == initialisers
+        is_same &= outputs == [o.name for o in graph.output] and len(nodes) == len(graph.node)
+        if is_same and all(map(_is_same, nodes, graph.node)):
+            return graph
+        result = GraphProto()
+        result.CopyFrom(graph)
+        del result.node[:], result.value_info[:]
+        result.node.extend(nodes)
+        tensors = [*result.initializer, *(s.values for s in result.sparse_initializer)]
+        for message, name in zip(
+            (*result.input, *tensors, *result.output), (*inputs, *names, *outputs), strict=True
+        ):
+            message.name = name
+        return result
+
+    def write(self, name: str, scope: _Scope, writer: str) -> str:
+        """Define a value that `writer` writes in a scope, and return its name."""
+        if not name:
+            return ""
+        if name in scope.written:
+            raise ModelError(f"the value {name!r} is written twice in one graph, also by {writer}")
+        scope.written.add(name)
+        value = scope.targets.pop(name, None) or self.unique(f"{scope.prefix}{name}")
+        scope.names[name] = value
+        return value
+
+    def unique(self, name: str) -> str:
+        """The name, or one derived from it if another value has this name."""
+        unique, count = name, self.counts.get(name, 1)
+        while unique in self.taken:
+            count += 1
+            unique = f"{name}_{count}"
+        self.counts[name] = count
+        self.taken.add(unique)
+        return unique
+
+
+def _label(node: NodeProto) -> str:
+    """The name of a node in messages: its own, or that of its first output if it has none."""
+    return repr(node.name or next(filter(None, node.output), node.op_type))
