@@ -6,16 +6,21 @@ import struct
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
+from gguf import GGUFReader
 
 from tests.language_models.small_models import LLAMA, QWEN2, SmallModel, write_model
 from webmlc.compile import build_package
 from webmlc.core.errors import InputError, ModelError, UserError
+from webmlc.frontend.gguf import read_gguf as reader
+from webmlc.frontend.gguf.architectures import sizes_of
+from webmlc.frontend.gguf.file import open_gguf
 from webmlc.frontend.read_model import read_model
 from webmlc.host.check import check_model
 
@@ -119,11 +124,90 @@ def test_tensor_that_no_node_reads(tmp_path: Path) -> None:
         ({"llama.attention.key_length": 24}, "of different lengths"),
         ({"llama.attention.key_length": 32, "llama.attention.value_length": 32}, "has the shape"),
         ({"llama.rope.dimension_count": 7}, "cannot have 7 rotated"),
+        ({"llama.attention.causal": False}, "asks for tokens that see later ones"),
+        ({"llama.pooling_type": 3}, "asks for embeddings of texts"),
+        ({"llama.final_logit_softcapping": 30.0}, "asks for a soft cap of logits"),
+        ({"llama.residual_scale": 0.2}, "is 0.2"),
+        ({"llama.logit_scale": nan}, "llama.logit_scale is nan"),
+        ({"llama.attention.sliding_window": 32}, "Build with --context 32"),
+        ({"llama.rope.dimension_sections": [8, 8]}, "does not know what this changes"),
+        ({"llama.attention.something_new": "x" * 99}, "something_new is 'xxx"),
+        ({"llama.rope.scaling.attn_factor": 1.2}, "asks for a scale of rotated queries"),
+        ({"llama.attention.scale": -1.0}, "must be above 0"),
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0}, "above 0"),
+        ({"llama.rope.scaling.type": 3}, "is 3, not a text"),
+        ({"tokenizer.ggml.add_bos_token": "yes"}, "neither true nor false"),
+        ({"tokenizer.ggml.eot_token_id": 96}, "has 96 tokens, which are numbered from 0"),
+        ({"tokenizer.ggml.padding_token_id": -1}, "is -1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_metadata(metadata: dict[str, Any], expected: str, tmp_path: Path) -> None:
     assert expected in error_of(written(tmp_path, replace(SMALL, metadata=metadata)))
+
+
+@pytest.mark.parametrize(
+    ("replaced", "expected"),
+    [
+        ({"llama.rope.freq_base": -10000.0}, "freq_base is -10000.0. It must be above 0"),
+        ({"llama.rope.freq_base": nan}, "'llama.rope.freq_base' is nan, not a finite number"),
+        ({"llama.rope.freq_base": 0.0}, "freq_base is 0.0"),
+        ({"llama.rope.freq_base": True}, "is True, not a finite number"),
+        ({"llama.attention.layer_norm_rms_epsilon": nan}, "is nan"),
+        ({"llama.attention.layer_norm_rms_epsilon": -1e-5}, "must be above 0"),
+        ({"llama.attention.head_count": 3}, "no 'llama.attention.key_length'"),
+        ({"llama.attention.head_count_kv": 3}, "4 heads of queries cannot share 3"),
+        ({"llama.attention.head_count": [4, 4]}, "Layers that differ"),
+        ({"llama.embedding_length": "wide"}, "is 'wide', not a finite number"),
+        ({"tokenizer.ggml.tokens": "none"}, "is 'none', not a list of str elements"),
+        ({"tokenizer.ggml.merges": [3]}, "is [3], not a list of str elements"),
+        ({"tokenizer.ggml.token_type": [1.5] * 96}, "not a list of int elements"),
+        ({"tokenizer.ggml.bos_token_id": 999_999}, "bos_token_id' is 999999"),
+        ({"tokenizer.chat_template": "{% for m in %}"}, "cannot be parsed: Expected an expression"),
+        ({"tokenizer.chat_template": ["{{ m }}"]}, "not a text"),
+        ({"general.architecture": 7}, "is 7, not a text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_replaced_metadata(
+    replaced: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values that the writer of the small models writes itself."""
+    path = written(tmp_path)
+    file = open_gguf(path)
+    changed = replace(file, metadata={**file.metadata, **replaced})
+    monkeypatch.setattr(reader, "open_gguf", lambda _: changed)
+    assert expected in error_of(path)
+
+
+def test_metadata_that_changes_nothing(tmp_path: Path) -> None:
+    neutral = {"llama.attention.causal": True, "llama.logit_scale": 0.0, "llama.vocab_size": 96}
+    neutral |= {"llama.attention.sliding_window": SMALL.positions, "other.pooling_type": 3}
+    read_model(written(tmp_path, replace(SMALL, metadata=neutral)))
+
+
+@pytest.mark.parametrize("name", ["output_norm.weight", "blk.0.attn_q.weight", "token_embd.weight"])
+@pytest.mark.parametrize("types", [(Type.F32,), (Type.F16,), (Type.Q8_0,), (Type.Q4_1,)])
+def test_weights_that_are_not_finite(name: str, types: tuple[Type, ...], tmp_path: Path) -> None:
+    path = written(tmp_path, replace(SMALL, types=types))
+    (tensor,) = (t for t in GGUFReader(path).tensors if t.name == name)
+    data = bytearray(path.read_bytes())
+    half = tensor.data_offset  # of quantised blocks: the scale
+    width = 4 if tensor.tensor_type == Type.F32 else 2
+    data[half : half + width] = struct.pack("<f" if width == 4 else "<e", nan)
+    path.write_bytes(data)
+    assert f"the tensor '{name}' has numbers that are not finite" in error_of(path)
+
+
+def test_a_factor_alone_is_a_linear_scaling(tmp_path: Path) -> None:
+    """As in llama.cpp, whose default for the type is "linear"."""
+    factor, frequencies = {"llama.rope.scaling.factor": 4.0}, []
+    for kind in ({}, {"llama.rope.scaling.type": "linear"}, {"llama.rope.scaling.type": "none"}):
+        path = written(tmp_path, replace(SMALL, metadata=factor | kind))
+        frequencies.append(sizes_of(open_gguf(path), None).frequencies)
+    alone, linear, none = frequencies
+    np.testing.assert_array_equal(alone, linear)
+    np.testing.assert_allclose(none, 4 * linear)
 
 
 def test_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from webmlc.core.chat_template import template_environment
 from webmlc.core.errors import InputError, PackageError, UserError
 from webmlc.package.manifest import CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER
 from webmlc.package.tokenizer_file import unpack_tokenizer
@@ -104,30 +104,10 @@ class TextCodec:
 
 
 def _compiled(source: str) -> Any:
-    """Compile a chat template in a sandbox, as transformers does.
-
-    A template comes with the model, so it is not trusted: the sandbox hides Python's internals.
-    """
+    """Compile a chat template."""
     from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    def strftime_now(form: str) -> str:
-        return datetime.now().strftime(form)
-
-    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-        # The filter of Jinja escapes HTML.
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
     try:
-        return environment.from_string(source)
+        return template_environment().from_string(source)
     except TemplateError as error:
         raise PackageError(f"{CHAT_TEMPLATE}: {error}") from error

@@ -80,7 +80,7 @@ def sizes_of(file: GgufFile, context: int | None) -> Sizes:
     """The sizes of a model. `context` limits the positions further than the file does."""
     width, heads = file.count("embedding_length"), file.count("attention.head_count")
     groups = file.count("attention.head_count_kv", heads)
-    equal_share = max(width // heads, 1)
+    equal_share = None if width % heads else width // heads
     size = file.count("attention.key_length", equal_share)
     if file.count("attention.value_length", equal_share) != size:
         raise ModelError(f"{file.path}: keys and values of different lengths are not supported.")
@@ -96,9 +96,9 @@ def sizes_of(file: GgufFile, context: int | None) -> Sizes:
         groups=groups,
         size=size,
         hidden=file.count("feed_forward_length"),
-        vocabulary=len(file.value("tokenizer.ggml.tokens")),
+        vocabulary=len(file.tokens),
         positions=positions if context is None else min(positions, context),
-        epsilon=file.number("attention.layer_norm_rms_epsilon"),
+        epsilon=file.positive("attention.layer_norm_rms_epsilon"),
         frequencies=_frequencies(file, size),
     )
 
@@ -112,15 +112,20 @@ def _frequencies(file: GgufFile, size: int) -> Array:
     rotated = file.count("rope.dimension_count", size)
     if rotated > size or rotated % 2:
         raise ModelError(f"{file.path}: a head of {size} elements cannot have {rotated} rotated.")
-    base = file.number("rope.freq_base", 10000.0)
+    base = file.positive("rope.freq_base", 10000.0)
     frequencies: Array = float(base) ** -(np.arange(0, rotated, 2) / rotated)
-    scaling = file.metadata.get(f"{file.architecture}.rope.scaling.type", "none")
-    if scaling == "linear":
-        frequencies = frequencies / file.number("rope.scaling.factor")
+    scaling = file.text(f"{file.architecture}.rope.scaling.type", "linear")
+    if scaling == "linear":  # as in llama.cpp, also of a file that only has a factor
+        factor = file.positive("rope.scaling.factor", file.positive("rope.scale_linear", 1.0))
+        frequencies = frequencies / factor
     elif scaling != "none":
         raise ModelError(
             f"{file.path}: the rotary scaling {scaling!r} is not supported. webmlc reads 'linear' "
             "and the factors of Llama 3."
         )
     factors = file.optional_vector("rope_freqs.weight", rotated // 2)
-    return frequencies if factors is None else frequencies / factors
+    if factors is None:
+        return frequencies
+    if np.any(factors <= 0):
+        raise ModelError(f"{file.path}: 'rope_freqs.weight' has factors that are not above 0.")
+    return frequencies / factors

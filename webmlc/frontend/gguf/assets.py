@@ -14,8 +14,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from webmlc.core.chat_template import template_environment
+from webmlc.core.errors import ModelError
 from webmlc.frontend.gguf.file import GgufFile
-from webmlc.frontend.gguf.tokenizer import CONTROL, tokenizer_json
+from webmlc.frontend.gguf.tokenizer import CONTROL, kinds_of, tokenizer_json
 
 END_TOKENS = frozenset(
     {
@@ -39,9 +41,25 @@ def assets_of(file: GgufFile, positions: int) -> Mapping[str, bytes]:
     assets = {"generation_config.json": _json(_generation(file, positions))}
     if "tokenizer.ggml.model" in file.metadata:
         assets["tokenizer.json"] = _json(tokenizer_json(file))
-    if template := file.metadata.get("tokenizer.chat_template"):
-        assets["chat_template.jinja"] = str(template).encode()
+    if template := file.text("tokenizer.chat_template", ""):
+        check_template(file, template)
+        assets["chat_template.jinja"] = template.encode()
     return assets
+
+
+def check_template(file: GgufFile, template: str) -> None:
+    """Raise `ModelError` if a chat template cannot be parsed. Without Jinja, nobody can tell."""
+    try:
+        from jinja2 import TemplateSyntaxError
+    except ImportError:
+        return
+    try:
+        template_environment().parse(template)
+    except TemplateSyntaxError as error:
+        raise ModelError(
+            f"{file.path}: the chat template cannot be parsed: {error.message}, in line "
+            f"{error.lineno}."
+        ) from None
 
 
 def _json(value: Any) -> bytes:
@@ -50,22 +68,18 @@ def _json(value: Any) -> bytes:
 
 def _generation(file: GgufFile, positions: int) -> dict[str, Any]:
     """The configuration under the keys of `transformers.GenerationConfig`."""
-    metadata = file.metadata
     special = {
-        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": _ends(metadata) or None,
-        "pad_token_id": metadata.get("tokenizer.ggml.padding_token_id"),
+        "bos_token_id": file.token_number("bos"),
+        "eos_token_id": _ends(file) or None,
+        "pad_token_id": file.token_number("padding"),
         "max_length": positions,
     }
     return {key: value for key, value in special.items() if value is not None}
 
 
-def _ends(metadata: Mapping[str, Any]) -> list[int]:
+def _ends(file: GgufFile) -> list[int]:
     """The tokens after which generation stops, the one that the file names first."""
-    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-    named = [int(metadata[key]) for key in keys if key in metadata]
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
-    kinds = metadata.get("tokenizer.ggml.token_type", ())
-    pairs = enumerate(zip(tokens, kinds, strict=False))
+    named = [file.token_number(name) for name in ("eos", "eot", "eom")]
+    pairs = enumerate(zip(file.tokens, kinds_of(file), strict=True))
     listed = [number for number, (t, k) in pairs if k == CONTROL and t in END_TOKENS]
-    return list(dict.fromkeys([*named, *listed]))
+    return list(dict.fromkeys([*(n for n in named if n is not None), *listed]))

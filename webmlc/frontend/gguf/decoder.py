@@ -101,7 +101,7 @@ class Decoder:
             self.cache("key", layer, keys),
             self.cache("value", layer, values),
             domain="webmlc",
-            scale=self.file.number("attention.scale", sizes.size**-0.5),
+            scale=self.file.positive("attention.scale", sizes.size**-0.5),
         )
         inner = sizes.heads * sizes.size
         merged = build("Reshape", attention, build.constant([0, inner]))

@@ -11,10 +11,11 @@ file is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +35,25 @@ MAX_COUNT = 1 << 24
 """The largest width, number of layers or context of a model. Larger numbers are defects of a file.
 Chosen by hand: the longest context of a published model has 10 million tokens.
 """
+MAX_NUMBER = 1e12
+"""The largest number, such as the base of a rotary embedding. Larger ones are defects of a file.
+Chosen by hand: published bases have up to 1e9.
+"""
+EXPONENTS: Mapping[str, Any] = {
+    "float16": np.uint16(0x7C00),
+    "bfloat16": np.uint16(0x7F80),
+    "float32": np.uint32(0x7F800000),
+}
+"""The bits of the exponent, by type."""
+CHECKED_AT_ONCE = 1 << 22
+"""The numbers of a tensor that are checked at once, so that the check takes little memory."""
+T = TypeVar("T")
+
+
+def shown(value: Any) -> str:
+    """A value of the metadata in an error, of at most some words."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def is_gguf(path: Path) -> bool:
@@ -60,7 +80,7 @@ class GgufFile:
     @property
     def architecture(self) -> str:
         """The name of the architecture, such as `llama`."""
-        return str(self.value("general.architecture"))
+        return self.text("general.architecture")
 
     def value(self, key: str, default: Any = None) -> Any:
         """The metadata under a key. Raises `ModelError` if it is missing and has no default."""
@@ -70,13 +90,25 @@ class GgufFile:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number of the architecture: the metadata `<architecture>.<key>`."""
+        """A finite number of the architecture: the metadata `<architecture>.<key>`."""
         name = f"{self.architecture}.{key}"
         value = self.value(name, default)
-        if not isinstance(value, int | float):
+        if isinstance(value, list):
             raise ModelError(
-                f"{self.path}: {name!r} is {value!r}, not one number. Layers that differ from each "
-                "other are not supported."
+                f"{self.path}: {name!r} is {shown(value)}, not one number. Layers that differ from "
+                "each other are not supported."
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise ModelError(f"{self.path}: {name!r} is {shown(value)}, not a finite number.")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number of the architecture that is above 0, and at most 1e12."""
+        value = self.number(key, default)
+        if not 0 < value <= MAX_NUMBER:
+            raise ModelError(
+                f"{self.path}: {self.architecture}.{key} is {value}. It must be above 0, and at "
+                f"most {MAX_NUMBER:g}."
             )
         return value
 
@@ -90,10 +122,61 @@ class GgufFile:
             )
         return int(value)
 
+    def text(self, key: str, default: str | None = None) -> str:
+        """The text under a key."""
+        value = self.value(key, default)
+        if not isinstance(value, str):
+            raise ModelError(f"{self.path}: {key!r} is {shown(value)}, not a text.")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """The truth value under a key."""
+        value = self.value(key, default)
+        if not isinstance(value, bool):
+            raise ModelError(f"{self.path}: {key!r} is {shown(value)}, neither true nor false.")
+        return value
+
+    def items(self, key: str, kind: type[T], default: Sequence[T] | None = None) -> Sequence[T]:
+        """The list under a key, whose elements are all of one kind: str, int or float."""
+        value = self.value(key, default)
+        if not isinstance(value, list) or not all(type(element) is kind for element in value):
+            raise ModelError(
+                f"{self.path}: {key!r} is {shown(value)}, not a list of {kind.__name__} elements."
+            )
+        return value
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        """The texts of the vocabulary."""
+        tokens = self.items("tokenizer.ggml.tokens", str)
+        if not tokens:
+            raise ModelError(f"{self.path}: the list of tokens is empty.")
+        return tokens
+
+    def token_number(self, name: str) -> int | None:
+        """The number of a token with a name, such as `bos`, or None if the file names none."""
+        key = f"tokenizer.ggml.{name}_token_id"
+        number, count = self.metadata.get(key), len(self.tokens)
+        if number is None:
+            return None
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+            raise ModelError(
+                f"{self.path}: {key!r} is {shown(number)}. The file has {count} tokens, which are "
+                "numbered from 0."
+            )
+        return number
+
     def matrix(self, name: str, rows: int, columns: int) -> Matrix:
         """The matrix [rows, columns] of a tensor."""
         tensor = self._tensor(name, (rows, columns))
-        return read_matrix(tensor.data, tensor.tensor_type.name, (rows, columns))
+        matrix = read_matrix(tensor.data, tensor.tensor_type.name, (rows, columns))
+        if isinstance(matrix, BlockQuantised):
+            self._check_finite(name, matrix.scales)
+            if matrix.minimums is not None:
+                self._check_finite(name, matrix.minimums)
+        else:
+            self._check_finite(name, matrix)
+        return matrix
 
     def vector(self, name: str, size: int) -> Array:
         """The tensor of one dimension as float32."""
@@ -104,7 +187,18 @@ class GgufFile:
                 f"{self.path}: the vector {name!r} has the type {tensor.tensor_type.name}. "
                 "Vectors must be of floats."
             )
+        self._check_finite(name, vector)
         return vector.reshape(size).astype(np.float32)
+
+    def _check_finite(self, name: str, floats: Array) -> None:
+        """Raise `ModelError` if some numbers are NaN or infinite. Their exponent has only ones."""
+        bits = EXPONENTS[floats.dtype.name]
+        for part in np.array_split(floats.reshape(-1), max(floats.size // CHECKED_AT_ONCE, 1)):
+            if np.any(np.bitwise_and(part.view(bits.dtype), bits) == bits):
+                raise ModelError(
+                    f"{self.path}: the tensor {name!r} has numbers that are not finite. The "
+                    "file is damaged, or its conversion failed."
+                )
 
     def optional_vector(self, name: str, size: int) -> Array | None:
         """The tensor of one dimension, or None if the file does not have it."""

@@ -18,6 +18,7 @@ from webmlc.frontend.gguf.architectures import architecture_of, sizes_of
 from webmlc.frontend.gguf.assets import assets_of
 from webmlc.frontend.gguf.decoder import PAST, Decoder
 from webmlc.frontend.gguf.file import open_gguf
+from webmlc.frontend.gguf.settings import check_settings
 from webmlc.graph.ir import Module
 
 OPSETS = {"": 24, "webmlc": 1}
@@ -43,6 +44,7 @@ def read_gguf(
     file = open_gguf(path)
     architecture = architecture_of(file)
     sizes = sizes_of(file, context)
+    check_settings(file, sizes.positions)
     decoder = Decoder(file, architecture, sizes, every_row, has_cache_inputs)
     main = decoder.function()
     if unread := file.unread_names():

@@ -12,6 +12,7 @@ tokenisers can be read, by `tokenizer.ggml.model`:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from webmlc.core.errors import ModelError
@@ -68,7 +69,7 @@ COMPOSES = frozenset({"qwen2"})
 
 def tokenizer_json(file: GgufFile) -> Json:
     """The contents of `tokenizer.json`. Raises `ModelError` for another kind of tokeniser."""
-    model = file.value("tokenizer.ggml.model")
+    model = file.text("tokenizer.ggml.model")
     if model == "gpt2":
         return _byte_level(file)
     if model == "llama":
@@ -79,7 +80,7 @@ def tokenizer_json(file: GgufFile) -> Json:
 
 
 def _byte_level(file: GgufFile) -> Json:
-    pre = file.value("tokenizer.ggml.pre", "default")
+    pre = file.text("tokenizer.ggml.pre", "default")
     if pre not in PATTERNS:
         raise ModelError(
             f"{file.path}: the pre-tokeniser {pre!r} is not supported. webmlc reads "
@@ -98,8 +99,8 @@ def _byte_level(file: GgufFile) -> Json:
 
 def _listed_merges(file: GgufFile) -> list[list[str]]:
     """The merges that the file lists, each as `left right`."""
-    tokens = frozenset(file.value("tokenizer.ggml.tokens"))
-    merges = [str(merge).split(" ", 1) for merge in file.value("tokenizer.ggml.merges")]
+    tokens = frozenset(file.tokens)
+    merges = [merge.split(" ", 1) for merge in file.items("tokenizer.ggml.merges", str)]
     for parts in merges:
         if len(parts) != 2 or not tokens.issuperset((*parts, "".join(parts))):
             raise ModelError(
@@ -109,10 +110,15 @@ def _listed_merges(file: GgufFile) -> list[list[str]]:
 
 
 def _sentence_piece(file: GgufFile) -> Json:
-    tokens, kinds = file.value("tokenizer.ggml.tokens"), _kinds(file)
-    scores = file.value("tokenizer.ggml.scores")
-    unknown = tokens[int(file.value("tokenizer.ggml.unknown_token_id", 0))]
-    starts_with_space = file.value("tokenizer.ggml.add_space_prefix", True)
+    tokens, kinds = file.tokens, kinds_of(file)
+    scores = file.items("tokenizer.ggml.scores", float)
+    if len(scores) != len(tokens) or not all(map(isfinite, scores)):
+        raise ModelError(
+            f"{file.path}: {len(tokens)} tokens have {len(scores)} scores. Each token needs one, "
+            "which is finite."
+        )
+    unknown = tokens[file.token_number("unknown") or 0]
+    starts_with_space = file.flag("tokenizer.ggml.add_space_prefix", True)
     replace_spaces: Json = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     prepend: list[Json] = [{"type": "Prepend", "prepend": "▁"}] if starts_with_space else []
     strip: list[Json] = (
@@ -153,7 +159,6 @@ def _merges_by_score(
 
 
 def _bpe(file: GgufFile, merges: Sequence[Sequence[str]]) -> Json:
-    tokens: Sequence[str] = file.value("tokenizer.ggml.tokens")
     return {
         "type": "BPE",
         "dropout": None,
@@ -163,7 +168,7 @@ def _bpe(file: GgufFile, merges: Sequence[Sequence[str]]) -> Json:
         "fuse_unk": False,
         "byte_fallback": False,
         "ignore_merges": False,
-        "vocab": {token: number for number, token in enumerate(tokens)},
+        "vocab": {token: number for number, token in enumerate(file.tokens)},
         "merges": [list(merge) for merge in merges],
     }
 
@@ -180,7 +185,7 @@ def _contents(
     """The whole JSON. `adds_start` says whether a text begins with the start token, if the file
     does not say so.
     """
-    tokens, kinds = file.value("tokenizer.ggml.tokens"), _kinds(file)
+    tokens, kinds = file.tokens, kinds_of(file)
     added = [
         {
             "id": number,
@@ -212,9 +217,9 @@ def _post_processor(file: GgufFile, tokens: Sequence[str], adds_start: bool) -> 
     names = {"bos": adds_start, "eos": False}
     added: dict[str, tuple[str, int]] = {}
     for name, default in names.items():
-        number = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if file.value(f"tokenizer.ggml.add_{name}_token", default) and number is not None:
-            added[name] = (tokens[number], int(number))
+        number = file.token_number(name)
+        if file.flag(f"tokenizer.ggml.add_{name}_token", default) and number is not None:
+            added[name] = (tokens[number], number)
     if not added:
         return None
 
@@ -236,10 +241,10 @@ def _post_processor(file: GgufFile, tokens: Sequence[str], adds_start: bool) -> 
     }
 
 
-def _kinds(file: GgufFile) -> Sequence[int]:
+def kinds_of(file: GgufFile) -> Sequence[int]:
     """The kind of each token. A file without kinds has ordinary tokens only."""
-    tokens: Sequence[str] = file.value("tokenizer.ggml.tokens")
-    kinds: Sequence[int] = file.value("tokenizer.ggml.token_type", [1] * len(tokens))
-    if len(kinds) != len(tokens):
-        raise ModelError(f"{file.path}: {len(tokens)} tokens have {len(kinds)} kinds.")
+    count = len(file.tokens)
+    kinds = file.items("tokenizer.ggml.token_type", int, [1] * count)
+    if len(kinds) != count:
+        raise ModelError(f"{file.path}: {count} tokens have {len(kinds)} kinds.")
     return kinds
