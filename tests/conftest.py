@@ -34,6 +34,8 @@ LONG = frozenset(
         "test_cached_builds.py",
         "test_cluster.py",
         "test_command.py",
+        "test_files.py",
+        "test_folders.py",
         "test_memory_plan.py",
         "test_resnet50.py",
         "test_search.py",

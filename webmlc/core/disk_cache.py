@@ -109,10 +109,11 @@ class DiskCache:
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """The time of the last use, the size, and the path of each entry."""
-        for path in self.folder.glob("??/*"):
-            with suppress(OSError):
-                status = path.stat()
-                yield status.st_mtime, status.st_size, path
+        with suppress(OSError):
+            for path in self.folder.glob("??/*"):
+                with suppress(OSError):
+                    status = path.stat()
+                    yield status.st_mtime, status.st_size, path
 
 
 def _seal(key: str, digest: bytes) -> bytes:

@@ -9,7 +9,9 @@ In: a path, a model in memory, or an object of a framework. Out: a path of an ON
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,8 @@ def export_source(
 def _export(door: Door, source: Any, example: Example) -> ModelProto:
     label = str(source) if is_path(source) else _label(door, source)
     try:
-        return door.export(source, example)
+        with redirect_stdout(sys.stderr):  # some exporters talk where commands print results
+            return door.export(source, example)
     except WebmlcError:
         raise
     except Exception as error:

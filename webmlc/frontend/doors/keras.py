@@ -5,6 +5,7 @@ That export uses tf2onnx, jax2onnx or torch.onnx, depending on the backend that 
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def export_keras(source: Any, example: Example) -> ModelProto:
     require("Keras", "keras", *BACKENDS.get(keras.backend.backend(), ()))
     if isinstance(source, str | Path):
         path = Path(source)
-        source, name = keras.saving.load_model(path, compile=False), path.stem
+        source, name = _load(path), path.stem
     else:
         name = source.name
     _call_once(source, example)
@@ -63,6 +64,17 @@ def export_keras(source: Any, example: Example) -> ModelProto:
     without_suffix(model)
     name_dimensions(model, example.dynamic_shapes, is_anonymous, has_batch=True)
     return model
+
+
+def _load(path: Path) -> Any:
+    """Load a file. Keras tells its format by the suffix alone, which others may have changed."""
+    import keras
+
+    if path.suffix == ".keras":
+        return keras.saving.load_model(path, compile=False)
+    with tempfile.TemporaryDirectory(prefix="webmlc-") as folder:
+        copy = shutil.copyfile(path, Path(folder) / "model.keras")
+        return keras.saving.load_model(copy, compile=False)
 
 
 def _call_once(model: Any, example: Example) -> None:
