@@ -221,7 +221,8 @@ export interface Session<I = Inputs, O = Outputs> {
 export interface Message {
   /** "system", "user" or "assistant". */
   role: string;
-  content: string;
+  /** A text, or parts. A template that does not understand parts gets their texts as lines. */
+  content: string | readonly { readonly type: string; readonly text?: string }[];
 }
 
 /** Messages, which the chat template of the model formats; a text; or tokens. */
@@ -247,7 +248,7 @@ export interface GenerateOptions {
   seed?: number;
   /** Strings that end the answer. The answer does not contain them. */
   stop?: string | string[];
-  /** The tokens for which the session has memory. By default, it grows when needed, up to the length of the model's context. */
+  /** The tokens for which the session has memory. At most the model's context. By default, it grows when needed, up to that. */
   capacity?: number;
   /** More variables of the chat template, such as `enable_thinking`. */
   template_arguments?: Record<string, unknown>;

@@ -127,6 +127,9 @@ export class TextGenerator {
   /** The capacity of a session for a prompt of `count` tokens. @param {number} count @param {Options} options */
   #capacity(count, { capacity, max_new_tokens }) {
     const limit = this.codec.config.max_length ?? Infinity;
+    if (capacity !== undefined && capacity > limit) {
+      throw new InputError(`capacity is ${capacity}, but the model's context holds ${limit} tokens; give at most as many`);
+    }
     const enough = 2 ** Math.ceil(Math.log2(count + max_new_tokens));
     const size = capacity ?? Math.min(Math.max(FIRST_CAPACITY, enough), limit);
     if (count < size) return size;
@@ -229,7 +232,7 @@ export class TextGenerator {
       const isLast = begin + most >= tokens.length;
       const run = session.run({ input_ids: input }, { outputs: isLast ? [output] : [] });
       this.#running = run.catch(() => {});
-      const { [output]: rows } = await run.catch((error) => this.#forget(error));
+      const { [output]: rows } = await run.catch((error) => this.#discard(session, error));
       this.#tokens.push(...chunk);
       usage.context_tokens = this.#tokens.length;
       if (!isLast) continue;
@@ -239,12 +242,13 @@ export class TextGenerator {
     return row;
   }
 
-  /** Forget the session if the device broke: its states are lost then. Throws the error. @param {unknown} error @returns {never} */
-  #forget(error) {
-    if (!(error instanceof InputError)) {
+  /** Dispose of a session whose run failed: it may be too large for the memory, or lost. Throws the error. @param {Session} session @param {unknown} error @returns {Promise<never>} */
+  async #discard(session, error) {
+    if (this.#session === session) {
       this.#session = null;
       this.#tokens = [];
     }
+    await Promise.resolve(session.dispose()).catch(() => {}); // the device may be lost
     throw error;
   }
 

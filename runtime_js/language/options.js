@@ -26,13 +26,16 @@ export function readOptions(config, given) {
   for (const name of Object.keys(given)) {
     if (!names.includes(name)) throw new InputError(`generate has no option "${name}"; it has ${names.join(", ")}`);
   }
-  const { capacity, template_arguments = {}, signal, streamer } = given;
+  const capacity = given.capacity ?? undefined;
+  const template_arguments = given.template_arguments ?? {};
+  const [signal, streamer] = [given.signal ?? undefined, given.streamer ?? undefined];
   const source = /** @type {Config} */ (given);
   /** @type {Config} */
   const options = { capacity, template_arguments, signal, streamer };
   for (const [name, value] of Object.entries(DEFAULTS)) options[name] = source[name] ?? config[name] ?? value;
-  const isSampling = given.do_sample ?? (given.temperature === undefined ? options.do_sample : true);
-  options.do_sample = Boolean(isSampling) && options.temperature !== 0;
+  const isSampling = given.do_sample ?? ((given.temperature ?? undefined) === undefined ? options.do_sample : true);
+  if (typeof isSampling !== "boolean") throw new InputError(`do_sample is ${JSON.stringify(isSampling)}, expected true or false`);
+  options.do_sample = isSampling && options.temperature !== 0;
   options.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
   if (typeof options.stop === "string") options.stop = [options.stop];
   checkOptions(options);
@@ -42,18 +45,23 @@ export function readOptions(config, given) {
 /** Throw InputError for the first value that is out of range. @param {Config} options */
 function checkOptions(options) {
   const expect = (/** @type {boolean} */ fits, /** @type {string} */ name, /** @type {string} */ expected) => {
-    if (!fits) throw new InputError(`${name} is ${JSON.stringify(options[name])}, expected ${expected}`);
+    const value = options[name];
+    if (!fits) throw new InputError(`${name} is ${Number.isNaN(value) ? value : JSON.stringify(value)}, expected ${expected}`);
   };
+  const expectNumber = (/** @type {string} */ name, /** @type {(x: number) => boolean} */ fits, /** @type {string} */ range) =>
+    expect(Number.isFinite(options[name]) && fits(options[name]), name, `a number ${range}`);
   for (const [name, least] of Object.entries({ max_new_tokens: 1, top_k: 0, seed: 0, capacity: 1 })) {
     if (name === "capacity" && options[name] === undefined) continue;
     expect(Number.isInteger(options[name]) && options[name] >= least, name, `a whole number of at least ${least}`);
   }
-  const { seed, temperature, top_p, min_p, repetition_penalty, stop } = options;
-  expect(seed < 2 ** 32, "seed", "a number below 2³²");
-  expect(temperature >= 0, "temperature", "a number of at least 0");
-  expect(top_p > 0 && top_p <= 1, "top_p", "a number above 0, and at most 1");
-  expect(min_p >= 0 && min_p <= 1, "min_p", "a number from 0 to 1");
-  expect(repetition_penalty > 0, "repetition_penalty", "a number above 0");
+  expect(options.seed < 2 ** 32, "seed", "a number below 2³²");
+  expectNumber("temperature", (x) => x >= 0, "of at least 0");
+  expectNumber("top_p", (x) => x > 0 && x <= 1, "above 0, and at most 1");
+  expectNumber("min_p", (x) => x >= 0 && x <= 1, "from 0 to 1");
+  expectNumber("repetition_penalty", (x) => x > 0, "above 0");
+  const { stop, streamer, template_arguments } = options;
   const isList = Array.isArray(stop) && stop.every((text) => typeof text === "string" && text !== "");
   expect(isList, "stop", "strings that are not empty");
+  expect(typeof template_arguments === "object", "template_arguments", "an object");
+  expect(streamer === undefined || typeof streamer === "function", "streamer", "a function");
 }

@@ -13,6 +13,8 @@ import { openTokenizer } from "./open_tokenizer.js";
 const TOKENIZER = "tokenizer.deflate";
 const TEMPLATE = "chat_template.jinja";
 const CONFIG = "generation_config.json";
+/** The text of the message that tells whether a chat template understands parts. */
+const PROBE = "probe-of-parts";
 
 /** The names of these files in a package. */
 export const LANGUAGE_FILES = { tokenizer: TOKENIZER, template: TEMPLATE, config: CONFIG };
@@ -21,6 +23,8 @@ export const LANGUAGE_FILES = { tokenizer: TOKENIZER, template: TEMPLATE, config
 export class TextCodec {
   #tokenizer;
   #template;
+  /** @type {boolean | undefined} */
+  #partsTaken;
 
   /**
    * Read the files of a package. Throws PackageError.
@@ -56,29 +60,61 @@ export class TextCodec {
    * @returns {number[]}
    */
   tokensOf(prompt, variables = {}) {
-    if (typeof prompt === "string") return this.#tokenizer.encode(prompt).ids;
+    if (typeof prompt === "string") return this.#encode(prompt);
     const items = /** @type {any[]} */ (Array.from(/** @type {ArrayLike<any>} */ (prompt ?? [])));
     if (items.every((item) => typeof item === "bigint" || Number.isInteger(item))) return items.map(Number);
-    if (items.every((item) => typeof item?.role === "string")) {
-      return this.#tokenizer.encode(this.format(items, variables), { add_special_tokens: !this.#template }).ids;
-    }
+    if (items.every((item) => typeof item?.role === "string")) return this.#encode(this.format(items, variables), !this.#template);
     throw new InputError('the prompt is neither a text, nor tokens, nor messages like { role: "user", content: "Hello" }');
   }
 
   /**
-   * Format messages with the chat template, up to where the answer begins.
+   * Format messages with the chat template, up to where the answer begins. The content of a message is a text, or a list of
+   * parts { type: "text", text }. If the template does not understand parts, it gets their texts as lines.
    * @param {Message[]} messages
    * @param {Record<string, unknown>} variables
    * @returns {string}
    */
   format(messages, variables) {
-    if (!this.#template) return messages.map(({ content }) => content).join("");
-    const [bos_token, eos_token] = [this.#tokenText("bos_token_id"), this.#tokenText("eos_token_id")];
+    const formatted = this.#takesParts ? messages : messages.map(withText);
+    if (!this.#template) return formatted.map(({ content }) => content).join("");
     try {
-      return this.#template.render({ messages, add_generation_prompt: true, bos_token, eos_token, ...variables });
+      return this.#render(formatted, variables);
     } catch (error) {
       throw new InputError(`the chat template refuses these messages: ${/** @type {Error} */ (error).message}`);
     }
+  }
+
+  /** @param {Message[]} messages @param {Record<string, unknown>} variables @returns {string} */
+  #render(messages, variables) {
+    const [bos_token, eos_token] = [this.#tokenText("bos_token_id"), this.#tokenText("eos_token_id")];
+    return this.#template?.render({ messages, add_generation_prompt: true, bos_token, eos_token, ...variables }) ?? "";
+  }
+
+  /** True if the template writes the text of a part, and not the whole list of parts. */
+  get #takesParts() {
+    this.#partsTaken ??= this.#writesParts();
+    return this.#partsTaken;
+  }
+
+  #writesParts() {
+    const content = /** @type {any} */ ([{ type: "text", text: PROBE }]);
+    try {
+      const text = this.#render([{ role: "user", content }], {});
+      return text.includes(PROBE) && !/["']text["']: *["']$/.test(text.split(PROBE)[0]);
+    } catch {
+      return false;
+    }
+  }
+
+  /**
+   * The tokens of a text, whose lone surrogates become replacement characters. If `isText`, the tokenizer adds its start token.
+   * @param {string} text
+   * @param {boolean} [isText]
+   * @returns {number[]}
+   */
+  #encode(text, isText = true) {
+    const whole = text.replace(/\p{Surrogate}/gu, "\ufffd"); // of pairs, the expression sees the character
+    return this.#tokenizer.encode(whole, { add_special_tokens: isText }).ids;
   }
 
   /** The text of tokens, without special tokens. @param {number[]} tokens @returns {string} */
@@ -92,6 +128,20 @@ export class TextCodec {
     const [token] = [this.config[key]].flat();
     return token === undefined || token === null ? "" : (this.#tokenizer.id_to_token(token) ?? "");
   }
+}
+
+/**
+ * A message whose content is a text instead of a list of parts. Throws InputError if a part is no text.
+ * @param {Message} message
+ * @returns {Message}
+ */
+function withText(message) {
+  const content = /** @type {any} */ (message.content);
+  if (!Array.isArray(content)) return message;
+  if (!content.every((part) => typeof part?.text === "string")) {
+    throw new InputError('this model takes messages of text only: a part of a content is { type: "text", text: "..." }');
+  }
+  return { ...message, content: content.map(({ text }) => text).join("\n") };
 }
 
 /**

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer, decoders, models
 
 from tests.generate.fakes import TEMPLATE, language_files, reader, tokenizer
 from webmlc.core.errors import InputError, PackageError
 from webmlc.generate.detokenise import Detokeniser
+from webmlc.generate.options import read_options
 from webmlc.generate.prompt import TextCodec
 from webmlc.generate.stop_strings import StopStrings
 from webmlc.package.manifest import TOKENIZER
@@ -124,3 +129,43 @@ def test_without_a_template_messages_are_one_text() -> None:
     codec = TextCodec(reader(language_files()), has_template=False)
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": " world"}]
     assert codec.tokens_of(messages) == codec.tokens_of("hello world")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), np.float32("nan")])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "repetition_penalty", "top_k"])
+def test_options_that_are_not_finite(name: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"{name} is .*(nan|inf).*, expected a"):
+        read_options({}, {name: value})
+
+
+def test_options_of_numpy() -> None:
+    options = read_options({}, {"temperature": np.float32(0.5), "top_k": np.int64(3)})
+    assert (options.temperature, options.top_k, options.do_sample) == (0.5, 3, True)
+
+
+@pytest.mark.parametrize("prompt", [5, 1.5, None, b"hello", {"role": "user"}, [True], [None]])
+def test_prompts_of_other_types(prompt: Any) -> None:
+    codec = TextCodec(reader(language_files()))
+    with pytest.raises(InputError, match="neither a text, nor tokens, nor messages"):
+        codec.tokens_of(prompt)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{{ m['content'] + '!' }}{% endfor %}",
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}",
+        "{% for m in messages %}{{ m.content | tojson }}{% endfor %}",
+    ],
+)
+def test_a_template_without_parts_gets_their_texts(template: str) -> None:
+    """One that understands them renders as in transformers: Jinja with the messages as they are."""
+    codec = TextCodec(reader(language_files() | {"chat_template.jinja": template.encode()}))
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    actual = codec.format([{"role": "user", "content": parts}], {})
+    content: Any = parts if "part in" in template else "one\ntwo"
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    assert actual == environment.from_string(template).render(messages=[{"content": content}])

@@ -19,6 +19,9 @@ SEEDS = (0, 1, 7, 2**32 - 1)
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world 🙂"}]
 NEXT = [*HELLO, {"role": "assistant", "content": "well"}, {"role": "user", "content": "And?"}]
 LONG = "hello wörld " * 60
+PARTS = [{"type": "text", "text": "hello"}, {"type": "text", "text": "world"}]
+NUMBERS = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+WRONG_NUMBERS = ("0.5", "hot", -1, [1], True)
 JOBS: list[dict[str, Any]] = [
     {"prompt": HELLO, "options": {"max_new_tokens": 40}},
     {"prompt": NEXT, "options": {"max_new_tokens": 40, "temperature": 0.7, "seed": 3}},
@@ -41,6 +44,19 @@ JOBS: list[dict[str, Any]] = [
     {"prompt": "x", "options": {"max_new_tokens": 0}},
     {"prompt": "x", "options": {"seed": 2**32}},
     {"prompt": LONG, "options": {"max_new_tokens": 30}, "abortAfter": 3},
+    {"prompt": "\ud800 hello \udc00\ud83d\ude42", "options": {"max_new_tokens": 4}},
+    {"prompt": [{"role": "user", "content": PARTS}], "options": {"max_new_tokens": 4}},
+    {"prompt": [{"role": "user", "content": [{"type": "image"}]}], "options": {}},
+    {"prompt": [{"role": "user", "content": None}], "options": {}},
+    {"prompt": [{"role": 3, "content": "x"}], "options": {}},
+    {"prompt": 5, "options": {}},
+    {"prompt": [1.5], "options": {}},
+    {"prompt": "x", "options": {"capacity": 4097}},
+    {"prompt": "x", "options": {"template_arguments": "thinking"}},
+    *({"prompt": "x", "options": {name: value}} for name in NUMBERS for value in WRONG_NUMBERS),
+    *({"prompt": "x", "options": {"stop": stop}} for stop in (5, [""], ["a", 1], {"a": 1}, True)),
+    {"prompt": "x", "options": {"do_sample": "no"}},
+    {"prompt": "x", "options": {"do_sample": 1}},
 ]
 TIMES = ("prompt_seconds", "completion_seconds", "tokens_per_second")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.node import answer_once
 from webmlc.core.errors import ModelError
 from webmlc.frontend.gguf.assets import assets_of
 from webmlc.frontend.gguf.file import GgufFile
-from webmlc.frontend.gguf.tokenizer import tokenizer_json
+from webmlc.frontend.gguf.tokenizer import PATTERNS, tokenizer_json
 
+SPLIT = Path(__file__).parent / "tokens_of_texts.mjs"
 NORMAL, CONTROL, BYTE = 1, 3, 6
 TEXTS = (
     "",
@@ -74,7 +77,17 @@ REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
             "smollm",
             (pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)),
         ),
-        ("default", (pre_tokenizers.ByteLevel(False),)),
+        ("gpt-2", (pre_tokenizers.ByteLevel(False),)),
+        (
+            "default",
+            (
+                split(r"[\p{P}\$\+<=>\^~\|]+"),
+                split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
+                split(r"\p{N}+"),
+                split("[0-9][0-9][0-9]"),
+                pre_tokenizers.ByteLevel(False, use_regex=False),
+            ),
+        ),
         (
             "llama-bpe",
             (
@@ -112,6 +125,42 @@ def test_byte_level(pre: str, steps: tuple[Any, ...]) -> None:
         tokens_of_text = tokenizer.encode(text).ids
         assert tokens_of_text == expected.encode(text).ids, text
         assert tokenizer.decode(tokens_of_text, skip_special_tokens=False) == text
+
+
+CATEGORIES = {"N": 5, "Z": 1, "C": 40, "L": 900, "M": 200, "P": 40, "S": 150}
+"""Every how many characters of a category of Unicode are tested."""
+
+
+def characters() -> list[str]:
+    """Characters of all categories. The last ones of a category are its newest: libraries may not
+    know them yet.
+    """
+    known = [c for c in map(chr, range(0x30000)) if unicodedata.category(c) not in ("Cn", "Cs")]
+    groups = {key: [c for c in known if unicodedata.category(c)[0] == key] for key in CATEGORIES}
+    return [c for key, stride in CATEGORIES.items() for c in groups[key][::stride]]
+
+
+@pytest.mark.parametrize("pre", PATTERNS)
+def test_words_are_the_same_in_javascript(pre: str) -> None:
+    """Digits, letters and spaces of all scripts. Any two neighbours within a word are merged."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = [(a, b) for a in alphabet for b in alphabet]
+    contents = tokenizer_json(
+        file_of(
+            ggml__model="gpt2",
+            ggml__pre=pre,
+            ggml__tokens=alphabet + [a + b for a, b in pairs],
+            ggml__merges=[f"{a} {b}" for a, b in pairs],
+        )
+    )
+    texts = [f"a{c}1{c}{c} {c}\n{c} ?{c}'s  {c}{c}12345" for c in characters()]
+    tokenizer = Tokenizer.from_str(json.dumps(contents))
+    expected = [tokenizer.encode(text).ids for text in texts]
+    actual = answer_once(SPLIT, {"tokenizer": contents, "texts": texts})
+    different = [
+        hex(ord(text[1])) for text, a, b in zip(texts, expected, actual, strict=True) if a != b
+    ]
+    assert not different
 
 
 def test_llama_3_takes_words_whole() -> None:

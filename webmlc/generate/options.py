@@ -9,6 +9,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from webmlc.core.errors import InputError
@@ -50,8 +52,8 @@ class Options:
     - `repetition_penalty`: above 1, tokens of the prompt and of the answer become less likely.
     - `seed`: the same seed draws the same tokens. The default is random.
     - `stop`: strings that end the answer. The answer does not contain them.
-    - `capacity`: the tokens for which the session has memory. By default, it grows when needed, up
-      to the length of the model's context.
+    - `capacity`: the tokens for which the session has memory, at most the model's context. By
+      default, it grows when needed, up to that.
     - `template_arguments`: more variables of the chat template, such as `enable_thinking`.
     - `streamer`: is called with every piece of text.
     - `is_interrupted`: is called before every run; True ends the generation.
@@ -93,19 +95,21 @@ def read_options(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Opt
     is_sampling = value("do_sample", False)
     if arguments.get("do_sample") is None and arguments.get("temperature") is not None:
         is_sampling = True
+    if not isinstance(is_sampling, bool):
+        raise InputError(f"do_sample is {is_sampling!r}, expected True or False")
     stop, seed = value("stop", ()), value("seed", None)
     options = Options(
         max_new_tokens=value("max_new_tokens", MAX_NEW_TOKENS),
-        do_sample=bool(is_sampling) and temperature != 0,
+        do_sample=is_sampling and temperature != 0,
         temperature=temperature,
         top_k=value("top_k", 50),
         top_p=value("top_p", 1.0),
         min_p=value("min_p", 0.0),
         repetition_penalty=value("repetition_penalty", 1.0),
         seed=secrets.randbits(32) if seed is None else seed,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop=tuple(stop) if isinstance(stop, list | tuple) else (stop,),
         capacity=arguments.get("capacity"),
-        template_arguments=arguments.get("template_arguments") or {},
+        template_arguments=value("template_arguments", {}),
         streamer=arguments.get("streamer"),
         is_interrupted=arguments.get("is_interrupted"),
     )
@@ -114,22 +118,34 @@ def read_options(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Opt
 
 
 def _check(options: Options) -> None:
-    """Raise `InputError` for the first value that is out of range."""
+    """Raise `InputError` for the first value that is out of range, or of another type."""
     for name, least in (("max_new_tokens", 1), ("top_k", 0), ("seed", 0), ("capacity", 1)):
         whole = getattr(options, name)
         if name == "capacity" and whole is None:
             continue
-        if not isinstance(whole, int) or isinstance(whole, bool) or whole < least:
+        if not isinstance(whole, Integral) or isinstance(whole, bool) or int(whole) < least:
             raise InputError(f"{name} is {whole!r}, expected a whole number of at least {least}")
     if options.seed >= SEED_LIMIT:
         raise InputError(f"seed is {options.seed}, expected a number below 2³²")
-    for name, fits, expected in (
-        ("temperature", options.temperature >= 0, "of at least 0"),
-        ("top_p", 0 < options.top_p <= 1, "above 0, and at most 1"),
-        ("min_p", 0 <= options.min_p <= 1, "from 0 to 1"),
-        ("repetition_penalty", options.repetition_penalty > 0, "above 0"),
-    ):
-        if not fits:
-            raise InputError(f"{name} is {getattr(options, name)!r}, expected a number {expected}")
+    for name, fits, expected in _NUMBERS:
+        number = getattr(options, name)
+        is_number = isinstance(number, Real) and not isinstance(number, bool)
+        if not is_number or not isfinite(number) or not fits(number):
+            raise InputError(f"{name} is {number!r}, expected a number {expected}")
     if not all(isinstance(text, str) and text for text in options.stop):
         raise InputError(f"stop is {options.stop!r}, expected strings that are not empty")
+    if not isinstance(options.template_arguments, Mapping):
+        raise InputError(f"template_arguments is {options.template_arguments!r}, expected a dict")
+    for name in ("streamer", "is_interrupted"):
+        function = getattr(options, name)
+        if function is not None and not callable(function):
+            raise InputError(f"{name} is {function!r}, expected a function")
+
+
+_NUMBERS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("temperature", lambda x: x >= 0, "of at least 0"),
+    ("top_p", lambda x: 0 < x <= 1, "above 0, and at most 1"),
+    ("min_p", lambda x: 0 <= x <= 1, "from 0 to 1"),
+    ("repetition_penalty", lambda x: x > 0, "above 0"),
+)
+"""The options that are finite numbers, with their ranges."""

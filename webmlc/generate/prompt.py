@@ -12,7 +12,10 @@ The libraries `tokenizers` and `jinja2` do the work. The extra `chat` of webmlc 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,8 @@ from webmlc.core.errors import InputError, PackageError, UserError
 from webmlc.package.manifest import CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER
 from webmlc.package.tokenizer_file import unpack_tokenizer
 
+PROBE = "probe-of-parts"
+"""The text of the message that tells whether a chat template understands parts."""
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int] | NDArray[Any]
 
@@ -61,25 +66,37 @@ class TextCodec:
         Raises `InputError` if the prompt is none of these, or if the template refuses the messages.
         """
         if isinstance(prompt, str):
-            return list(self._tokenizer.encode(prompt).ids)
-        items: list[Any]
-        items = prompt.ravel().tolist() if isinstance(prompt, np.ndarray) else list(prompt)
-        if all(isinstance(item, int) for item in items):
-            return items
-        if all(isinstance(item, Mapping) and "role" in item for item in items):
-            text = self.format(items, arguments or {})
-            return list(self._tokenizer.encode(text, add_special_tokens=not self._template).ids)
+            return self._encode(prompt)
+        items: list[Any] = [None]  # no prompt
+        if isinstance(prompt, np.ndarray):
+            items = prompt.ravel().tolist()
+        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):
+            items = list(prompt)
+        if all(isinstance(item, Integral) and not isinstance(item, bool) for item in items):
+            return [int(item) for item in items]
+        if all(isinstance(item, Mapping) and isinstance(item.get("role"), str) for item in items):
+            return self._encode(self.format(items, arguments or {}), is_text=not self._template)
         raise InputError(
             "the prompt is neither a text, nor tokens, nor messages like "
             '{"role": "user", "content": "Hello"}'
         )
 
     def format(self, messages: Messages, arguments: Mapping[str, Any]) -> str:
-        """Format messages with the chat template, up to where the answer begins."""
-        import jinja2
+        """Format messages with the chat template, up to where the answer begins.
 
+        The content of a message is a text, or a list of parts `{"type": "text", "text": "..."}`. If
+        the template does not understand parts, it gets their texts as lines.
+        """
+        if not self._takes_parts:
+            messages = [_with_text(message) for message in messages]
         if self._template is None:
             return "".join(str(message.get("content", "")) for message in messages)
+        try:
+            return self._render(messages, arguments)
+        except Exception as error:  # the template may do anything
+            raise InputError(f"the chat template refuses these messages: {error}") from error
+
+    def _render(self, messages: Messages, arguments: Mapping[str, Any]) -> str:
         variables = {
             "messages": list(messages),
             "add_generation_prompt": True,
@@ -87,10 +104,25 @@ class TextCodec:
             "eos_token": self._token_text("eos_token_id"),
             **arguments,
         }
+        return str(self._template.render(variables)) if self._template else ""
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """True if the template writes the text of a part, and not the whole list of parts."""
+        part = {"type": "text", "text": PROBE}
         try:
-            return str(self._template.render(variables))
-        except (jinja2.TemplateError, TypeError) as error:
-            raise InputError(f"the chat template refuses these messages: {error}") from error
+            text = self._render([{"role": "user", "content": [part]}], {})
+        except Exception:  # the template may do anything
+            return False
+        before, probe, _ = text.partition(PROBE)
+        return bool(probe) and not re.search(r"""["']text["']: *["']$""", before)
+
+    def _encode(self, text: str, *, is_text: bool = True) -> list[int]:
+        """The tokens of a text, whose lone surrogates become replacement characters, as in
+        JavaScript. If `is_text`, the tokenizer adds its start token.
+        """
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return list(self._tokenizer.encode(whole, add_special_tokens=is_text).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special tokens."""
@@ -101,6 +133,22 @@ class TextCodec:
         token = self.config.get(key)
         token = token[0] if isinstance(token, list) else token
         return "" if token is None else self._tokenizer.id_to_token(token) or ""
+
+
+def _with_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message whose content is a text instead of a list of parts. Raises `InputError` if a part
+    is no text.
+    """
+    content = message.get("content")
+    if not isinstance(content, list | tuple):
+        return message
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            'this model takes messages of text only: a part of a content is {"type": "text", '
+            '"text": "..."}'
+        )
+    return {**message, "content": "\n".join(map(str, texts))}
 
 
 def _compiled(source: str) -> Any:

@@ -23,43 +23,51 @@ Json = dict[str, Any]
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
 """Kinds of tokens in `tokenizer.ggml.token_type`. From llama.cpp."""
 
+SPACE, NO_SPACE = r"\p{White_Space}", r"\P{White_Space}"
+r"""White space, as Unicode defines it. The class `\s` is another one in JavaScript."""
+GPT_2 = (
+    rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^{SPACE}\p{{L}}\p{{N}}]+|"
+    rf"{SPACE}+(?!{NO_SPACE})|{SPACE}+"
+)
+"""The words of GPT-2: a word has a space before it."""
 LLAMA_3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    rf" ?[^{SPACE}\p{{L}}\p{{N}}]+[\r\n]*|{SPACE}*[\r\n]+|{SPACE}+(?!{NO_SPACE})|{SPACE}+"
 )
 """The words of Llama 3: a word has a space or a sign before it, or up to three digits."""
 
 
-def _isolated(pattern: str) -> Json:
-    return {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+def _splits(*patterns: str) -> tuple[Json, ...]:
+    """The steps that split a text at the matches of each pattern, which are words, then write bytes
+    as characters.
+    """
+    splits = (
+        {"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
+        for p in patterns
+    )
+    return (*splits, _bytes())
 
 
-def _bytes(use_regex: bool) -> Json:
-    """The step that writes bytes as characters. With `use_regex`, it splits like GPT-2 first."""
+def _bytes() -> Json:
+    """The step that writes bytes as characters, or characters as bytes."""
     return {
         "type": "ByteLevel",
         "add_prefix_space": False,
         "trim_offsets": True,
-        "use_regex": use_regex,
+        "use_regex": False,
     }
 
 
-DIGITS: Json = {"type": "Digits", "individual_digits": True}
-
 PATTERNS: Mapping[str, tuple[Json, ...]] = {
-    "default": (_bytes(True),),
-    "gpt-2": (_bytes(True),),
-    "smollm": (DIGITS, _bytes(True)),
-    "llama-bpe": (_isolated(LLAMA_3), _bytes(False)),
-    "qwen2": (_isolated(LLAMA_3.replace("{1,3}", "")), _bytes(False)),
+    "default": _splits(r"[\p{P}$+<=>^~|]+", GPT_2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "gpt-2": _splits(GPT_2),
+    "smollm": _splits(r"\p{N}", GPT_2),
+    "llama-bpe": _splits(LLAMA_3),
+    "qwen2": _splits(LLAMA_3.replace("{1,3}", "")),
 }
-"""The steps that split text into words, by `tokenizer.ggml.pre`. From llama.cpp's vocabulary and
-the models' own files.
+"""The steps that split text into words, by `tokenizer.ggml.pre`. From `llama-vocab.cpp`. The
+patterns have the same matches in Python's library and in JavaScript's: no folding of case, no class
+that the two define in their own way, and no step whose definition of digits differs.
 """
 IGNORES_MERGES = frozenset({"llama-bpe"})
 """Tokenisers that take a word that is a token as it is, without merges."""
@@ -92,7 +100,7 @@ def _byte_level(file: GgufFile) -> Json:
         model=_bpe(file, _listed_merges(file)) | {"ignore_merges": pre in IGNORES_MERGES},
         normalizer={"type": "NFC"} if pre in COMPOSES else None,
         pre_tokenizer={"type": "Sequence", "pretokenizers": list(steps)},
-        decoder=_bytes(True),
+        decoder=_bytes(),
         adds_start=False,
     )
 
