@@ -15,7 +15,7 @@ const RUNTIME = path.dirname(HERE);
 const ROOT = path.dirname(RUNTIME);
 
 /** The files of pages and of single files. The modules that only pages import are among them. */
-const OTHER_FILES = /\.(html|css)$|^npm(\/|$)|^((\w+\/)?index|page|language\/(chat_view|markdown|offline|work_offline)|standalone\/(contents|embedded|single_\w+))\.js$/;
+const OTHER_FILES = /\.(html|css)$|^(npm|package_page)(\/|$)|^((\w+\/)?index|page|language\/(chat_view|markdown|offline|work_offline)|standalone\/(contents|embedded|single_\w+))\.js$/;
 
 const isPacked = (/** @type {string} */ file) => !OTHER_FILES.test(path.relative(RUNTIME, file).replaceAll(path.sep, "/"));
 

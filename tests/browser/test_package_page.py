@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import onnx.parser
 import pytest
 
+import webmlc
 from tests.browser.pages import Page, open_pages
 from tests.packages import scaled
 
@@ -56,6 +59,45 @@ def test_the_page_says_that_its_model_did_not_load(tmp_path: Path, see: str) -> 
     assert "Outputs" not in report.value["visible"]
     assert "Loading" not in report.value["visible"]
     assert not report.value["progress"]
+
+
+PICTURES = """<ir_version: 8, opset_import: ["" : 17]>
+pictures (float[n, 1, 16, 16] drawing, float[1, 3, h, w] photo, int64[n, tokens] ids)
+    => (float[n, 1, 16, 16] negative, float[1, 3, a, b] softer, int64[n, tokens] doubled,
+        float[n, 4] shares) {
+  one = Constant <value_float = 1.0> ()
+  negative = Sub (one, drawing)
+  softer = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (photo)
+  doubled = Add (ids, ids)
+  columns = ReduceMean <axes = [1, 2], keepdims = 0> (drawing)
+  quarter = Constant <value_ints = [0, 0, 4]> ()
+  parts = Constant <value_ints = [0, 4, 4]> ()
+  cut = Reshape (columns, parts)
+  shares = ReduceMean <axes = [2], keepdims = 0> (cut)
+}
+"""
+"""A model of a drawing, a picture and numbers, whose outputs are pictures, a table and bars."""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_values_are_drawn_dropped_and_typed(tmp_path: Path, width: int) -> None:
+    webmlc.build(onnx.parser.parse_model(PICTURES), tmp_path / "model", "wasm")
+    context = {"viewport": {"width": width, "height": 800}, "colorScheme": "dark"}
+    arg = {"picture": str(tmp_path / "page.png")}
+    script = str(Path(__file__).with_name("enter_values.mjs"))
+    [report] = open_pages(
+        {"/": tmp_path}, Page("/model/?device=wasm", script=script, arg=arg, context=context)
+    )
+    value: Any = report.value
+    assert value["error"] == "Error: ids: x is no number"
+    assert value["drawn"][0] < 64 and value["empty"] == [255, 255, 255, 255]  # its negative
+    assert value["sizes"] == [[16, 16], [40, 24]]
+    assert dict(value["symbols"]) == {"n": "1", "h": "24", "w": "40", "tokens": "3"}
+    assert value["table"] == ["2", "4", "10"]
+    assert len(value["bars"]) == 4 and value["bars"][0].startswith("0 ")  # the column drawn on
+    assert value["overflow"] <= 0
+    assert report.errors == []
+    assert not [line for line in report.console if line.startswith("error")]
 
 
 RUN = """async () => {

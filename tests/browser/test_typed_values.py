@@ -74,7 +74,7 @@ export default async ({ page }) => {
   const file = { name: "black.png", mimeType: "image/png", buffer: Buffer.from(picture, "base64") };
   await page.setInputFiles("input[type=file]", file);
   await page.click("button");
-  await page.waitForSelector("#outputs li");
+  await page.waitForSelector("#outputs figure");
   return page.locator("#outputs li").allTextContents();
 };
 """
@@ -152,7 +152,7 @@ def test_pages_pass_pictures_and_see_labels(site: Path) -> None:
     for value in (on_cpu, on_gpu):
         assert value["read"].startswith('the page reads "logits"; to keep its tensors on the GPU')
     black = expected(site, np.full((40, 40, 4), [0, 0, 0, 255], np.uint8))
-    shown = [f"{label}: {100 * score:.1f} %" for label, score in black]
+    shown = [f"{label} {100 * score:.1f} %" for label, score in black]
     assert reports[1].value == shown
 
 

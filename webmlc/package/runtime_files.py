@@ -13,15 +13,14 @@ JavaScript is generated.
     index.js            the page of the package
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
-the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then. A
+the same name: `webmlc.js`, whose models then generate text. Its page is a chat. A
 line `<!-- include notice.html -->` of a page stands for that file.
 
 `joined_script` joins everything that a script needs into one, for a package in a single file
 (`single_file.py`). The npm package holds the modules as they are (`runtime_js/npm/pack.mjs`).
 
-A package with typed values or a tokeniser has a page that takes pictures. These packages, and those
-of language models, hold `pipeline.js`, which has the names of transformers.js. Only pages that
-import it load it.
+Packages with typed values or a tokeniser, and those of language models, hold `pipeline.js`, which
+has the names of transformers.js. Only pages that import it load it.
 
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
@@ -50,9 +49,9 @@ LANGUAGE = "language"
 """The folder, in the runtime's folder, of the files that only packages of language models hold."""
 TYPED = "typed"
 """The folder of the files that let models take pictures and return labels. Every package holds
-them, for bundlers look for what a module may import, but only those with typed values `PAGE`."""
-PAGE = "index.js"
-"""The script of a package's page."""
+them, for bundlers look for what a module may import."""
+PAGE = "package_page"
+"""The folder of the page of a package, but for those of language models."""
 PIPELINE = "pipeline"
 """The folder of `pipeline.js`."""
 ENCODER_FILES = (
@@ -81,10 +80,9 @@ _IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.
 def runtime_files(*, is_language_model: bool = False, is_typed: bool = False) -> dict[str, bytes]:
     """All files of the runtime that a package holds, by name."""
     files = _files_of(_folder() / TYPED)
-    page = files.pop(PAGE)
     files |= _files_of(_folder())
-    if is_typed:
-        files[PAGE] = page
+    if not is_language_model:
+        files |= _files_of(_folder() / PAGE)
     if is_typed or is_language_model:
         files |= _files_of(_folder() / PIPELINE)
         files |= {name: _folder() / LANGUAGE / name for name in ENCODER_FILES}
