@@ -9,7 +9,8 @@ before → after:
                                           %r: float32[batch, 64] = Reshape(%y, %s)
 
 A size may depend on data: a run computes it in a small integer tensor. Such a size becomes a
-symbol. A `Bind` node reads it from memory, and the node that needs the value sees the symbols.
+symbol, and so does a size that takes more than `MAX_SIZE` operations on symbols. A `Bind` node
+reads it from memory, and the node that needs the value sees the symbols.
 
     %y = Expand(%x, %s)         →         %s/bound: int64[2] = webmlc.Bind(%s) {(s_0, s_1)}
                                           %y: float32[s_0, s_1] = Expand(%x, %s/bound)
@@ -29,7 +30,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
-from webmlc.core.expr import Expr, Var, as_int
+from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import variables, written_out
 from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion
@@ -165,6 +166,7 @@ class _Inference:
         self.partial_values: dict[str, Value] = {}  # None: an element known only at run time
         self.value_names = {*names_in(function), *outer.types, *outer.constants, *outer.sequences}
         self.bound_names: dict[str, str] = {}
+        self.size_symbols: dict[Expr, Expr] = {}
         shapes = (t.shape for t in function.types.values())
         self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
         self.scope = Scope(self.types, self.constants, self.values, self.sequences)
@@ -342,12 +344,11 @@ class _Inference:
         outputs = row.infer(context)
         if row.indices is not None:
             require_indices(context, row.indices(context))
+        outputs = tuple(
+            TensorType(type_.dtype, tuple(self.named_size(d, node) for d in type_.shape))
+            for type_ in outputs
+        )
         for type_ in outputs:
-            if any(written_out(d) > MAX_SIZE for d in type_.shape):
-                raise NotSupportedError(
-                    "its result has a size that takes more than a thousand operations on symbols; "
-                    "make the sizes of the model's inputs constant"
-                )
             if any((as_int(d) or 0) < 0 for d in type_.shape):
                 raise NotSupportedError(f"its result, {type_}, has a negative size")
             check_size(type_)
@@ -365,6 +366,29 @@ class _Inference:
             return []
         self.nodes.append(node)
         return []
+
+    def named_size(self, size: Expr, node: Node) -> Expr:
+        """The size itself, or a symbol in place of a size that takes long to write: a run computes
+        it before the node, and binds the symbol to it. So no chain of nodes makes sizes longer and
+        longer.
+
+        Raises `NotSupportedError` for a long size inside another function.
+        """
+        if written_out(size) <= MAX_SIZE:
+            return size
+        if not self.binds_symbols:
+            raise NotSupportedError(
+                "its result has a size that takes more than a thousand operations on symbols, "
+                "inside a loop or a branch; make the sizes of the model's inputs constant"
+            )
+        if size not in self.size_symbols:
+            value = self.fresh(f"{node.outputs[0]}/size")
+            self.types[value] = TensorType(DType.int64, (const(1),))
+            self.store_value(value, self.types[value], object_array([size], (1,)), node)
+            del self.values[value]  # a symbol takes its place
+            self.bind(value, Node("Shape", (value,), (value,)))
+            (self.size_symbols[size],) = self.values[self.bound_names[value]].tolist()
+        return self.size_symbols[size]
 
     def infer_inner(self, function: Function, outer: Scope) -> Function:
         """Infer a function inside this one."""

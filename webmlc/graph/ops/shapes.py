@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import DType
@@ -130,6 +130,10 @@ def broadcast(context: Context, *shapes: Shape) -> Shape:
 
 
 def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
+    if broadcast_operands(b) < broadcast_operands(a):
+        return a  # an earlier node required that `b` broadcasts to it
+    if broadcast_operands(a) < broadcast_operands(b):
+        return b
     if not require(context, "broadcast", a, b):
         raise NotSupportedError(f"dimensions {a} and {b} do not broadcast")
     if a == ONE or same(a, b):
@@ -145,8 +149,45 @@ def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
         match bound:  # a bound min(size, limit), as a slice has: a run refuses a longer size
             case Call(op="min", args=args) if size in args:
                 return size
-    is_not_empty = minimum(minimum(a, b), ONE)  # 0 or 1: sizes 0 and 1 broadcast to 0
-    return canonical(maximum(a, b) * is_not_empty)
+    return broadcast_size({*broadcast_operands(a), *broadcast_operands(b)})
+
+
+def broadcast_size(sizes: Iterable[Expr]) -> Expr:
+    """The size to which several broadcast: the largest, or 0 if one of them is 0. However often a
+    chain of operators broadcasts the same sizes, each of them occurs once: `broadcast_operands`
+    finds the sizes again.
+    """
+    operands = sorted(sizes, key=str)
+    is_not_empty = reduce(minimum, operands, ONE)
+    return canonical(reduce(maximum, operands) * is_not_empty)
+
+
+@lru_cache(maxsize=1 << 12)
+def broadcast_operands(size: Expr) -> frozenset[Expr]:
+    """The sizes of which `broadcast_size` made a size: a product of their maximum and of the
+    minimum of them and 1. Only the size itself if there are none.
+    """
+    match size:
+        case Call(op="mul", args=(Call(op="max" | "min") as a, Call(op="max" | "min") as b)):
+            if a.op == b.op:
+                return frozenset({size})
+            largest, least = (a, b) if a.op == "max" else (b, a)
+            operands = _operands("max", largest)
+            if _operands("min", least) == {*operands, ONE}:
+                return operands
+    return frozenset({size})
+
+
+def _operands(op: str, root: Expr) -> frozenset[Expr]:
+    """The operands of nested calls of an operator that is associative and commutative."""
+    operands, pending = set[Expr](), [root]
+    while pending:
+        match pending.pop():
+            case Call(op=inner, args=args) if inner == op:
+                pending += args
+            case leaf:
+                operands.add(leaf)
+    return frozenset(operands)
 
 
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
