@@ -74,6 +74,11 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.table import OPS
 
+UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""The errors of rows whose operator has inputs, outputs or attributes that no model should give it.
+A row checks what its mathematics needs, not each number and form of them.
+"""
+
 MAX_BOUND_ELEMENTS = 64
 """The most elements of one tensor that become symbols. Larger tensors are not bound. Chosen by
 hand: shapes have few elements, and each symbol is a field of the manifest.
@@ -214,7 +219,7 @@ class _Inference:
                 if values:
                     deciding = [s for v in values for s in self.sources_of(v)]
                     self.unknown_sources += [tuple(deciding)] * len(error.nodes)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            except UNFIT as error:
                 raise ModelError(
                     f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
                     f"fit the operator ({type(error).__name__}: {error})"

@@ -177,9 +177,12 @@ def _shrink(context: Context) -> Body:
     limit, bias = context.attribute("lambd", 0.5), context.attribute("bias", 0.0)
 
     def body(x: Expr) -> Expr:
+        dtype = x.dtype
+        if not dtype.is_float:  # limit and bias may have fractions
+            x = x.astype(DType.float32 if dtype.bits < 32 else DType.float64)
         low, high = (Const(v, x.dtype) for v in (-limit, limit))
         zero, shift = Const(0, x.dtype), Const(bias, x.dtype)
-        return select(x < low, x + shift, select(x > high, x - shift, zero))
+        return select(x < low, x + shift, select(x > high, x - shift, zero)).astype(dtype)
 
     return body
 

@@ -18,6 +18,7 @@ from webmlc.graph.ops.ml_scores import (
     DOMAIN,
     FLOAT,
     INT64,
+    float_rows,
     number_labels,
     pick_label,
     transform,
@@ -35,12 +36,10 @@ def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
 
 def _rows(context: Context, build: Builder) -> tuple[str, int]:
     """The input as float32 [rows][features], and the number of features."""
-    features = as_int(context.shape(0)[-1])
+    features = as_int(context.shape(0)[-1]) if context.rank(0) else 0
     if features is None:
         raise NotSupportedError("the number of features is symbolic")
-    x = build("Cast", context.node.inputs[0], to=FLOAT)
-    if context.rank(0) == 1:
-        x = build("Unsqueeze", x, build.constant(np.array([0])))
+    x, _ = float_rows(context, build, has_double=False)
     return x, features
 
 

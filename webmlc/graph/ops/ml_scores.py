@@ -38,10 +38,17 @@ def pick_label(build: Builder, index: str, labels: list[int]) -> str:
     return build("Gather", build.constant(np.array(labels, np.int64)), index, axis=0)
 
 
-def as_float(context: Context, build: Builder, index: int = 0) -> tuple[str, DType]:
-    """Convert an input to float32, unless it is float64. Return the value and its type."""
-    is_double = context.dtype(index) is DType.float64
-    value = build("Cast", context.node.inputs[index], to=DOUBLE if is_double else FLOAT)
+def float_rows(context: Context, build: Builder, has_double: bool = True) -> tuple[str, DType]:
+    """Convert the first input to float32 [rows][features], or to float64 if it is float64 and the
+    operator `has_double`. A vector is one row. Return the value and its type.
+    """
+    rank = context.rank(0)
+    if rank not in (1, 2):
+        raise NotSupportedError(f"an input of {rank} dimensions; rows of features have 2")
+    is_double = has_double and context.dtype(0) is DType.float64
+    value = build("Cast", context.node.inputs[0], to=DOUBLE if is_double else FLOAT)
+    if rank == 1:
+        value = build("Unsqueeze", value, build.constant(np.array([0])))
     return value, DType.float64 if is_double else DType.float32
 
 

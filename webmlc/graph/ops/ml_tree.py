@@ -21,7 +21,7 @@ from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
     FLOAT,
-    as_float,
+    float_rows,
     number_labels,
     pick_label,
     transform,
@@ -256,7 +256,7 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
-    x, dtype = as_float(context, build)
+    x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, 1)
     forest = read_ensemble(context, int(context.attribute("n_targets", 1)), aggregate)
     scores = walk_forest(context, build, x, dtype, forest, aggregate)
@@ -264,7 +264,7 @@ def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
-    x, dtype = as_float(context, build)
+    x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, "SUM")
     targets = int(context.attribute("n_targets", 1))
     forest = read_forest(context, "target", targets, aggregate)
@@ -281,7 +281,7 @@ def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
     of the second class.
     """
     labels = number_labels(context, "classlabels_int64s")
-    x, dtype = as_float(context, build)
+    x, dtype = float_rows(context, build)
     forest = read_forest(context, "class", len(labels), "SUM")
     voted_classes = {int(c) for c in _numbers(context, "class_ids")}
     scores = walk_forest(context, build, x, dtype, forest, "SUM")

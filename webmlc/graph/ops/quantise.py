@@ -114,11 +114,14 @@ def _quantize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _precision(context: Context) -> DType:
-    """The type in which x is divided by its scale: `precision`, or else the wider of the two."""
+    """The type in which x is divided by its scale: `precision`, or else the wider of the two, or
+    float32 for integers.
+    """
     if context.attribute("precision", 0):
         return named_type(context, "precision")
     x, scale = context.dtype(0), context.dtype(1)
-    return x if x == scale or (x.bits > scale.bits and x.is_float) else scale
+    wider = x if x == scale or (x.bits > scale.bits and x.is_float) else scale
+    return wider if wider.is_float else DType.float32
 
 
 def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, TensorType
@@ -102,7 +103,9 @@ def _add(build: Builder, value: str, term: str | None) -> str:
     return value if term is None else build("Add", value, term)
 
 
-def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
+def _activation(
+    name: str, alphas: Iterator[float], betas: Iterator[float], dtype: DType
+) -> Activation:
     """The activation of this name. It takes its parameters from the lists of the node."""
     op = next((candidate for candidate in ACTIVATIONS if candidate.lower() == name.lower()), None)
     if op is None:
@@ -117,14 +120,14 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> A
     if op == "Affine":
         return lambda build, x: build(
             "Add",
-            build("Mul", x, build.constant(np.float32(alpha))),
-            build.constant(np.float32(beta)),
+            build("Mul", x, build.constant(alpha, dtype)),
+            build.constant(beta, dtype),
         )
     if op == "ScaledTanh":
         return lambda build, x: build(
             "Mul",
-            build("Tanh", build("Mul", x, build.constant(np.float32(beta)))),
-            build.constant(np.float32(alpha)),
+            build("Tanh", build("Mul", x, build.constant(beta, dtype))),
+            build.constant(alpha, dtype),
         )
     attributes: dict[str, Attribute] = {}
     if alpha is not None:
@@ -134,9 +137,9 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> A
     return lambda build, x: build(op, x, **attributes)
 
 
-def _clipped(function: Activation, limit: float) -> Activation:
+def _clipped(function: Activation, limit: float, dtype: DType) -> Activation:
     def activation(build: Builder, x: str) -> str:
-        low, high = (build.constant(np.float32(v)) for v in (-limit, limit))
+        low, high = (build.constant(v, dtype) for v in (-limit, limit))
         return function(build, build("Clip", x, low, high))
 
     return activation
@@ -149,14 +152,14 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
     if len(names) < (direction + 1) * count:
         raise NotSupportedError(f"{len(names)} activations; {count} a direction are expected")
     alphas, betas = (iter(context.attribute(f"activation_{n}", ())) for n in ("alpha", "beta"))
-    functions = [_activation(name, alphas, betas) for name in names]
+    functions = [_activation(name, alphas, betas, context.dtype(0)) for name in names]
     direction_functions = functions[direction * count : (direction + 1) * count]
     clip = context.attribute("clip")
     if clip is None:
         return tuple(direction_functions)
     gate_functions = direction_functions[: GATE_FUNCTIONS[context.node.op]]
     return (
-        *(_clipped(f, clip) for f in gate_functions),
+        *(_clipped(f, clip, context.dtype(0)) for f in gate_functions),
         *direction_functions[len(gate_functions) :],
     )
 
