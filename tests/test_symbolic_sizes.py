@@ -129,3 +129,26 @@ def test_a_negative_size_is_an_error_in_both_runtimes(tmp_path: Path) -> None:
     assert str(caught.value) == message
     (result,) = in_node(tmp_path, [{"x": tensor(x)}])
     assert result == {"error": message.replace("'", '"'), "code": "input"}
+
+
+TRANSFORMS = """
+    g (float[batch, n, 1] x, float[n, 3, 2] z)
+      => (float[a,b,c] whole, float[d,e,f] half, float[g,h,i] back, float[j,k,l] longer)
+    <int64 nine = {9}, int64 first = {0}, int64 last = {1}> {
+      whole = DFT (x, , last)  half = DFT <onesided = 1> (x, , last)
+      back = DFT <inverse = 1> (z, , first)  longer = DFT (z, nine, first) }"""
+
+
+def test_a_fourier_transform_of_any_length(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    check(
+        parse(TRANSFORMS, opset=20),
+        tmp_path / "package",
+        *(
+            {
+                "x": draw.standard_normal((2, n, 1)).astype(np.float32),
+                "z": draw.standard_normal((n, 3, 2)).astype(np.float32),
+            }
+            for n in (1, 6, 9, 13)
+        ),
+    )

@@ -60,10 +60,10 @@ def inputs_of(architecture: str, batch: int) -> Inputs:
 
 
 def dynamic_shapes(inputs: Inputs) -> dict[str, dict[int, str]]:
-    """A symbolic batch, and symbolic lengths of texts. FNet transforms texts of one length only."""
+    """A symbolic batch, and symbolic lengths of texts."""
     shapes = {name: {0: "batch"} for name in inputs}
     for name, symbol in AXES.items():
-        if name in inputs and "attention_mask" in inputs:
+        if name in inputs:
             shapes[name][1] = symbol
     return shapes
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
-from webmlc.core.errors import UserError
+from webmlc.core.errors import InputError, UserError
 from webmlc.frontend.doors.door import Example, is_instance, quiet, require
 from webmlc.frontend.doors.names import (
     Place,
@@ -81,6 +81,7 @@ def _export_module(module: Any, example: Example) -> Any:
             "example_inputs: a tuple of tensors, or a dictionary of tensors by argument name."
         )
     inputs, dynamic_shapes = _distinct(example.inputs), example.dynamic_shapes
+    _check_arguments(module, inputs)
     with ExitStack() as stack:
         stack.enter_context(_evaluation_mode(module))
         stack.enter_context(traceable(module))
@@ -92,6 +93,19 @@ def _export_module(module: Any, example: Example) -> Any:
         if isinstance(dynamic_shapes, Mapping):
             dynamic_shapes = {**dict.fromkeys(inputs), **dynamic_shapes}
         return _to_onnx(module, (), kwargs=dict(inputs), dynamic_shapes=dynamic_shapes)
+
+
+def _check_arguments(module: Any, inputs: Any) -> None:
+    """Raise `InputError` if `forward` does not take these inputs."""
+    import torch
+
+    is_named = isinstance(inputs, Mapping)
+    args = () if is_named else (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    try:
+        inspect.signature(module.forward).bind(*args, **(inputs if is_named else {}))
+    except TypeError as error:
+        name = type(module).__name__
+        raise InputError(f"example_inputs do not fit {name}.forward: {error}.") from None
 
 
 def _to_onnx(source: Any, args: tuple[Any, ...] = (), **options: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import re
 import traceback
@@ -61,7 +62,9 @@ MAX_REASON = 400
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Raise a `Refusal` for any error of the exporter, and hide the graphs that it prints."""
+    """Raise a `Refusal` for any error of the exporter, and hide what it prints and logs of it."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             yield
@@ -69,6 +72,8 @@ def refusals() -> Iterator[None]:
         raise
     except Exception as error:
         raise Refusal(_explanation(error)) from error
+    finally:
+        logging.disable(disabled)
 
 
 def _explanation(error: Exception) -> str:
@@ -93,11 +98,12 @@ def _explanation(error: Exception) -> str:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An error, and those that it was raised from, the first of which comes last."""
-    seen: list[BaseException] = []
-    while error not in seen:
-        seen.append(error)
+    while True:
         yield error
-        error = error.__cause__ or error.__context__ or error
+        context = None if error.__suppress_context__ else error.__context__
+        if (cause := error.__cause__ or context) is None:
+            return
+        error = cause
 
 
 def _translated_node(error: BaseException) -> Any:
@@ -133,14 +139,15 @@ def _place_of_error(error: BaseException) -> str:
 
 
 def _place(entries: list[tuple[str, int, str, str]]) -> str:
-    """The innermost of these lines of code (file, line, function, text) that is neither PyTorch's
-    nor ours, as the beginning of a message.
+    """The innermost of these lines of code (file, line, function, text) that is neither PyTorch's,
+    Python's nor ours, as the beginning of a message.
     """
     import torch
 
     aside = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<")
     for path, line, function, code in reversed(entries):
-        if not path.startswith(aside):
+        is_python = path.startswith(os.path.dirname(os.__file__)) and "site-packages" not in path
+        if not path.startswith(aside) and not is_python:
             shown = os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
             text = f" ({code.strip()})" if code.strip() else ""
             return f"line {line} of {shown}, in {function}{text}: "

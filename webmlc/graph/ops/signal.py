@@ -27,6 +27,7 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
+from webmlc.graph.ops.quantise import number_of
 from webmlc.graph.ops.shapes import (
     ZERO,
     axes_within,
@@ -98,11 +99,11 @@ def _dft(context: Context, build: Builder) -> tuple[str, ...]:
     (axis,) = axes_within((context.integers("axis", 2) or (-2,))[:1], rank)
     inverse, onesided = (bool(context.attribute(n, 0)) for n in ("inverse", "onesided"))
     size, parts = as_int(shape[axis]), as_int(shape[-1])
-    length = _number(context, 1, "the length") if context.has(1) else size
-    if size is None or length is None or parts is None:
-        raise NotSupportedError("a Fourier transform of symbolic length")
-    if axis == rank - 1 or parts > (1 if onesided and not inverse else 2):
+    if axis == rank - 1 or parts is None or parts > (1 if onesided and not inverse else 2):
         raise NotSupportedError(f"a Fourier transform of axis {axis} of {context.type(0)}")
+    length = _length(context) if context.has(1) else size
+    if size is None or length is None:
+        return (_symbolic_dft(context, build, axis, inverse=inverse, onesided=onesided),)
     if inverse and onesided and not context.has(1):
         length = 2 * (size - 1)
     order = (*(d for d in range(rank - 1) if d != axis), axis, rank - 1)
@@ -126,6 +127,59 @@ def _dft(context: Context, build: Builder) -> tuple[str, ...]:
         inverse_order = tuple(int(d) for d in np.argsort(order))
         y = build("Transpose", y, perm=inverse_order)
     return (y,)
+
+
+def _length(context: Context) -> int | None:
+    """The length of a transform, if it is a number."""
+    return as_int(context.known_value(1, "the length").reshape(-1)[0])
+
+
+def _symbolic_dft(
+    context: Context, build: Builder, axis: int, *, inverse: bool, onesided: bool
+) -> str:
+    """Expand a DFT of a symbolic length: compute the matrices of cosines and sines [bins, places],
+    and multiply them by the signal [..., places, parts].
+    """
+    if inverse and onesided:
+        raise NotSupportedError("an inverse Fourier transform of a half spectrum, of any length")
+    x, dtype, rank = context.node.inputs[0], context.dtype(0), context.rank(0)
+    zero, one, two = (build.constant(np.int64(n)) for n in (0, 1, 2))
+    order = [*(d for d in range(rank) if d not in (axis, rank - 1)), axis, rank - 1]
+    signal = build("Transpose", x, perm=order) if axis != rank - 2 else x
+    count = length = build("Gather", build("Shape", x), build.constant(np.int64(axis)), axis=0)
+    if context.has(1):
+        scalar = build.constant(np.array([], np.int64))
+        length = build("Cast", context.node.inputs[1], to=number_of(DType.int64))
+        length = build("Reshape", length, scalar)
+        count = build("Min", count, length)
+        end = build("Reshape", count, build.constant(np.array([-1])))
+        first, at = (build.constant(np.array([n])) for n in (0, rank - 2))
+        signal = build("Slice", signal, first, end, at)
+    bins = build("Add", build("Div", length, two), one) if onesided else length
+    places, frequencies = (build("Range", zero, end, one) for end in (count, bins))
+    rows, columns = (build.constant(np.array([n])) for n in (1, 0))
+    products = build(
+        "Mul", build("Unsqueeze", frequencies, rows), build("Unsqueeze", places, columns)
+    )
+    real_length = build("Cast", length, to=number_of(dtype))
+    turns = build("Cast", build("Mod", products, length), to=number_of(dtype))
+    angles = build("Mul", build("Div", turns, real_length), build.constant(2 * np.pi, dtype))
+    cosines, sines = (build("MatMul", build(wave, angles), signal) for wave in ("Cos", "Sin"))
+    if as_int(context.shape(0)[-1]) == 2:
+        halves = build.constant(np.array([1, 1]))
+        real, imaginary = build.many("Split", cosines, halves, outputs=2, axis=-1)
+        real_sines, imaginary_sines = build.many("Split", sines, halves, outputs=2, axis=-1)
+        ahead, behind = ("Sub", "Add") if inverse else ("Add", "Sub")
+        real = build(ahead, real, imaginary_sines)
+        imaginary = build(behind, imaginary, real_sines)
+    else:
+        real, imaginary = cosines, sines if inverse else build("Neg", sines)
+    y = build("Concat", real, imaginary, axis=-1)
+    if inverse:
+        y = build("Div", y, real_length)
+    if axis == rank - 2:
+        return y
+    return build("Transpose", y, perm=tuple(int(d) for d in np.argsort(order)))
 
 
 def _shape_with(
