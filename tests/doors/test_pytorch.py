@@ -140,9 +140,13 @@ def test_an_exported_program_and_its_file(classifier: nn.Module, tmp_path: Path)
     assert "stem.0/conv2d" in [node.name for node in model.graph.node]
 
 
-def test_a_module_needs_an_example(classifier: nn.Module) -> None:
+def test_a_module_needs_an_example_that_fits(classifier: nn.Module) -> None:
     with pytest.raises(UserError, match="Classifier does not say what its inputs are"):
         export_source(classifier)
+    with pytest.raises(InputError, match=r"do not fit Classifier\.forward: missing a required"):
+        export_source(classifier, {})
+    with pytest.raises(InputError, match=r"no input is named 'img'\. The example's are: image"):
+        export_source(classifier, {"image": IMAGES}, {"img": {0: "batch"}})
 
 
 class Nested(nn.Module):

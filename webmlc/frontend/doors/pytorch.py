@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from onnx import ModelProto, NodeProto
 
 from webmlc.core.errors import InputError, UserError
@@ -80,8 +81,8 @@ def _export_module(module: Any, example: Example) -> Any:
             f"The module {type(module).__name__} does not say what its inputs are. Pass "
             "example_inputs: a tuple of tensors, or a dictionary of tensors by argument name."
         )
-    inputs, dynamic_shapes = _distinct(example.inputs), example.dynamic_shapes
-    _check_arguments(module, inputs)
+    inputs, dynamic_shapes = _distinct_tensors(example.inputs), example.dynamic_shapes
+    _check_arguments(module, inputs, dynamic_shapes)
     with ExitStack() as stack:
         stack.enter_context(_evaluation_mode(module))
         stack.enter_context(traceable(module))
@@ -95,11 +96,17 @@ def _export_module(module: Any, example: Example) -> Any:
         return _to_onnx(module, (), kwargs=dict(inputs), dynamic_shapes=dynamic_shapes)
 
 
-def _check_arguments(module: Any, inputs: Any) -> None:
-    """Raise `InputError` if `forward` does not take these inputs."""
+def _check_arguments(module: Any, inputs: Any, dynamic_shapes: Any) -> None:
+    """Raise `InputError` if `forward` does not take these inputs, or the shapes are of others."""
     import torch
 
     is_named = isinstance(inputs, Mapping)
+    are_named = is_named and isinstance(dynamic_shapes, Mapping)
+    if unknown := [name for name in dynamic_shapes if name not in inputs] if are_named else []:
+        raise InputError(
+            f"dynamic_shapes: no input is named {unknown[0]!r}. The example's are: "
+            f"{', '.join(inputs)}"
+        )
     args = () if is_named else (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     try:
         inspect.signature(module.forward).bind(*args, **(inputs if is_named else {}))
@@ -156,13 +163,14 @@ def _arguments_by_name(module: Any, names: Mapping[str, Any]) -> Iterator[None]:
             module.forward = replaced
 
 
-def _distinct(inputs: Any) -> Any:
+def _distinct_tensors(inputs: Any) -> Any:
     """Copy every tensor: torch.export takes two inputs for one if the example passes one tensor
-    twice, and then ignores the other.
+    twice, and then ignores the other. An array of numpy becomes a tensor.
     """
     import torch
     from torch.utils import _pytree as pytree
 
+    inputs = pytree.tree_map_only(np.ndarray, torch.from_numpy, inputs)
     return pytree.tree_map_only(torch.Tensor, torch.clone, inputs)
 
 
