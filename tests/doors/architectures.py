@@ -215,6 +215,7 @@ ARCHITECTURES = {
     ),
     "llama": text(hf.LlamaConfig, hf.LlamaForCausalLM, **GROUPED),
     "mistral": text(hf.MistralConfig, hf.MistralForCausalLM, sliding_window=8, **GROUPED),
+    "mixtral": text(hf.MixtralConfig, hf.MixtralForCausalLM, num_local_experts=4, **GROUPED),
     "qwen2": text(hf.Qwen2Config, hf.Qwen2ForCausalLM, **GROUPED),
     "qwen3": text(hf.Qwen3Config, hf.Qwen3ForCausalLM, head_dim=8, **GROUPED),
     "gemma": text(hf.GemmaConfig, hf.GemmaForCausalLM, head_dim=8, **GROUPED),
@@ -305,6 +306,7 @@ ARCHITECTURES = {
 
 REFUSED: dict[tuple[str, Exporter], str] = {
     ("fnet", "legacy"): "aten::fft_fftn",
+    ("mixtral", "legacy"): "aten::histc",
     ("whisper", "legacy"): "aten::diff",
 }
 """What an exporter cannot do, with the words of its refusal."""

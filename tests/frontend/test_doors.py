@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from webmlc.compile import build
-from webmlc.core.errors import InputError, ModelError, UserError
+from webmlc.core.errors import InputError, ModelError, ModelWarning, UserError
 from webmlc.frontend.doors import door, export_source
 from webmlc.frontend.doors.names import (
     Place,
@@ -91,6 +93,24 @@ def test_a_failed_export_names_the_source(tmp_path: Path, monkeypatch: pytest.Mo
     message = r"model\.odd: oddonnx cannot export this model\. RuntimeError: no rule for aten::odd"
     with pytest.raises(ModelError, match=message):
         build(path, tmp_path / "out")
+
+
+def test_only_our_warnings_pass_a_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def export(source: object, example: door.Example) -> ModelProto:
+        warnings.warn("the exporter is deprecated", FutureWarning, stacklevel=1)
+        logging.getLogger("oddonnx").error("no rule for a developer's flag")
+        warnings.warn("classes are numbers", ModelWarning, stacklevel=1)
+        return model()
+
+    loud = door.Door("Odd", "oddonnx", lambda source: isinstance(source, float), export)
+    monkeypatch.setattr(export_source, "DOORS", (loud,))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        export_source.export_source(0.5)
+    assert [str(warning.message) for warning in caught] == ["classes are numbers"]
+    assert not caplog.records
 
 
 def test_an_unknown_object_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from webmlc.frontend.doors.door import Example, is_instance, quiet, require
+from webmlc.frontend.doors.door import Example, is_instance, require
 from webmlc.frontend.doors.names import name_dimensions, name_model
 
 OPSET = 15
@@ -31,10 +31,9 @@ def export_xgboost(source: Any, example: Example) -> ModelProto:
     require("XGBoost", "boosters", "xgboost", "onnxmltools", "skl2onnx")
     import onnxmltools
 
-    with quiet("onnxmltools"):
-        model = onnxmltools.convert_xgboost(
-            source, initial_types=_features(source.num_features()), target_opset=OPSET
-        )
+    model = onnxmltools.convert_xgboost(
+        source, initial_types=_features(source.num_features()), target_opset=OPSET
+    )
     return _named(model, "xgboost", example)
 
 
@@ -43,13 +42,12 @@ def export_lightgbm(source: Any, example: Example) -> ModelProto:
     require("LightGBM", "boosters", "lightgbm", "onnxmltools", "skl2onnx")
     import onnxmltools
 
-    with quiet("onnxmltools"):
-        model = onnxmltools.convert_lightgbm(
-            source,
-            initial_types=_features(source.num_feature()),
-            target_opset=OPSET,
-            zipmap=False,
-        )
+    model = onnxmltools.convert_lightgbm(
+        source,
+        initial_types=_features(source.num_feature()),
+        target_opset=OPSET,
+        zipmap=False,
+    )
     return _named(model, "lightgbm", example)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any
 from onnx import ModelProto
 
 from webmlc.core.dependencies import note_library
-from webmlc.core.errors import UserError
+from webmlc.core.errors import ModelWarning, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +87,20 @@ def is_path(source: object) -> bool:
 
 
 @contextmanager
-def quiet(*loggers: str) -> Iterator[None]:
-    """Hide what an exporter tells its own developers: warnings, and messages of these loggers."""
-    levels = {name: logging.getLogger(name).level for name in loggers}
+def quiet() -> Iterator[None]:
+    """Hide what a framework and its exporter tell their own developers: warnings and log messages,
+    also those of TensorFlow when it is imported.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in loggers:
-            logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.simplefilter("always", ModelWarning)
         try:
             yield
         finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)
+            logging.disable(disabled)
 
 
 def as_sequence(inputs: Any) -> Sequence[Any]:

@@ -24,7 +24,7 @@ from webmlc.frontend.doors.boosters import (
     is_lightgbm,
     is_xgboost,
 )
-from webmlc.frontend.doors.door import Door, Example, Refusal, is_path
+from webmlc.frontend.doors.door import Door, Example, Refusal, is_path, quiet
 from webmlc.frontend.doors.jax import export_jax, is_jax
 from webmlc.frontend.doors.keras import export_keras, is_keras
 from webmlc.frontend.doors.names import rename_outputs
@@ -101,7 +101,8 @@ def export_source(
 def _export(door: Door, source: Any, example: Example) -> ModelProto:
     label = str(source) if is_path(source) else _label(door, source)
     try:
-        with redirect_stdout(sys.stderr):  # some exporters talk where commands print results
+        # Some exporters talk where commands print results.
+        with quiet(), redirect_stdout(sys.stderr):
             return door.export(source, example)
     except WebmlcError:
         raise

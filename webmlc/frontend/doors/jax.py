@@ -12,7 +12,7 @@ from typing import Any
 from onnx import ModelProto
 
 from webmlc.core.errors import UserError
-from webmlc.frontend.doors.door import Example, as_sequence, quiet, require
+from webmlc.frontend.doors.door import Example, as_sequence, require
 from webmlc.frontend.doors.names import dimension_names, name_model, rename_outputs
 
 OPSET = 21
@@ -41,9 +41,8 @@ def export_jax(source: Any, example: Example) -> ModelProto:
     if len(names) < len(inputs):
         names = [f"input_{i}" for i in range(len(inputs))]
     specs = _specs(inputs, dimension_names(example.dynamic_shapes, names), names)
-    with quiet():
-        model = jax2onnx.to_onnx(source, specs, opset=OPSET, input_names=names)
-        outputs = _output_names(source, specs)
+    model = jax2onnx.to_onnx(source, specs, opset=OPSET, input_names=names)
+    outputs = _output_names(source, specs)
     assert isinstance(model, ModelProto)
     name_model(model, name)
     if outputs:

@@ -18,7 +18,6 @@ from webmlc.frontend.doors.door import (
     Example,
     as_sequence,
     is_instance,
-    quiet,
     require,
 )
 from webmlc.frontend.doors.names import (
@@ -55,7 +54,7 @@ def export_keras(source: Any, example: Example) -> ModelProto:
     else:
         name = source.name
     _call_once(source, example)
-    with quiet("tf2onnx"), tempfile.TemporaryDirectory(prefix="webmlc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="webmlc-") as folder:
         path = Path(folder) / "model.onnx"
         source.export(str(path), format="onnx", verbose=False, opset_version=OPSET)
         model = onnx.load(str(path))

@@ -20,7 +20,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from webmlc.core.errors import InputError, UserError
-from webmlc.frontend.doors.door import Example, is_instance, quiet, require
+from webmlc.frontend.doors.door import Example, is_instance, require
 from webmlc.frontend.doors.names import (
     Place,
     distinct,
@@ -38,7 +38,6 @@ from webmlc.frontend.file_kinds import is_kind
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 """The key of a node's metadata that lists the paths of the modules around it."""
-LOGGERS = ("torch.onnx", "torch.onnx._internal.exporter._registration")
 
 
 def is_torch(source: object) -> bool:
@@ -58,7 +57,7 @@ def export_torch(source: Any, example: Example) -> ModelProto:
     name = ""
     if isinstance(source, str | Path):
         source, name = torch.export.load(str(source)), Path(source).stem
-    with quiet(*LOGGERS), refusals():
+    with refusals():
         if is_instance(source, "torch.export", "ExportedProgram"):
             program = _to_onnx(source)
             dynamic_shapes = example.dynamic_shapes

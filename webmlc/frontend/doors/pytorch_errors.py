@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import re
 import traceback
@@ -62,9 +61,7 @@ MAX_REASON = 400
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Raise a `Refusal` for any error of the exporter, and hide what it prints and logs of it."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    """Raise a `Refusal` for any error of the exporter, and hide the graphs that it prints."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             yield
@@ -72,8 +69,6 @@ def refusals() -> Iterator[None]:
         raise
     except Exception as error:
         raise Refusal(_explanation(error)) from error
-    finally:
-        logging.disable(disabled)
 
 
 def _explanation(error: Exception) -> str:

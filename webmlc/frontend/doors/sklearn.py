@@ -18,7 +18,7 @@ import numpy as np
 from onnx import ModelProto
 
 from webmlc.core.errors import ModelWarning, UserError
-from webmlc.frontend.doors.door import Example, is_instance, quiet, require
+from webmlc.frontend.doors.door import Example, is_instance, require
 from webmlc.frontend.doors.names import name_dimensions, name_model
 
 OPSETS = {"": 21, "ai.onnx.ml": 3}
@@ -42,8 +42,7 @@ def export_estimator(source: Any, example: Example) -> ModelProto:
 
     _register_boosters()
     inputs, options = _initial_types(source, example), _options(source)
-    with quiet("skl2onnx", "onnxmltools"):
-        model = skl2onnx.to_onnx(source, initial_types=inputs, target_opset=OPSETS, options=options)
+    model = skl2onnx.to_onnx(source, initial_types=inputs, target_opset=OPSETS, options=options)
     assert isinstance(model, ModelProto)
     name_model(model, type(source).__name__)
     _name_rows(model)

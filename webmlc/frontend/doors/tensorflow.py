@@ -9,7 +9,7 @@ from typing import Any
 from onnx import ModelProto
 
 from webmlc.core.errors import ModelError
-from webmlc.frontend.doors.door import Example, is_path, quiet, require
+from webmlc.frontend.doors.door import Example, is_path, require
 from webmlc.frontend.doors.names import (
     name_dimensions,
     name_model,
@@ -55,10 +55,9 @@ def export_saved_model(source: Any, example: Example) -> ModelProto:
     def call(*tensors: Any) -> Any:
         return signature(**dict(zip(inputs, tensors, strict=True)))
 
-    with quiet("tf2onnx"):
-        model, _ = tf2onnx.convert.from_function(
-            tensorflow.function(call), list(inputs.values()), opset=OPSET
-        )
+    model, _ = tf2onnx.convert.from_function(
+        tensorflow.function(call), list(inputs.values()), opset=OPSET
+    )
     return _named(model, Path(source), example)
 
 
@@ -68,8 +67,7 @@ def export_tflite(source: Any, example: Example) -> ModelProto:
     import tf2onnx
 
     path = Path(source)
-    with quiet("tf2onnx"):
-        model, _ = tf2onnx.convert.from_tflite(str(path), opset=OPSET)
+    model, _ = tf2onnx.convert.from_tflite(str(path), opset=OPSET)
     rename_values(model, _signature_names(path))
     return _named(model, path, example)
 
