@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from webmlc.frontend.doors.names import (
     rename_values,
     without_suffix,
 )
+from webmlc.frontend.doors.sparse_tensors import with_dense_constants
 from webmlc.frontend.file_kinds import is_kind
 
 OPSET = 18
@@ -67,7 +69,10 @@ def export_tflite(source: Any, example: Example) -> ModelProto:
     import tf2onnx
 
     path = Path(source)
-    model, _ = tf2onnx.convert.from_tflite(str(path), opset=OPSET)
+    with tempfile.TemporaryDirectory(prefix="webmlc-") as folder:
+        dense = Path(folder) / path.name
+        dense.write_bytes(with_dense_constants(path.read_bytes()))
+        model, _ = tf2onnx.convert.from_tflite(str(dense), opset=OPSET)
     rename_values(model, _signature_names(path))
     return _named(model, path, example)
 
