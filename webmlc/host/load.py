@@ -45,6 +45,7 @@ from webmlc.host.bind import (
 )
 from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
+from webmlc.host.model_port import ModelPort, signature_text
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.turns import Turns
 from webmlc.host.wasm import WasmExecutor
@@ -120,20 +121,24 @@ class Model:
             executors["webgpu"] = WebGpuExecutor(self._loaded)
         return executors
 
+    def __repr__(self) -> str:
+        ports = signature_text(self.inputs, self.outputs)
+        return f"<webmlc.Model {self.manifest.name!r} on {self.device}\n{ports}>"
+
     @property
-    def inputs(self) -> tuple[Port, ...]:
+    def inputs(self) -> tuple[ModelPort, ...]:
         """The name, dtype and shape of each input."""
-        return self.manifest.inputs
+        return tuple(map(ModelPort.of, self.manifest.inputs))
 
     @property
-    def all_inputs(self) -> tuple[Port, ...]:
+    def all_inputs(self) -> tuple[ModelPort, ...]:
         """The inputs, and those that states replace, which only a run without a session takes."""
-        return (*self.inputs, *(port.past for port in self.manifest.state_ports))
+        return tuple(map(ModelPort.of, self.manifest.all_inputs))
 
     @property
-    def outputs(self) -> tuple[Port, ...]:
+    def outputs(self) -> tuple[ModelPort, ...]:
         """The name, dtype and shape of each output."""
-        return self.manifest.outputs
+        return tuple(map(ModelPort.of, self.manifest.outputs))
 
     @property
     def sequences(self) -> Mapping[str, tuple[str, ...] | None]:
@@ -184,7 +189,7 @@ class Model:
         """
         if self.manifest.has_states and states is None:
             return run_alone(self, inputs, outputs)
-        ports = chosen_ports(self.outputs, outputs)
+        ports = chosen_ports(self.manifest.outputs, outputs)
         arrays = read_inputs(self.manifest, inputs)
         run = partial(self._run_segments, arrays, self._stages_of(ports), False, states)
         symbols, values, _ = self.exclusively(run, states)
@@ -192,7 +197,7 @@ class Model:
 
     def _stages_of(self, ports: Sequence[Port]) -> Stages:
         """The stages of a run that returns only these outputs."""
-        if len(ports) == len(self.outputs):
+        if len(ports) == len(self.manifest.outputs):
             return self._stages
         names = tuple(port.name for port in ports)
         if names not in self._selections:
@@ -380,7 +385,8 @@ class Model:
             states.check_not_torn()
             if self.manifest.length:
                 longest[self.manifest.length] = self._longest(states, symbols)
-        values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
+        ports = self.manifest.inputs
+        values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in ports}
         times: list[float] = []
         for stage in stages:
             match stage.segment:

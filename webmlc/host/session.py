@@ -145,7 +145,7 @@ def run_alone(
     and returns these, or those of them that `outputs` names.
     """
     presents = [replace(port.past, name=port.present) for port in model.manifest.state_ports]
-    chosen = {port.name for port in chosen_ports((*model.outputs, *presents), outputs)}
+    chosen = {port.name for port in chosen_ports((*model.manifest.outputs, *presents), outputs)}
     ports = [port for port in model.manifest.state_ports if port.present in chosen]
     with session_of(model, inputs) as (session, feeds, symbols):
         results = session.run(feeds, [p.name for p in model.outputs if p.name in chosen])

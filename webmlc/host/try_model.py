@@ -84,7 +84,11 @@ def random_inputs(
     largest symbolic dimension. Raises `InputError` if `sizes` names a dimension that the model does
     not have.
     """
-    generator, ports, given = np.random.default_rng(seed), model.all_inputs, dict(arrays or {})
+    generator, ports, given = (
+        np.random.default_rng(seed),
+        model.manifest.all_inputs,
+        dict(arrays or {}),
+    )
     symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
     sizes = {**_sizes_of_arrays(ports, given), **sizes}
     manifest, results = model.manifest, [port.shape for port in model.manifest.outputs]
