@@ -11,7 +11,7 @@ const COPY_PACKAGE = "Copy the folder that `webmlc build` wrote to where the pag
 /** How wrong files begin, what they are, and what to do. @type {[RegExp, string, string][]} */
 const WRONG_FILES = [
   [
-    /^\s*(<\?xml[^>]*>\s*)?(<!--[^]*?-->\s*)*<(!doctype html|html|head|body|script)/i,
+    /^\s*(<\?xml[^>]*>\s*)?(<!-{2}[^]*?-->\s*)*<(!doctype html|html|head|body|script)/i,
     "an HTML page, which the server sent instead of the file, as servers of single-page apps do for a file that they lack",
     COPY_PACKAGE,
   ],

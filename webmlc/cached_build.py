@@ -29,7 +29,7 @@ from webmlc.core.dependencies import Dependencies, FileState, noted_dependencies
 from webmlc.core.disk_cache import DiskCache, compiler_key, user_cache
 from webmlc.core.errors import ModelWarning
 from webmlc.core.flags import dump_folder, verify_level
-from webmlc.core.package_files import file_hash
+from webmlc.core.package_files import file_hash, model_name
 from webmlc.package.kept_package import KeptPackages, RestoredPackage
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class CachedBuild:
 
     def __post_init__(self) -> None:
         self.state = FileState.of(self.model)
-        digest = hashlib.sha256(f"package {compiler_key()} {self.model.stem}".encode())
+        digest = hashlib.sha256(f"package {compiler_key()} {model_name(self.model)}".encode())
         digest.update(file_hash(self.model).encode())
         for name, value in sorted(self.options.deciding().items()):
             digest.update(f"\n{name} ".encode() + _bytes(value))

@@ -78,7 +78,7 @@ def test_node_runs_the_script_alone(script: Path, tmp_path: Path) -> None:
 def test_the_script_fits_into_a_page_and_a_bundle(script: Path) -> None:
     """It ends no `<script>`, and names no file that a bundler would look for."""
     text = script.read_text("utf-8")
-    assert text.startswith(f"{FIRST_LINE} scaled\n")
+    assert text.startswith(f"{FIRST_LINE} scaled sha256:")
     assert not re.search(r"</|<!--|\bimport\b|new URL\(\"\./", text)
 
 
@@ -105,6 +105,11 @@ def test_other_files_are_not_replaced(script: Path, tmp_path: Path) -> None:
     assert out.read_text() == "let mine = 1;\n"
     length = write_single_file(script.parent / "model", out, force=True)
     assert write_single_file(script.parent / "model", out) == length == out.stat().st_size
+    for path in (out, tmp_path / "page.d.ts"):
+        path.write_text(path.read_text() + "// mine\n")
+        with pytest.raises(PackageError, match=f"{path.name} exists, and no build .* as it is"):
+            write_single_file(script.parent / "model", out)
+        write_single_file(script.parent / "model", out, force=True)
 
 
 USES = """

@@ -71,11 +71,17 @@ class Installed:
         return variables | home | {"PYTHONPATH": str(self.target), "COLUMNS": "200"}
 
     def start(
-        self, *arguments: object, cwd: Path, prepare: Callable[[], None] | None = None
+        self,
+        *arguments: object,
+        cwd: Path,
+        prepare: Callable[[], None] | None = None,
+        command: list[str] | None = None,
     ) -> subprocess.Popen[str]:
-        """Start a command in a folder. `prepare` runs in its process before it begins."""
+        """Start webmlc, or another `command` of the user, in a folder. `prepare` runs in the
+        process before it begins.
+        """
         return subprocess.Popen(
-            [*self.command, *map(str, arguments)],
+            [*(command or self.command), *map(str, arguments)],
             cwd=cwd,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -120,6 +120,33 @@ def test_a_full_disk_and_a_folder_without_permission_are_one_error(
     assert contents(out) == before
 
 
+NAMES = [b"mod\xe9l", b"two\nlines", b"quote'\"`;(;", "模型🎉".encode(), b"[bold]", b"n" * 200]
+"""Names of files: no text, lines, quotes, other letters, what a terminal interprets, long."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse some of these names")
+def test_a_model_may_have_any_name(webmlc: Installed, models: Path, tmp_path: Path) -> None:
+    for name in NAMES:
+        path = os.fsdecode(name + b".onnx")
+        (tmp_path / path).write_bytes((models / "first.onnx").read_bytes())
+    script = """import sys; from pathlib import Path; import webmlc
+for model in sorted(Path().glob("*.onnx")):
+    for _ in range(2):
+        manifest = webmlc.build(model, Path("build", model.stem), "wasm", emit_text=True)
+    assert webmlc.load(Path("build", model.stem), "wasm").manifest == manifest
+    print(ascii(manifest.name))"""
+    process = webmlc.start(cwd=tmp_path, command=[sys.executable, "-c", script])
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    names = {name.decode("utf-8", "surrogateescape") for name in NAMES}
+    assert set(out.split("\n")) - {""} == {ascii(n.replace("\udce9", "?")) for n in names}
+    report = webmlc.json(
+        "build", os.fsdecode(NAMES[0] + b".onnx"), "--target", "wasm", cwd=tmp_path
+    )
+    assert report["name"] == "mod?l"
+    webmlc.run("run", Path("build", os.fsdecode(NAMES[0])), cwd=tmp_path)
+
+
 @pytest.mark.parametrize("seconds", [0.3, 0.6])
 def test_a_killed_build_leaves_the_older_package(
     webmlc: Installed, models: Path, tmp_path: Path, seconds: float

@@ -15,7 +15,7 @@ import typer
 
 from webmlc.cli.console import console, errors, escape
 from webmlc.cli.options import Device, DeviceChoice, Threads, processors
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, UserError
 from webmlc.core.package_files import MANIFEST
 from webmlc.core.stage_progress import StageProgress
 from webmlc.version import VERSION
@@ -191,15 +191,21 @@ def _package_of(model: Path, device: str) -> Path:
     if model.is_dir() and (model / MANIFEST).is_file():
         return model
     from webmlc.compile import build
-    from webmlc.core.disk_cache import user_folder
+    from webmlc.core.disk_cache import compiler_key, user_folder
     from webmlc.frontend.file_kinds import check_path
 
     check_path(model)
-
     status = model.stat()
-    key = (str(model.resolve()), status.st_size, status.st_mtime_ns, VERSION, device)
+    version = compiler_key() or VERSION
+    key = (str(model.resolve()), status.st_size, status.st_mtime_ns, version, device)
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
-    cache = user_folder()
+    try:
+        cache = user_folder()
+    except RuntimeError:
+        raise UserError(
+            f"{model}: there is no home folder to keep its package in. Build it first, and name "
+            f"the package: webmlc build {model} -o build/{model.stem}"
+        ) from None
     folder = cache / f"{model.stem}-{digest}"
     if not (folder / MANIFEST).is_file():
         cache.mkdir(parents=True, exist_ok=True)

@@ -144,17 +144,23 @@ def user_cache() -> DiskCache | None:
     setting = os.environ.get("WEBMLC_CACHE", "")
     if setting in ("0", "off") or not compiler_key():
         return None
-    return DiskCache(Path(setting) if setting else user_folder() / "builds")
+    try:
+        return DiskCache(Path(setting) if setting else user_folder() / "builds")
+    except RuntimeError:  # a user without a home, as in some containers
+        return None
 
 
 def user_folder() -> Path:
-    """The folder for what webmlc can make again, where the system keeps such files of a user."""
-    home = Path.home()
+    """The folder for what webmlc can make again, where the system keeps such files of a user.
+
+    Raises `RuntimeError` if the user has no home, and no variable names another folder.
+    """
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "webmlc"
+        local = os.environ.get("LOCALAPPDATA")
+        return Path(local or Path.home() / "AppData" / "Local") / "webmlc"
     if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "webmlc"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "webmlc"
+        return Path.home() / "Library" / "Caches" / "webmlc"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "webmlc"
 
 
 @cache

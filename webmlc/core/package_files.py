@@ -13,6 +13,11 @@ MANIFEST = "manifest.json"
 """The name of the manifest file in a package."""
 
 
+def model_name(path: Path) -> str:
+    """The name of the model in a file: that of the file, whose bytes need not be a text."""
+    return path.stem.encode("utf-8", "replace").decode()
+
+
 def file_hash(path: Path) -> str:
     """The SHA-256 of a file; "" if it cannot be read, which is unlike any hash."""
     try:

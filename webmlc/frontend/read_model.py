@@ -34,6 +34,7 @@ from onnx import (
 )
 
 from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError
+from webmlc.core.package_files import model_name
 from webmlc.core.rewrite import variables
 from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants, bind_constants
@@ -96,7 +97,7 @@ def read_model(
         model, folder, stem = source, None, source.graph.name or "model"
     else:
         path = Path(source)
-        model, folder, stem = _parse(path), path.parent, path.stem
+        model, folder, stem = _parse(path), path.parent, model_name(path)
     _check_opsets(model)
     check_expansion(model)
     model = resolve_names(sort_nodes(load_external_data(model, folder)))

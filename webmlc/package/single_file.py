@@ -15,6 +15,7 @@ text: the page starts it from a `blob:` URL. `runtime_js/standalone/embedded.js`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import warnings
@@ -36,7 +37,9 @@ cache no compiled code for it: on a phone, 4 MB take about as long as a second o
 MAX_BYTES = 32 << 20
 """Refuse to write a larger script. Its text, the archive and the files are in memory at once."""
 FIRST_LINE = "// A model in one script, written by webmlc:"
-"""How such a script begins. Another file is not replaced."""
+"""How such a script begins. Another file is not replaced, and none that was changed since: the
+first line ends with the hash of what follows."""
+_HASH = "sha256:"
 _UNUSED = (*SUFFIXES, ".wat", ".wgsl")
 """The ends of the names of files that the script has in another form, or that no host reads."""
 
@@ -51,12 +54,12 @@ def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
     """
     types = types_path(out)
     for path, first in ((out, FIRST_LINE), (types, TYPES_FIRST_LINE)):
-        if path.is_dir() or (path.exists() and not force and not _begins_with(path, first)):
+        if path.is_dir() or (path.exists() and not force and not _is_written(path, first)):
             raise PackageError(
-                f"{path} exists, and no build of webmlc wrote it as a single file; choose another "
-                "file, or replace it with --force"
+                f"{path} exists, and no build of webmlc wrote it as it is; choose another file, or "
+                "replace it with --force"
             )
-    data = single_file(folder).encode()
+    data = _with_hash(single_file(folder))
     size = f"the single file has {len(data) / 1e6:.1f} MB"
     remedy = "build a package in a folder, whose weights are streamed and cached"
     if len(data) > MAX_BYTES:
@@ -69,7 +72,7 @@ def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
             stacklevel=2,
         )
     name = json.loads((folder / MANIFEST).read_text("utf-8"))["name"]
-    declarations = single_file_types(folder, name).encode()
+    declarations = _with_hash(single_file_types(folder, name))
     replace_file(out, data)
     replace_file(types, declarations)
     return len(data)
@@ -110,6 +113,17 @@ def _literal(text: str) -> str:
     return json.dumps(text).replace("</", "<\\/").replace("<!--", "<\\!--")
 
 
-def _begins_with(path: Path, first: str) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(first)) == first.encode()
+def _with_hash(text: str) -> bytes:
+    """The text with the hash of what follows its first line at the end of that."""
+    first, _, content = text.encode().partition(b"\n")
+    return first + f" {_HASH}{hashlib.sha256(content).hexdigest()}\n".encode() + content
+
+
+def _is_written(path: Path, first: str) -> bool:
+    """True if a file is as a build wrote it, or has no hash, as builds of older versions wrote."""
+    line, _, content = path.read_bytes().partition(b"\n")
+    _, has_hash, digest = line.partition(_HASH.encode())
+    is_same = (
+        not has_hash or digest.decode("ascii", "replace") == hashlib.sha256(content).hexdigest()
+    )
+    return line.startswith(first.encode()) and is_same

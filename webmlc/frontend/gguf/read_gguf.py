@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from webmlc.core.errors import ModelError
+from webmlc.core.package_files import model_name
 from webmlc.frontend.gguf.architectures import architecture_of, sizes_of
 from webmlc.frontend.gguf.assets import assets_of
 from webmlc.frontend.gguf.decoder import PAST, Decoder
@@ -53,7 +54,7 @@ def read_gguf(
             f"{unread[0]!r}. The model is of a variant that is not supported."
         )
     return Module(
-        path.stem,
+        model_name(path),
         {"main": main},
         opsets=OPSETS,
         length="" if has_cache_inputs else PAST.name,
