@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -17,11 +15,11 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 from tests.graph.test_rows import REFERENCE_DIFFERS
+from tests.users.mutations.command import build
 from tests.users.mutations.family import Mutant, Note
 from tests.users.mutations.onnx_bases import Array, draw_base, random_array
 from tests.users.mutations.onnx_changes import DATA_FILE, draw_change
 from tests.users.mutations.outcome import Outcome, outcome_of_error
-from webmlc.cli import main
 from webmlc.core.machine import Device
 from webmlc.frontend.check_nodes import nodes_of
 from webmlc.host.load import load
@@ -54,7 +52,7 @@ class OnnxFamily:
 
     def judge(self, mutant: Mutant, folder: Path, device: Device, note: Note) -> Outcome:
         path = mutant.write(folder)
-        refusal = _build(path, folder / "package", device)
+        refusal = build(path, folder / "package", device)
         if refusal is not None and refusal.kind != "refused":
             return refusal
         model = onnx.ModelProto()
@@ -100,37 +98,6 @@ def _change_bytes(data: bytes, rng: random.Random) -> bytes:
             case _:
                 del changed[place : place + rng.choice((1, 4))]
     return bytes(changed)
-
-
-def _build(path: Path, package: Path, device: Device) -> Outcome | None:
-    """Build by the command line. Returns an outcome if there is no package."""
-    arguments = ["webmlc", "build", str(path), "-o", str(package), "--target", device]
-    with patch.object(sys, "argv", [*arguments, "--jobs", "1"]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with patch("webmlc.cli.atexit.register"), patch("sys.exit", _Exit.raised):
-                main()
-        except _Exit as stop:
-            if not stop.code:
-                return None
-            if stop.error is None:
-                return Outcome("traceback", f"exit code {stop.code} without an error")
-            return outcome_of_error(stop.error)
-        except SystemExit as stop:
-            return None if not stop.code else Outcome("refused", f"exit code {stop.code}")
-    return None
-
-
-class _Exit(BaseException):
-    """The end of the command, with the error that ended it."""
-
-    def __init__(self, code: object, error: BaseException | None) -> None:
-        super().__init__(code)
-        self.code, self.error = code, error
-
-    @staticmethod
-    def raised(code: object = 0) -> None:
-        raise _Exit(code, sys.exc_info()[1])
 
 
 def _feeds(model: onnx.ModelProto, base: Values) -> dict[str, Array]:
