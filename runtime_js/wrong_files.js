@@ -52,7 +52,7 @@ function wrongAddress(address) {
   }
   if (MODEL_FILE.test(path)) return "Pages load packages, not models: build one with `webmlc build`, and pass the URL of its folder";
   if (/\/manifest\.json$/.test(path)) return "Pass the URL of the package's folder, without manifest.json";
-  if (/\.m?js$/.test(path)) return "A package in a single file is a script: import `load` from it, and call it without a URL";
+  if (/\.m?js$/.test(path)) return "A package in a single file is a script. Take `load` from it, and call it without a URL";
   return "";
 }
 

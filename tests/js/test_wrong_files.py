@@ -41,7 +41,7 @@ ADDRESSES = {
     "./chat.Q4_K_M.gguf?download=true": "Pages load packages, not models",
     "Xenova/all-MiniLM-L6-v2": "If you mean a model of the Hugging Face hub: export it to a file",
     "./good/manifest.json": "Pass the URL of the package's folder, without manifest.json",
-    "./model.mjs": "A package in a single file is a script: import `load` from it",
+    "./model.mjs": "A package in a single file is a script. Take `load` from it",
 }
 
 FILES: dict[str, tuple[str, Callable[[Path], object]]] = {
