@@ -1,9 +1,10 @@
 """Statistics over many elements, in models whose sizes a run decides: one package on the GPU, built
-once, against numpy; sums of millions of ones.
+once, against numpy; sums of millions of ones; the errors of sums of millions of equal terms.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -126,6 +127,61 @@ def test_ones_are_counted(
     loaded = webmlc.load(tmp_path, device=device)
     assert loaded.run({"x": np.ones(shape, dtype)})["y"] == np.prod(shape)
     loaded.dispose()
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64)
+
+
+SUMS = {
+    "all": ("ReduceSum <keepdims = 0> (x)", (2000, 1500), lambda x: x.sum()),
+    "rows": ("ReduceSum <keepdims = 0> (x, second)", (2, 1_500_000), lambda x: x.sum(1)),
+    "columns": ("ReduceSum <keepdims = 0> (x, first)", (1_000_000, 3), lambda x: x.sum(0)),
+    "planes": ("ReduceMean <keepdims = 0> (x, last)", (1, 3, 1000, 999), lambda x: x.mean((2, 3))),
+    "norms": ("ReduceL2 <keepdims = 0> (x, second)", (2, 1_500_000),
+              lambda x: np.sqrt((x * x).sum(1))),
+    "exponentials": ("ReduceLogSumExp <keepdims = 0> (x, second)", (1, 3_000_000),
+                     lambda x: np.log(np.exp(x).sum(1))),
+    "softmax": ("Softmax <axis = 1> (x)", (2, 1_000_000), lambda x: x * 0 + 1 / x.shape[1]),
+    "feature maps": ("GlobalAveragePool (x)", (1, 3, 1000, 999),
+                     lambda x: x.mean((2, 3), keepdims=True)),
+    "a dot product": ("MatMul (x, w)", (2, 1_000_000), lambda x: x @ np.full((x.shape[1], 1), 0.1)),
+    "a tile of products": ("Gemm <transB = 1> (x, x)", (12, 200_000), lambda x: x @ x.T),
+}  # fmt: skip
+"""What is added up, in which shape, and the same in float64."""
+
+
+LONG_SUMS = [
+    pytest.param(name, device, is_symbolic, id=f"{name}-{device}{'-symbolic' * is_symbolic}")
+    for name, device, is_symbolic in product(SUMS, ("wasm", "webgpu"), (False, True))
+    # A tile whose depth is a symbol adds up all products in one register. On a GPU, one thread adds
+    # up planes of symbolic sizes, and llvmpipe ends its loop.
+    if not (name == "a tile of products" and (is_symbolic or device == "webgpu"))
+    and not (name == "planes" and is_symbolic and device == "webgpu")
+]
+
+
+@pytest.mark.parametrize(("name", "device", "is_symbolic"), LONG_SUMS)
+def test_millions_of_equal_terms_keep_their_sum(
+    tmp_path: Path, name: str, device: Literal["wasm", "webgpu"], is_symbolic: bool
+) -> None:
+    """A tenth has no exact form, so that every addition rounds."""
+    operation, shape, exact = SUMS[name]
+    sizes = ", ".join(f"d{i}" if is_symbolic else str(n) for i, n in enumerate(shape))
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    agraph (float[{sizes}] x) => (float[] y) {{ y = {operation} }}"""
+    model = onnx.parser.parse_model(text)
+    x = np.full(shape, 0.1, np.float32)
+    constants = {"first": [0], "second": [1], "last": [2, 3], "w": x[:1].reshape(-1, 1)}
+    for key, value in constants.items():
+        if key in operation:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), key))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    webmlc.build(onnx.shape_inference.infer_shapes(model), tmp_path, target=device)
+    loaded = webmlc.load(tmp_path, device=device)
+    result = loaded.run({"x": x})["y"]
+    loaded.dispose()
+    np.testing.assert_allclose(result, exact(_wide(x)), rtol=1e-5)
 
 
 def test_one_index_of_millions_is_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from webmlc.target.legalise_types import legalise_types
 from webmlc.target.lower import Pass
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.sum_in_blocks import sum_in_blocks
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.wasm.legalise import legalise
 from webmlc.target.wasm.pair_loads import pair_loads
@@ -47,6 +48,7 @@ def _passes(vector_registers: int, dots: frozenset[str], sums_in_pairs: bool) ->
         expand_vectors,
         unroll_loops,
         scalar_replacement,
+        sum_in_blocks,
         *((sum_in_pairs,) if sums_in_pairs else ()),
         legalise_types,
         guard_division,

@@ -21,6 +21,7 @@ from webmlc.target.lower import Pass
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.sum_in_blocks import sum_in_blocks
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.webgpu.join_updates import join_updates
 from webmlc.target.webgpu.read_ahead import read_ahead
@@ -55,6 +56,7 @@ def _passes(
         *rolling,
         unroll_loops,
         scalar_replacement,
+        sum_in_blocks,
         partial(legalise_types, printed=SMALL_TYPES),
         guard_division,
         *unpacking,

@@ -1,0 +1,278 @@
+"""Sum long runs of float32 in blocks, so that the error does not grow with their length.
+
+In: a lowered function whose registers add up more than `LONGEST_SUM` numbers, or more than
+`LONGEST_PRODUCT` products, one after the other. Out: sums of blocks of `BLOCK` numbers, which are
+added without an error: a second register holds what the first rounds off (Knuth's two-sum). A loop
+of symbolic extent has both forms, and a branch. before → after:
+
+    for k in range(n):             total = error = 0
+        s = s + x[k]        →      for block in range((n + 255) // 256):
+                                       for k in range(min(256, n - block * 256)):
+                                           s = s + x[block * 256 + k]
+                                       sum = total + s
+                                       error = error + ((total - (sum - (sum - total))) + ...)
+                                       total, s = sum, 0
+                                   s = total + error
+
+One accumulator stops growing at 2^24 equal terms, and loses a thousandth of them before. Pairwise
+summation bounds the error by the logarithm of the length; here it is the error of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.bounds import bounds
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import (
+    Broadcast,
+    Call,
+    Const,
+    Expr,
+    Var,
+    as_int,
+    call,
+    literal,
+    minimum,
+    select,
+)
+from webmlc.core.rewrite import variables, walk
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    loads,
+    seq,
+    stores,
+    substitute_statement,
+)
+from webmlc.target.registers import read_register, register_index, register_lanes
+from webmlc.target.scoped import Names, Scope, loop_range, map_scoped, symbol_ranges
+
+BLOCK = 256
+"""The numbers of a block. A block of equal numbers has an error of some 3e-6. Chosen by hand: the
+sums of blocks then take 2 % of the time of a reduction in the first-level cache (estimated)."""
+LONGEST_SUM = 1024
+"""The most numbers that one register adds up without blocks. Derived: rows of 16,384 in four
+vectors, which all benchmark models' are shorter than."""
+LONGEST_PRODUCT = 16384
+"""The same for sums of products of two values, whose terms mostly have both signs. Derived: the
+matrices of benchmark models are not deeper."""
+FEW_REGISTERS = 8
+"""The most registers that add up a symbolic number of products in blocks. Larger tiles stay as they
+are: the second form of the loop cost a product of matrices of 64 rows 6 % (in wasmtime)."""
+_ENDLESS = 1 << 30
+"""More terms than memory holds: the length of a loop of symbolic extent."""
+
+
+def sum_in_blocks(function: LoopFunction) -> LoopFunction:
+    """Rewrite every loop with long sums.
+
+    needs: registers. guarantees: the same sums but for rounding; no register adds up more than the
+    limits, unless it had another use inside the loop.
+    """
+    registers = {b for b, lanes in register_lanes(function).items() if lanes != 2}
+    rewriting = _Rewriting(Names.of(function), registers)
+    body, _ = rewriting.visit(function.body, symbol_ranges(function))
+    if not rewriting.added:
+        return function
+    return replace(function, body=body, allocations=(*function.allocations, *rewriting.added))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What a statement does to registers: the `terms` that it adds to each at most, those that add
+    `products`, those that it sets where certain variables are 0 (`starts`), and those with any
+    other `uses`.
+    """
+
+    terms: dict[Buffer, int] = field(default_factory=dict)
+    products: frozenset[Buffer] = frozenset()
+    starts: dict[Buffer, frozenset[Var]] = field(default_factory=dict)
+    uses: frozenset[Buffer] = frozenset()
+
+    def limit(self, register: Buffer) -> int:
+        return LONGEST_PRODUCT if register in self.products else LONGEST_SUM
+
+    def without(self, uses: frozenset[Buffer]) -> _Sums:
+        """The same, with further uses, of which nothing is a sum."""
+        terms = {r: n for r, n in self.terms.items() if r not in uses}
+        starts = {r: v for r, v in self.starts.items() if r not in uses}
+        return _Sums(terms, self.products, starts, self.uses | uses)
+
+
+@dataclass(slots=True)
+class _Rewriting:
+    """The names and the registers of a function, and the registers added so far."""
+
+    names: Names
+    registers: set[Buffer]
+    added: list[Buffer] = field(default_factory=list)
+
+    def visit(self, stmt: Stmt, scope: Scope) -> tuple[Stmt, _Sums]:
+        """The rewritten statement, and what it does to registers."""
+        match stmt:
+            case Seq(statements=statements):
+                pairs = [self.visit(s, scope) for s in statements]
+                return seq(*(s for s, _ in pairs)), _together([sums for _, sums in pairs])
+            case For(var=var, extent=extent, body=body, kind="serial"):
+                inner, sums = self.visit(body, {**scope, var: loop_range(extent, scope)})
+                return self.loop(replace(stmt, body=inner), sums, scope)
+            case For(var=var, extent=extent, body=body):
+                inner, sums = self.visit(body, {**scope, var: loop_range(extent, scope)})
+                return replace(stmt, body=inner), sums.without(frozenset(sums.terms | sums.starts))
+            case Let(var=var, value=value, body=body):
+                ranges = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+                inner, sums = self.visit(body, ranges)
+                return replace(stmt, body=inner), sums.without(self.used([value]))
+            case If(then=Store(buffer=buffer)) if zeros := self.starts(stmt, scope):
+                return stmt, _Sums(starts={buffer: zeros})
+            case If(condition=condition, then=then, otherwise=otherwise):
+                pairs = [self.visit(s, scope) for s in (then, otherwise) if s is not None]
+                sums = _together([sums for _, sums in pairs]).without(self.used([condition]))
+                branches = [s for s, _ in pairs]
+                return If(condition, branches[0], branches[1] if otherwise else None), sums
+            case Store(buffer=buffer):
+                term = _term(stmt) if buffer in self.registers else None
+                if term is not None:
+                    products = frozenset({buffer}) if _is_product(term) else frozenset()
+                    return stmt, _Sums({buffer: 1}, products).without(self.used([term]))
+        accessed = {load.buffer for load in loads(stmt)} | {s.buffer for s in stores(stmt)}
+        return stmt, _Sums(uses=frozenset(accessed & self.registers))
+
+    def starts(self, stmt: If, scope: Scope) -> frozenset[Var]:
+        """The variables of the loops in whose first iterations a statement sets a register to a
+        constant; empty for any other statement.
+        """
+        match stmt:
+            case If(
+                condition=Call(op="eq", args=(index, Const(value=0))),
+                then=Store(buffer=buffer, value=value),
+                otherwise=None,
+            ) if buffer in self.registers and isinstance(_scalar(value), Const):
+                return variables(index) if bounds(index, scope).low >= 0 else frozenset()
+        return frozenset()
+
+    def used(self, values: Sequence[Expr]) -> frozenset[Buffer]:
+        """The registers that expressions read."""
+        nodes = (node for value in values for node in walk(value))
+        return frozenset(
+            n.buffer for n in nodes if isinstance(n, Load) and n.buffer in self.registers
+        )
+
+    def loop(self, loop: For, sums: _Sums, scope: Scope) -> tuple[Stmt, _Sums]:
+        """A loop, in blocks where it adds too many terms to some registers."""
+        restarted = {r for r, v in sums.starts.items() if loop.var not in v}
+        sums = sums.without(frozenset(restarted))
+        high = bounds(loop.extent, scope).high
+        trips = _ENDLESS if high > _ENDLESS else max(int(high), 0)
+        long = {r: n for r, n in sums.terms.items() if n * trips > sums.limit(r)}
+        if as_int(loop.extent) is None and len(long) > FEW_REGISTERS:
+            long = {r: n for r, n in long.items() if r not in sums.products}
+        terms = {r: BLOCK if r in long else n * trips for r, n in sums.terms.items()}
+        after = replace(sums, terms=terms)
+        if not long:
+            return loop, after
+        return self.in_blocks(loop, long, min(map(sums.limit, long)), scope), after
+
+    def in_blocks(self, loop: For, long: dict[Buffer, int], limit: int, scope: Scope) -> Stmt:
+        """A loop whose iterations add terms to registers, in blocks of about `BLOCK` terms."""
+        terms = max(long.values())
+        extent = loop.extent
+        length = as_int(extent)
+        size = _block_size(length, max(1, BLOCK // terms))
+        start, step, end = zip(*map(self.total, long), strict=True)
+        outer = loop
+        if size > 1:
+            block = Var(self.names.fresh(f"{loop.var.name}_block"))
+            inner = Var(self.names.fresh(loop.var.name))
+            body = substitute_statement(loop.body, {loop.var: block * size + inner})
+            rest = minimum(Const(size), extent - block * size)
+            outer = For(block, (extent + size - 1) // size, For(inner, rest, body))
+        blocks = seq(*start, replace(outer, body=seq(outer.body, *step)), *end)
+        blocks = map_scoped(blocks, scope, simplify)
+        if length is not None:
+            return blocks
+        is_long = call("gt", extent, Const(max(limit // terms, 1)))
+        return If(is_long, blocks, loop)
+
+    def total(self, register: Buffer) -> tuple[Stmt, Stmt, Stmt]:
+        """The statements that clear the total of a register's blocks, that add a block to it, and
+        that move it to the register.
+        """
+        total, error, together = (self.register(register, n) for n in ("total", "error", "sum"))
+        block, t, e, s = map(read_register, (register, total, error, together))
+        grown = s - t
+        lost = (t - (s - grown)) + (block - grown)
+        zero = literal(0.0, block)
+        add = seq(
+            _set(together, t + block), _set(error, e + lost), _set(total, s), _set(register, zero)
+        )
+        # Of an infinite total, what was rounded off is a NaN.
+        result = select(call("isnan", e), t, t + e)
+        return seq(_set(total, zero), _set(error, zero)), add, _set(register, result)
+
+    def register(self, like: Buffer, name: str) -> Buffer:
+        register = replace(like, name=self.names.fresh(f"{like.name}_{name}"))
+        self.added.append(register)
+        return register
+
+
+def _together(parts: Sequence[_Sums]) -> _Sums:
+    """What several statements do to registers. A sum that another statement uses is none."""
+    terms: dict[Buffer, int] = {}
+    for part in parts:
+        for register, count in part.terms.items():
+            terms[register] = terms.get(register, 0) + count
+    products = frozenset[Buffer]().union(*(part.products for part in parts))
+    starts = {register: v for part in parts for register, v in part.starts.items()}
+    uses = frozenset[Buffer]().union(*(part.uses for part in parts))
+    return _Sums(terms, products, starts).without(uses)
+
+
+def _term(store: Store) -> Expr | None:
+    """What an update adds to a register of float32; None for any other store."""
+    own = Load(store.buffer, store.indices)
+    if store.buffer.dtype is not DType.float32:
+        return None
+    match store.value:
+        case Call(op="add", args=(a, b)) if own in (a, b):
+            term = b if a == own else a
+        case Call(op="fma", args=(a, b, c)) if c == own:
+            term = call("mul", a, b)
+        case _:
+            return None
+    return None if own in walk(term) else term
+
+
+def _is_product(term: Expr) -> bool:
+    """True for a product of two values that differ."""
+    match term:
+        case Call(op="mul", args=(a, b)):
+            return a != b and not any(isinstance(_scalar(x), Const) for x in (a, b))
+    return False
+
+
+def _scalar(value: Expr) -> Expr:
+    return value.value if isinstance(value, Broadcast) else value
+
+
+def _block_size(extent: int | None, size: int) -> int:
+    """The iterations of a block: at most `size`, and without a shorter block at the end if a size
+    of at least half as many divides the extent.
+    """
+    if extent is None:
+        return size
+    return next((n for n in range(size, size // 2, -1) if extent % n == 0), size)
+
+
+def _set(register: Buffer, value: Expr) -> Store:
+    return Store(register, register_index(register), value)
