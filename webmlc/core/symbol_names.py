@@ -3,7 +3,8 @@
 In: a `dim_param` of ONNX, or sizes by such names. Out: an identifier, or sizes by symbol.
 
 A symbol stands in the text of kernels beside names that the compiler writes. It is none of Python's
-keywords, of the words of the loop IR, and of the names of a kernel's parameters. All other names of
+keywords, of the words of the loop IR, and of the names of a kernel's parameters, and it begins with
+a letter, as names in WGSL do. All other names of
 a kernel are chosen when its symbols are known, and differ from them (`loops.from_graph`,
 `schedule.tree.fresh`).
 
@@ -24,8 +25,10 @@ from webmlc.core.errors import InputError
 IR_WORDS = frozenset({"T", "range"})
 """The names that mean something in the text of the loop IR."""
 
-_PARAMETER = re.compile(r"(in|out)\d+")
-"""The names of a kernel's parameters."""
+_PARAMETER = re.compile(r"(in|out)\d+(_\w*)?")
+"""The names of a kernel's parameters, and of what is derived from them: copies in shared memory,
+bindings of a shader.
+"""
 
 
 def is_name(text: str) -> bool:
@@ -36,7 +39,8 @@ def is_name(text: str) -> bool:
 def symbol_name(text: str) -> str:
     """The identifier of a dimension that a model calls `text`, if no other dimension has it."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return name if is_name(name) and not _PARAMETER.fullmatch(name) else f"dim_{name}"
+    is_free = is_name(name) and not _PARAMETER.fullmatch(name) and not name.startswith("_")
+    return name if is_free else f"dim_{name}"
 
 
 def symbol_sizes(sizes: Mapping[str, int], symbols: Collection[str]) -> dict[str, int]:
