@@ -214,6 +214,8 @@ class Functions(nn.Module):
             "cumprod": torch.cumprod(x, 1),
             "hypot": torch.hypot(x, 1e25 * x),
             "selected": torch.masked_select(x, x > 0),
+            "covariances": torch.cov(x) + torch.cov(x[0], correction=0),
+            "correlations": y.corrcoef(),
             "sampled": self.sampled(x, y),
         }
 

@@ -219,15 +219,42 @@ def _linalg_slogdet(A: Value) -> tuple[Value, Value, Value, Value]:
 
 @contextmanager
 def replaced_functions() -> Iterator[None]:
-    """Replace functions of PyTorch that make symbolic sizes constant, while a model is traced."""
+    """Replace functions of PyTorch that torch.export does not follow, while a model is traced: they
+    make symbolic sizes constant, or compare data.
+    """
+    import torch
     from torch.nn import functional
 
-    original = functional.affine_grid
-    functional.affine_grid = _affine_grid
+    functions: list[tuple[Any, str, Callable[..., Any]]]
+    functions = [(functional, "affine_grid", _affine_grid)]
+    for owner in (torch, torch.Tensor):
+        functions += [(owner, "cov", _cov), (owner, "corrcoef", _corrcoef)]
+    originals = [getattr(owner, name) for owner, name, _ in functions]
+    for owner, name, function in functions:
+        setattr(owner, name, function)
     try:
         yield
     finally:
-        functional.affine_grid = original
+        for (owner, name, _), original in zip(functions, originals, strict=True):
+            setattr(owner, name, original)
+
+
+def _cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    """The covariances of the rows of a matrix, or the variance of a vector."""
+    if fweights is not None or aweights is not None:
+        raise NotImplementedError("covariances with weights: multiply the columns instead")
+    centred = input - input.mean(-1, keepdim=True)
+    products = centred @ centred.T if input.dim() == 2 else (centred * centred).sum()
+    return products / (input.shape[-1] - correction)
+
+
+def _corrcoef(input: Any) -> Any:
+    """The correlations of the rows of a matrix; 1 for a vector."""
+    covariances = _cov(input)
+    if input.dim() < 2:
+        return covariances / covariances
+    deviations = covariances.diagonal().sqrt()
+    return (covariances / deviations[:, None] / deviations[None]).clamp(-1, 1)
 
 
 def _affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> Any:
