@@ -173,8 +173,8 @@ def test_leaves_of_records_have_the_paths_to_them() -> None:
         "past_key_values.0.encoder.value", "cache.0.key",
     ]  # fmt: skip
     assert leaf_names(Place(0)) == {0: ""}
-    names = distinct(["logits", "past_key_values.0.key"], ["ids", "past_key_values.0.key"])
-    assert names == ["logits", "present.0.key"]
+    names = distinct(["logits", "past.0.key", "ids"], ["ids", "past.0.key"])
+    assert names == ["logits", "present.0.key", "ids_output"]
 
 
 @pytest.mark.parametrize(

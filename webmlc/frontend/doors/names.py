@@ -175,12 +175,15 @@ def _short(name: str) -> str:
 
 
 def distinct(outputs: Sequence[str], inputs: Collection[str]) -> list[str]:
-    """The names of outputs, with `present` in place of the first part of a name that an input has,
-    too: what follows `past_key_values.0.key` is `present.0.key`.
+    """The names of outputs, with other names for those that an input has, too: what follows
+    `past_key_values.0.key` is `present.0.key`, and what follows `image` is `image_output`.
     """
-    return [
-        ".".join(("present", *name.split(".")[1:])) if name in inputs else name for name in outputs
-    ]
+
+    def other(name: str) -> str:
+        _, _, place = name.partition(".")
+        return f"present.{place}" if place else f"{name}_output"
+
+    return [other(name) if name in inputs else name for name in outputs]
 
 
 def without_suffix(model: ModelProto) -> None:
