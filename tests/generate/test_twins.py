@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.generate.fakes import FakeModel, language_files, reader, write_files
+from tests.generate.fakes import FakeModel, language_files, mixed_logits, reader, write_files
 from tests.node import answer_once
 from webmlc.core.errors import InputError
 from webmlc.generate.generate import TextGenerator
@@ -44,6 +46,8 @@ JOBS: list[dict[str, Any]] = [
     {"prompt": "x", "options": {"max_new_tokens": 0}},
     {"prompt": "x", "options": {"seed": 2**32}},
     {"prompt": LONG, "options": {"max_new_tokens": 30}, "abortAfter": 3},
+    {"prompt": LONG, "options": {"max_new_tokens": 30}, "fails": True},
+    {"prompt": LONG, "options": {"max_new_tokens": 3}},  # in another session
     {"prompt": "\ud800 hello \udc00\ud83d\ude42", "options": {"max_new_tokens": 4}},
     {"prompt": [{"role": "user", "content": PARTS}], "options": {"max_new_tokens": 4}},
     {"prompt": [{"role": "user", "content": [{"type": "image"}]}], "options": {}},
@@ -71,10 +75,16 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return in_javascript(write_files(tmp_path_factory.mktemp("twin")))
 
 
+def failing(_: Sequence[int]) -> NDArray[np.float32]:
+    """The logits of a model whose runs fail."""
+    raise InputError("no memory")
+
+
 def answer(generator: TextGenerator, model: FakeModel, job: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of Python, as the script writes it."""
     pieces: list[str] = []
     after = job.get("abortAfter")
+    model.logits = failing if job.get("fails") else mixed_logits
     options = dict(job["options"]) | {"is_interrupted": lambda: len(pieces) == after}
     try:
         generation = generator.generate(job["prompt"], options)
@@ -102,6 +112,8 @@ def test_the_same_texts(twin: Any) -> None:
             other["usage"]["seed"] = expected["usage"]["seed"]
         assert other == expected, job
         kinds.add(expected.get("usage", {}).get("finish_reason"))
+    failed = next(number for number, job in enumerate(JOBS) if job.get("fails"))
+    assert twin["answers"][failed + 1]["usage"]["cached_tokens"] == 0
     assert kinds == {"stop", "length", "context", "interrupted", None}
 
 

@@ -1,11 +1,12 @@
 // Run the JavaScript twin of webmlc/generate over the model of fakes.py.
 //
-//   in:  { folder, random: [seed], jobs: [{ prompt, options, calls? }] } as JSON
+//   in:  { folder, random: [seed], jobs: [{ prompt, options, abortAfter?, fails? }] } as JSON
 //   out: { random: [[number]], answers: [{ pieces, usage, runs, outputs } | { error, code }] } as JSON
 
 import { readFile } from "node:fs/promises";
 import path from "node:path";
 import { text } from "node:stream/consumers";
+import { InputError } from "../../runtime_js/errors.js";
 import { TextGenerator } from "../../runtime_js/language/generate.js";
 import { LIBRARIES } from "../../runtime_js/language/libraries.js";
 import { TextCodec } from "../../runtime_js/language/prompt.js";
@@ -25,6 +26,9 @@ function mixedLogits(tokens) {
   });
 }
 
+/** True while every run fails. */
+let fails = false;
+
 class FakeSession {
   tokens = [];
   runs = [];
@@ -39,6 +43,7 @@ class FakeSession {
   }
 
   async run({ input_ids: { dtype, shape, data } }, { outputs }) {
+    if (fails) throw new InputError("no memory");
     if (dtype !== "int64" || shape[0] !== 1 || data.length !== shape[1]) throw new Error("input_ids");
     await null;
     this.tokens.push(...Array.from(data, Number));
@@ -70,7 +75,8 @@ const model = {
 };
 const generator = new TextGenerator(model, codec);
 const answers = [];
-for (const { prompt, options, abortAfter } of jobs) {
+for (const { prompt, options, abortAfter, ...job } of jobs) {
+  fails = Boolean(job.fails);
   try {
     const controller = new AbortController();
     const streamed = [];
