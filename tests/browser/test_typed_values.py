@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,26 @@ SHOW = USE.replace(
 )
 
 
+HEAR = """
+export default async ({ page, arg }) => {
+  const file = { name: "speech.wav", mimeType: "audio/wav", buffer: Buffer.from(arg, "base64") };
+  await page.setInputFiles("input[type=file]", file);
+  await page.getByText("speech.wav").waitFor();
+  await page.click("button");
+  return page.locator("#outputs .text").textContent();
+};
+"""
+
+
+def wave_file(samples: np.ndarray, rate: int) -> str:
+    """A sound as a WAV file of float32, in base64."""
+    data = samples.astype("<f4").tobytes()
+    form = struct.pack("<IHHIIHH", 16, 3, 1, rate, 4 * rate, 4, 32)
+    size = struct.pack("<I", len(data))
+    head = b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + form + b"data" + size
+    return base64.b64encode(head + data).decode()
+
+
 def test_pages_hear_texts_and_see_masks(tmp_path: Path) -> None:
     """The model of speech has no filter that depends on the rate: it hears 8000 samples a second
     as it hears 1000.
@@ -195,12 +217,18 @@ def test_pages_hear_texts_and_see_masks(tmp_path: Path) -> None:
     build(segmenter(), tmp_path / "segmenter", inputs={"image": "pixels=rgb"},
           outputs={"scores": "alpha,foreground=0,result=pixels"})  # fmt: skip
     samples = sound(8000)
-    answer, page = open_pages(
+    (tmp_path / "hear.mjs").write_text(HEAR)
+    heard = Page(
+        "/speech/?device=wasm", script=str(tmp_path / "hear.mjs"), arg=wave_file(samples, 8000)
+    )
+    answer, page, speech = open_pages(
         {"/": tmp_path},
         Page("/", ANSWER, arg=samples.tolist()),
         Page("/segmenter/index.html?device=wasm", script=str(tmp_path / "show.mjs")),
+        heard,
     )
-    assert answer.errors == page.errors == []
+    assert answer.errors == page.errors == speech.errors == []
+    assert speech.value == answer.value["text"]
     assert answer.value["text"] == text_of(tokens_of(logits_of(samples), BLANK))
     assert answer.value["masks"] == [["ImageData", 40, 30, 0]] * 2  # black has no red
     assert page.value == [40, 40]
