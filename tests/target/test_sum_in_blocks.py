@@ -46,8 +46,9 @@ def test_a_loop_of_symbolic_extent_has_blocks_if_it_is_long() -> None:
         dedent(text[text.index("    if") :])
         == """\
 if n > 1024:
-    s_total[()] = T.float32(0.0)
+    s_total[()] = s[()]
     s_error[()] = T.float32(0.0)
+    s[()] = T.float32(0.0)
     for k_block in range((n + 255) // 256):
         for k_1 in range(T.min(256, n - k_block * 256)):
             s[()] = s[()] + x[k_1 + k_block * 256]
@@ -114,6 +115,22 @@ def test_sums_of_special_values(special: list[float]) -> None:
     blocks = sum_in_blocks(reduction(5000, ADD))
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(result(blocks, x, x), x.sum())
+
+
+def test_an_element_of_memory_is_added_up_in_blocks_too() -> None:
+    """It may be large before the loop; another element of the buffer would be a use."""
+    text = """\
+@T.kernel
+def f(x: T.Buffer((5000,), "float32"), w: T.Buffer((5000,), "float32"),
+      y: T.Output((1,), "float32")):
+    y[0] = T.float32(3e7)
+    for i, k in T.grid(7, 5000):
+        y[0] = y[0] + x[k]
+"""
+    x = np.ones(5000, np.float32)
+    np.testing.assert_array_equal(result(sum_in_blocks(parse_function(text)), x, x), 30_035_000)
+    other = parse_function(text.replace("+ x[k]", "+ y[k]"))
+    assert sum_in_blocks(other) is other
 
 
 def test_equal_terms_keep_their_sum() -> None:

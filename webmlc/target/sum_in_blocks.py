@@ -1,11 +1,11 @@
 """Sum long runs of float32 in blocks, so that the error does not grow with their length.
 
-In: a lowered function whose registers add up more than `LONGEST_SUM` numbers, or more than
-`LONGEST_PRODUCT` products, one after the other. Out: sums of blocks of `BLOCK` numbers, which are
-added without an error: a second register holds what the first rounds off (Knuth's two-sum). A loop
-of symbolic extent has both forms, and a branch. before → after:
+In: a lowered function that adds up more than `LONGEST_SUM` numbers, or `LONGEST_PRODUCT` products,
+one after the other, in a register or an element of memory. Out: sums of blocks of `BLOCK` numbers,
+which are added without an error: a second register holds what the first rounds off (Knuth's
+two-sum). A loop of symbolic extent has both forms, and a branch. before → after:
 
-    for k in range(n):             total = error = 0
+    for k in range(n):             total, error, s = s, 0, 0
         s = s + x[k]        →      for block in range((n + 255) // 256):
                                        for k in range(min(256, n - block * 256)):
                                            s = s + x[block * 256 + k]
@@ -20,7 +20,7 @@ summation bounds the error by the logarithm of the length; here it is the error 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import bounds
@@ -54,9 +54,11 @@ from webmlc.loops.ir import (
     stores,
     substitute_statement,
 )
-from webmlc.target.registers import read_register, register_index, register_lanes
+from webmlc.target import VECTOR_LANES
+from webmlc.target.registers import read_register, register_index
 from webmlc.target.scoped import Names, Scope, loop_range, map_scoped, symbol_ranges
 
+Indices = tuple[Expr, ...]
 BLOCK = 256
 """The numbers of a block. A block of equal numbers has an error of some 3e-6. Chosen by hand: the
 sums of blocks then take 2 % of the time of a reduction in the first-level cache (estimated)."""
@@ -76,11 +78,10 @@ _ENDLESS = 1 << 30
 def sum_in_blocks(function: LoopFunction) -> LoopFunction:
     """Rewrite every loop with long sums.
 
-    needs: registers. guarantees: the same sums but for rounding; no register adds up more than the
-    limits, unless it had another use inside the loop.
+    needs: registers. guarantees: the same sums but for rounding; no element adds up more than the
+    limits, unless the loop uses the element otherwise.
     """
-    registers = {b for b, lanes in register_lanes(function).items() if lanes != 2}
-    rewriting = _Rewriting(Names.of(function), registers)
+    rewriting = _Rewriting(Names.of(function))
     body, _ = rewriting.visit(function.body, symbol_ranges(function))
     if not rewriting.added:
         return function
@@ -89,36 +90,43 @@ def sum_in_blocks(function: LoopFunction) -> LoopFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What a statement does to registers: the `terms` that it adds to each at most, those that add
-    `products`, those that it sets where certain variables are 0 (`starts`), and those with any
-    other `uses`.
+    """What a statement does to buffers: the `terms` that it adds to one element of each at most,
+    the indices of that element (`places`), those that add `products`, those that it sets where
+    certain variables are 0 (`starts`), and those with any other `uses`.
     """
 
     terms: dict[Buffer, int] = field(default_factory=dict)
+    places: dict[Buffer, Indices] = field(default_factory=dict)
     products: frozenset[Buffer] = frozenset()
     starts: dict[Buffer, frozenset[Var]] = field(default_factory=dict)
     uses: frozenset[Buffer] = frozenset()
 
-    def limit(self, register: Buffer) -> int:
-        return LONGEST_PRODUCT if register in self.products else LONGEST_SUM
+    def limit(self, buffer: Buffer) -> int:
+        """The most terms that are added to an element of a buffer without blocks."""
+        return LONGEST_PRODUCT if buffer in self.products else LONGEST_SUM
 
     def without(self, uses: frozenset[Buffer]) -> _Sums:
         """The same, with further uses, of which nothing is a sum."""
-        terms = {r: n for r, n in self.terms.items() if r not in uses}
-        starts = {r: v for r, v in self.starts.items() if r not in uses}
-        return _Sums(terms, self.products, starts, self.uses | uses)
+        terms = {b: n for b, n in self.terms.items() if b not in uses}
+        places = {b: i for b, i in self.places.items() if b not in uses}
+        starts = {b: v for b, v in self.starts.items() if b not in uses}
+        return _Sums(terms, places, self.products, starts, self.uses | uses)
+
+    def outside(self, var: Var) -> _Sums:
+        """The same, outside the scope of a variable that places may depend on."""
+        inner = {b for b, place in self.places.items() if any(var in variables(i) for i in place)}
+        return self.without(frozenset(inner))
 
 
 @dataclass(slots=True)
 class _Rewriting:
-    """The names and the registers of a function, and the registers added so far."""
+    """The names of a function, and the registers added so far."""
 
     names: Names
-    registers: set[Buffer]
     added: list[Buffer] = field(default_factory=list)
 
     def visit(self, stmt: Stmt, scope: Scope) -> tuple[Stmt, _Sums]:
-        """The rewritten statement, and what it does to registers."""
+        """The rewritten statement, and what it does to buffers."""
         match stmt:
             case Seq(statements=statements):
                 pairs = [self.visit(s, scope) for s in statements]
@@ -128,50 +136,30 @@ class _Rewriting:
                 return self.loop(replace(stmt, body=inner), sums, scope)
             case For(var=var, extent=extent, body=body):
                 inner, sums = self.visit(body, {**scope, var: loop_range(extent, scope)})
-                return replace(stmt, body=inner), sums.without(frozenset(sums.terms | sums.starts))
+                sums = sums.without(frozenset({*sums.terms, *sums.starts}))
+                return replace(stmt, body=inner), sums
             case Let(var=var, value=value, body=body):
                 ranges = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
                 inner, sums = self.visit(body, ranges)
-                return replace(stmt, body=inner), sums.without(self.used([value]))
-            case If(then=Store(buffer=buffer)) if zeros := self.starts(stmt, scope):
-                return stmt, _Sums(starts={buffer: zeros})
+                return replace(stmt, body=inner), sums.outside(var).without(_used([value]))
+            case If(then=Store(buffer=buffer) as then) if zeros := _starts(stmt, scope):
+                return stmt, _Sums(places={buffer: then.indices}, starts={buffer: zeros})
             case If(condition=condition, then=then, otherwise=otherwise):
                 pairs = [self.visit(s, scope) for s in (then, otherwise) if s is not None]
-                sums = _together([sums for _, sums in pairs]).without(self.used([condition]))
+                sums = _together([sums for _, sums in pairs]).without(_used([condition]))
                 branches = [s for s, _ in pairs]
                 return If(condition, branches[0], branches[1] if otherwise else None), sums
-            case Store(buffer=buffer):
-                term = _term(stmt) if buffer in self.registers else None
-                if term is not None:
-                    products = frozenset({buffer}) if _is_product(term) else frozenset()
-                    return stmt, _Sums({buffer: 1}, products).without(self.used([term]))
+            case Store(buffer=buffer, indices=indices) if (term := _term(stmt)) is not None:
+                products = frozenset({buffer}) if _is_product(term) else frozenset()
+                uses = _used([term, *indices])
+                return stmt, _Sums({buffer: 1}, {buffer: indices}, products).without(uses)
         accessed = {load.buffer for load in loads(stmt)} | {s.buffer for s in stores(stmt)}
-        return stmt, _Sums(uses=frozenset(accessed & self.registers))
-
-    def starts(self, stmt: If, scope: Scope) -> frozenset[Var]:
-        """The variables of the loops in whose first iterations a statement sets a register to a
-        constant; empty for any other statement.
-        """
-        match stmt:
-            case If(
-                condition=Call(op="eq", args=(index, Const(value=0))),
-                then=Store(buffer=buffer, value=value),
-                otherwise=None,
-            ) if buffer in self.registers and isinstance(_scalar(value), Const):
-                return variables(index) if bounds(index, scope).low >= 0 else frozenset()
-        return frozenset()
-
-    def used(self, values: Sequence[Expr]) -> frozenset[Buffer]:
-        """The registers that expressions read."""
-        nodes = (node for value in values for node in walk(value))
-        return frozenset(
-            n.buffer for n in nodes if isinstance(n, Load) and n.buffer in self.registers
-        )
+        return stmt, _Sums(uses=frozenset(accessed))
 
     def loop(self, loop: For, sums: _Sums, scope: Scope) -> tuple[Stmt, _Sums]:
-        """A loop, in blocks where it adds too many terms to some registers."""
-        restarted = {r for r, v in sums.starts.items() if loop.var not in v}
-        sums = sums.without(frozenset(restarted))
+        """A loop, in blocks where it adds too many terms to some elements."""
+        restarted = {b for b, v in sums.starts.items() if loop.var not in v}
+        sums = sums.outside(loop.var).without(frozenset(restarted))
         high = bounds(loop.extent, scope).high
         trips = _ENDLESS if high > _ENDLESS else max(int(high), 0)
         long = {r: n for r, n in sums.terms.items() if n * trips > sums.limit(r)}
@@ -181,15 +169,17 @@ class _Rewriting:
         after = replace(sums, terms=terms)
         if not long:
             return loop, after
-        return self.in_blocks(loop, long, min(map(sums.limit, long)), scope), after
+        return self.in_blocks(loop, long, sums, scope), after
 
-    def in_blocks(self, loop: For, long: dict[Buffer, int], limit: int, scope: Scope) -> Stmt:
-        """A loop whose iterations add terms to registers, in blocks of about `BLOCK` terms."""
+    def in_blocks(self, loop: For, long: Mapping[Buffer, int], sums: _Sums, scope: Scope) -> Stmt:
+        """A loop whose iterations add terms to elements, in blocks of about `BLOCK` terms."""
+        limit = min(map(sums.limit, long))
         terms = max(long.values())
         extent = loop.extent
         length = as_int(extent)
         size = _block_size(length, max(1, BLOCK // terms))
-        start, step, end = zip(*map(self.total, long), strict=True)
+        totals = [self.total(Load(b, sums.places[b]), b in sums.starts) for b in long]
+        start, step, end = zip(*totals, strict=True)
         outer = loop
         if size > 1:
             block = Var(self.names.fresh(f"{loop.var.name}_block"))
@@ -204,42 +194,70 @@ class _Rewriting:
         is_long = call("gt", extent, Const(max(limit // terms, 1)))
         return If(is_long, blocks, loop)
 
-    def total(self, register: Buffer) -> tuple[Stmt, Stmt, Stmt]:
-        """The statements that clear the total of a register's blocks, that add a block to it, and
-        that move it to the register.
+    def total(self, element: Load, is_started: bool) -> tuple[Stmt, Stmt, Stmt]:
+        """The statements that begin the total of an element's blocks, that add a block to it, and
+        that move it to the element. The loop itself starts an element without a value.
         """
-        total, error, together = (self.register(register, n) for n in ("total", "error", "sum"))
-        block, t, e, s = map(read_register, (register, total, error, together))
+        total, error, together = (self.register(element, n) for n in ("total", "error", "sum"))
+        block, t, e, s = element, *map(read_register, (total, error, together))
         grown = s - t
         lost = (t - (s - grown)) + (block - grown)
         zero = literal(0.0, block)
-        add = seq(
-            _set(together, t + block), _set(error, e + lost), _set(total, s), _set(register, zero)
-        )
+        cleared = Store(element.buffer, element.indices, zero)
+        begin = seq(_set(total, zero if is_started else block), _set(error, zero), cleared)
+        add = seq(_set(together, t + block), _set(error, e + lost), _set(total, s), cleared)
         # Of an infinite total, what was rounded off is a NaN.
         result = select(call("isnan", e), t, t + e)
-        return seq(_set(total, zero), _set(error, zero)), add, _set(register, result)
+        return begin, add, Store(element.buffer, element.indices, result)
 
-    def register(self, like: Buffer, name: str) -> Buffer:
-        register = replace(like, name=self.names.fresh(f"{like.name}_{name}"))
-        self.added.append(register)
-        return register
+    def register(self, element: Load, name: str) -> Buffer:
+        """A new register for as many lanes as an element has."""
+        shape = () if element.lanes == 1 else (Const(VECTOR_LANES),)
+        name = self.names.fresh(f"{element.buffer.name}_{name}")
+        self.added.append(Buffer(name, shape, DType.float32, "local"))
+        return self.added[-1]
 
 
 def _together(parts: Sequence[_Sums]) -> _Sums:
-    """What several statements do to registers. A sum that another statement uses is none."""
+    """What several statements do to buffers. Sums of two elements, or of an element with another
+    use, are none.
+    """
     terms: dict[Buffer, int] = {}
+    places: dict[Buffer, Indices] = {}
+    uses = set[Buffer]().union(*(part.uses for part in parts))
     for part in parts:
-        for register, count in part.terms.items():
-            terms[register] = terms.get(register, 0) + count
+        for buffer, count in part.terms.items():
+            terms[buffer] = terms.get(buffer, 0) + count
+        for buffer, place in part.places.items():
+            if places.setdefault(buffer, place) != place:
+                uses.add(buffer)
     products = frozenset[Buffer]().union(*(part.products for part in parts))
-    starts = {register: v for part in parts for register, v in part.starts.items()}
-    uses = frozenset[Buffer]().union(*(part.uses for part in parts))
-    return _Sums(terms, products, starts).without(uses)
+    starts = {buffer: v for part in parts for buffer, v in part.starts.items()}
+    return _Sums(terms, places, products, starts).without(frozenset(uses))
+
+
+def _used(values: Sequence[Expr]) -> frozenset[Buffer]:
+    """The buffers that expressions read."""
+    nodes = (node for value in values for node in walk(value))
+    return frozenset(node.buffer for node in nodes if isinstance(node, Load))
+
+
+def _starts(stmt: If, scope: Scope) -> frozenset[Var]:
+    """The variables of the loops in whose first iterations a statement sets an element to a
+    constant; empty for any other statement.
+    """
+    match stmt:
+        case If(
+            condition=Call(op="eq", args=(index, Const(value=0))),
+            then=Store(value=value),
+            otherwise=None,
+        ) if isinstance(_scalar(value), Const):
+            return variables(index) if bounds(index, scope).low >= 0 else frozenset()
+    return frozenset()
 
 
 def _term(store: Store) -> Expr | None:
-    """What an update adds to a register of float32; None for any other store."""
+    """What an update adds to an element of float32; None for any other store."""
     own = Load(store.buffer, store.indices)
     if store.buffer.dtype is not DType.float32:
         return None
