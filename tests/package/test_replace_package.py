@@ -94,7 +94,7 @@ def test_what_no_build_wrote_is_replaced_by_force_only(
     assert texts(tmp_path) == with_manifest(NEW)
 
 
-def test_a_changed_file_of_the_older_package_is_its_author_s(tmp_path: Path) -> None:
+def test_a_changed_file_of_the_older_package_is_replaced_by_force_only(tmp_path: Path) -> None:
     write(tmp_path, OLD)
     for name in ("index.html", "kernels"):
         (tmp_path / name).write_text("mine")
@@ -106,7 +106,7 @@ def test_a_changed_file_of_the_older_package_is_its_author_s(tmp_path: Path) -> 
     assert texts(tmp_path) == with_manifest(NEW) | {"kernels": "mine"}
 
 
-def test_a_file_with_the_new_bytes_is_nobody_s(tmp_path: Path) -> None:
+def test_a_file_that_has_the_new_bytes_already_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(NEW["index.html"])
     write(tmp_path, NEW)
     assert texts(tmp_path) == with_manifest(NEW)

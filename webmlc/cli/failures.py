@@ -1,4 +1,4 @@
-"""What a command prints when it fails, and its exit code.
+"""The message and the exit code of a command that fails.
 
 In: an exception. Out: one message on standard error, or with `--json` an object on standard output,
 whatever the command:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What changes when a file is written: its size in bytes, its time in nanoseconds, and its
-    number in the file system. A missing file has -1 for each.
+    """The size of a file in bytes, its time in nanoseconds, and its number in the file system, of
+    which one changes when the file is written. A missing file has -1 for each.
     """
 
     size: int

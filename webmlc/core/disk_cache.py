@@ -117,7 +117,7 @@ class DiskCache:
 
 
 def _seal(key: str, digest: bytes) -> bytes:
-    """What binds the bytes of an entry, by their hash, to its key."""
+    """The seal of an entry, which binds its bytes, by their hash, to its key."""
     return hashlib.sha256(key.encode() + digest).digest()
 
 

@@ -1,4 +1,4 @@
-"""What marks a folder as a package, and the hashes of its files. This module stands apart from
+"""The mark of a package's folder, and the names and hashes of files. This module stands apart from
 `manifest`, whose import takes longer than to write a package again.
 """
 

@@ -33,8 +33,8 @@ MODEL_SUFFIXES = (".onnx", ".gguf", ".tflite", ".keras", ".pt2")
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file is, and what to do with it. A model of a framework that has a door has the
-    suffix of such files instead of advice.
+    """The kind of a file: its name in a message, and the advice for whoever passes one. The kind of
+    a model that webmlc reads has the suffix of such files instead of advice.
     """
 
     name: str
@@ -143,7 +143,7 @@ MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
 TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
 """How PyTorch's checkpoints of before 2020 begin, after the two bytes of a pickle."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""What some editors write before a text of UTF-8."""
+"""The bytes that some editors write before a text of UTF-8."""
 VARINT, BYTES = 0, 2
 """Two wire types of protocol buffers: a number, and a text or a message after its length."""
 MOST_FIELDS = 1 << 16
@@ -172,7 +172,8 @@ def is_kind(source: object, suffix: str) -> bool:
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """What is at a path; `None` if it may be an ONNX model, or the folder of a SavedModel.
+    """The kind of the file or folder at a path; `None` if it may be an ONNX model, or the folder of
+    a SavedModel.
 
     Raises `ModelError` if it cannot be read.
     """
@@ -191,7 +192,7 @@ def kind_of(path: Path) -> FileKind | None:
 
 
 def _missing(path: Path) -> FileKind:
-    """What somebody may have meant by the path of no file."""
+    """The kind of a path at which nothing is, with a guess at the meaning of its user."""
     text = str(path).replace("\\", "/")
     if re.match(r"(https?|hf|s3|gs):/", text):
         return FileKind("no such file", "webmlc downloads nothing: download the file first.")

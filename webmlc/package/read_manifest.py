@@ -22,7 +22,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _instead(path: Path) -> str:
-    """What is at a path that is no package, and what to do."""
+    """Say for a path without a package what is there instead, and what to do."""
     kind = kind_of(path) if path.is_file() else None
     if path.is_file() and (kind is None or kind.suffix):
         out = f"build/{path.stem}"
