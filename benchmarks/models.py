@@ -28,8 +28,8 @@ from direct_flops import direct_flops
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from webmlc.build_options import BuildOptions
-from webmlc.compile import AdapterName, TargetName, compile_model
+from webmlc.build_options import AdapterName, BuildOptions, TargetName
+from webmlc.compile import compile_model
 from webmlc.package.step_work import step_work
 from webmlc.package.write import write_package
 

@@ -33,8 +33,8 @@ from onnx import (
     numpy_helper,
 )
 
-from webmlc.build_options import BuildOptions
-from webmlc.compile import TargetName, compile_model
+from webmlc.build_options import BuildOptions, TargetName
+from webmlc.compile import compile_model
 from webmlc.core.errors import UserError
 from webmlc.package.write import write_package
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
 from tests.node import as_tensors, in_node
-from webmlc.compile import TargetName
+from webmlc.build_options import TargetName
 from webmlc.core.expr import as_int
 from webmlc.core.machine import RELAXED
 from webmlc.graph.algorithms.winograd.cost_model import Layer

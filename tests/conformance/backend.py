@@ -42,7 +42,7 @@ from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.package.read_manifest import read_manifest
 
 if TYPE_CHECKING:
-    from webmlc.compile import TargetName
+    from webmlc.build_options import TargetName
 
 Engine = Literal["numpy", "wasm", "webgpu"]
 ENGINES: dict[str, Engine] = {"CPU": "wasm", "CUDA": "webgpu", "NUMPY": "numpy"}

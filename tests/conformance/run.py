@@ -33,7 +33,7 @@ from tests.conformance.model_cases import GROUPS, load_group
 from webmlc.core.errors import ModelError, UnsupportedError
 
 if TYPE_CHECKING:
-    from webmlc.compile import TargetName
+    from webmlc.build_options import TargetName
 
 DEVICES = {"wasm": "CPU", "webgpu": "CUDA", "numpy": "NUMPY"}
 FOLDER = Path(__file__).parent
