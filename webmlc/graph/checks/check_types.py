@@ -26,21 +26,25 @@ _NUMBERS: dict[str, int] = dict(TensorProto.DataType.items())
 
 @dataclass(frozen=True, slots=True)
 class _Formal:
-    """One entry of a schema's inputs: the types that it accepts, and the type variable that it
-    shares with other inputs (None if it shares none).
+    """One entry of a schema's inputs: the types that it accepts, the type variable that it shares
+    with other inputs (None if it shares none), and whether no node may leave it out.
     """
 
     types: frozenset[DType]
     variable: str | None
+    is_needed: bool
 
 
 def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
     """Raises `NotSupportedError` if an input's elements are of a kind that the operator does not
-    accept, or of another type than an input that shares its type variable. Inputs without a type,
-    and inputs that the schema has no entry for, are not checked.
+    accept, or of another type than an input that shares its type variable, or if the node leaves
+    out an input that the operator needs: also a node that an operator of a model expanded to.
+    Inputs without a type, and inputs that the schema has no entry for, are not checked.
     """
     bound: dict[str, int] = {}
     for index, (type_, formal) in enumerate(zip(types, _inputs(node, len(types)), strict=False)):
+        if formal.is_needed and not node.inputs[index]:
+            raise NotSupportedError(f"input {index} is left out, and the operator needs it")
         if type_ is None:
             continue
         if formal.types and _kind(type_.dtype) not in map(_kind, formal.types):
@@ -73,12 +77,14 @@ def _schema(domain: str, op: str) -> tuple[tuple[_Formal, ...], bool]:
         return (), False
     schema = defs.get_schema(op, domain)
     variadic = defs.OpSchema.FormalParameterOption.Variadic
+    single = defs.OpSchema.FormalParameterOption.Single
     is_variadic = bool(schema.inputs) and schema.inputs[-1].option == variadic
     variables = {constraint.type_param_str for constraint in schema.type_constraints}
     return tuple(
         _Formal(
             frozenset(d for t in i.types if (d := _dtype(t))),
             i.type_str if i.type_str in variables and i.is_homogeneous else None,
+            i.option == single,
         )
         for i in schema.inputs
     ), is_variadic
