@@ -158,8 +158,13 @@ def _modernise(model: ModelProto) -> ModelProto:
         return model
     try:
         return version_converter.convert_version(_align_slopes(model), NUMPY_BROADCASTING)
-    except (RuntimeError, version_converter.ConvertError) as error:
-        message = str(error).strip().splitlines()[0]
+    except (
+        RuntimeError,
+        ValueError,
+        version_converter.ConvertError,
+        shape_inference.InferenceError,
+    ) as error:
+        message = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(
             f"ONNX's version converter cannot modernise the model: {message}"
         ) from None

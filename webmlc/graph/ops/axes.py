@@ -34,7 +34,7 @@ from webmlc.graph.ops.operator import (
     Operator,
     UnknownValueError,
 )
-from webmlc.graph.ops.shapes import dimensions, operand, product, select_among
+from webmlc.graph.ops.shapes import dimensions, keeps_axes, operand, product, select_among
 
 Inputs = tuple[Tensor | None, ...]
 INVALID = -2
@@ -94,7 +94,7 @@ def reduce_along(context: Context, build: Builder) -> tuple[str, ...] | None:
     mask = axis_mask(context, build, 1)
     last = build.constant(np.arange(rank, 2 * rank))
     y = build(node.op, axes_last(context, build, mask), last, keepdims=0)
-    if context.attribute("keepdims", 1):
+    if keeps_axes(context):
         return (y,)
     return (without_axes(context, build, y, mask, axis_count(context, 1)),)
 

@@ -317,6 +317,8 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
         return _scan_batches(context, builder)
     count = context.count("num_scan_inputs")
     inputs = context.node.inputs
+    if count > len(inputs):
+        raise NotSupportedError(f"num_scan_inputs is {count}, of {len(inputs)} inputs")
     states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     for index, value in enumerate(context.attribute("body").inputs[: len(states)]):
         declared = context.attribute("body").types.get(value)

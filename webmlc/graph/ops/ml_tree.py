@@ -15,6 +15,7 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, call, const, select
+from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
@@ -88,8 +89,11 @@ def _aggregate(context: Context, default: int | str) -> str:
     return name
 
 
-def _neutral(aggregate: str) -> float:
-    return {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+def _no_votes(leaves: int, targets: int, aggregate: str) -> Array:
+    """The weights [leaf][target] of leaves without a vote."""
+    if leaves * targets * DType.float64.bytes > ADDRESSABLE_BYTES:
+        raise NotSupportedError(f"{targets} targets of {leaves} leaves: more than 32-bit memory")
+    return np.full((leaves, targets), {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0))
 
 
 def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> Forest:
@@ -107,7 +111,7 @@ def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> F
         below = _numbers(context, name)
         for p, k in enumerate(order[:interior]):
             children[2 * p + outcome] = place[int(trees[k]), int(below[k])]
-    weights = np.full((count - interior, targets), _neutral(aggregate))
+    weights = _no_votes(count - interior, targets, aggregate)
     votes_of = zip(*(_numbers(context, f"{votes}_{n}") for n in ("treeids", "nodeids", "ids")),
                    _numbers(context, f"{votes}_weights", np.float64), strict=True)  # fmt: skip
     for tree, node, target, weight in votes_of:
@@ -163,7 +167,7 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
         _numbers(context, "leaf_targetids"), _numbers(context, "leaf_weights", np.float64)
     )  # fmt: skip
     interior, leaves = len(modes), len(ids)
-    weights = np.full((leaves, targets), _neutral(aggregate))
+    weights = _no_votes(leaves, targets, aggregate)
     weights[np.arange(leaves), ids] = leaf_weights
     children = np.repeat(np.arange(interior + leaves, dtype=np.int32), 2)
     for outcome, side in enumerate(links):
@@ -258,7 +262,7 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
     x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, 1)
-    forest = read_ensemble(context, int(context.attribute("n_targets", 1)), aggregate)
+    forest = read_ensemble(context, context.count("n_targets", 1), aggregate)
     scores = walk_forest(context, build, x, dtype, forest, aggregate)
     return (transform(build, scores, int(context.attribute("post_transform", 0))),)
 
@@ -266,7 +270,7 @@ def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
 def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
     x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, "SUM")
-    targets = int(context.attribute("n_targets", 1))
+    targets = context.count("n_targets", 1)
     forest = read_forest(context, "target", targets, aggregate)
     scores = walk_forest(context, build, x, dtype, forest, aggregate)
     base = _numbers(context, "base_values", np.float64)

@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.core.dtypes import DType
+from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.errors import WebmlcError
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import ADDRESSABLE_BYTES
@@ -120,10 +120,13 @@ class Context:
         return self.node.attributes.get(name, default)
 
     def count(self, name: str, default: int | None = None) -> int:
-        """An attribute that is a count. Raises `NotSupportedError` if it is less than 1."""
+        """An attribute that is a count. Raises `NotSupportedError` if it is less than 1, or if no
+        size may be as large.
+        """
         value = self.attribute(name, default)
-        if value is None or int(value) < 1:
-            problem = "missing" if value is None else f"{value}: it is 1 at least"
+        if value is None or not 1 <= int(value) <= INDEX.limits[1]:
+            limits = f"it is 1 at least, and {INDEX.limits[1]} at most"
+            problem = "missing" if value is None else f"{value}: {limits}"
             raise NotSupportedError(f"{name} is {problem}")
         return int(value)
 

@@ -29,6 +29,7 @@ from webmlc.graph.ops.shapes import (
     axes_within,
     check_single,
     combination,
+    keeps_axes,
     operand,
     product,
     require,
@@ -83,7 +84,7 @@ def fold(
 
 
 def _reduce_type(context: Context) -> tuple[TensorType, ...]:
-    keep = bool(context.attribute("keepdims", 1))
+    keep = keeps_axes(context)
     return (TensorType(context.dtype(0), reduced_shape(context.shape(0), axes_of(context), keep)),)
 
 
@@ -101,7 +102,7 @@ def _reduce(
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         x, axes = operand(inputs, 0), axes_of(context)
-        keep = bool(context.attribute("keepdims", 1))
+        keep = keeps_axes(context)
         wide_dtype = accumulator(x.dtype)
 
         def element(*i: Expr) -> Expr:
@@ -134,7 +135,7 @@ def _reduce(
 def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, axes = operand(inputs, 0), axes_of(context)
     wide_dtype = accumulator(x.dtype)
-    keep = bool(context.attribute("keepdims", 1))
+    keep = keeps_axes(context)
     total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide_dtype), keep)
     scale = mean_scale([x.shape[a] for a in axes], wide_dtype)
     shape = context.outputs[0].shape
@@ -172,7 +173,7 @@ def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         "add",
         lambda *i: call("exp", x[i].astype(wide_dtype) - finite[statistics_index(*i)]),
     )
-    places = [d for d in range(x.rank) if context.attribute("keepdims", 1) or d in other_axes]
+    places = [d for d in range(x.rank) if keeps_axes(context) or d in other_axes]
 
     def element(*i: Expr) -> Expr:
         full: list[Expr] = [ZERO] * x.rank
@@ -192,7 +193,7 @@ def _finite(x: Expr) -> Expr:
 def _arg_type(context: Context) -> tuple[TensorType, ...]:
     if not require(context, "at most", ONE, context.shape(0)[context.axis(0)]):
         raise NotSupportedError("the position of the best of no elements")
-    keep = bool(context.attribute("keepdims", 1))
+    keep = keeps_axes(context)
     return (TensorType(DType.int64, reduced_shape(context.shape(0), (context.axis(0),), keep)),)
 
 
@@ -221,7 +222,7 @@ def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
         x, axis = operand(inputs, 0), context.axis(0)
         last = bool(context.attribute("select_last_index", 0))
         position = best_index(x, axis, combine, last)
-        keep = bool(context.attribute("keepdims", 1))
+        keep = keeps_axes(context)
 
         def element(*i: Expr) -> Expr:
             index = i if keep else (*i[:axis], ZERO, *i[axis:])

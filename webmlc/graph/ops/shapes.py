@@ -64,6 +64,13 @@ def combination(combine: str, dtype: DType) -> str:
     return {"add": "bit_or", "max": "bit_or", "mul": "bit_and", "min": "bit_and"}[combine]
 
 
+def keeps_axes(context: Context) -> bool:
+    """True if a reduction keeps the axes that it folds, with size 1. Only 1 says so, as in ONNX's
+    reference and in onnxruntime.
+    """
+    return bool(context.attribute("keepdims", 1) == 1)
+
+
 def product_type(dtype: DType) -> DType:
     """The dtype in which a product of matrices adds its terms: int32 for smaller integers, which
     are quantised numbers. Products of small floats are widened by `widen_halves`.
