@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,6 +60,16 @@ def test_a_compiled_function_equals_jax() -> None:
     image = GENERATOR.standard_normal((1, 8, 8, 1)).astype(np.float32)
     built = build_and_run(edges, {"image": image}, example_inputs=image)
     built.assert_close({"output": edges(image)})
+
+
+def test_nested_results_are_named_by_their_paths() -> None:
+    def moments(features: jax.Array) -> dict[str, Any]:
+        return {"mean": features.mean(), "more": (features.max(), {"least": features.min()})}
+
+    model = export_source(moments, [("batch", 4)])
+    assert [port.name for port in model.graph.output] == ["mean", "more.0", "more.1.least"]
+    model = export_source(lambda x: (x + 1, x * 2), [("batch", 4)])
+    assert [port.name for port in model.graph.output] == ["output_0", "output_1"]
 
 
 def test_a_function_needs_an_example() -> None:

@@ -13,7 +13,15 @@ from onnx import ModelProto
 
 from webmlc.core.errors import UserError
 from webmlc.frontend.doors.door import Example, as_sequence, require
-from webmlc.frontend.doors.names import dimension_names, name_model, rename_outputs
+from webmlc.frontend.doors.names import (
+    Place,
+    dimension_names,
+    distinct,
+    leaf_names,
+    name_model,
+    output_name,
+    rename_outputs,
+)
 
 OPSET = 21
 """Chosen by hand: what onnxruntime and webmlc have run for long."""
@@ -45,8 +53,7 @@ def export_jax(source: Any, example: Example) -> ModelProto:
     outputs = _output_names(source, specs)
     assert isinstance(model, ModelProto)
     name_model(model, name)
-    if outputs:
-        rename_outputs(model, outputs)
+    rename_outputs(model, distinct(outputs, names))
     return model
 
 
@@ -90,7 +97,7 @@ def _specs(
 
 
 def _output_names(function: Any, specs: list[Any]) -> list[str]:
-    """The keys of the dictionary that a function returns, in the order of JAX's trees."""
+    """The names of what a function returns, in the order of JAX's trees."""
     import jax
 
     scope = jax.export.SymbolicScope()
@@ -101,6 +108,6 @@ def _output_names(function: Any, specs: list[Any]) -> list[str]:
         for s in specs
     ]
     outputs = jax.eval_shape(function, *symbolic)
-    if not isinstance(outputs, dict):
-        return ["output"] if len(jax.tree.leaves(outputs)) == 1 else []
-    return ["_".join(str(k.key) for k in path) for path, _ in jax.tree.leaves_with_path(outputs)]
+    places = [Place(place) for place in range(len(jax.tree.leaves(outputs)))]
+    names = leaf_names(jax.tree.unflatten(jax.tree.structure(outputs), places))
+    return [output_name(names.get(place, f"{place}")) for place in places]

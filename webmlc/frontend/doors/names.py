@@ -146,6 +146,13 @@ def leaf_names(tree: Any) -> dict[int, str]:
     return {place: _short(".".join(path)) for place, path in _leaves(tree, ())}
 
 
+def output_name(path: str) -> str:
+    """The name of an output, from the path to it: a bare place in a sequence gets a word in front,
+    and a function's only result is `output`.
+    """
+    return f"output_{path}" if path.isdecimal() else path or "output"
+
+
 def _leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[Place, tuple[str, ...]]]:
     match tree:
         case Place():

@@ -28,6 +28,7 @@ from webmlc.frontend.doors.names import (
     name_dimensions,
     name_model,
     name_nodes,
+    output_name,
     rename_outputs,
     rename_values,
 )
@@ -208,10 +209,7 @@ def _name_ports(model: ModelProto, program: Any) -> None:
         path.removeprefix("1.") if path.startswith("1.") else value.arg.name
         for path, value in _tensors(spec.in_spec, graph.input_specs)
     ]
-    outputs = [
-        f"output_{path}" if path.isdecimal() else path or "output"
-        for path, _ in _tensors(spec.out_spec, graph.output_specs)
-    ]
+    outputs = [output_name(path) for path, _ in _tensors(spec.out_spec, graph.output_specs)]
     exported = [port.name for port in model.graph.input]
     is_known = len(inputs) == len(exported)
     rename_outputs(model, distinct(outputs, inputs if is_known else exported))
