@@ -225,6 +225,33 @@ class Functions(nn.Module):
         return nn.functional.grid_sample(x[None, None], grid, align_corners=False)
 
 
+class Bags(nn.Module):
+    """Bags of rows of tables, of one size and of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means, self.padded = nn.EmbeddingBag(9, 5), nn.EmbeddingBag(9, 5, padding_idx=2)
+        self.sums = nn.EmbeddingBag(9, 5, mode="sum")
+        self.largest = nn.EmbeddingBag(9, 5, mode="max")
+
+    def forward(self, x: Tensor, flat: Tensor, offsets: Tensor) -> dict[str, Tensor]:
+        bags = {"means": self.means(x), "padded": self.padded(x)}
+        of_any_size = {"sums": self.sums(flat, offsets), "largest": self.largest(flat, offsets)}
+        return bags | of_any_size
+
+
+def test_bags_of_any_size() -> None:
+    module, rng = Bags(), np.random.default_rng(0)
+    x, flat = rng.integers(0, 9, (3, 4)), rng.integers(0, 9, 7)
+    offsets = np.array([0, 2, 2, 5])
+    example = {"x": x, "flat": rng.integers(0, 9, 6), "offsets": np.array([0, 1, 4])}
+    axes = {"x": {0: "bags"}, "flat": {0: "rows"}, "offsets": {0: "parts"}}
+    feeds = {"x": x, "flat": flat, "offsets": offsets}
+    built = build_and_run(module, feeds, example_inputs=example, dynamic_shapes=axes)
+    built.assert_close(expected(module, x, flat, offsets))
+    assert built.types()["flat"] == "int64[rows]"
+
+
 def test_functions_that_the_exporter_does_not_translate() -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((rows, 5)).astype(np.float32) for rows in (4, 6))

@@ -2,8 +2,9 @@
 
 In: tensors of onnxscript, while torch.onnx translates a program. Out: the result as its operators.
 `translations` is the table that torch.onnx takes. The functions here have the arguments of the
-operators of PyTorch that they are named after. `replaced_functions` does the same for a function
-that must be replaced before, when torch.export traces the model.
+operators of PyTorch that they are named after. No function returns an argument: torch.onnx names
+and types each result, and so would change an input of the model. `replaced_functions` serves
+functions that must be replaced before, when torch.export traces the model.
 
     median.dim(x, 1)   ->   TopK(x, (n + 1) // 2, axis=1, largest=0), its last
 """
@@ -39,6 +40,8 @@ def translations() -> dict[Any, Callable[..., Any]]:
         aten.linalg_inv_ex.default: _linalg_inv_ex,
         aten.linalg_solve.default: _linalg_solve,
         aten._linalg_slogdet.default: _linalg_slogdet,
+        aten.embedding_bag.default: _embedding_bag,
+        aten.embedding_bag.padding_idx: _embedding_bag,
         aten.masked_select.default: _masked_select,
         prims.hypot.default: _hypot,
         prims.prod.default: _prod,
@@ -214,7 +217,7 @@ def _linalg_slogdet(A: Value) -> tuple[Value, Value, Value, Value]:
     """
     op = _onnx()
     determinant = op.Det(A)
-    return op.Sign(determinant), op.Log(op.Abs(determinant)), A, _no_error(A)
+    return op.Sign(determinant), op.Log(op.Abs(determinant)), op.Identity(A), _no_error(A)
 
 
 @contextmanager
@@ -274,6 +277,55 @@ def _affine_grid(theta: Any, size: Any, align_corners: bool | None = None) -> An
     base = torch.stack((*reversed(axes), torch.ones_like(axes[0])), -1)
     points = base.flatten(0, -2) @ theta.transpose(1, 2)
     return points.reshape(batch, *spatial, len(spatial))
+
+
+def _embedding_bag(
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Value, Value, Value, Value]:
+    """The sum (mode 0), mean (1) or maximum (2) of the rows of each bag. `members` [bags, indices]
+    says which index is in which bag. In place of what only a derivative reads, it returns any
+    tensors.
+    """
+    op = _onnx()
+    count = _size(indices, 0)
+    starts = op.CastLike(offsets, indices)
+    if include_last_offset:
+        ends, starts = (
+            op.Slice(starts, [1], [2**31 - 1], FIRST),
+            op.Slice(starts, FIRST, LAST, FIRST),
+        )
+    else:
+        last = op.CastLike(count, indices)
+        ends = op.Concat(op.Slice(starts, [1], [2**31 - 1], FIRST), last, axis=0)
+    places = op.CastLike(op.Range(0, op.Squeeze(count), 1), indices)
+    is_after = op.GreaterOrEqual(places, op.Unsqueeze(starts, LAST))
+    members = op.And(is_after, op.Less(places, op.Unsqueeze(ends, LAST)))
+    if padding_idx is not None and padding_idx >= 0:
+        is_real = op.Not(op.Equal(indices, op.CastLike(padding_idx, indices)))
+        members = op.And(members, is_real)
+    rows = op.Gather(weight, indices, axis=0)
+    if per_sample_weights is not None:
+        rows = op.Mul(rows, op.Unsqueeze(per_sample_weights, LAST))
+    shares, zero = op.CastLike(members, weight), op.CastLike(0.0, weight)
+    sizes = op.ReduceSum(shares, LAST, keepdims=1)
+    if mode < 2:
+        result = op.MatMul(shares, rows)
+        if mode == 1:
+            result = op.Div(result, op.Max(sizes, op.CastLike(1.0, weight)))
+    else:
+        lowest = op.CastLike(-math.inf, weight)
+        candidates = op.Where(op.Unsqueeze(members, LAST), op.Unsqueeze(rows, FIRST), lowest)
+        largest = op.ReduceMax(candidates, [1], keepdims=0)
+        result = op.Where(op.Equal(sizes, zero), zero, largest)
+    return result, *(op.Identity(indices) for _ in range(3))
 
 
 def _masked_select(self: Value, mask: Value) -> Value:
