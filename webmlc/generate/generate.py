@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 from weakref import ref
 
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, SessionLostError
 from webmlc.core.machine import Device
+from webmlc.core.turns import Turns
 from webmlc.generate.detokenise import Detokeniser
 from webmlc.generate.options import Options, read_options
 from webmlc.generate.prompt import Prompt, TextCodec
@@ -162,7 +164,7 @@ class TextGenerator:
         self._has_next_token = any(port.name == "next_token" for port in sessions.outputs)
         self.codec = TextCodec(read, has_template)
         self._slots: list[_Slot] = []  # the last one was given last
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     def generate(self, prompt: Prompt, arguments: Mapping[str, Any]) -> Generation:
         """Start a generation.
@@ -207,33 +209,35 @@ class TextGenerator:
         """Give an answer the session with the most tokens of its history: one that no other answer
         uses, or one whose answer the history continues. If there is none, open a session.
         """
-        history = answer.history
-        with self._lock:
-            free = [s for s in self._slots if s.is_free or s.is_continued_by(history)]
-            fitting = [s for s in free if s.session.capacity in answer.fitting]
-            slot = max(fitting, key=lambda s: _common_length(s.tokens, history), default=None)
-            idle = [s for s in self._slots if s.is_free and s is not slot]
-            for other in idle if slot is None else idle[:-IDLE_SESSIONS]:
-                self._slots.remove(other)
-                other.session.dispose()
-            if slot is None:
-                slot = _Slot(self._sessions.session(answer.capacity))
-            else:
-                self._slots.remove(slot)
-            self._slots.append(slot)
-            slot.owner, answer.slot = ref(answer), slot
-        del slot.tokens[min(_common_length(slot.tokens, history), len(history) - 1) :]
+        slot = answer.slot = self._turns.take(partial(self._own_slot, answer))
+        cached = min(_common_length(slot.tokens, answer.history), len(answer.history) - 1)
+        del slot.tokens[cached:]
         usage.capacity = slot.session.capacity
+
+    def _own_slot(self, answer: _Answer) -> _Slot:
+        history = answer.history
+        free = [s for s in self._slots if s.is_free or s.is_continued_by(history)]
+        fitting = [s for s in free if s.session.capacity in answer.fitting]
+        slot = max(fitting, key=lambda s: _common_length(s.tokens, history), default=None)
+        idle = [s for s in self._slots if s.is_free and s is not slot]
+        for other in idle if slot is None else idle[:-IDLE_SESSIONS]:
+            self._slots.remove(other)
+            other.session.dispose()
+        if slot is None:
+            slot = _Slot(self._sessions.session(answer.capacity))
+        else:
+            self._slots.remove(slot)
+        self._slots.append(slot)
+        slot.owner = ref(answer)
+        return slot
 
     def _has_slot(self, answer: _Answer) -> bool:
         """True if no other answer has taken the slot of this one, or can until this one waits."""
-        with self._lock:
-            return answer.slot.owner() is answer
+        return self._turns.take(lambda: answer.slot.owner() is answer)
 
     def _discard(self, slot: _Slot) -> None:
         """Dispose of a session that cannot be used again."""
-        with self._lock:
-            self._slots.remove(slot)
+        self._turns.take(lambda: self._slots.remove(slot))
         slot.session.dispose()
 
     def _pieces(self, answer: _Answer, options: Options, usage: Usage) -> Iterator[str]:

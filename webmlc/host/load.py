@@ -10,7 +10,6 @@ In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +30,7 @@ from webmlc.core.errors import (
 )
 from webmlc.core.machine import ADAPTERS, AdapterKind, Device, Features
 from webmlc.core.sizes import evaluate_size
+from webmlc.core.turns import Turns
 from webmlc.generate.generate import Generation, TextGenerator
 from webmlc.generate.options import GenerateOptions
 from webmlc.generate.prompt import Prompt
@@ -47,7 +47,6 @@ from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
 from webmlc.host.model_port import ModelPort, signature_text
 from webmlc.host.session import Session, run_alone, session_of
-from webmlc.host.turns import Turns
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
@@ -84,7 +83,7 @@ class Model:
     """A loaded package. Run it any number of times, then `dispose` of it.
 
     Any number of threads may use a model, its sessions and its generations: their runs take turns
-    (`host.turns`), in any order. A run uses `threads` threads. After any exception, also one of a
+    (`core.turns`), in any order. A run uses `threads` threads. After any exception, also one of a
     signal handler in the middle of a run, the next run is right. In a forked process, a model runs
     on the CPU, with new sessions; a model on the GPU raises `UserError`.
     """
@@ -94,7 +93,7 @@ class Model:
     ) -> None:
         self._folder = folder
         self._generator: TextGenerator | None = None
-        self._generator_lock = threading.Lock()
+        self._generator_turns = Turns()
         self.manifest = loaded.manifest
         self.program = loaded.program
         self.device: Device = loaded.program_device
@@ -172,10 +171,13 @@ class Model:
         self._check_not_disposed()
         if not self.is_language_model:
             raise InputError(f"{self.manifest.name} is no language model: it has no tokenizer")
-        with self._generator_lock:
-            if self._generator is None:
-                self._generator = TextGenerator(self, self.file, self.has_chat_template)
-        return self._generator.generate(prompt, options)
+        generator = self._generator_turns.take(self._text_generator)
+        return generator.generate(prompt, options)
+
+    def _text_generator(self) -> TextGenerator:
+        if self._generator is None:
+            self._generator = TextGenerator(self, self.file, self.has_chat_template)
+        return self._generator
 
     def run(
         self, inputs: Inputs, outputs: Names | None = None, states: States | None = None

@@ -24,14 +24,15 @@ pytestmark = pytest.mark.xdist_group("concurrency")
 HOST = tuple(
     f"host/{name}.py" for name in ("load", "session", "executor", "bind", "wasm", "webgpu")
 )
-"""The files of the host in which tests stop a run. `host/turns.py` is not one of them: a signal
+"""The files of the host in which tests stop a run. `core/turns.py` is not one of them: a signal
 cannot stop each of its lines, but a trace function can.
 """
 LIBRARIES = ("wasmtime/_func.py", "wasmtime/_instance.py")
-STRIDE = {"wasm": 1, "webgpu": 29}
+STRIDE = {"wasm": 1, "webgpu": 67}
 """Every how many lines tests stop a run. The GPU is opened again each time, which takes longer."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_run_can_stop_at_every_line(load: Callable[[Path], Model], classifier: Path) -> None:
     """Also while its memory is allocated, or while helper threads are at work."""
     model = load(classifier)

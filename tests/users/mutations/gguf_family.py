@@ -33,6 +33,8 @@ IDS = [3, 1, 4, 1, 5]
 """The tokens that a model continues."""
 CUT_SHARE = 0.05
 """The share of mutants that end early."""
+LARGEST_WEIGHT = 1e4
+"""The largest weight of a model that is compared: float32 holds the squares of its products."""
 TOLERANCE = 2e-3
 """The error of logits, relative to the largest one."""
 
@@ -97,6 +99,8 @@ def _reference(path: Path) -> np.ndarray[Any, Any]:
         t.name: quants.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1])
         for t in reader.tensors
     }
+    if max(float(np.abs(tensor).max()) for tensor in tensors.values()) > LARGEST_WEIGHT:
+        raise ValueError("weights whose products exceed float32")
     model = SmallModel(
         architecture,
         tied="output.weight" not in tensors,

@@ -1,7 +1,6 @@
-"""Let threads use a model one at a time.
+"""Let threads use something, such as the devices of a model, one at a time.
 
-In: functions that use the devices of a model. Out: their results, as if the functions had run one
-after another.
+In: functions that use it. Out: their results, as if the functions had run one after another.
 
     turns = Turns()
     turns.take(lambda: executor.execute(...))   # waits until no other thread has its turn
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """The turns of one model."""
+    """The turns of threads at one thing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,7 +85,7 @@ class Turns:
 
 
 _ALL: WeakSet[Turns] = WeakSet()
-"""The turns of all models of this process."""
+"""All turns of this process."""
 
 
 def _renew_all() -> None:
