@@ -96,6 +96,10 @@ def _bounds(expr: Expr, ranges: Ranges, operands: Mapping[Expr, Interval]) -> In
         case Call(op="select", args=(_, a, b)):
             left, right = operands[a], operands[b]
             return Interval(min(left.low, right.low), max(left.high, right.high))
+        case Call(op="sub", args=(a, b)) if (radix := _radix(a, b)) is not None:
+            return Interval(
+                0, min(radix - 1, operands[a].high) if operands[a].low >= 0 else radix - 1
+            )
         case Call(op=op, args=(a, b)):
             return _binary(op, operands[a], operands[b])
         case Call(op="neg", args=(a,)):
@@ -147,6 +151,23 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
         case "max":
             return Interval(max(a.low, b.low), max(a.high, b.high))
     return EVERYTHING
+
+
+def _radix(quotient: Expr, multiple: Expr) -> int | None:
+    """The `r` of a digit in mixed radix, `i // n - i // (n * r) * r`, which is `i // n % r`."""
+    match quotient, multiple:
+        case (
+            Call(op="floordiv", args=(index, Const(value=int() as divisor))),
+            Call(
+                op="mul",
+                args=(
+                    Call(op="floordiv", args=(whole, Const(value=int() as product))),
+                    Const(value=int() as radix),
+                ),
+            ),
+        ) if index is whole and 0 < divisor * radix == product:
+            return radix
+    return None
 
 
 def _times(x: Bound, y: Bound) -> Bound:

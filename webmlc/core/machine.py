@@ -201,6 +201,10 @@ class Machine:
     reads_lines: bool = False
     """Whether threads beside each other should read elements beside each other, because the
     hardware joins their loads: GPUs. A thread of a software adapter is fastest by itself."""
+    thread_iterations: int | None = None
+    """Iterations that the loops of one thread may take together, at most; `None`: any number. A
+    kernel whose rows are longer shares each row among threads, or becomes several dispatches. A
+    product whose depth is a symbol is the exception: its threads loop over the whole depth."""
     short_fold: int = 256
     """Elements that a GPU thread folds as fast by itself as a workgroup whose threads wait for each
     other (an estimate)."""
@@ -300,6 +304,7 @@ SOFTWARE = Machine(
     has_slow_barriers=True,
     compiles_slowly=True,
     product_threads=256,  # four workgroups
+    thread_iterations=1 << 15,  # half of what llvmpipe runs: it ends all loops after 65,535
     binding_bytes=MAX_BINDING_BYTES,
     dispatch_operations=200_000,  # 50 us at 4 GMAC/s
 )
@@ -329,6 +334,7 @@ WEBGPU = replace(
     divided_tile=Tile(8, 4),
     divided_workgroup=128,
     reads_lines=True,
+    thread_iterations=1 << 14,  # loads of 0.8 us each: 13 ms, less than a frame of 60 Hz
     short_fold=64,
     row_threads=128,
     fold_radix=4,

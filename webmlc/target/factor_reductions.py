@@ -61,7 +61,8 @@ PART_ROWS = 8
 
 def factor_reductions(module: Module, machine: Machine) -> Module:
     """needs: naive kernels. guarantees: the same results. On `machine`'s device, no thread reduces
-    more than `MAX_SERIAL_ELEMENTS` elements while most of the GPU is idle.
+    more than `MAX_SERIAL_ELEMENTS` elements while most of the GPU is idle, and none reduces more
+    than the iterations that `machine` allows.
     """
     names = _kernels_of(module, machine)
     kernels = {
@@ -127,8 +128,11 @@ def factor_kernel(
         return function
     schedule = Schedule(function)
     sharers = _sharers_of_columns(function, machine)
+    least = _least_parts(function, machine)
     for block in list(blocks(function.body)):
         default = parts_of(block, machine, sharers)
+        if axes_of_kind(block, "reduce"):
+            default = max(default, least)
         count = _chosen_parts(block, default, algorithms or {})
         if count > 1:
             trial = schedule.copy()
@@ -142,12 +146,28 @@ def factor_kernel(
 
 def _shares_reductions(function: LoopFunction, machine: Machine) -> bool:
     """True where the threads of a workgroup divide the reductions: those of attention, and those of
-    a contraction with few tiles.
+    a contraction with few tiles, unless even a thread's share is too long.
     """
     match = match_kernel(name_dimensions(function).function, machine)
     if match is None:
         return False
-    return match.rule is ATTENTION or (match.rule is CONTRACTION and match.default().parts > 1)
+    is_contraction = match.rule is CONTRACTION and match.is_bounded
+    return match.rule is ATTENTION or (is_contraction and match.default().parts > 1)
+
+
+def _least_parts(function: LoopFunction, machine: Machine) -> int:
+    """The parts that the depth of a kernel's product needs, for no thread to take more iterations
+    than the machine allows; 1 where the depth is a symbol.
+    """
+    match = match_kernel(name_dimensions(function).function, machine)
+    if match is None or match.is_bounded or not match.rule.is_product or function.symbols:
+        return 1
+    return -(-match.iterations // _limit(machine))
+
+
+def _limit(machine: Machine) -> int:
+    """The iterations that the loops of one thread may take."""
+    return machine.thread_iterations or MAX_SERIAL_ELEMENTS
 
 
 def _sharers_of_columns(function: LoopFunction, machine: Machine) -> int:
@@ -166,7 +186,7 @@ def _chosen_parts(fold: Block, default: int, algorithms: Mapping[str, str]) -> i
 
 def parts_of(fold: Block, machine: Machine, sharers: int = 1) -> int:
     """The number of parts a block should reduce in: 1 where the reduction is short, or where its
-    results alone fill the GPU.
+    results alone fill the GPU and no thread takes too many iterations.
 
     A thread computes one vector of adjacent results, or `sharers` threads of a workgroup share its
     rows. A workgroup computes one result that is not adjacent to others, of any length unless
@@ -183,12 +203,10 @@ def parts_of(fold: Block, machine: Machine, sharers: int = 1) -> int:
     else:
         share = elements // machine.workgroup_size
         is_known = is_known or not _reduces_whole_tensor(fold)
-    if (
-        not reduce_axes
-        or threads >= machine.filling_threads
-        or (is_known and share <= MAX_SERIAL_ELEMENTS)
-    ):
+    if not reduce_axes or (is_known and share <= MAX_SERIAL_ELEMENTS):
         return 1
+    if threads >= machine.filling_threads:
+        return -(-share // _limit(machine)) if is_known else 1
     parts = min(MAX_PARTS, -(-machine.filling_threads // threads))
     return (
         min(parts, _PARTS_PER_LIMIT * share // MAX_SERIAL_ELEMENTS)
@@ -205,7 +223,7 @@ def _parts_of_columns(fold: Block, machine: Machine, sharers: int) -> int:
     if is_known and rows <= SERIAL_ROWS:
         return 1
     if _threads(fold, results, machine) >= machine.filling_threads:
-        return 1
+        return -(-rows // _limit(machine)) if is_known else 1
     return min(MAX_PARTS, -(-rows // PART_ROWS)) if is_known else SYMBOLIC_PARTS
 
 

@@ -32,6 +32,7 @@ from webmlc.loops.ir import (
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.analysis import overwrites_others, updates_others
 from webmlc.schedule.rules import match_kernel
+from webmlc.schedule.rules.rule import Match
 
 Test = Callable[[LoopFunction, Machine], bool]
 """True for a kernel that needs no split on the machine."""
@@ -40,11 +41,32 @@ Test = Callable[[LoopFunction, Machine], bool]
 def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
     """True where one dispatch computes the kernel. Some rule schedules it. No reduction reduces the
     results of another, because many workgroups compute those (`factor_reductions`). No other
-    statement stands beside updates, and none writes what another has written.
+    statement stands beside updates, and none writes what another has written. The threads take no
+    more iterations than `machine` allows, unless a dispatch for each nest would not help.
     """
     if _reduces_results(function) or updates_others(function) or overwrites_others(function):
         return False
-    return match_kernel(name_dimensions(function).function, machine) is not None
+    match = match_kernel(name_dimensions(function).function, machine)
+    if match is None or match.is_bounded or match.rule.is_product:
+        return match is not None
+    apart = [_nest_match(function, nest, machine) for nest in range(len(_nests(function)))]
+    return any(other is None or other.iterations >= match.iterations for other in apart)
+
+
+def _nest_match(function: LoopFunction, nest: int, machine: Machine) -> Match | None:
+    """The rule for one nest of a kernel alone, by the position of the nest."""
+    part = _part(function, [nest], _nests(function), _reads(function))
+    return match_kernel(name_dimensions(part).function, machine)
+
+
+def _nests(function: LoopFunction) -> tuple[Stmt, ...]:
+    """The statements between which a kernel may be cut."""
+    return function.body.statements if isinstance(function.body, Seq) else (function.body,)
+
+
+def _reads(function: LoopFunction) -> list[set[str]]:
+    """The names of the buffers that each nest of a kernel reads."""
+    return [{load.buffer.name for load in loads(nest)} for nest in _nests(function)]
 
 
 def _reduces_results(function: LoopFunction) -> bool:
@@ -123,10 +145,10 @@ class _Splitter:
         """The names of the kernels that compute `function` in sequence: its own name if it needs no
         cut.
         """
-        nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
+        nests = _nests(function)
         if len(nests) == 1 or self.passes(function, self.machine):
             return (function.name,)
-        reads = [{load.buffer.name for load in loads(nest)} for nest in nests]
+        reads = _reads(function)
         groups: list[list[int]] = []
         for position in range(len(nests)):
             if groups:

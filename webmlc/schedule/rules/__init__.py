@@ -78,8 +78,8 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
 
     A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
     `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
-    products. A kernel that no rule takes for `SOFTWARE` gets the schedule for `WEBGPU`, for which
-    kernels are cut. `SOFTWARE_SUBGROUPS` differs from `SOFTWARE` in reductions. GPUs with
+    products. A kernel that no rule takes for `SOFTWARE`, or only with threads that take too many
+    iterations, gets the schedule for `WEBGPU`, for which kernels are cut. `SOFTWARE_SUBGROUPS` differs from `SOFTWARE` in reductions. GPUs with
     subgroups differ from `WEBGPU` in folds of whole workgroups, those with `shader-f16` in loads
     and stores of halves.
     """
@@ -89,7 +89,7 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
         return replace(variant, features=variant.features - {"subgroups"})
     if variant == SOFTWARE_SUBGROUPS and not reduces(function):
         variant = SOFTWARE
-    if variant in SOFTWARE_MACHINES and match_kernel(function, variant) is None:
+    if variant in SOFTWARE_MACHINES and not _is_for_software(function, variant):
         return WEBGPU
     if variant == DOT and not multiplies_bytes(function):
         return RELAXED
@@ -98,6 +98,17 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     if variant == SIMD128 and not reduces_products(function):
         return RELAXED
     return variant
+
+
+def _is_for_software(function: LoopFunction, variant: Machine) -> bool:
+    """True if a kernel has a schedule for a software adapter, and if its threads take no more
+    iterations than such an adapter runs or those for a GPU take too many, too.
+    """
+    match = match_kernel(function, variant)
+    if match is None or match.is_bounded:
+        return match is not None
+    other = match_kernel(function, WEBGPU)
+    return other is None or not other.is_bounded
 
 
 def has_halves(function: LoopFunction) -> bool:

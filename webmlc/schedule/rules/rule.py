@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.thread_iterations import longest_thread
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.space import Constraint, Space, Value, from_values, values_of
 from webmlc.schedule.schedule import Schedule
@@ -35,6 +36,9 @@ class Rule(Generic[F, P]):
 
     `match` says what a kernel is, as facts `F` (a frozen dataclass), or `None` where the kernel is
     of another class; it asks primitives whether they can be applied, so that `build` never raises.
+    A rule that `is_product` gives a thread the whole depth of a product, however deep it is: a
+    product of many results has enough threads, and the depth of others is divided before
+    (`target.factor_reductions`).
     `space` names the parameters and their choices. `default` makes parameters `P` (a frozen
     dataclass): a member of the space, chosen by what the machine's numbers say. `build` applies
     primitives; it depends on nothing else.
@@ -45,6 +49,7 @@ class Rule(Generic[F, P]):
     space: Callable[[F, Machine], Space]
     default: Callable[[F, Machine], P]
     build: Callable[[F, P], Schedule]
+    is_product: bool = False
 
 
 AnyRule = Rule[Any, Any]
@@ -58,7 +63,8 @@ class NoParameters:
 @dataclass(frozen=True, slots=True)
 class Match:
     """A kernel's rule, and what the rule knows of the kernel. `proof`: its default schedule, if
-    that was built to prove that the kernel is of the rule's class.
+    that was built to prove that the kernel is of the rule's class. `iterations`: those of one
+    thread of that schedule, if the machine bounds them; else 0.
     """
 
     function: LoopFunction
@@ -66,6 +72,13 @@ class Match:
     facts: Any
     machine: Machine
     proof: Schedule | None = None
+    iterations: int = 0
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if no thread takes more iterations than the machine allows."""
+        limit = self.machine.thread_iterations
+        return limit is None or self.iterations <= limit
 
     def space(self) -> Space:
         """The parameters that the kernel's schedule may have.
@@ -100,23 +113,32 @@ class Match:
 
 
 def match_rules(rules: Iterable[AnyRule], function: LoopFunction, machine: Machine) -> Match | None:
-    """The first of some rules that matches a kernel; `None` where none does.
+    """The first of some rules that matches a function, and whose threads take no more iterations
+    than the machine allows; if each takes more, the rule whose threads take the fewest. `None`
+    where no rule matches.
 
     A kernel with symbols is of a rule's class only if the primitives can prove the steps of its
     default schedule. Of other kernels every step is decided by numbers: a refusal is a bug.
     """
+    longer: list[Match] = []
     for rule in rules:
         facts = rule.match(function, machine)
         if facts is None:
             continue
         match = Match(function, rule, facts, machine)
-        if not function.symbols:
+        if function.symbols:
+            try:
+                match = replace(match, proof=rule.build(facts, match.default()))
+            except ScheduleError:
+                continue
+        if machine.thread_iterations is None:
             return match
-        try:
-            return replace(match, proof=rule.build(facts, match.default()))
-        except ScheduleError:
-            continue
-    return None
+        schedule = match.proof or match.default_schedule()
+        match = replace(match, proof=schedule, iterations=longest_thread(schedule.function))
+        if match.is_bounded or rule.is_product:
+            return match
+        longer.append(match)
+    return min(longer, key=lambda match: match.iterations, default=None)
 
 
 def proven(space: Space, build: Callable[[F, P], Schedule], facts: F, default: P) -> Space:

@@ -313,7 +313,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     return schedule
 
 
-ATTENTION = Rule("attention", match, space, default, build)
+ATTENTION = Rule("attention", match, space, default, build, is_product=True)
 
 
 def _split_rows(

@@ -258,7 +258,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     return schedule
 
 
-BLOCK_PRODUCT = Rule("block product", match, space, default, build)
+BLOCK_PRODUCT = Rule("block product", match, space, default, build, is_product=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -485,4 +485,4 @@ def _bind(schedule: Schedule, nest: Section, threads: Threads, across: int, down
     run_tile(schedule, nest.fold, threads.tile, threads.reduced)
 
 
-CONTRACTION = Rule("contraction", match, space, default, build)
+CONTRACTION = Rule("contraction", match, space, default, build, is_product=True)

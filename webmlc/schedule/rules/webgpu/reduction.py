@@ -4,7 +4,8 @@ A workgroup computes a row of the last block. For each reduction that the row ne
 folds each 64th element by itself; what the threads have goes through workgroup memory, where a tree
 folds it. On machines with subgroups, one loop over all of it takes the place of the tree: the
 threads of each subgroup share its iterations (`target/webgpu/subgroup_folds.py`). Then the threads
-share out the elements of the row.
+share out the elements of the row. Where barriers are slow, each of many short rows has a thread; if
+symbols decide how long rows are, the kernel has both forms, and a run launches one of them.
 
     m[i] = max(x[i, :]); y[i, :] = x[i, :] - m[i]
     ->  for i (workgroups):  for t in 64 threads: p[t] = max(x[i, t::64])
@@ -15,13 +16,16 @@ share out the elements of the row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
-from webmlc.core.expr import Const, as_int
+from webmlc.core.bounds import SYMBOL
+from webmlc.core.expr import Const, Expr, as_int, maximum, minimum
 from webmlc.core.machine import MAX_INVOCATIONS, Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Block, LoopFunction, blocks, loads
+from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
 from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Space
@@ -35,6 +39,7 @@ from webmlc.schedule.rules.tiling.axes import (
     write_out,
     written,
 )
+from webmlc.schedule.rules.tiling.nests import blocks_under
 from webmlc.schedule.rules.webgpu.rows import clear_first, inline_stages, producers_of, row_axes
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
@@ -50,11 +55,13 @@ of two cores with four lanes (derived)."""
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A kernel whose blocks lead to one last block through long reductions. On machines with
-    subgroups, these fold what the threads of a workgroup have at once.
+    subgroups, these fold what the threads of a workgroup have at once. `are_short`: 1 for the sizes
+    at which each row has a thread, 0 for others; `None` where no row has.
     """
 
     function: LoopFunction
     has_subgroups: bool = False
+    are_short: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ class Parameters:
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
     """Matches where all blocks lead to one last block through long reductions. Where barriers are
-    slow, the block has few rows.
+    slow, the rows are few, or may be longer than a thread folds.
     """
     schedule = Schedule(function)
     if not accepts(lambda: inline_stages(schedule)):
@@ -92,11 +99,33 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         return None
     rows = row_axes(schedule.function, final)
     axes = axes_of_kind(final, "spatial")
-    count = size_of([axis.extent for axis in axes if axis.var in rows])
-    if machine.has_slow_barriers and (count is None or count >= FEW_ROWS):
-        return None  # a thread for each row
-    facts = Facts(function, "subgroups" in machine.features)
+    are_short: Expr | None = None
+    if machine.has_slow_barriers:
+        turns = [axes_of_kind(fold, "reduce") for fold in folds]
+        turns.append(tuple(axis for axis in axes if axis.var not in rows))
+        row_count = _product(axis for axis in axes if axis.var in rows)
+        are_short = _are_short(row_count, sum(map(_product, turns), Const(0)), machine)
+        if as_int(are_short) == 1:
+            return None  # a thread for each row
+        are_short = None if as_int(are_short) == 0 else are_short
+    facts = Facts(function, "subgroups" in machine.features, are_short)
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+
+
+def _are_short(rows: Expr, length: Expr, machine: Machine) -> Expr:
+    """1 if there are many rows, of so few elements that a thread for each takes no more iterations
+    than the machine allows; else 0. Rows whose number alone is a symbol count as many.
+    """
+    ranges = dict.fromkeys(variables(rows) | variables(length), SYMBOL)
+    limit = machine.thread_iterations
+    fit = Const(1) if limit is None else minimum(maximum(limit + 1 - length, 0), 1)
+    if as_int(simplify(fit, ranges)) == 1 and as_int(simplify(rows, ranges)) is None:
+        return Const(1)
+    return simplify(fit * minimum(rows // FEW_ROWS, 1), ranges)
+
+
+def _product(axes: Iterable[Axis]) -> Expr:
+    return prod((axis.extent for axis in axes), start=Const(1))
 
 
 def space(_facts: Facts, machine: Machine) -> Space:
@@ -139,6 +168,8 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     for name in producers:
         schedule.compute_at(name, group)
         schedule.set_scope(name, "local")
+    if facts.are_short is not None:
+        _give_short_rows_to_threads(schedule, unit, group, facts.are_short, parameters.workgroup)
     share_out(schedule, last, inner, parameters.workgroup, parameters.steps)
     for name in producers:
         fold_together(
@@ -151,6 +182,24 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         )
     schedule.bind(group, "blockIdx.x")
     return schedule
+
+
+def _give_short_rows_to_threads(
+    schedule: Schedule, unit: str, row: str, are_short: Expr, size: int
+) -> None:
+    """Copy the nest under `unit` for sizes at which rows are short, and give each iteration of the
+    copy of its loop `row` to a thread. A run leaves one of the two nests without workgroups.
+    """
+    depth = schedule.loops(blocks_under(schedule, unit)[-1]).index(row)
+    unit, copy = schedule.partition(unit, 1 - are_short)
+    names = blocks_under(schedule, copy)
+    group, thread = schedule.split(schedule.loops(names[-1])[depth], [None, size])
+    for name in names[:-1]:
+        clear_first(schedule, name)
+    schedule.bind(group, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    schedule.bind(unit, "blockIdx.y")
+    schedule.bind(copy, "blockIdx.y")
 
 
 def _final(schedule: Schedule) -> str:
