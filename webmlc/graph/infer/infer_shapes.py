@@ -59,6 +59,7 @@ from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
     Context,
+    Missing,
     NotSupportedError,
     Operator,
     Result,
@@ -342,8 +343,7 @@ class _Inference:
             expansion = Expansion(self.value_names)
             build = Builder(node, expansion)
             derivatives = derive_gradient(node, self.typed_nodes, self.scope, build)
-            read_derivatives = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
-            return self.expansion_nodes(node, expansion, read_derivatives)
+            return self.expansion_nodes(node, expansion, derivatives[: len(node.outputs)])
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.infer_inner, self.outlines).node()]
         outputs = row.infer(context)
@@ -357,7 +357,7 @@ class _Inference:
             if any((as_int(d) or 0) < 0 for d in type_.shape):
                 raise NotSupportedError(f"its result, {type_}, has a negative size")
             check_size(type_)
-        names = [o for o in node.outputs if o]
+        names = node.outputs
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_
         self.typed_nodes.append(node)
@@ -407,14 +407,22 @@ class _Inference:
         new_values = {o for n in expansion.nodes for o in n.outputs}
         names: dict[str, str] = {}
         copies: list[Node] = []
-        for result, output in zip(results, (o for o in node.outputs if o), strict=True):
-            if not isinstance(result, str):
+        for result, output in zip(results, node.outputs, strict=True):
+            if isinstance(result, Missing):
+                if self.is_read(output):
+                    raise NotSupportedError(f"the output {output!r} is not supported")
+            elif not isinstance(result, str):
                 self.sequences[output] = result
             elif result in new_values and result not in names:
                 names[result] = output
             else:
                 copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))
         return [_renamed(n, names) for n in (*expansion.nodes, *copies)]
+
+    def is_read(self, value: str) -> bool:
+        """True if the function returns a value, or if a node reads it."""
+        nodes = self.function.nodes
+        return value in self.function.outputs or any(reads(node, value) for node in nodes)
 
     def evaluate(self, node: Node, row: Operator, context: Context) -> bool:
         """Replace the node by the values of its outputs. Return False if they are unknown."""
@@ -427,7 +435,7 @@ class _Inference:
         arrays = [context.constant(i) for i in range(len(tensors))]
         if all(a is not None or not name for a, name in zip(arrays, node.inputs, strict=True)):
             results = evaluate_node(row, context, arrays, {})
-            self.constants.update(zip((o for o in node.outputs if o), results, strict=True))
+            self.constants.update(zip(node.outputs, results, strict=True))
             return True
         outputs = row.compute(context, tensors)
         read = {t for stage in stages(outputs) for t in stage.sources}
@@ -441,7 +449,7 @@ class _Inference:
         values = evaluate_symbols(outputs, inputs) if inputs or not read else None
         if values is None:
             return False
-        names = [o for o in node.outputs if o]
+        names = node.outputs
         if any(e is None for value in values for e in value.reshape(-1)):
             self.partial_values.update(zip(names, values, strict=True))
             return False

@@ -1,8 +1,11 @@
 """Rewrite every node to the form of its newest opset, and report all operators without a row.
 
-needs: a module as read. guarantees: each node has a row in `OPS`. before → after, opset 11:
+needs: a module as read. guarantees: each node has a row in `OPS`, and a name for each output before
+the last one that it has. Rows return results by position: a skipped output is one that nobody
+reads. before → after, opset 11:
 
-    %y = Softmax(%x)   →   %y = Softmax(%x) {axis=1, coerced=1}
+    %y = Softmax(%x)             →   %y = Softmax(%x) {axis=1, coerced=1}
+    %y, , %d = LayerNorm(%x)     →   %y, %y.unused_1, %d = LayerNorm(%x)
 
 A parameter that later opsets moved from an attribute to an input (axes, for example) stays where it
 is: rows read both.
@@ -15,6 +18,7 @@ from dataclasses import replace
 
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.ir import Attribute, Function, Module, Node
+from webmlc.graph.ops.control import names_in
 from webmlc.graph.table import OPS
 
 _TEXT = "it works on text, which webmlc does not compile: do it before the model"
@@ -30,6 +34,10 @@ REFUSED: dict[str, str] = {
     "ImageDecoder": "image files are decoded by the platform: give the model the pixels",
 }
 """Operators that webmlc will not compile, and what to do instead."""
+
+
+RESULT_FOR_EACH_OUTPUT = {("", "If"), ("", "Loop"), ("", "Scan"), ("", "Split")}
+"""The operators whose number of outputs says how many results they have, skipped or not."""
 
 
 def normalise(module: Module) -> Module:
@@ -48,7 +56,8 @@ def _function(
     function: Function, opsets: Mapping[str, int], missing: list[Unsupported]
 ) -> Function:
     nodes: list[Node] = []
-    for node in function.nodes:
+    names = set(names_in(function))
+    for node in filter(lambda node: any(node.outputs), function.nodes):
         row = OPS.get((node.domain, node.op))
         if row is None or (node.domain == "webmlc" and node.domain not in opsets):
             name = f"{node.domain}.{node.op}" if node.domain else node.op
@@ -57,9 +66,26 @@ def _function(
             continue
         attributes = {k: _attribute(v, opsets, missing) for k, v in node.attributes.items()}
         version = opsets.get(node.domain, 1) if node.version is None else node.version
-        node = replace(node, attributes=attributes, version=None)
+        outputs = _named_outputs(node, names)
+        node = replace(node, attributes=attributes, outputs=outputs, version=None)
         nodes.append(row.normalise(node, version) if row.normalise else node)
     return replace(function, nodes=tuple(nodes))
+
+
+def _named_outputs(node: Node, names: set[str]) -> tuple[str, ...]:
+    """The outputs of a node, where skipped ones have new names; adds these to `names`."""
+    whole = (node.domain, node.op) in RESULT_FOR_EACH_OUTPUT
+    last = max(position for position, output in enumerate(node.outputs) if output)
+    base = next(filter(None, node.outputs))
+    outputs = list(node.outputs if whole else node.outputs[: last + 1])
+    for position, output in enumerate(outputs):
+        if not output:
+            name = f"{base}.unused_{position}"
+            while name in names:
+                name += "_"
+            names.add(name)
+            outputs[position] = name
+    return tuple(outputs)
 
 
 def _attribute(

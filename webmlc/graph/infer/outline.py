@@ -62,13 +62,6 @@ class Outline:
         """
         return self.branches() if self.context.node.op == "If" else self.loop()
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The node's outputs. Outputs that nobody reads get a name, too."""
-        names = self.context.node.outputs
-        base = next(filter(None, names))
-        return tuple(o or f"{base}.unused_{k}" for k, o in enumerate(names))
-
     def branches(self) -> Node:
         """The node of an If. Its inputs are the condition, then what each branch captures."""
         condition = self.context.node.inputs[0]
@@ -191,7 +184,9 @@ class Outline:
     def builder(self, part: str, expansion: Expansion) -> Builder:
         """Return a builder of the function for `part`, with names that no other function uses."""
         node = self.context.node
-        return Builder(replace(node, outputs=(f"{self.outputs[0]}.{part}",)), expansion)
+        return Builder(
+            replace(node, outputs=(f"{self.context.node.outputs[0]}.{part}",)), expansion
+        )
 
     def function(
         self,
@@ -258,7 +253,9 @@ class Outline:
             "types": types,
             **attributes,
         }
-        return Node(node.op, inputs, self.outputs, node_attributes, "webmlc", node.origin)
+        return Node(
+            node.op, inputs, self.context.node.outputs, node_attributes, "webmlc", node.origin
+        )
 
 
 def _type(function: Function, value: str) -> TensorType:

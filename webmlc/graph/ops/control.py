@@ -191,8 +191,7 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
             zip(*slices, strict=True), scan_places(context), strict=False
         )
     ]
-    pairs = zip((*carried, *stacks), context.node.outputs, strict=True)
-    return tuple(value for value, name in pairs if name)
+    return (*carried, *stacks)
 
 
 def _inner(node: Node) -> dict[str, Function]:
@@ -243,8 +242,7 @@ def _with_count(context: Context, builder: Builder) -> tuple[str, ...]:
     end = builder("Unsqueeze", results[states], axes=(0,))
     start = builder.constant(np.array([0]))
     scans = [builder("Slice", r, start, end, start) for r in results[states + 1 :]]
-    pairs = zip((*results[:states], *scans), node.outputs, strict=True)
-    return tuple(value for value, name in pairs if name)
+    return (*results[:states], *scans)
 
 
 def _with_bound(context: Context, builder: Builder) -> tuple[str, ...]:
@@ -263,9 +261,10 @@ def _again(
     context: Context, builder: Builder, *inputs: str, **attributes: Attribute
 ) -> tuple[str, ...]:
     """The results of the loop with other inputs, and with some other attributes."""
-    names, attributes = context.node.outputs, {**context.node.attributes, **attributes}
-    results = builder.many("Loop", *inputs, outputs=len(names), **attributes)
-    return tuple(v for v, name in zip(results, names, strict=True) if name)
+    outputs = len(context.node.outputs)
+    return builder.many(
+        "Loop", *inputs, outputs=outputs, **{**context.node.attributes, **attributes}
+    )
 
 
 def _never_starts(context: Context) -> bool:
@@ -333,7 +332,7 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
     body = _sliced(context.attribute("body"), builder, sequences, axes, backward, last)
     names = (*_PLACES, COPIES)
     attributes = {k: v for k, v in context.node.attributes.items() if k in names}
-    results = builder.many(
+    return builder.many(
         "Loop",
         length,
         "",
@@ -342,7 +341,6 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
         body=body,
         **attributes,
     )
-    return tuple(v for v, name in zip(results, context.node.outputs, strict=True) if name)
 
 
 def _sliced(
@@ -385,8 +383,7 @@ def _scan_batches(context: Context, builder: Builder) -> tuple[str, ...]:
         inputs = (builder("Gather", i, position, axis=0) for i in context.node.inputs[1:])
         outputs = len(context.node.outputs)
         rows.append(builder.many("Scan", *inputs, outputs=outputs, **attributes))
-    columns = zip(zip(*rows, strict=True), context.node.outputs, strict=True)
-    return tuple(_stack(builder, column) for column, name in columns if name)
+    return tuple(_stack(builder, column) for column in zip(*rows, strict=True))
 
 
 def _scan_form(node: Node, opset: int) -> Node:

@@ -31,7 +31,7 @@ def _floats(context: Context, name: str) -> Array:
 
 
 def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
-    return tuple(r for r, name in zip(results, context.node.outputs, strict=False) if name)
+    return results[: len(context.node.outputs)]
 
 
 def _rows(context: Context, build: Builder) -> tuple[str, int]:

@@ -324,7 +324,7 @@ def _both(build: Builder, score: str, kind: str, positive: bool) -> str:
 
 
 def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
-    return tuple(r for r, name in zip(results, context.node.outputs, strict=False) if name)
+    return results[: len(context.node.outputs)]
 
 
 OPS: tuple[Operator, ...] = (

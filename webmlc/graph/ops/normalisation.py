@@ -61,7 +61,7 @@ def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
     """Expand the training mode: normalise by the statistics of the batch, and update the running
     statistics with them.
     """
-    outputs = sum(1 for o in context.node.outputs if o)
+    outputs = len(context.node.outputs)
     if not context.attribute("training_mode", 0) and outputs == 1:
         return None
     if outputs > 3:
@@ -192,7 +192,7 @@ def _layer_type(context: Context) -> tuple[TensorType, ...]:
     (x,) = _scaled_type(context)
     axis = context.axis(-1)
     statistics = TensorType(_stash(context), reduced_shape(x.shape, range(axis, x.rank), keep=True))
-    return (x, statistics, statistics)[: len([o for o in context.node.outputs if o])]
+    return (x, statistics, statistics)[: len(context.node.outputs)]
 
 
 def _stash(context: Context) -> DType:

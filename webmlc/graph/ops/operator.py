@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from math import prod
 from typing import Any, Literal, cast
 
@@ -37,7 +38,14 @@ Value = NDArray[np.object_]
 of symbols.
 """
 
-Result = str | tuple[str, ...] | None
+
+class Missing(Enum):
+    """What an expansion returns for an output that is not supported, and that nobody may read."""
+
+    RESULT = auto()
+
+
+Result = str | tuple[str, ...] | Missing | None
 """The result of an expansion for one output: a tensor, a sequence of tensors, or an empty optional.
 
 Sequences and optionals exist only at build time, as tuples of value names.

@@ -52,7 +52,7 @@ def _pool_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     pooled = TensorType(x.dtype, (*x.shape[:2], *windows_of(context).sizes))
     _check_elements(context)
-    output_count = sum(1 for o in context.node.outputs if o)
+    output_count = len(context.node.outputs)
     return (pooled, TensorType(DType.int64, pooled.shape))[:output_count]
 
 

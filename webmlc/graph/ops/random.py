@@ -151,7 +151,7 @@ def _dropout(context: Context, build: Builder) -> tuple[str, ...]:
     """Expand a Dropout. Inference drops nothing. Training draws which elements it keeps, and scales
     those.
     """
-    x, wants_mask = context.node.inputs[0], sum(1 for o in context.node.outputs if o) > 1
+    x, wants_mask = context.node.inputs[0], len(context.node.outputs) > 1
     training = context.value(2) if context.has(2) else np.array([False], object)
     ratio = context.value(1) if context.has(1) else np.array([0.5], object)
     drops_nothing = training is not None and not training.reshape(-1)[0]

@@ -213,8 +213,7 @@ def expand_layer(context: Context, build: Builder) -> tuple[str, ...]:
     if batchwise:
         y = build("Transpose", y, perm=(2, 0, 1, 3))
         finals = [build("Transpose", f, perm=(1, 0, 2)) for f in finals]
-    pairs = zip((y, *finals), context.node.outputs, strict=False)
-    return tuple(value for value, name in pairs if name)
+    return (y, *finals)[: len(context.node.outputs)]
 
 
 def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def _top_k_type(context: Context) -> tuple[TensorType, ...]:
         raise NotSupportedError(f"the first {count} of {size} elements")
     shape = (*x.shape[:axis], _count(context), *x.shape[axis + 1 :])
     both = (TensorType(x.dtype, shape), TensorType(DType.int64, shape))
-    return tuple(t for t, name in zip(both, context.node.outputs, strict=False) if name)
+    return both[: len(context.node.outputs)]
 
 
 def _top_k(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -79,8 +79,7 @@ def _top_k(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     values = compute("values", shape, value)
     indices = compute("indices", shape, lambda *i: place(*i).astype(DType.int64))
-    both = zip((values, indices), context.node.outputs, strict=False)
-    return tuple(t for t, name in both if name)
+    return (values, indices)[: len(context.node.outputs)]
 
 
 def _by_sort(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:

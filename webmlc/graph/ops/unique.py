@@ -156,8 +156,7 @@ def _unique(context: Context, builder: Builder) -> tuple[str, ...]:
         places = builder("Gather", order, places)
     values = builder("Gather", x, places, axis=axis)
     index_outputs = (builder("Cast", index, to=7) for index in (places, inverse))
-    pairs = zip((values, *index_outputs, counts), context.node.outputs, strict=False)
-    return tuple(result for result, name in pairs if name)
+    return (values, *index_outputs, counts)[: len(context.node.outputs)]
 
 
 X = np.array([2, 1, 1, 3, 4, 3], np.float32)

@@ -275,7 +275,7 @@ starts.
 
 def split_sizes(context: Context) -> list[Expr]:
     """The sizes of the parts along the axis. Without sizes, the parts are as equal as possible."""
-    size, outputs = context.shape(0)[context.axis(0)], sum(1 for o in context.node.outputs if o)
+    size, outputs = context.shape(0)[context.axis(0)], len(context.node.outputs)
     if "split" in context.node.attributes:
         parts: list[Expr] = [const(n) for n in context.attribute("split")]
     elif context.has(1):

@@ -79,9 +79,9 @@ def machine_of(function: LoopFunction, variant: Machine) -> Machine:
     A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
     `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
     products. A kernel that no rule takes for `SOFTWARE`, or only with threads that take too many
-    iterations, gets the schedule for `WEBGPU`, for which kernels are cut. `SOFTWARE_SUBGROUPS` differs from `SOFTWARE` in reductions. GPUs with
-    subgroups differ from `WEBGPU` in folds of whole workgroups, those with `shader-f16` in loads
-    and stores of halves.
+    iterations, gets the schedule for `WEBGPU`, for which kernels are cut. `SOFTWARE_SUBGROUPS`
+    differs from `SOFTWARE` in reductions. GPUs with subgroups differ from `WEBGPU` in folds of
+    whole workgroups, those with `shader-f16` in loads and stores of halves.
     """
     if "shader-f16" in variant.features and not has_halves(function):
         variant = replace(variant, features=variant.features - {"shader-f16"})

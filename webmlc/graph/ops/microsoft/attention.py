@@ -26,7 +26,7 @@ from webmlc.graph.ops.microsoft.rows import (
     select_outputs,
     size_of,
 )
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import (
     ZERO,
     canonical,
@@ -132,7 +132,7 @@ class AttentionWriter:
         return float(self.context.attribute("scale", 0.0)) or 1 / math.sqrt(head_size)
 
 
-def _attention(context: Context, build: Builder) -> tuple[str, ...]:
+def _attention(context: Context, build: Builder) -> tuple[Result, ...]:
     """Expand Attention: one product gives Q, K and V. Past and present are [2, B, N, T, H]."""
     if context.attribute("do_rotary", 0) or context.attribute("past_present_share_buffer", 0):
         raise NotSupportedError("rotary or a shared buffer inside Attention")
@@ -199,7 +199,7 @@ def _separate(context: Context, build: Builder) -> tuple[str, str, str]:
     return q, k, v
 
 
-def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
+def _multi_head(context: Context, build: Builder) -> tuple[Result, ...]:
     attention = AttentionWriter(context, build, context.dtype(0))
     heads = context.count("num_heads")
     if context.has(8) or context.has(9):

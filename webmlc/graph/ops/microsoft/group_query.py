@@ -24,7 +24,7 @@ from webmlc.graph.ops.microsoft.rows import (
     select_outputs,
     size_of,
 )
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import ONE, canonical, check_shapes, require
 
 
@@ -124,7 +124,7 @@ class _Rows:
         return build("Where", visible, scores, fill)
 
 
-def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
+def _group_query(context: Context, build: Builder) -> tuple[Result, ...]:
     """Expand GroupQueryAttention. Heads of Q share a head of K and V, and each row has its own
     length.
     """
@@ -181,7 +181,9 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     sink = optional(context, 11)
     if sink is None and int(attribute("smooth_softmax", 0)) > 0:
         sink = attention.number(0)
-    return select_outputs(context, attention.output(scores, shared_v, sink), keys, values, None)
+    return select_outputs(
+        context, attention.output(scores, shared_v, sink), keys, values, Missing.RESULT
+    )
 
 
 def _check_caches(context: Context, groups: int, size: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder
 from webmlc.graph.ops.microsoft.rows import number, optional, row, select_outputs
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import check_shape, check_shapes, require
 
 
@@ -30,7 +30,7 @@ def _total(context: Context, build: Builder, bias: int) -> str:
     return total if value is None else build("Add", total, value)
 
 
-def _skip_layer(context: Context, build: Builder) -> tuple[str, ...]:
+def _skip_layer(context: Context, build: Builder) -> tuple[Result, ...]:
     """Apply LayerNormalization to input + skip + bias. The sum is the fourth output."""
     total = _total(context, build, 4)
     gamma, beta = context.node.inputs[2], optional(context, 3)
@@ -40,25 +40,25 @@ def _skip_layer(context: Context, build: Builder) -> tuple[str, ...]:
     return select_outputs(context, y, mean, inverse, total)
 
 
-def _skip_simplified(context: Context, build: Builder) -> tuple[str, ...]:
+def _skip_simplified(context: Context, build: Builder) -> tuple[Result, ...]:
     """Apply RMSNormalization to input + skip + bias. The sum is the fourth output."""
     total, gamma = _total(context, build, 3), context.node.inputs[2]
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("RMSNormalization", total, gamma, axis=-1, epsilon=epsilon)
-    return select_outputs(context, y, None, None, total)
+    return select_outputs(context, y, Missing.RESULT, Missing.RESULT, total)
 
 
-def _simplified(context: Context, build: Builder) -> tuple[str, ...]:
+def _simplified(context: Context, build: Builder) -> tuple[Result, ...]:
     """Write RMSNormalization, which had this name before ONNX adopted it. The axis is -1 by
     default.
     """
     attributes = {"epsilon": 1e-5, **context.node.attributes}
     return select_outputs(
-        context, build("RMSNormalization", *context.node.inputs, **attributes), None
+        context, build("RMSNormalization", *context.node.inputs, **attributes), Missing.RESULT
     )
 
 
-def _embed_layer(context: Context, build: Builder) -> tuple[str, ...]:
+def _embed_layer(context: Context, build: Builder) -> tuple[Result, ...]:
     """Normalise the sum of the rows of word, position and segment.
 
     Positions are 0, 1, 2, ... by default. The second output counts the ones in each row of the

@@ -14,11 +14,18 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator
+from webmlc.graph.ops.operator import (
+    Case,
+    Context,
+    Missing,
+    NotSupportedError,
+    Operator,
+    Result,
+)
 from webmlc.graph.ops.shapes import check_shape, check_stretches
 
 DOMAIN = "com.microsoft"
-Expansion = Callable[[Context, Builder], tuple[str, ...] | None]
+Expansion = Callable[[Context, Builder], tuple[Result, ...] | None]
 
 
 def _never(context: Context) -> tuple[TensorType, ...]:
@@ -37,23 +44,15 @@ def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> O
 
     def expand(context: Context, build: Builder) -> tuple[str, ...]:
         node = context.node
-        count = len([o for o in node.outputs if o])
         merged = {**node.attributes, **attributes}
-        return build.many(of or name, *node.inputs, outputs=count, **merged)
+        return build.many(of or name, *node.inputs, outputs=len(node.outputs), **merged)
 
     return row(name, expand, *cases)
 
 
-def select_outputs(context: Context, *results: str | None) -> tuple[str, ...]:
-    """Select the results whose outputs the node has. `results` is in the order of the schema."""
-    values: list[str] = []
-    for output, result in zip(context.node.outputs, results, strict=False):
-        if not output:
-            continue
-        if result is None:
-            raise NotSupportedError(f"the output {output!r} is not supported")
-        values.append(result)
-    return tuple(values)
+def select_outputs(context: Context, *results: str | Missing) -> tuple[Result, ...]:
+    """The results whose outputs the node has. `results` is in the order of the schema."""
+    return results[: len(context.node.outputs)]
 
 
 def optional(context: Context, index: int) -> str | None:

@@ -60,7 +60,8 @@ def fold_with_followers(function: LoopFunction) -> Block | None:
 
 
 def attach_epilogue(schedule: Schedule, fold: str) -> tuple[list[str], list[str]]:
-    """Put the epilogue under the fold's innermost spatial loop, and the fold into registers.
+    """Put the epilogue under the fold's innermost spatial loop. The fold, and what one block of the
+    epilogue computes for another, are in registers.
 
     Returns the spatial loops and the reduction loops. Raises `ScheduleError` where the epilogue
     reads another element than the one that is ready.
@@ -83,6 +84,8 @@ def attach_epilogue(schedule: Schedule, fold: str) -> tuple[list[str], list[str]
     if spatial:
         for name in followers:
             schedule.reverse_compute_at(name, spatial[-1])
+            if next(stores(schedule.block(name))).buffer.name not in outputs:
+                schedule.set_scope(name, "local")
     return spatial, reduced
 
 
