@@ -55,3 +55,12 @@ def test_a_height_cut_toward_zero_is_a_size() -> None:
 def test_an_index_taken_apart_is_not_negative() -> None:
     ranges = {INDEX: Interval(0, float("inf")), SIZE: Interval(0, float("inf"))}
     assert bounds(INDEX // SIZE * 32 + INDEX % SIZE * 8, ranges).low == 0
+
+
+@pytest.mark.parametrize("radix", [2, 3, 5])
+@pytest.mark.parametrize("low", [-7, 0, 3])
+def test_a_digit_in_mixed_radix_is_below_its_radix(radix: int, low: int) -> None:
+    digit = INDEX // 4 - INDEX // (4 * radix) * radix
+    interval = bounds(digit, {INDEX: Interval(low, 99)})
+    values = [evaluate(digit, {"i": i}) for i in range(low, 100)]
+    assert 0 <= interval.low <= min(values) and max(values) <= interval.high <= radix - 1

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Const, Expr, Var
+from webmlc.core.machine import MAX_BINDING_BYTES
 from webmlc.core.rewrite import evaluate, variables
+from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.ir import Block, For, If, Let, LoopFunction, Seq, Stmt
 
 LONG_ROW = 1 << 18
@@ -26,12 +28,24 @@ float32 is as large as a binding that every device has.
 
 
 def longest_thread(function: LoopFunction) -> int:
-    """The most iterations of one thread if one symbol after the other is `LONG_ROW`, and the other
-    symbols are 1.
+    """The most iterations of one thread if one symbol after the other is `LONG_ROW`, or as large as
+    bindings allow, and the other symbols are 1.
     """
     ones = dict.fromkeys((symbol.name for symbol in function.symbols), 1)
-    cases = [{**ones, name: LONG_ROW} for name in ones] or [ones]
+    cases = [_lengthened(function, ones, name) for name in ones] or [ones]
     return max(thread_iterations(function, sizes) for sizes in cases)
+
+
+def _lengthened(function: LoopFunction, ones: Mapping[str, int], name: str) -> dict[str, int]:
+    """The sizes with one symbol as long as it may be."""
+    size = LONG_ROW
+    while size > 1 and _exceeds_bindings(function, {**ones, name: size}):
+        size //= 2
+    return {**ones, name: size}
+
+
+def _exceeds_bindings(function: LoopFunction, sizes: Mapping[str, int]) -> bool:
+    return any(buffer_bytes(buffer, sizes) > MAX_BINDING_BYTES for buffer in function.params)
 
 
 def thread_iterations(function: LoopFunction, sizes: Mapping[str, int]) -> int:
@@ -42,6 +56,9 @@ def thread_iterations(function: LoopFunction, sizes: Mapping[str, int]) -> int:
     """
     ranges = {Var(name): Interval(size, size) for name, size in sizes.items()}
     body = function.body
+    while isinstance(body, Let):
+        ranges[body.var] = bounds(body.value, ranges)
+        body = body.body
     nests = body.statements if isinstance(body, Seq) else (body,)
     counts = [_iterations(nest, sizes, ranges) for nest in nests]
     own_workgroups = all(isinstance(nest, For) and nest.thread for nest in nests)
