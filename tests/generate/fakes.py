@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
-from webmlc.package.manifest import TOKENIZER
+from webmlc.core.package_files import TOKENIZER
 from webmlc.package.tokenizer_file import pack_tokenizer
 
 START, END, BEGIN = "<|im_start|>", "<|im_end|>", "<|begin|>"

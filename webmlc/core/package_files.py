@@ -11,6 +11,14 @@ FORMAT = "webmlc"
 """The value of the manifest's key `format`, which marks a folder as a package of webmlc."""
 MANIFEST = "manifest.json"
 """The name of the manifest file in a package."""
+TOKENIZER = "tokenizer.deflate"
+"""The tokeniser of a language model, in the form of `package/tokenizer_file.py`."""
+GENERATION_CONFIG = "generation_config.json"
+"""The special tokens of a language model and its longest context, in Hugging Face's format."""
+CHAT_TEMPLATE = "chat_template.jinja"
+"""The template that makes a prompt of messages. Models that only complete texts have none."""
+LANGUAGE_FILES = (TOKENIZER, GENERATION_CONFIG)
+"""The files that make a package one of a language model."""
 
 
 def model_name(path: Path) -> str:

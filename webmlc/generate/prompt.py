@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.chat_template import template_environment
 from webmlc.core.errors import InputError, PackageError, UserError
-from webmlc.package.manifest import CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER
+from webmlc.core.package_files import CHAT_TEMPLATE, GENERATION_CONFIG, TOKENIZER
 from webmlc.package.tokenizer_file import unpack_tokenizer
 
 PROBE = "probe-of-parts"

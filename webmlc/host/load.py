@@ -29,6 +29,7 @@ from webmlc.core.errors import (
     WebmlcError,
 )
 from webmlc.core.machine import ADAPTERS, AdapterKind, Device, Features
+from webmlc.core.package_files import CHAT_TEMPLATE, LANGUAGE_FILES
 from webmlc.core.sizes import evaluate_size
 from webmlc.core.turns import Turns
 from webmlc.generate.generate import Generation, TextGenerator
@@ -51,14 +52,7 @@ from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
 from webmlc.package.compression import inflate
-from webmlc.package.manifest import (
-    CHAT_TEMPLATE,
-    LANGUAGE_FILES,
-    Bind,
-    Manifest,
-    Port,
-    Run,
-)
+from webmlc.package.manifest import Bind, Manifest, Port, Run
 from webmlc.package.read_manifest import read_manifest
 from webmlc.package.transfers import Stage, select_stages, stages
 from webmlc.package.weights import read_file, read_weights

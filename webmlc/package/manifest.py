@@ -24,14 +24,6 @@ from webmlc.schedule.tuning import Tuning
 
 VERSION = 8
 """The version of the package format. It increases with every incompatible change."""
-TOKENIZER = "tokenizer.deflate"
-"""The tokeniser of a language model, in the form of `tokenizer_file.py`."""
-GENERATION_CONFIG = "generation_config.json"
-"""The special tokens of a language model and its longest context, in Hugging Face's format."""
-CHAT_TEMPLATE = "chat_template.jinja"
-"""The template that makes a prompt of messages. Models that only complete texts have none."""
-LANGUAGE_FILES = (TOKENIZER, GENERATION_CONFIG)
-"""The files that make a package one of a language model."""
 
 BufferKind = Literal["input", "constant", "derived", "state", "scratch"]
 Size = int | str | list[Any]

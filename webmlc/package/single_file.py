@@ -23,9 +23,10 @@ from base64 import b64encode
 from pathlib import Path
 
 from webmlc.core.errors import ModelWarning, PackageError
+from webmlc.core.package_files import LANGUAGE_FILES
 from webmlc.core.replace_file import replace_file
 from webmlc.package.compression import deflate
-from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST
+from webmlc.package.manifest import MANIFEST
 from webmlc.package.runtime_files import SUFFIXES, joined_script
 from webmlc.package.single_file_types import FIRST_LINE as TYPES_FIRST_LINE
 from webmlc.package.single_file_types import single_file_types, types_path

@@ -25,15 +25,14 @@ from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
+from webmlc.core.package_files import LANGUAGE_FILES, TOKENIZER
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
 from webmlc.graph.ir import Check, Requirement
 from webmlc.package.check_memory import check_total
 from webmlc.package.compression import SUFFIX, deflate
 from webmlc.package.manifest import (
-    LANGUAGE_FILES,
     MANIFEST,
-    TOKENIZER,
     Bind,
     Buffer,
     File,
