@@ -1,0 +1,85 @@
+"""Operators on element types that no case of their rows has, against numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from webmlc.compile import build
+from webmlc.core.errors import InputError
+from webmlc.host.load import load
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+    build(model, folder, target="wasm", cache=False)
+    package = load(folder)
+    try:
+        return np.asarray(package.run(feeds)["y"])
+    finally:
+        package.dispose()
+
+
+def model_of(node: onnx.NodeProto, **arrays: np.ndarray) -> onnx.ModelProto:
+    """A model of one node, whose inputs have the types of these arrays."""
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for name, a in arrays.items()
+    ]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize("operator", ["ReduceL2", "ReduceL1", "ReduceProd"])
+def test_integers_are_reduced(operator: str, dtype: str, tmp_path: Path) -> None:
+    x = np.array([[3, 4, 5], [7, 1, 2]], dtype)
+    expected = {
+        "ReduceL2": np.sqrt((x.astype(float) ** 2).sum(1)),
+        "ReduceL1": x.sum(1),
+        "ReduceProd": x.prod(1),
+    }[operator]
+    node = helper.make_node(operator, ["x", "axes"], ["y"], keepdims=0)
+    model = model_of(node, x=x)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1]), "axes"))
+    y = run(model, {"x": x}, tmp_path)
+    assert y.dtype == x.dtype
+    assert y.tolist() == np.trunc(expected).tolist()
+
+
+@pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+def test_booleans_are_scattered(operator: str, reduction: str, tmp_path: Path) -> None:
+    """A sum and a maximum are a disjunction, a product and a minimum a conjunction."""
+    x, u = np.array([False, True, True, False]), np.array([True, False, True])
+    i = np.array([0, 1, 3])
+    indices = i[:, None] if operator == "ScatterND" else i
+    attributes = {"axis": 0} if operator == "ScatterElements" else {}
+    node = helper.make_node(operator, ["x", "i", "u"], ["y"], reduction=reduction, **attributes)
+    expected = x.copy()
+    expected[i] = x[i] | u if reduction in ("add", "max") else x[i] & u
+    y = run(model_of(node, x=x, i=indices, u=u), {"x": x, "i": indices, "u": u}, tmp_path)
+    assert y.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("operator", ["Scaler", "Imputer"])
+def test_operators_need_all_their_features(operator: str, tmp_path: Path) -> None:
+    """A run compares a number of features that only it knows with that of the attributes."""
+    attributes = {
+        "Scaler": {"offset": [1.0, 2.0, 3.0], "scale": [2.0, 2.0, 2.0]},
+        "Imputer": {"imputed_value_floats": [1.0, 2.0, 3.0], "replaced_value_float": 0.0},
+    }[operator]
+    node = helper.make_node(operator, ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    x = np.array([[0.0, 5.0, 6.0]], np.float32)
+    model = model_of(node, x=x)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "features"
+    expected = [[-2.0, 6.0, 6.0]] if operator == "Scaler" else [[1.0, 5.0, 6.0]]
+    assert run(model, {"x": x}, tmp_path).tolist() == expected
+    package = load(tmp_path)
+    with pytest.raises(InputError, match="features = 1"):
+        package.run({"x": x[:, :1]})
+    package.dispose()
