@@ -1,7 +1,7 @@
 """Imports only point left: the folders are the pipeline, and this keeps them so.
 
     core < graph/ir < frontend < graph < loops < schedule < target < build_options < package
-    < generate < host < cached_build < compile < report < tune < cli
+    < generate < host < cached_build < compile < check_source < report < tune < cli
 
 The rooms of the graph are ordered, too (ROOMS): a pass imports from the rooms before its own. The
 operators of an algorithm are listed before the operator table, which holds them; the pass that
@@ -62,6 +62,7 @@ STAGES = (
     "webmlc.host",
     "webmlc.cached_build",
     "webmlc.compile",
+    "webmlc.check_source",
     "webmlc.report",  # what a build recorded, as a page
     "webmlc.tune",
     "webmlc",  # the package's own __init__: the public names, taken from compile, host and tune

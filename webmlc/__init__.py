@@ -3,6 +3,7 @@
 import webmlc
 webmlc.build("model.onnx", "build/model", target="both")
 outputs = webmlc.load("build/model", device="wasm").run({"x": array})
+assert webmlc.check("model.onnx").verdict == "passed"
 webmlc.tune("model.onnx", seconds=600)
 """
 
@@ -14,20 +15,25 @@ from webmlc.tune import tune
 from webmlc.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from webmlc.check_source import check
     from webmlc.compile import build
     from webmlc.host.load import load
 
-__all__ = ["__version__", "build", "load", "tune"]
+__all__ = ["__version__", "build", "check", "load", "tune"]
 
 
 def __getattr__(name: str) -> Any:
-    """`build` and `load` are imported when first used: one does not need the other's
+    """`build`, `check` and `load` are imported when first used: none needs the others'
     dependencies.
     """
     if name == "build":
         from webmlc.compile import build
 
         return build
+    if name == "check":
+        from webmlc.check_source import check
+
+        return check
     if name == "load":
         from webmlc.host.load import load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx.parser
 
-from webmlc.host.check import compare
+from webmlc.host.output_error import compare
 from webmlc.host.quantisation_step import quantisation_steps
 
 MODEL = """

@@ -21,7 +21,6 @@ from webmlc.cli.options import (
     DeviceChoice,
     Dimensions,
     Inputs,
-    Model,
     PackageOrModel,
     PageInputs,
     PageOutputs,
@@ -69,7 +68,7 @@ def run(
 
 
 def check(
-    model: Model,
+    model: PackageOrModel,
     device: Device = DeviceChoice.wasm,
     threads: Threads = 1,
     inputs: Inputs = None,
@@ -83,16 +82,27 @@ def check(
     adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
     platform: BuildPlatform = "",
+    model_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            help="The model that a package was built from. Without it, the programs of the package "
+            "are compared with each other.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the results of a model with those of onnxruntime (or of onnx.reference).
+    """Compare the results of a model or package with those of onnxruntime (or of onnx.reference).
 
-    Inputs are random, unless --inputs names a file. The exit code is 1 on a mismatch, and 2 if the
-    references disagree with each other.
+    Inputs are random, unless --inputs names a file; batches of 1 and 2 are compared then. The exit
+    code is 1 on a mismatch, and 2 if the result is inconclusive: the model draws random numbers, or
+    the reference differs from itself as much.
     """
     from webmlc.compile import build_package
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
+    from webmlc.host.try_model import read_arrays
 
     with ExitStack() as stack:
         choose, algorithms = chooser(stack, tuned, platform, adapter.value)
@@ -106,7 +116,17 @@ def check(
         )
         sizes = dimensions(dim)
         result = check_model(
-            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, options
+            model,
+            build_package,
+            device.value,
+            threads,
+            sizes,
+            seed,
+            tolerance,
+            None if inputs is None else read_arrays(inputs),
+            options,
+            model_file,
+            batches=inputs is None,
         )
     first = result.first_difference
     if as_json:

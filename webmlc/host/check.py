@@ -1,87 +1,63 @@
 """Compare a compiled model with onnxruntime, or with `onnx.reference` if that cannot run it.
 
-In: a model file. Out: the error of each output relative to its scale. On a mismatch, also the first
-node whose result differs: bisection builds the model up to one value after another.
+In: a model file, or the folder of a package and the model that it was built from. Out: the error of
+each output relative to its scale. On a mismatch, also the first node whose result differs.
 
     result = check_model(Path("model.onnx"), build_package, "wasm", threads=1)
     assert result.verdict == "passed", result.first_difference
 
-If the references disagree with each other, a difference means nothing, and the result is
-`inconclusive`.
+The sizes 1 and 2 of each batch are compared, too, unless the caller chose the inputs. If the
+references disagree with each other, or the model draws random numbers, a difference means nothing,
+and the result is `inconclusive`.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import onnx
-import onnx.utils
 from numpy.typing import NDArray
 
 from webmlc.build_options import DEFAULTS, BuildOptions
-from webmlc.core.errors import InputError, UserError, WebmlcError
+from webmlc.core.errors import InputError, UserError
 from webmlc.frontend.bind_constants import bind_constants
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.gguf.file import is_gguf
-from webmlc.frontend.sort_nodes import sort_nodes
-from webmlc.host.load import load
+from webmlc.graph.checks.batch_sizes import batch_symbols
+from webmlc.graph.checks.warn_of_training import RANDOM
+from webmlc.host.first_difference import first_difference
+from webmlc.host.load import Model, load
+from webmlc.host.output_error import (
+    DISTURBANCE,
+    MIN_SHARE_WITHIN_ONE_STEP,
+    ROUNDING,
+    OutputError,
+    Verdict,
+    compare,
+    with_sensitivity,
+    with_spread,
+)
 from webmlc.host.quantisation_step import quantisation_steps
-from webmlc.host.try_model import Build, read_inputs, suggest_options
+from webmlc.host.reference import (
+    ONNX_REFERENCE,
+    ONNXRUNTIME,
+    run_onnx_reference,
+    run_reference,
+)
+from webmlc.host.try_model import Build, random_inputs, suggest_options
+from webmlc.package.manifest import MANIFEST
 
 Array = NDArray[Any]
-MIN_SHARE_WITHIN_ONE_STEP = 0.999
-"""The share of a quantised output's elements that must be at most one quantisation step off.
-
-Chosen by hand: an element between two steps may round either way.
-"""
-Verdict = Literal["passed", "failed", "inconclusive"]
-ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
-MAX_SPREADS = 4.0
-"""An error of at most this many times the spread of the reference itself is inconclusive.
-
-Chosen by hand: if the model draws random numbers, any two evaluations are about equally far apart.
-"""
-_ROUNDING = 1.001
-"""An error of at most this many quantisation steps counts as one step.
-
-Chosen by hand: float32 rounds when it multiplies by the scale.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputError:
-    """The largest error of one output: absolute, and relative to the largest expected element.
-
-    - `steps` (quantised outputs): the error in quantisation steps.
-    - `within` (quantised outputs): the share of the elements that are at most one step off.
-    - `spread` (outputs that are too far from the reference): the difference between two evaluations
-      of the reference, in the unit of `relative`.
-    - `reference`: the reference of this output, if it differs from that of the whole result.
-    """
-
-    output: str
-    shape: tuple[int, ...]
-    scale: float
-    error: float
-    relative: float
-    passed: bool
-    steps: float | None = None
-    within: float | None = None
-    spread: float | None = None
-    reference: str | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on this output; it is inconclusive if the reference varies as much."""
-        if self.passed:
-            return "passed"
-        is_comparable = self.relative > MAX_SPREADS * (self.spread or 0.0)
-        return "failed" if is_comparable else "inconclusive"
+BATCHES = (1, 2)
+"""The sizes of a batch that are compared: users run 1 most, and 2 shows what 1 hides."""
+DISTURBED_RUNS = 3
+"""How often the reference runs on disturbed inputs (chosen by hand)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,41 +77,59 @@ class CheckResult:
 
     def notes(self) -> list[str]:
         """A sentence for each output whose verdict needs one."""
-        notes = []
-        for output in self.outputs:
-            if output.verdict == "inconclusive":
-                notes.append(
-                    f"{output.output}: {self.reference} with and without its optimisations differs "
-                    f"from itself by {output.spread:.2g}: an error of {output.relative:.2g} says "
-                    "nothing. Does the model draw random numbers, or was it exported without "
-                    "model.eval()?"
-                )
-            elif output.reference is not None:
-                notes.append(
-                    f"{output.output}: {self.reference} differs, and webmlc agrees with "
-                    f"{output.reference}."
-                )
-            elif output.steps is not None and output.steps > _ROUNDING:
-                notes.append(
-                    f"{output.output}: at least {MIN_SHARE_WITHIN_ONE_STEP:.1%} of the elements "
-                    "are within one quantisation step."
-                )
-        return notes
+        return [note for output in self.outputs if (note := self._note(output))]
+
+    def _note(self, output: OutputError) -> str:
+        subject = f"{output.output} ({output.sizes})" if output.sizes else output.output
+        if output.refusal:
+            return f"{output.sizes}: the package refuses what the reference runs. {output.refusal}"
+        if output.verdict == "inconclusive" and output.is_random:
+            return (
+                f"{subject}: the model draws random numbers, so no two runs are equal. Nothing "
+                "but the shape was compared."
+            )
+        if output.verdict == "inconclusive" and output.varies_as_much:
+            return (
+                f"{subject}: {self.reference} with and without its optimisations differs "
+                f"from itself by {output.spread:.2g}: an error of {output.relative:.2g} says "
+                "nothing. Was the model exported without model.eval()?"
+            )
+        if not output.passed and output.is_as_sensitive:
+            says = "says nothing" if output.verdict == "inconclusive" else "is no larger"
+            return (
+                f"{subject}: {self.reference} itself moves by {output.sensitivity:.2g} if the "
+                f"inputs change by {DISTURBANCE:g} of their size: an error of "
+                f"{output.relative:.2g} {says}."
+            )
+        if output.reference is not None:
+            return (
+                f"{subject}: {self.reference} differs, and webmlc agrees with {output.reference}."
+            )
+        if output.steps is not None and output.steps > ROUNDING:
+            return (
+                f"{subject}: at least {MIN_SHARE_WITHIN_ONE_STEP:.1%} of the elements "
+                "are within one quantisation step."
+            )
+        return ""
 
     def rows(self) -> list[dict[str, Any]]:
         """Build a row per output, to print."""
+        has_sizes = any(o.sizes for o in self.outputs)
         has_steps = any(o.steps is not None for o in self.outputs)
         has_spread = any(o.spread is not None for o in self.outputs)
+        has_sensitivity = any(o.sensitivity is not None for o in self.outputs)
         has_references = any(o.reference is not None for o in self.outputs)
         return [
             {
                 "output": o.output,
+                **({"with": o.sizes} if has_sizes else {}),
                 "shape": list(o.shape),
                 "scale": o.scale,
                 "error": o.error,
                 "relative": o.relative,
                 **({"steps": o.steps, "within one": o.within} if has_steps else {}),
                 **({"reference's own": o.spread} if has_spread else {}),
+                **({"when disturbed": o.sensitivity} if has_sensitivity else {}),
                 **({"against": o.reference or self.reference} if has_references else {}),
                 "verdict": o.verdict,
             }
@@ -151,13 +145,17 @@ def check_model(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     tolerance: float = 1e-3,
-    inputs_file: Path | None = None,
+    arrays: Mapping[str, Array] | None = None,
     options: BuildOptions = DEFAULTS,
+    model_file: Path | None = None,
+    batches: bool = True,
 ) -> CheckResult:
-    """Run the model and a reference on the same inputs, and compare every output.
+    """Run a model and a reference on the same inputs, and compare every output.
 
-    `inputs_file` is a `.npz` file; inputs that it does not hold are random. `options.constants` are
-    built into the package; the reference takes them as inputs.
+    `path` is a model, or a package that was built from `model_file`. Without this file, the
+    programs of the package are compared with each other. `arrays` are inputs; others are random.
+    With `batches`, random inputs with batches of 1 and 2 are compared, too.
+    `options.constants` are built into the package; the reference takes them as inputs.
 
     `tolerance` is relative to the largest expected element of the output. Integers and booleans
     must be equal. Elements of a quantised output may be one quantisation step off, because the last
@@ -166,10 +164,40 @@ def check_model(
 
     An output that is too far from onnxruntime may agree with `onnx.reference` instead, and its row
     says so. An example is a sigmoid far below one, of which onnxruntime computes few digits. The
-    other outputs are compared with the spread between onnxruntime with and without optimisations:
-    see `MAX_SPREADS`. A model of another framework is exported once, and the export is checked.
+    other outputs are compared with the spread between onnxruntime with and without optimisations,
+    and with how far it moves on disturbed inputs: see `OutputError.verdict`. A model of another
+    framework is exported once, and the export is checked.
     Raises every error of building and running.
     """
+    options = replace(options, target=device)
+    if not (path / MANIFEST).is_file():
+        if model_file is not None:
+            raise UserError(f"{path}: --model is for the folder of a package; this is a model")
+        with _onnx_file(path) as source, tempfile.TemporaryDirectory(prefix="webmlc-check-") as out:
+            build(source, Path(out) / "package", options)
+            model = load(Path(out) / "package", device, threads)
+            comparison = _Comparison.of(model, source, tolerance, options)
+            result = comparison.result(arrays, sizes or {}, seed, batches)
+            model.dispose()
+            if not any(o.verdict == "failed" and not o.sizes for o in result.outputs):
+                return result
+            inputs = comparison.inputs(arrays, sizes or {}, seed)
+            first = first_difference(source, build, device, inputs, tolerance, options)
+            return replace(result, first_difference=first)
+    model = load(path, device, threads)
+    try:
+        if model_file is None:
+            return _check_devices(model, path, tolerance, arrays, sizes or {}, seed)
+        with _onnx_file(model_file) as source:
+            comparison = _Comparison.of(model, source, tolerance, options)
+            return comparison.result(arrays, sizes or {}, seed, batches)
+    finally:
+        model.dispose()
+
+
+@contextmanager
+def _onnx_file(path: Path) -> Iterator[Path]:
+    """The path of an ONNX file: a model of another framework is exported to one."""
     if is_gguf(path):
         raise UserError(
             f"{path}: webmlc check compares with onnxruntime, which does not read GGUF files. "
@@ -177,220 +205,202 @@ def check_model(
         )
     model = export_source(path)
     if not isinstance(model, onnx.ModelProto):
-        return _check_onnx(
-            path, build, device, threads, sizes, seed, tolerance, inputs_file, options
-        )
+        yield path
+        return
     with tempfile.TemporaryDirectory(prefix="webmlc-export-") as scratch:
         exported = Path(scratch) / f"{path.stem}.onnx"
         onnx.save(model, exported)
-        return _check_onnx(
-            exported, build, device, threads, sizes, seed, tolerance, inputs_file, options
-        )
+        yield exported
 
 
-def _check_onnx(
-    path: Path,
-    build: Build,
-    device: Literal["wasm", "webgpu"],
-    threads: int,
-    sizes: Mapping[str, int] | None,
+def _check_devices(
+    model: Model,
+    folder: Path,
+    tolerance: float,
+    arrays: Mapping[str, Array] | None,
+    sizes: Mapping[str, int],
     seed: int,
-    tolerance: float,
-    inputs_file: Path | None,
-    options: BuildOptions,
 ) -> CheckResult:
-    """Check an ONNX file (see `check_model`)."""
-    options = replace(options, target=device)
-    with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
-        package = Path(scratch) / "package"
-        build(path, package, options)
-        model = load(package, device, threads)
-        inputs = read_inputs(model, inputs_file, sizes or {}, seed)
-        with suggest_options("--dim or --inputs", bool(sizes or inputs_file)):
-            actual = model.run(inputs)
-        model.dispose()
-    source = onnx.load(path, load_external_data=False)
-    inputs |= bind_constants(source.graph, options.constants or {})[0]
-    expected, reference = run_reference(path, inputs)
-    steps = quantisation_steps(source)
-    errors = tuple(compare(n, expected[n], a, tolerance, steps.get(n)) for n, a in actual.items())
-    if reference == ONNXRUNTIME and not all(e.passed for e in errors):
-        errors = _against_either(errors, path, inputs, actual, tolerance, steps)
-    if reference == ONNXRUNTIME and not all(e.passed for e in errors):
-        plain, _ = run_reference(path, inputs, optimised=False)
-        errors = tuple(with_spread(e, expected[e.output], plain[e.output]) for e in errors)
-    result = CheckResult(errors, reference)
-    if result.verdict != "failed":
-        return result
-    first = _first_difference(path, build, device, inputs, tolerance, options)
-    return CheckResult(errors, reference, first)
-
-
-def run_reference(
-    path: Path, inputs: Mapping[str, Array], optimised: bool = True
-) -> tuple[dict[str, Array], str]:
-    """Compute the expected outputs, and name the reference. Raises `InputError` if none can."""
-    try:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        if not optimised:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
+    """Compare the programs of a package with each other. Raises `UserError` if it has only one."""
+    others: list[Literal["wasm", "webgpu"]] = [
+        device for device in model.manifest.programs if device != model.device
+    ]
+    if not others:
+        raise UserError(
+            f"{folder} is a package for {model.device} only: name the model that it was built "
+            "from, --model model.onnx, or build it with --target both"
         )
-        names = [o.name for o in session.get_outputs()]
-        results = session.run(None, dict(inputs))
-        return _tensors(names, results), ONNXRUNTIME
-    except Exception as error:  # onnxruntime raises its own classes, one per status
-        try:
-            return _run_onnx_reference(path, inputs), ONNX_REFERENCE
-        except Exception as second:
-            raise InputError(
-                f"no reference can run {path} on these inputs; try other sizes (--dim) or "
-                f"inputs of your own (--inputs)\n  onnxruntime: {error}\n  onnx.reference: {second}"
-            ) from second
-
-
-def _run_onnx_reference(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Compute the expected outputs with `onnx.reference`; raises any error of its operators."""
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(str(path))
-    return _tensors(evaluator.output_names, list(evaluator.run(None, dict(inputs))))
-
-
-def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
-    """Return the results by output name.
-
-    The name of a sequence's element is that of the sequence and its position. The dictionaries of
-    ZipMap, one per row, become a table with a column per key.
-    """
-    tensors: dict[str, Array] = {}
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, list) and result and isinstance(result[0], dict):
-            tensors[name] = np.array([list(row.values()) for row in result], np.float32)
-        elif isinstance(result, list):
-            tensors |= {f"{name}/{i}": element for i, element in enumerate(result)}
-        else:
-            tensors[name] = result
-    return tensors
-
-
-def compare(
-    name: str, expected: Array, actual: Array, tolerance: float, step: float | None = None
-) -> OutputError:
-    """Compute the error of one output. NaNs and infinities must be in the same places.
-
-    `step` is the quantisation step, if the output is quantised.
-    """
-    if expected.shape != actual.shape:
-        return OutputError(name, actual.shape, 0.0, float("inf"), float("inf"), False)
-    if expected.size == 0:
-        return OutputError(name, actual.shape, 0.0, 0.0, 0.0, True)
-    expected_values, actual_values = expected.astype(np.float64), actual.astype(np.float64)
-    finite = np.isfinite(expected_values)
-    nonfinite_agree = np.array_equal(
-        expected_values[~finite], actual_values[~finite], equal_nan=True
-    )
-    errors = np.abs(expected_values[finite] - actual_values[finite])
-    error = float(errors.max(initial=0.0)) if nonfinite_agree else float("inf")
-    scale = float(np.abs(expected_values[finite]).max(initial=0.0))
-    relative = error / scale if scale else error
-    if step is not None and nonfinite_agree:
-        within = float(np.mean(errors <= step * _ROUNDING))
-        passed = within >= MIN_SHARE_WITHIN_ONE_STEP
-        return OutputError(name, actual.shape, scale, error, relative, passed, error / step, within)
-    is_exact = not np.issubdtype(expected.dtype, np.floating)
-    passed = bool(error == 0.0 if is_exact else relative <= tolerance)
-    return OutputError(name, actual.shape, scale, error, relative, passed)
-
-
-def with_spread(error: OutputError, first: Array, second: Array) -> OutputError:
-    """Add the difference between two evaluations of the reference to an error that is too large."""
-    if error.passed or error.steps is not None or not np.issubdtype(first.dtype, np.floating):
-        return error
-    return replace(error, spread=compare(error.output, first, second, 0.0).relative)
-
-
-def _against_either(
-    errors: Sequence[OutputError],
-    path: Path,
-    inputs: Mapping[str, Array],
-    actual: Mapping[str, Array],
-    tolerance: float,
-    steps: Mapping[str, float],
-) -> tuple[OutputError, ...]:
-    """Replace the errors of outputs that differ from onnxruntime, but not from `onnx.reference`."""
+    inputs = random_inputs(model, sizes, seed, arrays)
+    other = load(folder, others[0])
     try:
-        expected = _run_onnx_reference(path, inputs)
-    except Exception:  # onnx.reference lacks some models that onnxruntime runs
-        return tuple(errors)
-    result = []
-    for error in errors:
-        name = error.output
-        other = compare(name, expected[name], actual[name], tolerance, steps.get(name))
-        agrees = other.passed and not error.passed
-        result.append(replace(other, reference=ONNX_REFERENCE) if agrees else error)
-    return tuple(result)
+        expected, actual = other.run(inputs), model.run(inputs)
+    finally:
+        other.dispose()
+    errors = tuple(compare(name, expected[name], a, tolerance) for name, a in actual.items())
+    return CheckResult(errors, f"the package on {others[0]}")
 
 
-def _first_difference(
-    path: Path,
-    build: Build,
-    device: Literal["wasm", "webgpu"],
-    inputs: Mapping[str, Array],
-    tolerance: float,
-    options: BuildOptions,
-) -> str | None:
-    """Describe the first node, in order, whose result differs if the model ends there."""
-    model = onnx.load(path)
-    in_order = sort_nodes(model)
-    nodes = [n for n in in_order.graph.node if n.op_type != "Constant" and n.output and n.output[0]]
-    if not nodes:
-        return None
-    with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
-        if in_order is not model:  # onnx extracts parts only of models that its checker accepts
-            path = Path(scratch) / "sorted.onnx"
-            onnx.save(in_order, path)
-        low, high = 0, len(nodes) - 1
-        while low < high:
-            middle = (low + high) // 2
-            value = nodes[middle].output[0]
-            if _differs_at(path, build, device, inputs, value, tolerance, options):
-                high = middle
-            else:
-                low = middle + 1
-    node = nodes[low]
-    return f"{node.op_type} {node.name or node.output[0]!r} (value {node.output[0]!r})"
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A loaded package, and the ONNX file whose results it should have.
 
+    `steps` are the quantisation steps of outputs, and `random` the outputs that random numbers
+    decide.
+    """
 
-def _differs_at(
-    path: Path,
-    build: Build,
-    device: Literal["wasm", "webgpu"],
-    inputs: Mapping[str, Array],
-    value: str,
-    tolerance: float,
-    options: BuildOptions,
-) -> bool:
-    """True if the model cut at `value` fails, or gives another result than the reference."""
-    with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
-        cut = Path(scratch) / "cut.onnx"
+    model: Model
+    path: Path
+    tolerance: float
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    steps: Mapping[str, float] = field(default_factory=dict)
+    random: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, model: Model, path: Path, tolerance: float, options: BuildOptions) -> _Comparison:
+        source = onnx.load(path, load_external_data=False)
+        constants = bind_constants(source.graph, options.constants or {})[0]
+        random = random_outputs(source)
+        return cls(model, path, tolerance, constants, quantisation_steps(source), random)
+
+    def inputs(
+        self, arrays: Mapping[str, Array] | None, sizes: Mapping[str, int], seed: int
+    ) -> dict[str, Array]:
+        """The inputs of a comparison, constants included."""
+        return {**random_inputs(self.model, sizes, seed, arrays), **self.constants}
+
+    def result(
+        self, arrays: Mapping[str, Array] | None, sizes: Mapping[str, int], seed: int, batches: bool
+    ) -> CheckResult:
+        """Compare on the inputs, and with `batches` on those of other sizes."""
+        inputs = self.inputs(arrays, sizes, seed)
+        with suggest_options("--dim or --inputs", bool(sizes or arrays)):
+            actual = self.model.run(self.fed(inputs))
+        errors, reference = self.errors(inputs, actual)
+        if batches:
+            errors += tuple(self.batch_errors(inputs, sizes, seed))
+        return CheckResult(errors, reference)
+
+    def fed(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The inputs that the package has."""
+        return {name: array for name, array in inputs.items() if name not in self.constants}
+
+    def batch_errors(
+        self, first: Mapping[str, Array], sizes: Mapping[str, int], seed: int
+    ) -> Iterator[OutputError]:
+        """The errors with each size of `BATCHES` that no input of the first comparison had. A
+        size that the reference refuses, too, is left out.
+        """
+        manifest = self.model.manifest
+        places = {symbol.name: (symbol.input, symbol.axis) for symbol in manifest.symbols}
+        for symbol in batch_symbols(port.shape for port in manifest.inputs):
+            name, axis = places.get(symbol, ("", 0))
+            for size in BATCHES:
+                if symbol in sizes or not name or first[name].shape[axis] == size:
+                    continue
+                inputs = self.inputs(None, {**sizes, symbol: size}, seed)
+                text = f"{symbol} = {size}"
+                try:
+                    actual = self.model.run(self.fed(inputs))
+                except InputError as error:
+                    if self.reference_runs(inputs):
+                        refused = OutputError("", (), 0.0, float("inf"), float("inf"), False)
+                        yield replace(refused, sizes=text, refusal=str(error))
+                    continue
+                if self.reference_runs(inputs):
+                    errors, _ = self.errors(inputs, actual)
+                    yield from (replace(error, sizes=text) for error in errors)
+
+    def reference_runs(self, inputs: Mapping[str, Array]) -> bool:
+        """True if a reference computes with these inputs."""
         try:
-            onnx.utils.extract_model(str(path), str(cut), list(inputs), [value])
-            expected, _ = run_reference(cut, inputs)
-        except Exception:  # the part is not a valid model by itself
+            run_reference(self.path, inputs)
+        except InputError:
             return False
+        return True
+
+    def errors(
+        self, inputs: Mapping[str, Array], actual: Mapping[str, Array]
+    ) -> tuple[tuple[OutputError, ...], str]:
+        """Compare the outputs that the package computed, and name the reference."""
+        expected, reference = run_reference(self.path, inputs)
+        errors = tuple(
+            replace(
+                compare(name, expected[name], array, self.tolerance, self.steps.get(name)),
+                is_random=name in self.random,
+            )
+            for name, array in actual.items()
+        )
+        if reference == ONNXRUNTIME and not all(e.verdict == "passed" for e in errors):
+            errors = self.against_either(errors, inputs, actual)
+        if reference == ONNXRUNTIME and not all(e.verdict == "passed" for e in errors):
+            plain, _ = run_reference(self.path, inputs, optimised=False)
+            errors = tuple(with_spread(e, expected[e.output], plain[e.output]) for e in errors)
+        for run in range(DISTURBED_RUNS if any(e.verdict != "passed" for e in errors) else 0):
+            moved, _ = run_reference(self.path, disturbed(inputs, run))
+            errors = tuple(with_sensitivity(e, expected[e.output], moved[e.output]) for e in errors)
+        return errors, reference
+
+    def against_either(
+        self,
+        errors: Sequence[OutputError],
+        inputs: Mapping[str, Array],
+        actual: Mapping[str, Array],
+    ) -> tuple[OutputError, ...]:
+        """Replace the errors of outputs that differ from onnxruntime, but not from
+        `onnx.reference`.
+        """
         try:
-            build(cut, Path(scratch) / "package", options)
-            model = load(Path(scratch) / "package", device)
-            actual = model.run({p.name: inputs[p.name] for p in model.all_inputs})
-            model.dispose()
-        except WebmlcError:
-            return True
-        steps = quantisation_steps(onnx.load(cut, load_external_data=False))
-    return not all(
-        compare(n, expected[n], a, tolerance, steps.get(n)).passed for n, a in actual.items()
+            expected = run_onnx_reference(self.path, inputs)
+        except Exception:  # onnx.reference lacks some models that onnxruntime runs
+            return tuple(errors)
+        result = []
+        for error in errors:
+            name = error.output
+            step = self.steps.get(name)
+            other = compare(name, expected[name], actual[name], self.tolerance, step)
+            agrees = other.passed and not error.passed
+            result.append(replace(other, reference=ONNX_REFERENCE) if agrees else error)
+        return tuple(result)
+
+
+def disturbed(inputs: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """The inputs, with each float changed by `DISTURBANCE` of its size in a random direction. A
+    float of few digits moves by a unit of its last place, or not at all.
+    """
+    generator = np.random.default_rng(seed)
+    moved = dict(inputs)
+    for name, array in inputs.items():
+        if np.issubdtype(array.dtype, np.floating):
+            signs = generator.choice([-DISTURBANCE, DISTURBANCE], array.shape)
+            moved[name] = np.asarray(array * (1 + signs)).astype(array.dtype)
+    return moved
+
+
+def random_outputs(model: onnx.ModelProto) -> frozenset[str]:
+    """The outputs of a model that depend on operators which draw random numbers, also in functions
+    and in graphs inside nodes.
+    """
+    functions = {f.name for f in model.functions if _draws(f.node, frozenset())}
+    values: set[str] = set()
+    for _ in model.graph.node:  # nodes may be in any order
+        count = len(values)
+        for node in model.graph.node:
+            if not values.isdisjoint(node.input) or _draws([node], functions):
+                values.update(node.output)
+        if len(values) == count:
+            break
+    return frozenset(o.name for o in model.graph.output if o.name in values)
+
+
+def _draws(nodes: Iterable[onnx.NodeProto], functions: frozenset[str] | set[str]) -> bool:
+    """True if one of the nodes, or a node inside it, draws random numbers."""
+    return any(
+        (node.op_type in RANDOM and node.domain in ("", "ai.onnx"))
+        or node.op_type in functions
+        or any(
+            _draws(graph.node, functions)
+            for attribute in node.attribute
+            for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
+        )
+        for node in nodes
     )

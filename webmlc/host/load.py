@@ -46,7 +46,7 @@ from webmlc.host.bind import (
 )
 from webmlc.host.choose_schedules import choose_schedules
 from webmlc.host.executor import Executor, Loaded, Names, States
-from webmlc.host.model_port import ModelPort, signature_text
+from webmlc.host.model_port import ModelPort, inputs_without_session, signature_text
 from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
@@ -126,7 +126,7 @@ class Model:
     @property
     def all_inputs(self) -> tuple[ModelPort, ...]:
         """The inputs, and those that states replace, which only a run without a session takes."""
-        return tuple(map(ModelPort.of, self.manifest.all_inputs))
+        return tuple(map(ModelPort.of, inputs_without_session(self.manifest)))
 
     @property
     def outputs(self) -> tuple[ModelPort, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
-from webmlc.package.manifest import Port
+from webmlc.package.manifest import Manifest, Port
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,6 +37,11 @@ class ModelPort:
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def inputs_without_session(manifest: Manifest) -> tuple[Port, ...]:
+    """The inputs, and those that states replace, which only a run without a session takes."""
+    return (*manifest.inputs, *(port.past for port in manifest.state_ports))
 
 
 def signature_text(inputs: Sequence[ModelPort], outputs: Sequence[ModelPort]) -> str:

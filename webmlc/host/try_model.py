@@ -31,6 +31,7 @@ from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.host.load import Model, load
+from webmlc.host.model_port import inputs_without_session
 from webmlc.package.manifest import MANIFEST, Port
 
 Array = NDArray[Any]
@@ -86,7 +87,7 @@ def random_inputs(
     """
     generator, ports, given = (
         np.random.default_rng(seed),
-        model.manifest.all_inputs,
+        inputs_without_session(model.manifest),
         dict(arrays or {}),
     )
     symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
@@ -111,7 +112,7 @@ def read_inputs(
     model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
     """Read the arrays of a `.npz` file. Other inputs are random. A run checks ranks and shapes."""
-    return random_inputs(model, sizes, seed, None if path is None else _read_arrays(path))
+    return random_inputs(model, sizes, seed, None if path is None else read_arrays(path))
 
 
 @contextmanager
@@ -127,7 +128,7 @@ def suggest_options(options: str, is_chosen: bool) -> Iterator[None]:
         ) from error
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of a `.npz` file, by name."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")

@@ -381,11 +381,6 @@ class Manifest:
         return bool(self.length or self.state_ports)
 
     @property
-    def all_inputs(self) -> tuple[Port, ...]:
-        """The inputs, and those that states replace, which only a run without a session takes."""
-        return (*self.inputs, *(port.past for port in self.state_ports))
-
-    @property
     def results(self) -> tuple[str, ...]:
         """The buffers that hosts read after a run: those of the outputs and of the checks."""
         return (*(o.buffer for o in self.outputs), *(check.value for check in self.checks))

@@ -1,0 +1,145 @@
+"""Compare one output of a model with what a reference expects.
+
+In: two arrays. Out: an `OutputError`, whose verdict also considers how far the reference is from
+itself.
+
+    error = compare("y", expected, actual, tolerance=1e-3)
+    assert error.verdict == "passed"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Verdict = Literal["passed", "failed", "inconclusive"]
+MIN_SHARE_WITHIN_ONE_STEP = 0.999
+"""The share of a quantised output's elements that must be at most one quantisation step off.
+
+Chosen by hand: an element between two steps may round either way.
+"""
+MAX_SPREADS = 4.0
+"""An error of at most this many times the spread of the reference itself is inconclusive.
+
+Chosen by hand: if the model draws random numbers, any two evaluations are about equally far apart.
+"""
+DISTURBANCE = 1e-6
+"""How far inputs are disturbed to find the sensitivity of the reference, relative to each element:
+some sixteen times the rounding of a float32 (chosen by hand).
+"""
+MAX_SENSITIVITY = 0.1
+"""A reference that disturbed inputs move by a larger share of the output than this says nothing
+(chosen by hand).
+"""
+ROUNDING = 1.001
+"""An error of at most this many quantisation steps counts as one step.
+
+Chosen by hand: float32 rounds when it multiplies by the scale.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """The largest error of one output: absolute, and relative to the largest expected element.
+
+    - `steps` (quantised outputs): the error in quantisation steps.
+    - `within` (quantised outputs): the share of the elements that are at most one step off.
+    - `spread` (outputs that are too far from the reference): the difference between two evaluations
+      of the reference, with and without its optimisations, in the unit of `relative`.
+    - `sensitivity` (such outputs): how far the reference moves when the inputs are disturbed by
+      `DISTURBANCE`, in the unit of `relative`.
+    - `is_random`: random numbers that the model draws decide the output.
+    - `reference`: the reference of this output, if it differs from that of the whole result.
+    - `sizes`: the sizes of the symbolic dimensions that the inputs had, if they are not those of
+      the first comparison ("batch = 2").
+    - `refusal`: why the package refused these inputs, which the reference ran.
+    """
+
+    output: str
+    shape: tuple[int, ...]
+    scale: float
+    error: float
+    relative: float
+    passed: bool
+    steps: float | None = None
+    within: float | None = None
+    spread: float | None = None
+    sensitivity: float | None = None
+    is_random: bool = False
+    reference: str | None = None
+    sizes: str = ""
+    refusal: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on this output. It passes if the reference itself moves as much when its
+        inputs are disturbed a little. It is inconclusive if the reference moves by a large share of
+        the output, if it differs from itself, or if the output is random.
+        """
+        if self.passed:
+            return "passed"
+        if self.is_random and self.relative < float("inf"):
+            return "inconclusive"
+        if self.is_as_sensitive:
+            return "passed" if (self.sensitivity or 0.0) <= MAX_SENSITIVITY else "inconclusive"
+        return "inconclusive" if self.varies_as_much else "failed"
+
+    @property
+    def varies_as_much(self) -> bool:
+        """True if the error is about as large as the spread of the reference."""
+        return self.relative <= MAX_SPREADS * (self.spread or 0.0)
+
+    @property
+    def is_as_sensitive(self) -> bool:
+        """True if the error is about as large as what disturbed inputs change."""
+        return 0 < self.relative <= MAX_SPREADS * (self.sensitivity or 0.0)
+
+
+def compare(
+    name: str, expected: Array, actual: Array, tolerance: float, step: float | None = None
+) -> OutputError:
+    """Compute the error of one output. NaNs and infinities must be in the same places.
+
+    `step` is the quantisation step, if the output is quantised.
+    """
+    if expected.shape != actual.shape:
+        return OutputError(name, actual.shape, 0.0, float("inf"), float("inf"), False)
+    if expected.size == 0:
+        return OutputError(name, actual.shape, 0.0, 0.0, 0.0, True)
+    expected_values, actual_values = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(expected_values)
+    nonfinite_agree = np.array_equal(
+        expected_values[~finite], actual_values[~finite], equal_nan=True
+    )
+    errors = np.abs(expected_values[finite] - actual_values[finite])
+    error = float(errors.max(initial=0.0)) if nonfinite_agree else float("inf")
+    scale = float(np.abs(expected_values[finite]).max(initial=0.0))
+    relative = error / scale if scale else error
+    if step is not None and nonfinite_agree:
+        within = float(np.mean(errors <= step * ROUNDING))
+        passed = within >= MIN_SHARE_WITHIN_ONE_STEP
+        return OutputError(name, actual.shape, scale, error, relative, passed, error / step, within)
+    is_exact = not np.issubdtype(expected.dtype, np.floating)
+    passed = bool(error == 0.0 if is_exact else relative <= tolerance)
+    return OutputError(name, actual.shape, scale, error, relative, passed)
+
+
+def with_spread(error: OutputError, first: Array, second: Array) -> OutputError:
+    """Add the difference between two evaluations of the reference to an error that is too large."""
+    if error.passed or error.steps is not None or not np.issubdtype(first.dtype, np.floating):
+        return error
+    return replace(error, spread=compare(error.output, first, second, 0.0).relative)
+
+
+def with_sensitivity(error: OutputError, first: Array, disturbed: Array) -> OutputError:
+    """Add how far the output of the reference moved on disturbed inputs to an error that is too
+    large. The largest of several calls counts.
+    """
+    if error.passed:
+        return error
+    moved = compare(error.output, first, disturbed, 0.0).relative
+    return replace(error, sensitivity=max(moved, error.sensitivity or 0.0))

@@ -1,0 +1,72 @@
+"""Compute what a model's outputs should be, with onnxruntime or `onnx.reference`.
+
+In: an ONNX file, and arrays by input name. Out: arrays by output name, and the reference's name.
+
+    outputs, reference = run_reference(Path("model.onnx"), {"x": x})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.errors import InputError
+
+Array = NDArray[Any]
+ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
+
+
+def run_reference(
+    path: Path, inputs: Mapping[str, Array], optimised: bool = True
+) -> tuple[dict[str, Array], str]:
+    """Compute the expected outputs, and name the reference. Raises `InputError` if none can."""
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        if not optimised:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        names = [o.name for o in session.get_outputs()]
+        results = session.run(None, dict(inputs))
+        return _tensors(names, results), ONNXRUNTIME
+    except Exception as error:  # onnxruntime raises its own classes, one per status
+        try:
+            return run_onnx_reference(path, inputs), ONNX_REFERENCE
+        except Exception as second:
+            raise InputError(
+                f"no reference can run {path} on these inputs; try other sizes (--dim) or "
+                f"inputs of your own (--inputs)\n  onnxruntime: {error}\n  onnx.reference: {second}"
+            ) from second
+
+
+def run_onnx_reference(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Compute the expected outputs with `onnx.reference`; raises any error of its operators."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(str(path))
+    return _tensors(evaluator.output_names, list(evaluator.run(None, dict(inputs))))
+
+
+def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
+    """Return the results by output name.
+
+    The name of a sequence's element is that of the sequence and its position. The dictionaries of
+    ZipMap, one per row, become a table with a column per key.
+    """
+    tensors: dict[str, Array] = {}
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, list) and result and isinstance(result[0], dict):
+            tensors[name] = np.array([list(row.values()) for row in result], np.float32)
+        elif isinstance(result, list):
+            tensors |= {f"{name}/{i}": element for i, element in enumerate(result)}
+        else:
+            tensors[name] = result
+    return tensors
