@@ -1,7 +1,7 @@
 """Models of Hugging Face's transformers compute what PyTorch computes, through two exporters: the
 door's (`dynamo`), and the older one, which wrote most ONNX files that people have (`legacy`).
 
-CI runs a dozen architectures. This command runs all of them, in about half an hour on two cores:
+CI runs a dozen architectures. This command runs all of them:
 
     .venv-doors/bin/python -m pytest -q tests/doors/test_transformers.py --architectures all
 """
