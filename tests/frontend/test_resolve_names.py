@@ -118,6 +118,14 @@ def test_names_without_a_meaning(body: str, message: str) -> None:
         read_model(parse(f"{HEADER} g (float[n, 3] x) => (float[n, 3] y) {body} {functions}"))
 
 
+@pytest.mark.parametrize("field", ["input", "output"])
+def test_inputs_and_outputs_have_names(field: str) -> None:
+    model = parse(f"{HEADER} g (float[n, 3] x) => (float[n, 3] y) {{ y = Relu(x) }}")
+    getattr(model.graph, field).add()
+    with pytest.raises(ModelError, match="an input or an output of the model has no name"):
+        read_model(model)
+
+
 def test_inputs_and_outputs_declared_twice_count_once() -> None:
     model = parse(f"{HEADER} g (float[n, 3] x) => (float[n, 3] y) {{ y = Relu(x) }}")
     model.graph.input.append(model.graph.input[0])

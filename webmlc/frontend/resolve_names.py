@@ -17,7 +17,8 @@ attributes that refer to it are left out. A node of a function that imports anot
 model keeps its version (`operator_versions.keep_version`), because later passes read it as an
 operator of that version.
 
-Raises `ModelError` if a name is read that nothing writes, or written twice in one scope.
+Raises `ModelError` if an input or an output has no name, or if a name is read that nothing writes,
+or written twice in one scope.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def key_of(node: NodeProto) -> Key:
 def resolve_names(model: ModelProto) -> ModelProto:
     """Return the model itself if all its names are resolved, else a changed copy."""
     graph = model.graph
+    if not all(info.name for info in (*graph.input, *graph.output)):
+        raise ModelError("an input or an output of the model has no name: export the model again")
     scope = _Scope()
     for name in (*(i.name for i in graph.input), *_initialisers(graph)):
         scope.names[name] = name
