@@ -57,6 +57,7 @@ def test_a_batch_that_only_the_package_refuses_fails() -> None:
     assert [o.verdict for o in result.outputs] == ["passed", "failed"]
     assert result.verdict == "failed" and result.first_difference is None
     (note,) = result.notes()
+    assert result.rows()[1]["error"] is None and json.dumps(result.rows(), allow_nan=False)
     assert note.startswith("batch = 1: the package refuses what the reference runs. node 'y'")
 
 

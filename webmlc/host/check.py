@@ -13,6 +13,7 @@ and the result is `inconclusive`.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -125,8 +126,8 @@ class CheckResult:
                 **({"with": o.sizes} if has_sizes else {}),
                 "shape": list(o.shape),
                 "scale": o.scale,
-                "error": o.error,
-                "relative": o.relative,
+                "error": _finite(o.error),
+                "relative": _finite(o.relative),
                 **({"steps": o.steps, "within one": o.within} if has_steps else {}),
                 **({"reference's own": o.spread} if has_spread else {}),
                 **({"when disturbed": o.sensitivity} if has_sensitivity else {}),
@@ -135,6 +136,11 @@ class CheckResult:
             }
             for o in self.outputs
         ]
+
+
+def _finite(value: float) -> float | None:
+    """The number, or `None` for an infinite one, which JSON does not have."""
+    return value if math.isfinite(value) else None
 
 
 def check_model(
