@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +11,30 @@ import pytest
 from onnx import helper, numpy_helper
 
 from webmlc.compile import build
-from webmlc.core.errors import InputError
+from webmlc.core.errors import InputError, UnsupportedError
+from webmlc.core.machine import Device
 from webmlc.host.load import load
 
 
-def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path) -> np.ndarray:
-    build(model, folder, target="wasm", cache=False)
-    package = load(folder)
+def run(
+    model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path, device: Device = "wasm"
+) -> np.ndarray:
+    build(model, folder, target=device, cache=False)
+    package = load(folder, device=device)
     try:
         return np.asarray(package.run(feeds)["y"])
     finally:
         package.dispose()
 
 
-def model_of(node: onnx.NodeProto, **arrays: np.ndarray) -> onnx.ModelProto:
+def model_of(node: onnx.NodeProto, opset: int = 18, **arrays: np.ndarray) -> onnx.ModelProto:
     """A model of one node, whose inputs have the types of these arrays."""
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for name, a in arrays.items()
     ]
     graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="y")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
@@ -48,6 +52,48 @@ def test_integers_are_reduced(operator: str, dtype: str, tmp_path: Path) -> None
     y = run(model, {"x": x}, tmp_path)
     assert y.dtype == x.dtype
     assert y.tolist() == np.trunc(expected).tolist()
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+@pytest.mark.parametrize(
+    ("operator", "opset"),
+    [("ReduceLogSum", 13), ("ReduceLogSum", 18), ("ReduceLogSumExp", 11), ("Erf", 9)],
+)
+def test_an_older_opset_takes_integers(
+    operator: str, opset: int, device: Device, tmp_path: Path
+) -> None:
+    """The newest schemas of these operators list floats only."""
+    x = np.array([[3, 4, 5, -4], [70, 1, 2, 0]], np.int32)
+    axes = {} if operator == "Erf" else {"axes": [1], "keepdims": 0}
+    expected = {
+        "ReduceLogSum": np.log(x.sum(1)),
+        "ReduceLogSumExp": np.log(np.exp(x.astype(float)).sum(1)),
+        "Erf": np.vectorize(math.erf)(x).astype(np.float32),
+    }[operator]
+    names = ["x"]
+    if opset >= 18:
+        axes.pop("axes")
+        names.append("axes")
+    model = model_of(helper.make_node(operator, names, ["y"], **axes), opset, x=x)
+    if opset >= 18:
+        model.graph.initializer.append(numpy_helper.from_array(np.array([1]), "axes"))
+    y = run(model, {"x": x}, tmp_path, device)
+    assert y.dtype == np.int32
+    assert y.tolist() == np.trunc(expected).tolist()
+
+
+def test_integers_are_refused_where_the_imported_opset_refuses_them(tmp_path: Path) -> None:
+    """A function's nodes count by the opset that the function imports."""
+    x = np.array([[3, 4]], np.int32)
+    node = helper.make_node("ReduceLogSum", ["x"], ["y"], keepdims=0)
+    with pytest.raises(UnsupportedError, match="input 0 is int32; it takes bfloat16"):
+        run(model_of(node, 28, x=x), {"x": x}, tmp_path)
+    call = helper.make_node("Older", ["x"], ["y"], domain="local")
+    model = model_of(call, 28, x=x)
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    imports = [helper.make_opsetid("", 18)]
+    model.functions.append(helper.make_function("local", "Older", ["x"], ["y"], [node], imports))
+    assert run(model, {"x": x}, tmp_path).tolist() == 1
 
 
 @pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])

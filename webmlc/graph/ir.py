@@ -104,7 +104,8 @@ class Node:
 
     `origin` names the ONNX nodes that it came from. Every rewrite keeps it. `stages` are the parts
     of `origin` that each stage of a called kernel computes (`loops.from_graph`). `version` is that
-    of the operator's domain before `normalise`, or None if it is the module's.
+    of the operator's domain in the model. It is None before `normalise` if it is the module's, and
+    for a node that a pass adds.
     """
 
     op: str

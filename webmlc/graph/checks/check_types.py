@@ -1,9 +1,11 @@
-"""Check the element types of a node's inputs against the types that ONNX's schema lists.
+"""Check the element types of a node's inputs against the types that ONNX's schemas list.
 
 In: a node and the types of its inputs. A model whose types do not fit is malformed, so no row of
-the operator table has to check for it. Inputs that a schema describes by one variable (`T`) must
-have the same type. Rows may accept further types of a kind (float, integer, boolean). Operators
-without a schema (our own, `com.microsoft`'s) accept what their rows accept.
+the operator table has to check for it. The types fit if they fit the operator's newest schema or
+the schema of the opset that the model imports: ReduceLogSum took integers until opset 27.
+Inputs that a schema describes by one variable (`T`) must have the same type. Rows may accept
+further types of a kind (float, integer, boolean). Operators without a schema (our own,
+`com.microsoft`'s) accept what their rows accept.
 
     check_types(node, types)    # raises: input 0 is int64; it takes bfloat16, float16, ...
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from onnx import TensorProto, defs
 
@@ -35,59 +38,82 @@ class _Formal:
     is_needed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """The inputs of an operator in one version, and whether the last one may repeat."""
+
+    inputs: tuple[_Formal, ...]
+    is_variadic: bool
+
+    def formals(self, count: int) -> tuple[_Formal, ...]:
+        """An entry for each of `count` inputs: the last one of a variadic operator repeats."""
+        repeats = count - len(self.inputs) if self.is_variadic else 0
+        return self.inputs + self.inputs[-1:] * repeats
+
+
 def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
     """Raises `NotSupportedError` if an input's elements are of a kind that the operator does not
     accept, or of another type than an input that shares its type variable, or if the node leaves
     out an input that the operator needs: also a node that an operator of a model expanded to.
     Inputs without a type, and inputs that the schema has no entry for, are not checked.
     """
+    misfit = _misfit(node, types, _schema(node.domain, node.op))
+    if misfit is None:
+        return
+    if node.version is not None:
+        older = _schema(node.domain, node.op, node.version)
+        if older.inputs and _misfit(node, types, older) is None:
+            return
+    raise NotSupportedError(misfit)
+
+
+def _misfit(node: Node, types: Sequence[TensorType | None], schema: _Schema) -> str | None:
+    """Why the types do not fit the schema; None if they do."""
     bound: dict[str, int] = {}
-    for index, (type_, formal) in enumerate(zip(types, _inputs(node, len(types)), strict=False)):
+    for index, (type_, formal) in enumerate(zip(types, schema.formals(len(types)), strict=False)):
         if formal.is_needed and not node.inputs[index]:
-            raise NotSupportedError(f"input {index} is left out, and the operator needs it")
+            return f"input {index} is left out, and the operator needs it"
         if type_ is None:
             continue
         if formal.types and _kind(type_.dtype) not in map(_kind, formal.types):
             names = ", ".join(sorted(dtype.name for dtype in formal.types))
-            raise NotSupportedError(f"input {index} is {type_.dtype.name}; it takes {names}")
+            return f"input {index} is {type_.dtype.name}; it takes {names}"
         if formal.variable is not None:
             first = bound.setdefault(formal.variable, index)
             like = types[first]
             if like is not None and like.dtype != type_.dtype:
-                raise NotSupportedError(
+                return (
                     f"input {first} is {like.dtype.name}, input {index} is {type_.dtype.name}; "
                     "they must be of one type: cast one of them"
                 )
+    return None
 
 
 def _kind(dtype: DType) -> tuple[bool, bool]:
     return dtype.is_float, dtype.is_integer
 
 
-def _inputs(node: Node, count: int) -> tuple[_Formal, ...]:
-    """An entry for each input; the last entry of a variadic operator is repeated."""
-    formals, is_variadic = _schema(node.domain, node.op)
-    return formals + formals[-1:] * (count - len(formals)) if is_variadic else formals
-
-
 @cache
-def _schema(domain: str, op: str) -> tuple[tuple[_Formal, ...], bool]:
-    """The inputs in the newest opset, and whether the last one may repeat."""
-    if not defs.has(op, domain):
-        return (), False
-    schema = defs.get_schema(op, domain)
+def _schema(domain: str, op: str, version: int | None = None) -> _Schema:
+    """The schema of the newest opset, or that of a version. It is empty if there is none."""
+    try:
+        place = (domain,) if version is None else (version, domain)
+        schema: Any = defs.get_schema(op, *place)
+    except defs.SchemaError:
+        return _Schema((), False)
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     single = defs.OpSchema.FormalParameterOption.Single
     is_variadic = bool(schema.inputs) and schema.inputs[-1].option == variadic
     variables = {constraint.type_param_str for constraint in schema.type_constraints}
-    return tuple(
+    formals = tuple(
         _Formal(
             frozenset(d for t in i.types if (d := _dtype(t))),
             i.type_str if i.type_str in variables and i.is_homogeneous else None,
             i.option == single,
         )
         for i in schema.inputs
-    ), is_variadic
+    )
+    return _Schema(formals, is_variadic)
 
 
 def _dtype(text: str) -> DType | None:

@@ -1,8 +1,8 @@
 """Rewrite every node to the form of its newest opset, and report all operators without a row.
 
-needs: a module as read. guarantees: each node has a row in `OPS`, and a name for each output before
-the last one that it has. Rows return results by position: a skipped output is one that nobody
-reads. before → after, opset 11:
+needs: a module as read. guarantees: each node has a row in `OPS`, the version of its operator, and
+a name for each output before the last one that it has. Rows return results by position: a skipped
+output is one that nobody reads. before → after, opset 11:
 
     %y = Softmax(%x)             →   %y = Softmax(%x) {axis=1, coerced=1}
     %y, , %d = LayerNorm(%x)     →   %y, %y.unused_1, %d = LayerNorm(%x)
@@ -67,7 +67,7 @@ def _function(
         attributes = {k: _attribute(v, opsets, missing) for k, v in node.attributes.items()}
         version = opsets.get(node.domain, 1) if node.version is None else node.version
         outputs = _named_outputs(node, names)
-        node = replace(node, attributes=attributes, outputs=outputs, version=None)
+        node = replace(node, attributes=attributes, outputs=outputs, version=version)
         nodes.append(row.normalise(node, version) if row.normalise else node)
     return replace(function, nodes=tuple(nodes))
 

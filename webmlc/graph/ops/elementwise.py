@@ -142,6 +142,16 @@ def softplus(x: Expr) -> Expr:
     return maximum(x, 0.0) + call("log1p", call("exp", -call("abs", x)))
 
 
+def _error_function(x: Expr) -> Expr:
+    """The error function. Of an integer, which ONNX accepted until opset 12, it is truncated: it is
+    0, or ±1 where float32 rounds it to ±1.
+    """
+    if x.dtype.is_float:
+        return call("erf", x)
+    negative = select(x <= -4, -1, Const(0, x.dtype)) if x.dtype.is_signed else Const(0, x.dtype)
+    return select(x >= 4, 1, negative)
+
+
 def _elu(context: Context) -> Body:
     alpha = context.attribute("alpha", 1.0)
     return lambda x: select(x < 0.0, (call("exp", x) - 1.0) * alpha, x)
@@ -315,7 +325,7 @@ def _prelu_type(context: Context) -> tuple[TensorType, ...]:
 _COMMON: dict[str, str] = {
     "Abs": "abs", "Ceil": "ceil", "Floor": "floor", "Round": "round", "Exp": "exp",
     "Sign": "sign", "Neg": "neg", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Atan": "atan",
-    "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Erf": "erf",
+    "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh",
 }  # fmt: skip
 
 _UNARY = (
@@ -326,6 +336,7 @@ _UNARY = (
     _unary("Acos", _scalar("acos"), case(UNIT)),
     _unary("Atanh", _scalar("atanh"), case(UNIT)),
     _unary("Acosh", _scalar("acosh"), case("float32[3, 4] in 1.1..4")),
+    _unary("Erf", _error_function, case(X), case("int32[6] in -9..9", opset=9)),
     _unary("Reciprocal", lambda x: 1.0 / x, case(POSITIVE)),
     _unary("Relu", lambda x: maximum(x, 0), case(X), case("int32[5] in -4..4")),
     _unary("Sigmoid", sigmoid),
