@@ -250,6 +250,9 @@ def _apply_float(op: str, args: list[Any]) -> Any:
     whose results are integers or quotients of integers.
     """
     match op, args:
+        case (("lt" | "ge"), [Cast() | Call(op="div"), limit]) if not isinstance(limit, Expr):
+            if abs(float(limit)) > INDEX.limits[1]:  # every size fits the index type
+                return (limit > 0) == (op == "lt")
         case "mul", [Cast() as x, factor] | [factor, Cast() as x] if not isinstance(factor, Expr):
             if float(factor).is_integer():
                 return Cast(_simplified(x.value * int(factor)), x.dtype)

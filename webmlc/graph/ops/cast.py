@@ -1,9 +1,10 @@
 """Cast, CastLike, BitCast and RoundToHalf: conversions between element types.
 
 Except for the 8-bit floats, numbers convert as in numpy and ml_dtypes. Floats round to the nearest
-float, ties to even. Floats become integers by truncation. Integers that do not fit wrap. A
-conversion to an 8-bit float saturates unless the node says otherwise. Powers of two (float8e8m0)
-have rounding modes of their own (`_to_e8m0`).
+float, ties to even. Floats become integers by truncation (`truncated` says which results numbers
+have that do not fit). Integers that do not fit wrap. A conversion to an 8-bit float saturates
+unless the node says otherwise. Powers of two (float8e8m0) have rounding modes of their own
+(`_to_e8m0`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,36 @@ def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
         return _to_e8m0(x.astype(DType.float32), saturate, round_mode)
     if dtype in SATURATING and saturate:
         return clamped(x, dtype).astype(dtype)
+    if dtype.is_integer and x.dtype.is_float:
+        return truncated(x, dtype)
     return x.astype(dtype)
+
+
+def truncated(x: Expr, dtype: DType) -> Expr:
+    """Truncate a float to an integer. ONNX leaves NaN and numbers that do not fit undefined. Here
+    the result is that of numpy and onnxruntime on x86, on every device:
+
+    - int32, int64: the lowest integer.
+    - integers of fewer bits: the lowest bits of the int32. That of 300 is 44 as a uint8.
+    - uint32, uint64: a negative number of the signed type wraps. A number that does not fit becomes
+      0 if it is too large, else half of the range.
+    """
+    number = x if x.dtype is DType.float64 else x.astype(DType.float32)
+    signed_dtype = DType.int64 if dtype.bits == 64 else DType.int32
+    half = 1 << (signed_dtype.bits - 1)
+    if dtype.is_signed or dtype.bits < 32:
+        return _truncated_signed(number, signed_dtype).astype(dtype)
+    is_high = number >= float(half)
+    low_part = number - select(is_high, float(half), Const(0.0, number.dtype))
+    whole = _truncated_signed(low_part, signed_dtype).astype(dtype)
+    return whole + select(is_high, Const(half, dtype), Const(0, dtype))
+
+
+def _truncated_signed(x: Expr, dtype: DType) -> Expr:
+    """Truncate a float to an int32 or an int64; numbers that do not fit become the lowest one."""
+    limit = float(1 << (dtype.bits - 1))
+    fits = (x >= -limit) & (x < limit)
+    return select(fits, x, Const(-limit, x.dtype)).astype(dtype)
 
 
 def clamped(x: Expr, dtype: DType) -> Expr:
