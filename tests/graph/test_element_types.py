@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -111,21 +113,40 @@ def test_booleans_are_scattered(operator: str, reduction: str, tmp_path: Path) -
     assert y.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("operator", ["Scaler", "Imputer"])
-def test_operators_need_all_their_features(operator: str, tmp_path: Path) -> None:
+VECTORS = [1.0, 2.0, 3.0, 0.0, 1.0, 0.0, 2.0, 2.0, 2.0]
+SUPPORT = {"kernel_type": "RBF", "kernel_params": [0.1, 0.0, 3.0], "rho": [0.2],
+           "coefficients": [0.5, -0.5, 1.0], "support_vectors": VECTORS}  # fmt: skip
+LINEAR = {"coefficients": [1.0, 2.0, 3.0, -1.0, 0.5, 2.0], "intercepts": [0.5, -0.5]}
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes"),
+    [
+        ("Scaler", {"offset": [1.0, 2.0, 3.0], "scale": [2.0, 2.0, 2.0]}),
+        ("Imputer", {"imputed_value_floats": [1.0, 2.0, 3.0], "replaced_value_float": 0.0}),
+        ("LinearRegressor", {"targets": 2, **LINEAR}),
+        ("LinearClassifier", {"classlabels_ints": [4, 7], **LINEAR}),
+        ("LinearClassifier", {"classlabels_ints": [4, 7, 9], "coefficients": VECTORS,
+                              "intercepts": [0.0, 5.0, 1.0]}),
+        ("SVMRegressor", {"n_supports": 3, **SUPPORT}),
+        ("SVMRegressor", {**SUPPORT, "n_supports": 0, "kernel_type": "LINEAR"}),
+        ("SVMClassifier", {"classlabels_ints": [3, 5], "vectors_per_class": [2, 1], **SUPPORT}),
+    ],
+)  # fmt: skip
+def test_operators_need_all_their_features(
+    operator: str, attributes: dict[str, Any], tmp_path: Path
+) -> None:
     """A run compares a number of features that only it knows with that of the attributes."""
-    attributes = {
-        "Scaler": {"offset": [1.0, 2.0, 3.0], "scale": [2.0, 2.0, 2.0]},
-        "Imputer": {"imputed_value_floats": [1.0, 2.0, 3.0], "replaced_value_float": 0.0},
-    }[operator]
-    node = helper.make_node(operator, ["x"], ["y"], domain="ai.onnx.ml", **attributes)
-    x = np.array([[0.0, 5.0, 6.0]], np.float32)
+    results = ["y", "scores"] if operator.endswith("Classifier") else ["y"]
+    node = helper.make_node(operator, ["x"], results, domain="ai.onnx.ml", **attributes)
+    x = np.array([[0.0, 5.0, 6.0], [2.0, -1.0, 0.5]], np.float32)
     model = model_of(node, x=x)
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "features"
-    expected = [[-2.0, 6.0, 6.0]] if operator == "Scaler" else [[1.0, 5.0, 6.0]]
-    assert run(model, {"x": x}, tmp_path).tolist() == expected
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
+    np.testing.assert_allclose(run(model, {"x": x}, tmp_path), expected, rtol=1e-5)
     package = load(tmp_path)
-    with pytest.raises(InputError, match="features = 1"):
-        package.run({"x": x[:, :1]})
+    for count in (1, 4, 6):
+        with pytest.raises(InputError, match=f"features = {count}"):
+            package.run({"x": np.ones((2, count), np.float32)})
     package.dispose()

@@ -151,7 +151,7 @@ def test_interior_nodes_have_no_votes(op: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "attributes", "reason"), [
-    ("LinearRegressor", {"coefficients": [1.0] * 10}, "10 coefficients for 1 targets of 5"),
+    ("LinearRegressor", {"coefficients": [1.0] * 10}, "weights of 10 features for an input of 5"),
     ("LinearRegressor", {"coefficients": [1.0] * 5, "intercepts": [1.0, 2.0]}, "2 intercepts"),
     ("FeatureVectorizer", {"inputdimensions": [3]}, "input 0 has 3 features; it has 5"),
     ("FeatureVectorizer", {"inputdimensions": [5, 5]}, "2 inputdimensions of 1 inputs"),

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int
+from webmlc.core.expr import as_int, const
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
@@ -24,6 +24,7 @@ from webmlc.graph.ops.ml_scores import (
     transform,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.shapes import require
 
 
 def _floats(context: Context, name: str) -> Array:
@@ -34,13 +35,25 @@ def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
     return results[: len(context.node.outputs)]
 
 
-def _rows(context: Context, build: Builder) -> tuple[str, int]:
-    """The input as float32 [rows][features], and the number of features."""
-    features = as_int(context.shape(0)[-1]) if context.rank(0) else 0
-    if features is None:
-        raise NotSupportedError("the number of features is symbolic")
+def _rows_for(context: Context, build: Builder, weights: Array) -> str:
+    """The input as float32 [rows][features]. Its features are the columns of `weights`; a run
+    checks a number of features that only it knows.
+    """
     x, _ = float_rows(context, build, has_double=False)
-    return x, features
+    features = context.shape(0)[-1]
+    if not require(context, "equal", const(weights.shape[1]), features):
+        raise NotSupportedError(
+            f"weights of {weights.shape[1]} features for an input of {features} features"
+        )
+    return x
+
+
+def _matrix(context: Context, name: str, rows: int) -> Array:
+    """The numbers of an attribute as a matrix of so many rows."""
+    numbers = _floats(context, name)
+    if rows < 1 or numbers.size % rows:
+        raise NotSupportedError(f"{name!r} has {numbers.size} numbers for {rows} rows")
+    return numbers.reshape(rows, -1)
 
 
 def _affine(build: Builder, x: str, weights: Array, bias: Array) -> str:
@@ -52,13 +65,8 @@ def _affine(build: Builder, x: str, weights: Array, bias: Array) -> str:
 
 
 def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
-    x, features = _rows(context, build)
-    targets, numbers = context.count("targets", 1), _floats(context, "coefficients")
-    if numbers.size != targets * features:
-        raise NotSupportedError(
-            f"{numbers.size} coefficients for {targets} targets of {features} features"
-        )
-    weights = numbers.reshape(targets, features)
+    weights = _matrix(context, "coefficients", context.count("targets", 1))
+    x = _rows_for(context, build, weights)
     scores = _affine(build, x, weights, _floats(context, "intercepts"))
     return (transform(build, scores, context.attribute("post_transform", "NONE")),)
 
@@ -69,12 +77,19 @@ def _label_of_sign(context: Context, build: Builder, score: str, labels: list[in
     return pick_label(build, build("Cast", sign, to=INT64), labels)
 
 
+def _score_count(context: Context, classes: int) -> int:
+    """The number of scores of a classifier without intercepts: one may do for two classes."""
+    features = as_int(context.shape(0)[-1]) if context.rank(0) else None
+    is_single = classes == 2 and _floats(context, "coefficients").size == features
+    return 1 if is_single else classes
+
+
 def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
     """Classify by one score for each class. A single score belongs to the second of two classes."""
     labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
-    x, features = _rows(context, build)
-    weights = _floats(context, "coefficients").reshape(-1, features)
-    scores = _affine(build, x, weights, _floats(context, "intercepts"))
+    bias = _floats(context, "intercepts")
+    weights = _matrix(context, "coefficients", bias.size or _score_count(context, len(labels)))
+    scores = _affine(build, _rows_for(context, build, weights), weights, bias)
     if len(weights) > 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
         return _requested_outputs(
@@ -118,12 +133,13 @@ def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
 
 
 def _svm_regressor(context: Context, build: Builder) -> tuple[str, ...]:
-    x, features = _rows(context, build)
-    weights, rho = _floats(context, "coefficients"), _floats(context, "rho")
-    if int(context.attribute("n_supports", 0)):
-        vectors = _floats(context, "support_vectors").reshape(-1, features)
-        x = _kernel(context, build, x, vectors)
-    scores = _affine(build, x, weights[None, :], rho[:1])
+    weights, rho = _matrix(context, "coefficients", 1), _floats(context, "rho")
+    if count := int(context.attribute("n_supports", 0)):
+        vectors = _matrix(context, "support_vectors", count)
+        x = _kernel(context, build, _rows_for(context, build, vectors), vectors)
+    else:
+        x = _rows_for(context, build, weights)
+    scores = _affine(build, x, weights, rho[:1])
     if int(context.attribute("one_class", 0)):
         inside = build("Greater", scores, build.constant(np.float32(0)))
         one = build.constant(np.float32(1))
@@ -141,8 +157,8 @@ def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
         raise NotSupportedError("an SVM classifier without support vectors of every class")
     if kind != "NONE":
         raise NotSupportedError(f"post_transform {kind!r} of votes")
-    x, features = _rows(context, build)
-    vectors = _floats(context, "support_vectors").reshape(-1, features)
+    vectors = _matrix(context, "support_vectors", sum(counts))
+    x = _rows_for(context, build, vectors)
     coefficients = _floats(context, "coefficients").reshape(len(labels) - 1, -1)
     starts = np.concatenate([[0], np.cumsum(counts)])
     pairs = list(combinations(range(len(labels)), 2))
