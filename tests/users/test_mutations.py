@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from tests.users.mutations.__main__ import devices
 from tests.users.mutations.family import Mutant
@@ -17,6 +18,7 @@ from tests.users.mutations.onnx_bases import GRAPHS, graph_base
 from tests.users.mutations.onnx_family import OnnxFamily
 from tests.users.mutations.outcome import Kind, outcome_of_error
 from tests.users.mutations.worker import Worker, draw
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, ModelError
 
 SEED, COUNT, SHARE = 0, 300, 100
@@ -49,6 +51,45 @@ def test_a_wrong_result_is_noticed(tmp_path: Path) -> None:
         outcome = OnnxFamily().judge(mutant, tmp_path, "wasm", lambda _: None)
     assert outcome.kind == "wrong"
     assert "y: " in outcome.message
+
+
+def one_node(operator: str, x: np.ndarray, **attributes: object) -> Mutant:
+    """A model of one node, and its input."""
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
+    node = helper.make_node(operator, ["x"], ["y"], **attributes)
+    values = [helper.make_tensor_value_info(name, element, None) for name in "xy"]
+    values[0] = helper.make_tensor_value_info("x", element, x.shape)
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return Mutant("", "model.onnx", {"model.onnx": model.SerializeToString()}, {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "result", "kind"),
+    [
+        ("Relu", {}, [1, 0, 3, 4], "wrong"),
+        ("MaxPool", {"kernel_shape": [2]}, [1, 3, 4], "right"),
+        ("MaxPool", {"kernel_shape": [2]}, [1, 2, 4], "wrong"),
+    ],
+)
+def test_a_lost_nan_is_noticed_where_the_reference_decides(
+    operator: str, attributes: dict[str, object], result: list[float], kind: Kind, tmp_path: Path
+) -> None:
+    """Of a NaN in MaxPool's windows, onnxruntime keeps some."""
+    x = np.array([[[1, np.nan, 3, 4]]], np.float32)
+    results = {"y": np.array([[result]], np.float32)}
+    with patch("tests.users.mutations.onnx_family._run", lambda *_: results):
+        mutant = one_node(operator, x, **attributes)
+        outcome = OnnxFamily().judge(mutant, tmp_path, "wasm", lambda _: None)
+    assert outcome.kind == kind
+
+
+@pytest.mark.parametrize("dtype", ["float6_e3m2fn", "float8_e5m2", "float4_e2m1fn"])
+@pytest.mark.parametrize("operator", ["Softsign", "Mish"])
+def test_small_floats_are_rounded_once(operator: str, dtype: str, tmp_path: Path) -> None:
+    x = np.linspace(-4, 4, 24).astype(DType(dtype).numpy)
+    outcome = OnnxFamily().judge(one_node(operator, x), tmp_path, "wasm", lambda _: None)
+    assert outcome.kind == "right"
 
 
 @pytest.mark.parametrize(
