@@ -13,6 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from webmlc.compile import build
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, UnsupportedError
 from webmlc.core.machine import Device
 from webmlc.host.load import load
@@ -110,6 +111,31 @@ def test_booleans_are_scattered(operator: str, reduction: str, tmp_path: Path) -
     expected = x.copy()
     expected[i] = x[i] | u if reduction in ("add", "max") else x[i] & u
     y = run(model_of(node, x=x, i=indices, u=u), {"x": x, "i": indices, "u": u}, tmp_path)
+    assert y.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("zeros", ["uint8", "int8"])
+def test_a_quantised_product_has_half_scales(
+    zeros: str, dtype: str, device: Device, tmp_path: Path
+) -> None:
+    """onnxruntime has no scales in bfloat16: it computes with the same numbers in float32."""
+    rng = np.random.default_rng(0)
+    low, high = np.iinfo(zeros).min, np.iinfo(zeros).max
+    arrays = {
+        name: rng.integers(low, high, shape).astype(zeros)
+        for name, shape in (("a", (40, 16)), ("a_zero", ()), ("b", (16, 40)), ("b_zero", ()))
+    }
+    arrays["zero"] = np.array(7, zeros)
+    scales = {"a_scale": 0.013, "b_scale": 0.017, "scale": 0.31}
+    names = ["a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "scale", "zero"]
+    node = helper.make_node("QLinearMatMul", names, ["y"])
+    halves = {k: np.array(v, DType(dtype).numpy) for k, v in scales.items()}
+    wide = arrays | {k: v.astype(np.float32) for k, v in halves.items()}
+    session = onnxruntime.InferenceSession(model_of(node, 21, **wide).SerializeToString())
+    (expected,) = session.run(None, wide)
+    y = run(model_of(node, 21, **arrays, **halves), arrays | halves, tmp_path, device)
     assert y.tolist() == expected.tolist()
 
 

@@ -53,6 +53,7 @@ REFERENCE_DIFFERS = {
     "MaxRoiPool": "is missing",
     "Mean": "does not broadcast",
     "Pad": "does not cut",
+    "QLinearMatMul": "rounds the product of half scales, and their quotient",
     "RNN": "knows one direction",
     "SimplifiedLayerNormalization": "is onnxruntime's own",
     "Softmax": "has no form before opset 13",

@@ -247,7 +247,9 @@ OPS: tuple[Operator, ...] = (
         case("int4[2, 3, 4] in -8..7", np.float32(0.5), output_dtype=10))),
     Operator("QLinearMatMul", no_such_form, expand=_qlinear_matmul, cases=(
         case("uint8[2, 3] in 0..255", np.float32(0.01), np.uint8(113), "uint8[3, 4] in 0..255",
-             np.float32(0.02), np.uint8(114), np.float32(0.1), np.uint8(118)),)),
+             np.float32(0.02), np.uint8(114), np.float32(0.1), np.uint8(118)),
+        case("uint8[2, 3] in 0..255", np.float16(0.01), np.uint8(113), "uint8[3, 4] in 0..255",
+             np.float16(0.02), np.uint8(114), np.float16(0.1), np.uint8(118)))),
     Operator("QLinearConv", no_such_form, expand=_qlinear_conv, cases=(
         case("uint8[1, 2, 5, 5] in 0..255", np.float32(0.01), np.uint8(113),
              "uint8[3, 2, 3, 3] in 0..255", np.float32(0.02), np.uint8(114), np.float32(0.1),
