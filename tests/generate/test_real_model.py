@@ -126,7 +126,8 @@ def test_the_pipeline_gives_the_same_texts(package: Path, tmp_path: Path) -> Non
 def test_a_thousand_tokens_plan_and_allocate_nothing(package: Path, threads: int) -> None:
     results = exercised(package, threads, "./tokens.mjs", TOKENS)
     check_tokens(results, package)
-    assert results["messages"] <= 2 * (threads - 1), "runs repeat; only helpers start"
+    most = 1 + 2 * (threads - 1)
+    assert results["messages"] <= most, "the page asks for the memory once, and helpers start"
     assert results["memory"][0] == results["memory"][1] > 0
 
 
