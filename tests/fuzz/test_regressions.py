@@ -115,6 +115,9 @@ GRAPHS = {
     "bfloat16 sums along an axis that an input names": """
         g (bfloat16[2,3] x, int64 k) => (bfloat16[a,b] y) <int64 p = {0}, int64 q = {1}> {
             j = Clip (k, p, q) y = CumSum (x, j) }""",
+    "running sums of few steps from the end": """
+        g (float[2,3,4] x) => (float[2,3,4] y) <int64 p = {0}> {
+            y = CumSum <exclusive: int = 1, reverse: int = 1> (x, p) }""",
 }
 
 

@@ -44,12 +44,13 @@ class Threads:
 
 
 def fold_with_followers(function: LoopFunction) -> Block | None:
-    """The reduction block of a kernel if it is the only one, and each other block reads its results
-    or those of another follower.
+    """The reduction block of a kernel if it is the only one, starts its results itself, and each
+    other block reads its results or those of another follower. A block without an init updates
+    elements in order, so it is no fold.
     """
     every = list(blocks(function.body))
     folds = [b for b in every if axes_of_kind(b, "reduce")]
-    if len(folds) != 1 or every[0] is not folds[0]:
+    if len(folds) != 1 or every[0] is not folds[0] or folds[0].init is None:
         return None
     results = {s.buffer.name for s in stores(folds[0])}
     for block in every[1:]:
