@@ -88,6 +88,7 @@ def test_a_build_warns_of_a_batch_of_1_that_its_package_refuses(
         """g (float[batch,4] x, float[m,4] z) => (float[k,4] y) { y = Add(x, z) }""",
         """g (float[batch,1,h,w] x, float[1,1,3,3] f) => (float[batch,1,a,b] y) {
             y = Conv(x, f) }""",
+        "g (float[batch,4] x, int64[2] sizes) => (float[a,b] y) { y = Reshape(x, sizes) }",
     ],
 )
 def test_a_batch_of_1_that_runs_has_no_warning(tmp_path: Path, text: str) -> None:

@@ -40,13 +40,18 @@ def refusal(requirements: Iterable[Requirement], symbol: str, size: int) -> Requ
     they are tried with each of `SIZES`.
     """
     for requirement in requirements:
-        names = {v.name for side in (requirement.left, requirement.right) for v in variables(side)}
+        names = _names(requirement)
         if symbol in names and not any(
             _holds(requirement, dict.fromkeys(names, other) | {symbol: size})
             for other in (SIZES if len(names) > 1 else SIZES[:1])
         ):
             return requirement
     return None
+
+
+def _names(requirement: Requirement) -> set[str]:
+    """The symbols of a requirement."""
+    return {v.name for side in (requirement.left, requirement.right) for v in variables(side)}
 
 
 def _holds(requirement: Requirement, sizes: dict[str, int]) -> bool:
@@ -58,13 +63,17 @@ def _holds(requirement: Requirement, sizes: dict[str, int]) -> bool:
 
 
 def warn_of_refused_sizes(module: Module) -> None:
-    """Warn of each batch of which the model refuses the size 1.
+    """Warn of each batch of which the model refuses the size 1. Sizes that a run computes may take
+    any value, so requirements on them tell nothing of a batch.
 
     needs: inferred types.
     """
     main = module.main
-    for symbol in batch_symbols(main.type(name).shape for name in main.inputs):
-        if (requirement := refusal(main.requirements, symbol, 1)) is not None:
+    shapes = [main.type(name).shape for name in main.inputs]
+    inputs = {v.name for shape in shapes for size in shape for v in variables(size)}
+    requirements = [r for r in main.requirements if _names(r) <= inputs]
+    for symbol in batch_symbols(shapes):
+        if (requirement := refusal(requirements, symbol, 1)) is not None:
             advice = "The model itself decides that: was it exported for other sizes?"
             if requirement.rule == "unequal":
                 advice = (
