@@ -13,8 +13,6 @@ README = (ROOT / "README.md").read_text("utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 READING_LIST = README.partition("| read | for |\n|---|---|\n")[2].partition("\n\n")[0]
 FILES = re.findall(r"^\| `(.+?)` \|", READING_LIST, re.MULTILINE)
-LONGEST_FILE = 400
-"""Lines that README promises a file to read stays under."""
 MOST_FILES = 12
 
 
@@ -26,13 +24,6 @@ def layers(line: str) -> list[str]:
 def test_the_reading_list_has_a_dozen_files() -> None:
     assert len(FILES) == len(READING_LIST.splitlines()) == len(set(FILES))
     assert 10 <= len(FILES) <= MOST_FILES
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_to_read_is_short(file: str) -> None:
-    count = len((ROOT / file).read_text("utf-8").splitlines())
-    advice = f"{file} has {count} lines: split it, or name another file in README's reading list"
-    assert count < LONGEST_FILE, advice
 
 
 def test_the_stages_are_in_the_order_of_the_layering_test() -> None:
@@ -83,7 +74,7 @@ def test_commands_of_the_guide_are_modules() -> None:
     assert len(modules) >= 4
     for module in modules:
         path = ROOT / module.replace(".", "/")
-        assert path.with_suffix(".py").is_file(), module
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
 
 def test_code_blocks_and_paths_are_told_apart() -> None:

@@ -143,10 +143,11 @@ def test_records_of_other_machines_need_their_name(run: Run, model: Path, tmp_pa
     assert json.loads(run(*build, tmp_path / "a")[1])["tuned"] == []
     named = json.loads(run(*build, tmp_path / "b", "--platform", "phone")[1])["tuned"]
     assert [row["gain"] for row in named] == ["2.00×"]
-    code, _, error = run(*build, tmp_path / "c", "--platform", "watch")
+    code, out, _ = run(*build, tmp_path / "c", "--platform", "watch")
     assert code == 2
-    assert "--platform 'watch'" in error
-    assert "A phone" in error
+    message = json.loads(out)["error"]["message"]
+    assert "--platform 'watch'" in message
+    assert "A phone" in message
 
 
 def test_records_of_a_browser_come_before_those_of_python(
@@ -185,16 +186,16 @@ def test_exported_records_can_be_merged_and_shipped(
     assert [row["gain"] for row in json.loads(out)["tuned"]] == ["2.00×"]
     for arguments in (build, ("tune", model, "--database", "shipped")):
         time = "--tune" if "build" in arguments else "--budget"
-        code, _, error = run(*arguments, time, "1s")
-        assert code == 2 and "shipped: the records that come with webmlc cannot" in error
+        code, out, error = run(*arguments, time, "1s")
+        assert code == 2 and "shipped: the records that come with webmlc cannot" in out + error
     code, _, error = run("tune", "--database", "shipped", "--merge", lines)
     assert code == 2 and "cannot be changed. Name a file" in error
     code, out, _ = run("tune", "--database", "shipped", "--list", "--json")
     assert code == 0 and [row["gain"] for row in json.loads(out)] == ["2.00×"]
     other = tmp_path / "other.db"
     assert "1 records added" in run("tune", "--database", other, "--merge", "shipped")[2]
-    code, _, error = run(*build, "--platform", "watch")
-    assert code == 2 and f"{lines} has records of" in error
+    code, out, _ = run(*build, "--platform", "watch")
+    assert code == 2 and f"{lines} has records of" in json.loads(out)["error"]["message"]
     lines.write_text('{"task": 1}')
     code, _, error = run("tune", "--database", copy, "--merge", lines)
     assert code == 2
