@@ -106,13 +106,15 @@ def test_inputs_that_decide_the_code_are_built_in() -> None:
     transform = onnx.parser.parse_model(
         head
         + """
-        g (float[1, 6, 1] x, int64 n) => (float[1, 6, 2] y) { y = DFT<axis = 1>(x, n) }"""
+        g (float[1, 6, 1] x, int64 n) => (float[1, f, 3, 2] y) <int64 length = {4}> {
+            y = STFT(x, n, , length) }"""
     )
+    feeds = [x.reshape(1, 6, 1), np.int64(2)]
     rep = WebmlcBackend.prepare(transform, "NUMPY")
-    assert rep.run([x.reshape(1, 6, 1), np.int64(4)])[0].shape == (1, 4, 2)
+    assert rep.run(feeds)[0].shape == (1, 2, 3, 2)
     assert rep.built_in == ("n",)
     with pytest.raises(UnsupportedError):
-        WebmlcBackend.prepare(transform, "NUMPY", as_is=True).run([x.reshape(1, 6, 1), np.int64(4)])
+        WebmlcBackend.prepare(transform, "NUMPY", as_is=True).run(feeds)
     reshape = onnx.parser.parse_model(
         head
         + """
