@@ -252,6 +252,7 @@ def vite_server(site: Path) -> Iterator[str]:
 def test_a_page_runs_while_it_is_developed(tmp_path: Path) -> None:
     """Vite's server bundles what comes from npm, and serves the worker from where it was."""
     (tmp_path / "index.html").write_text(HTML.replace("SCRIPT", "./page.js"))
+    (tmp_path / "page.js").write_text(PAGE)
     scaled(tmp_path / "model")
     import_from_npm(tmp_path)
     (tmp_path / "vite.config.mjs").write_text(documented("Vite", "js"))
