@@ -112,7 +112,7 @@ async function untilStatus(pattern) {
 /** Use the page of a package as a person would. Returns the facts and the outputs that it shows. */
 export async function usePackagePage() {
   await untilStatus(/^Loaded/);
-  document.querySelector("button").click();
+  document.querySelector("#form [type=submit]").click();
   await untilStatus(/^Ran/);
-  return { facts: document.getElementById("facts").innerText, outputs: document.getElementById("outputs").innerText };
+  return { facts: document.getElementById("facts").textContent, outputs: document.getElementById("outputs").innerText };
 }
