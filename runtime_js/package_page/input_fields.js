@@ -231,10 +231,10 @@ function numberField(node, port) {
 function inferSize({ shape }, symbols, count) {
   const last = shape.filter((size) => typeof size === "string").at(-1);
   if (last === undefined) return;
-  const others = shape.filter((size) => size !== last).reduce((/** @type {number} */ product, size) => product * sizeOf(size, symbols), 1);
+  const fixedCount = shape.filter((size) => size !== last).reduce((/** @type {number} */ product, size) => product * sizeOf(size, symbols), 1);
   const times = shape.filter((size) => size === last).length;
-  const size = Math.round((count / others) ** (1 / times));
-  if (size ** times * others === count) symbols[/** @type {string} */ (last)] = size;
+  const size = Math.round((count / fixedCount) ** (1 / times));
+  if (size ** times * fixedCount === count) symbols[/** @type {string} */ (last)] = size;
 }
 
 /** @param {Size} size @param {Symbols} symbols @returns {number} */

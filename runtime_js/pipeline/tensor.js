@@ -100,8 +100,8 @@ export class Tensor {
 
   /** The tensor with other dims, of which one may be -1. @param {...number} dims */
   view(...dims) {
-    const others = -product(dims);
-    return this.reshape(dims.map((size) => (size === -1 ? this.size / others : size)));
+    const knownCount = -product(dims);
+    return this.reshape(dims.map((size) => (size === -1 ? this.size / knownCount : size)));
   }
 
   /** @param {readonly number[]} dims */

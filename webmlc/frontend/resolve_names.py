@@ -171,12 +171,12 @@ class _Resolver:
             )
         inputs = [scope.read(name, f"node {label} reads") for name in node.input]
         inputs += [""] * (len(function.input) - len(inputs))
-        given = {a.name: a for a in self.attributes(node, scope)}
+        attributes = {a.name: a for a in self.attributes(node, scope)}
         outputs = [self.write(name, scope, label) for name in node.output]
         results = [(f, o) for f, o in zip(function.output, outputs, strict=False) if o]
         body = _Scope(
             dict(zip(function.input, inputs, strict=True)),
-            attributes={a.name: a for a in function.attribute_proto} | given,
+            attributes={a.name: a for a in function.attribute_proto} | attributes,
             versions=self.versions | versions_of(function.opset_import),
             prefix=f"{scope.prefix}{node.name or next(filter(None, node.output), node.op_type)}/",
         )

@@ -228,22 +228,22 @@ def _check_devices(
     seed: int,
 ) -> CheckResult:
     """Compare the programs of a package with each other. Raises `UserError` if it has only one."""
-    others: list[Literal["wasm", "webgpu"]] = [
+    other_devices: list[Literal["wasm", "webgpu"]] = [
         device for device in model.manifest.programs if device != model.device
     ]
-    if not others:
+    if not other_devices:
         raise UserError(
             f"{folder} is a package for {model.device} only: name the model that it was built "
             "from, --model model.onnx, or build it with --target both"
         )
     inputs = random_inputs(model, sizes, seed, arrays)
-    other = load(folder, others[0])
+    other = load(folder, other_devices[0])
     try:
         expected, actual = other.run(inputs), model.run(inputs)
     finally:
         other.dispose()
     errors = tuple(compare(name, expected[name], a, tolerance) for name, a in actual.items())
-    return CheckResult(errors, f"the package on {others[0]}")
+    return CheckResult(errors, f"the package on {other_devices[0]}")
 
 
 @dataclass(frozen=True, slots=True)

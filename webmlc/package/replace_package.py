@@ -86,12 +86,14 @@ def _install(staging: Path, out: Path, force: bool) -> None:
         if (out / name).is_dir() and not (out / name).is_symlink():
             raise PackageError(f"{out / name} is a folder, and a package has a file of that name")
     hashes = packaged_files(out)
-    taken = {name for name in {*names, *hashes} if os.path.lexists(out / name)}
-    older = {name for name in taken if _is_packaged(out / name, hashes.get(name))}
+    existing_names = {name for name in {*names, *hashes} if os.path.lexists(out / name)}
+    older = {name for name in existing_names if _is_packaged(out / name, hashes.get(name))}
     foreign = [
         name
         for name in names
-        if name in taken and name not in older and not _is_same(out / name, staging / "new" / name)
+        if name in existing_names
+        and name not in older
+        and not _is_same(out / name, staging / "new" / name)
     ]
     if foreign and not force:
         files = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
@@ -102,7 +104,7 @@ def _install(staging: Path, out: Path, force: bool) -> None:
         )
     (staging / "names").write_text(json.dumps(names), "utf-8")
     try:
-        for name in sorted(older | taken.intersection(names)):
+        for name in sorted(older | existing_names.intersection(names)):
             _set_aside(out / name, staging / "old" / name)
         for name in (MANIFEST, *(name for name in names if name != MANIFEST)):
             (staging / "new" / name).replace(out / name)

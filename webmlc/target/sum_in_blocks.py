@@ -185,8 +185,8 @@ class _Rewriting:
             block = Var(self.names.fresh(f"{loop.var.name}_block"))
             inner = Var(self.names.fresh(loop.var.name))
             body = substitute_statement(loop.body, {loop.var: block * size + inner})
-            rest = minimum(Const(size), extent - block * size)
-            outer = For(block, (extent + size - 1) // size, For(inner, rest, body))
+            block_extent = minimum(Const(size), extent - block * size)
+            outer = For(block, (extent + size - 1) // size, For(inner, block_extent, body))
         blocks = seq(*start, replace(outer, body=seq(outer.body, *step)), *end)
         blocks = map_scoped(blocks, scope, simplify)
         if length is not None:
@@ -258,17 +258,17 @@ def _starts(stmt: If, scope: Scope) -> frozenset[Var]:
 
 def _term(store: Store) -> Expr | None:
     """What an update adds to an element of float32; None for any other store."""
-    own = Load(store.buffer, store.indices)
+    element = Load(store.buffer, store.indices)
     if store.buffer.dtype is not DType.float32:
         return None
     match store.value:
-        case Call(op="add", args=(a, b)) if own in (a, b):
-            term = b if a == own else a
-        case Call(op="fma", args=(a, b, c)) if c == own:
+        case Call(op="add", args=(a, b)) if element in (a, b):
+            term = b if a == element else a
+        case Call(op="fma", args=(a, b, c)) if c == element:
             term = call("mul", a, b)
         case _:
             return None
-    return None if own in walk(term) else term
+    return None if element in walk(term) else term
 
 
 def _is_product(term: Expr) -> bool:

@@ -43,14 +43,14 @@ def with_dense_constants(content: bytes) -> bytes:
         model.buffers.append(buffer)
     codes = [code.builtinCode for code in model.operatorCodes]
     for graph in model.subgraphs:
-        others = []
+        operators = []
         for operator in graph.operators:
             if codes[operator.opcodeIndex] != schema.BuiltinOperator.DENSIFY:
-                others.append(operator)
+                operators.append(operator)
                 continue
             constant, result = (graph.tensors[i[0]] for i in (operator.inputs, operator.outputs))
             result.buffer = constant.buffer
-        graph.operators = others
+        graph.operators = operators
     builder = flatbuffers.Builder(len(content))
     builder.Finish(model.Pack(builder), IDENTIFIER)
     return bytes(builder.Output())

@@ -111,11 +111,11 @@ def _functions(op: str, turns: int) -> str:
     calls = [
         f"(call {NAMES[op, 'f32']} (f32x4.extract_lane {lane} (local.get $x)))" for lane in range(4)
     ]
-    rest = " ".join(f"{call})" for call in calls[1:])
+    other_lanes = " ".join(f"{call})" for call in calls[1:])
     return f"""(func {NAMES[op, "f32"]} (param $x f32) (result f32)
   (call $f32.turned_sine (local.get $x) (i32.const {turns})))
 (func {NAMES[op, "f32x4"]} (param $x v128) (result v128)
-  {lanes} (f32x4.splat {calls[0]}) {rest})"""
+  {lanes} (f32x4.splat {calls[0]}) {other_lanes})"""
 
 
 FUNCTIONS = "\n".join([_WORD, _BITS, _TURNED_SINE, _functions("sin", 0), _functions("cos", 1)])
