@@ -26,7 +26,7 @@ import numpy as np
 import onnx
 
 import webmlc
-from tests.graph.test_rows import make_input, make_model
+from tests.graph.ops.test_rows import make_input, make_model
 from webmlc.core.errors import WebmlcError
 from webmlc.core.machine import Device
 from webmlc.graph.ops.operator import Case

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tests.browser.pages import Page, open_pages
-from tests.test_masks import segmenter
-from tests.test_speech_pipeline import BLANK, logits_of, recogniser, sound, text_of
-from tests.test_speech_pipeline import LABELS as SPEECH_LABELS
-from tests.test_transcripts import tokens_of
-from tests.test_typed_sounds import EDGE, RATE, copier, tone
-from tests.test_typed_values import LABELS, MEAN, STD, classifier
+from tests.graph.typed.test_masks import segmenter
+from tests.graph.typed.test_transcripts import tokens_of
+from tests.graph.typed.test_typed_sounds import EDGE, RATE, copier, tone
+from tests.graph.typed.test_typed_values import LABELS, MEAN, STD, classifier
+from tests.js.test_speech_pipeline import BLANK, logits_of, recogniser, sound, text_of
+from tests.js.test_speech_pipeline import LABELS as SPEECH_LABELS
 from webmlc.compile import build
 from webmlc.host.load import load
 

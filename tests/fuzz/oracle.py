@@ -40,7 +40,7 @@ RUNTIME_IS_RIGHT = frozenset(
      "Upsample", "MaxUnpool", "Conv", "GridSample", "ConvInteger", "QLinearConv",
      "GlobalMaxPool", "MaxRoiPool", "Loop", "OneHot"}
 )  # fmt: skip
-"""Where `onnx.reference` is wrong or incomplete (tests/graph/test_rows.py): onnxruntime."""
+"""Where `onnx.reference` is wrong or incomplete (tests/graph/ops/test_rows.py): onnxruntime."""
 RUNTIME_OPSET = 25
 
 EXACT = frozenset(

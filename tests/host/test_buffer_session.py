@@ -10,7 +10,13 @@ import pytest
 
 import webmlc
 from tests.against_onnxruntime import parse
-from tests.test_group_query_attention import GROUPS, SIZE, Feeds, feeds_of, model_of
+from tests.graph.algorithms.attention.test_group_query_attention import (
+    GROUPS,
+    SIZE,
+    Feeds,
+    feeds_of,
+    model_of,
+)
 from webmlc.compile import shared_graph
 from webmlc.core.errors import InputError
 from webmlc.core.stages import watcher

@@ -11,7 +11,7 @@ import pytest
 
 import webmlc
 from tests import recurrent
-from tests.test_types import copied
+from tests.graph.ops.test_types import copied
 from webmlc.core.dtypes import DType
 
 pytestmark = pytest.mark.xdist_group("realms")  # one worker builds what the tests share

@@ -12,9 +12,9 @@ import pytest
 import webmlc
 from tests import recurrent
 from tests.decoders import DECODER, check_session, session_data
+from tests.graph.algorithms.attention.test_group_query_attention import GROUPS, SIZE, feeds_of
 from tests.host.test_buffer_session import MODEL, PASTS, TOLERANCE
 from tests.node import as_tensors
-from tests.test_group_query_attention import GROUPS, SIZE, feeds_of
 
 SCRIPT = Path(__file__).parent / "run_session.mjs"
 

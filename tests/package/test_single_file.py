@@ -13,8 +13,8 @@ import pytest
 
 from tests.command_line import run
 from tests.generate.fakes import language_assets
+from tests.graph.typed.test_typed_values import classifier
 from tests.packages import parts, scaled
-from tests.test_typed_values import classifier
 from webmlc.compile import build
 from webmlc.core.errors import ModelWarning, PackageError
 from webmlc.package import single_file

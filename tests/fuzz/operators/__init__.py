@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from tests.fuzz.operators import contractions, control, elementwise, movement, reductions
 from tests.fuzz.sketch import Retry, Sketch
-from tests.graph.test_rows import make_input
+from tests.graph.ops.test_rows import make_input
 from webmlc.graph.table import OPS
 
 Describe = Callable[[Sketch], None]

@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tests.graph.test_rows import make_model
+from tests.graph.ops.test_rows import make_model
 from webmlc.graph.table import OPS
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
-from tests.graph.test_rows import REFERENCE_DIFFERS
+from tests.graph.ops.test_rows import REFERENCE_DIFFERS
 from tests.users.mutations.command import build
 from tests.users.mutations.family import Mutant, Note
 from tests.users.mutations.onnx_bases import Array, draw_base, random_array
@@ -185,7 +185,8 @@ def _is_oracle(model: onnx.ModelProto, expected: Mapping[str, Values], outputs: 
     """True if the references' results are those that a right package has.
 
     They are not if they are random, or if only `onnx.reference` runs a model with an operator that
-    it computes wrongly (`tests/graph/test_rows.py`), or whose results it leaves to numpy's types.
+    it computes wrongly (`tests/graph/ops/test_rows.py`), or whose results it leaves to numpy's
+    types.
     """
     operators = _operators(model)
     if operators & RANDOM or any("Random" in operator for operator in operators):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.graph.test_rows import make_model
+from tests.graph.ops.test_rows import make_model
 from webmlc.build_options import BuildOptions
 from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError

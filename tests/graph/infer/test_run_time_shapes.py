@@ -21,7 +21,7 @@ from tests.node import as_tensors, in_node
 from webmlc.core.errors import InputError
 from webmlc.package.manifest import Bind
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 7, 3)).astype(np.float32)
 
@@ -134,7 +134,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import webmlc
 from pathlib import Path
-from tests.test_run_time_shapes import named_axes
+from tests.graph.infer.test_run_time_shapes import named_axes
 webmlc.build(named_axes("y = Pad(x, pads, , a)", 3, 2), Path(sys.argv[2]), target="wasm")
 """
 

@@ -30,7 +30,7 @@ RESAMPLING = {
     "nearest": Resampling.NEAREST,
 }
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
-SCRIPT = Path(__file__).parent / "js" / "run_typed.mjs"
+SCRIPT = Path(__file__).parents[2] / "js" / "run_typed.mjs"
 
 
 def copier(shape: str = "batch, 3, 24, 24", dtype: str = "float") -> onnx.ModelProto:

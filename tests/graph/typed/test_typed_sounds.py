@@ -17,7 +17,7 @@ from webmlc.core.machine import Device
 from webmlc.host.load import load
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
-SCRIPT = Path(__file__).parent / "js" / "run_sounds.mjs"
+SCRIPT = Path(__file__).parents[2] / "js" / "run_sounds.mjs"
 RATE = 16000
 EDGE = 100
 """Outputs at each end that silence before and after the sound changes."""

@@ -20,7 +20,7 @@ from onnx import AttributeProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-from tests.graph.test_rows import NEWEST, by_onnxruntime, make_model
+from tests.graph.ops.test_rows import NEWEST, by_onnxruntime, make_model
 from webmlc.core.errors import WebmlcError
 from webmlc.frontend.read_model import NEWEST_OPSET, read_model
 from webmlc.graph.infer.evaluate_module import evaluate_module

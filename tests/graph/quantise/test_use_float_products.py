@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.graph.test_join_products import DEPTH, products, records
+from tests.graph.quantise.test_join_products import DEPTH, products, records
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.infer.evaluate_module import evaluate_module

@@ -27,11 +27,11 @@ from webmlc.graph.table import OPS
 
 WITHOUT_CASES = {
     "If",  # tests/graph/test_passes.py
-    *("Loop", "Scan"),  # tests/graph/test_control.py
-    *(row.name for row in sequence.OPS),  # tests/graph/test_control.py
-    "NonMaxSuppression",  # tests/test_run_time_shapes.py
+    *("Loop", "Scan"),  # tests/graph/ops/test_control.py
+    *(row.name for row in sequence.OPS),  # tests/graph/ops/test_control.py
+    "NonMaxSuppression",  # tests/graph/infer/test_run_time_shapes.py
     "GlobalLpPool",  # onnx.reference does not have it
-    "Multinomial",  # tests/graph/test_random.py, as the four below
+    "Multinomial",  # tests/graph/ops/test_random.py, as the four below
     "RandomNormal",
     "RandomNormalLike",
     "RandomUniform",

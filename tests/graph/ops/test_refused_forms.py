@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.graph.test_wrong_shapes import reason
+from tests.graph.ops.test_wrong_shapes import reason
 
 X, ROI = "float32[1, 1, 4, 6]", np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.9], np.float32)
 SIZES = np.array([1, 1, 5, 9])

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from tests.graph.test_block_quantised import weights
+from tests.graph.ops.test_block_quantised import weights
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
 from webmlc.graph.builder import Builder, Expansion

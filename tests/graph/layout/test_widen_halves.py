@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 import webmlc
 from tests.graph.graphs import module
-from tests.graph.test_join_products import products, records
+from tests.graph.quantise.test_join_products import products, records
 from webmlc.graph.ir import print_function
 from webmlc.graph.layout.widen_halves import widen_halves
 from webmlc.graph.ops.block_quantised import BlockQuantised

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 import webmlc
-from tests.test_winograd import CHANNELS, Case, build, reference, relative_error
+from tests.graph.algorithms.winograd.test_winograd import (
+    CHANNELS,
+    Case,
+    build,
+    reference,
+    relative_error,
+)
 from webmlc.core.machine import SOFTWARE, WEBGPU, Machine
 from webmlc.graph.algorithms.winograd.cost_model import Layer, best_forms, can_bind_planes
 from webmlc.package.manifest import MANIFEST

@@ -12,15 +12,15 @@ from onnx import parser
 from PIL import Image
 from PIL.Image import Resampling
 
+from tests.graph.typed.test_typed_values import RESAMPLING, picture
 from tests.node import answer_once
-from tests.test_typed_values import RESAMPLING, picture
 from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
 from webmlc.host.load import load
 
 SIZE = 24
-SCRIPT = Path(__file__).parent / "js" / "run_masks.mjs"
+SCRIPT = Path(__file__).parents[2] / "js" / "run_masks.mjs"
 PADDED = {"center": (0, 4, 24, 19), "start": (0, 0, 24, 15)}
 """The part of the model's input, 24 × 24, that shows a picture of 61 × 40: left, top, right, bottom
 in pixels. Its 40 rows became 15."""

@@ -19,7 +19,7 @@ from webmlc.version import VERSION
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker builds what the tests share
 
-DIGITS = Path(__file__).parents[1] / "demos" / "digits" / "digits.onnx"
+DIGITS = Path(__file__).parents[2] / "demos" / "digits" / "digits.onnx"
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
+from tests.graph.typed.test_transcripts import Token, tokens_of
 from tests.node import answer_once
 from tests.packages import scaled
-from tests.test_transcripts import Token, tokens_of
 from webmlc.compile import build
 
 RATE, HOP, WINDOW = 1000, 4, 6
 BLANK, LABELS = 0, ["<pad>", "a", "b", "c", "|"]
-SCRIPT = Path(__file__).parent / "js" / "run_speech.mjs"
+SCRIPT = Path(__file__).parent / "run_speech.mjs"
 
 
 def recogniser() -> onnx.ModelProto:

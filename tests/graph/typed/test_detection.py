@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper, parser
 
+from tests.graph.typed.test_typed_values import picture
 from tests.node import answer_once
-from tests.test_typed_values import picture
 from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
@@ -21,7 +21,7 @@ from webmlc.host.load import load
 SIZE, CLASSES, LEVELS = 32, 3, (8, 16)
 BOXES = sum((SIZE // stride) ** 2 for stride in LEVELS)
 HEIGHT, WIDTH = 50, 80
-SCRIPT = Path(__file__).parent / "js" / "run_detection.mjs"
+SCRIPT = Path(__file__).parents[2] / "js" / "run_detection.mjs"
 
 
 def detector(values: Any, name: str = "found", **others: Any) -> onnx.ModelProto:

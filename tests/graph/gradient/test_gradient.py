@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.graph.test_rows import make_input
+from tests.graph.ops.test_rows import make_input
 from webmlc.compile import build
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model

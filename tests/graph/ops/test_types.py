@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 import webmlc
 from webmlc.core.dtypes import DType
 
-NODE_SCRIPT = Path(__file__).parent / "js" / "run_types.mjs"
+NODE_SCRIPT = Path(__file__).parents[2] / "js" / "run_types.mjs"
 
 
 def element(dtype: DType) -> int:

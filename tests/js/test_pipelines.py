@@ -16,15 +16,15 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from tests.graph.typed.test_typed_values import LABELS, MEAN, STD, classifier, picture
 from tests.node import answer_once
 from tests.packages import expected, scaled
-from tests.test_typed_values import LABELS, MEAN, STD, classifier, picture
 from webmlc.compile import build
 from webmlc.host.load import load
 
 pytestmark = pytest.mark.xdist_group("pipelines")  # one worker builds what the tests share
 
-SCRIPT = Path(__file__).parent / "js" / "run_pipelines.mjs"
+SCRIPT = Path(__file__).parent / "run_pipelines.mjs"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "cat", "sat", "on", "the", "mat", "##s", "dog"]
 TEXTS = ["A cat sat on the mats", "dogs", "The unknown dog sat on the cat the dog the mat"]
 LIMIT = 8

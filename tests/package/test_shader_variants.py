@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 import webmlc
 from tests.browser.pages import Page, open_pages
 from tests.node import answer_once
-from tests.test_machine_classes import BLANK, Numbering
+from tests.package.test_machine_classes import BLANK, Numbering
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import AdapterError, InputError, PackageError
 from webmlc.core.machine import ADAPTERS, PLAIN_ADAPTERS, SHADER_FEATURES, SOFTWARE_ADAPTERS
@@ -33,7 +33,7 @@ from webmlc.package.manifest_from_json import from_json
 from webmlc.package.manifest_to_json import to_json
 from webmlc.package.read_manifest import read_manifest
 
-SCRIPT = Path(__file__).parent / "js" / "choose_shaders.mjs"
+SCRIPT = Path(__file__).parents[1] / "js" / "choose_shaders.mjs"
 PATHS = {kind: f"kernels.{kind}.wgsl.deflate" for kind in ADAPTERS}
 SHADERS = {kind: path for kind, path in PATHS.items() if "f16" not in kind}
 """The shaders of a model without halves."""

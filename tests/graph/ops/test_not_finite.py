@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 import webmlc
 from tests.fuzz.sizes.devices import Node
-from tests.graph.test_rows import REFERENCE_DIFFERS, make_model
+from tests.graph.ops.test_rows import REFERENCE_DIFFERS, make_model
 from webmlc.frontend.read_model import NEWEST_OPSET
 from webmlc.graph.table import OPS
 

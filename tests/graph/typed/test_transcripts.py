@@ -21,7 +21,7 @@ from webmlc.host.load import load
 
 CLASSES = 5
 LABELS = ["<s>", "a", "b", "|", "<pad>"]
-SCRIPT = Path(__file__).parent / "js" / "run_transcripts.mjs"
+SCRIPT = Path(__file__).parents[2] / "js" / "run_transcripts.mjs"
 
 
 def copier(shape: str) -> onnx.ModelProto:

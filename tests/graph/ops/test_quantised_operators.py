@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import webmlc
-from tests.graph.test_rows import make_model
+from tests.graph.ops.test_rows import make_model
 from webmlc.core.machine import Device
 from webmlc.graph.ops.microsoft import quantised
 from webmlc.graph.ops.operator import Case
