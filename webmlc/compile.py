@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from webmlc.build_options import DEFAULTS, BuildOptions
 from webmlc.cached_build import CachedBuild, usable_cache
@@ -25,7 +25,7 @@ from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import PLAIN_ADAPTERS, SOFTWARE_ADAPTERS, Device, Machine
+from webmlc.core.machine import PLAIN_ADAPTERS, SOFTWARE_ADAPTERS, Device
 from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Stage, Watcher, ignore, watcher
 from webmlc.frontend.doors.export_source import export_source
@@ -64,7 +64,7 @@ from webmlc.package.manifest_from_json import from_json
 from webmlc.package.program import program_parts, signature
 from webmlc.package.write import Parts, ShaderVariant, write_package
 from webmlc.schedule.rules import default_schedule
-from webmlc.target.target import Target
+from webmlc.target.target import AnyTarget, Variant
 from webmlc.target.targets import TARGETS, target_of
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Module as WasmModule
@@ -219,7 +219,7 @@ def _devices(target: str) -> tuple[Device, ...]:
     return tuple(device for device in TARGETS if target in (device, "both"))
 
 
-def device_variants(adapter: str) -> dict[Device, Mapping[str, Machine]]:
+def device_variants(adapter: str) -> dict[Device, Mapping[str, Variant[Any]]]:
     """The variants that kernels are compiled for, by the device that runs them. Raises `UserError`
     for an unknown kind of adapter.
     """
@@ -231,11 +231,11 @@ def device_variants(adapter: str) -> dict[Device, Mapping[str, Machine]]:
     return {**{d: target.variants for d, target in TARGETS.items()}, WEBGPU.device: chosen}
 
 
-def _target(device: Device, variants: Mapping[Device, Mapping[str, Machine]]) -> Target:
+def _target(device: Device, variants: Mapping[Device, Mapping[str, Variant[Any]]]) -> AnyTarget:
     """The target of a device. All variants of its kernels have the same steps and buffers, so only
     variants of one target have algorithms of their own.
     """
-    targets = [target_of(machine) for machine in variants[device].values()]
+    targets = [target_of(variant.machine) for variant in variants[device].values()]
     return targets[0] if all(t is targets[0] for t in targets) else TARGETS[device]
 
 
@@ -313,7 +313,7 @@ def with_states(module: Module) -> Module:
     return use_recurrent_states(use_buffer_states(use_states(module)))
 
 
-def kernel_module(module: Module, target: Target, watch: Watcher) -> Module:
+def kernel_module(module: Module, target: AnyTarget, watch: Watcher) -> Module:
     """Run the passes of a target: from the graph that all targets share to loop functions."""
     for title, transform in target.passes:
         module = _show(watch, f"{target.device}: {title}", transform(module))

@@ -7,12 +7,13 @@ from dataclasses import replace
 from tests.schedule.rules import kernels as k
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const
-from webmlc.core.machine import ADAPTERS, PLAIN_ADAPTERS
+from webmlc.core.machine import PLAIN_ADAPTERS
 from webmlc.graph.ir import Function, Module
 from webmlc.package.half_buffers import HalfBuffers, half_buffers, stores_halves
 from webmlc.package.manifest import Bind, Buffer, Port, Step
 from webmlc.package.program import Signature
 from webmlc.package.write import ProgramParts
+from webmlc.target.webgpu.target import VARIANTS
 
 SHAPE = (Const(3), Const(4))
 NAMES = ("x", "a", "b", "c", "d", "y")
@@ -67,6 +68,6 @@ def test_all_calls_of_a_kernel_have_the_same_parameters() -> None:
 
 
 def test_only_variants_with_the_feature_store_halves() -> None:
-    names = {name for name, machine in ADAPTERS.items() if stores_halves({name: machine})}
+    names = {name for name, variant in VARIANTS.items() if stores_halves({name: variant})}
     assert names == {"f16", "f16-subgroups"}
     assert names.isdisjoint(PLAIN_ADAPTERS)

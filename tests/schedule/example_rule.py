@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.rule import Rule
@@ -40,7 +40,7 @@ class Parameters:
     vectors: int
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     schedule, lanes = Schedule(function), machine.lanes
     block, *others = schedule.blocks()
     loops = schedule.loops(block)
@@ -51,14 +51,14 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return Facts(function, block, rows or 0, (columns or 0) // lanes, lanes) if is_whole else None
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     rows, vectors = divisors(facts.rows, 4), divisors(facts.vectors, 8)
     return Space.of(rows=rows, vectors=vectors).where(
         "a tile fits the registers", lambda rows, vectors: rows * vectors < machine.vector_registers
     )
 
 
-def default(facts: Facts, _machine: Machine) -> Parameters:
+def default(facts: Facts, _machine: Cpu) -> Parameters:
     return Parameters(rows=1, vectors=divisors(facts.vectors, 2)[-1])
 
 

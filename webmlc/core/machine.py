@@ -2,8 +2,8 @@
 
 Graph passes, schedule rules, lowerings and the search of schedules read them.
 
-A `Machine` holds plain numbers, so that the same rules build different schedules for different
-machines:
+A machine is a `Cpu` or a `Gpu`: plain numbers, so that the same rules build different schedules for
+different machines.
 
     >>> RELAXED.tile, SIMD128.tile
     (Tile(rows=6, columns=8), Tile(rows=4, columns=8))
@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 Device = Literal["wasm", "webgpu"]
 """The device that runs a kernel: the CPU through WebAssembly, or the GPU through WebGPU."""
 
 Features = Literal["dot", "pairs", "relaxed", "simd128"]
-"""The names of WebAssembly variants, by what sets each apart. `Machine.features` lists what a
-variant may use."""
+"""The names of WebAssembly variants, by what sets each apart. `Cpu.features` lists what a variant
+may use."""
 
 AdapterKind = Literal["gpu", "software", "software-subgroups", "subgroups", "f16", "f16-subgroups"]
 """The kinds of adapters that shaders are made for (`ADAPTERS`)."""
@@ -102,35 +102,72 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What the compiler assumes of one target: the numbers that schedule rules choose their default
-    parameters by, and what lowering may emit.
+class AlgorithmCosts:
+    """What the algorithms of convolutions and products cost on a machine beside a direct product.
+
+    The unit is a multiply-add in the inner loop of a product, unless a field says otherwise.
     """
 
-    device: Device
+    loop_entry_iterations: int = 4
+    """Fixed cost of entering a contraction's inner loop, in its iterations: an algorithm with more
+    and shorter products loses it (chosen by hand)."""
+    l2_resident_bytes: int = 2_000_000
+    """Bytes of planes or weights that the next kernel still finds in a second-level cache; larger
+    ones come from further away. It chooses Winograd's forms (checked in Chromium, one thread, on
+    basic_pitch, ResNet-18, ResNet-50 and SqueezeNet)."""
+    weight_stream_rows: int = 10
+    """Rows of a product that take as long as it takes the weights to arrive from memory: a register
+    tile of fewer rows waits for them. It chooses Winograd's forms (chosen by hand)."""
+    weight_wait_rows: int = 5
+    """Rows of a product that take as long as the wait for weights that each of several register
+    tiles reads from memory. It chooses Winograd's forms (chosen by hand)."""
+    runs_bands: bool = True
+    """Whether one kernel runs all stages of Winograd's algorithm on a band of tiles before the next
+    band. The dispatches of a GPU cannot wait for each other between the stages of a band."""
+    binding_bytes: int = ADDRESSABLE_BYTES
+    """Bytes of the largest buffer that a kernel can bind."""
+    dispatch_operations: int = 0
+    """Multiply-adds that a GPU computes in the time that a further dispatch takes. Winograd's form
+    has two dispatches more than a direct convolution."""
+    copy_operations: int = 0
+    """Multiply-adds that a GPU computes in the time of writing an element and reading it again.
+    Elements of Winograd's planes take at least as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """What the compiler assumes of a CPU and of the engine that compiles WebAssembly for it."""
+
+    device: ClassVar[Device] = "wasm"
+    name: str
+    """The name of the variant of modules that are made for it: what sets its features apart."""
     features: frozenset[str]
     """What may be emitted. "relaxed": relaxed SIMD, such as FMA. "dot": its dot product of four
     unsigned and four signed bytes, which is exact here. "pairs": that of two bytes each, with sums
-    of 16 bits, is faster than that of four. Those of shaders are in
-    `SHADER_FEATURES`, and "quads": four threads beside each other share loads, by `subgroups`."""
-    lanes: int
-    """32-bit elements of a vector, fixed by the instruction set (WASM's v128, WGSL's vec4)."""
-    vector_registers: int
+    of 16 bits, is faster than that of four."""
+    lanes: int = 4
+    """32-bit elements of a vector, fixed by the instruction set (WASM's v128)."""
+    vector_registers: int = 15
     """Vectors that the engine keeps in registers without spilling (derived: x86-64 has 16, of which
     V8 reserves one for itself)."""
     tile: Tile
     """The largest register tile of a contraction, and the columns of a packed panel. Its
     accumulators, the vectors of a panel's row and one broadcast element fit `vector_registers`."""
-    narrow_tile: Tile
+    narrow_tile: Tile = Tile(1, 32)
     """The register tile of a single row: enough columns for 8 multiply-adds in flight (a latency of
     4 cycles, 2 a cycle)."""
-    l1_bytes: int
-    """Bytes of the first-level cache: panels that all tiles of a block read stay in half of it."""
-    l2_bytes: int
-    """Bytes of the second-level cache of one core: blocks of rows stay in it beside a panel."""
-    parallel_operations: int
+    l1_bytes: int = 32 << 10
+    """Bytes of the first-level cache: panels that all tiles of a block read stay in half of it
+    (chosen by hand, for a desktop core)."""
+    l2_bytes: int = 512 << 10
+    """Bytes of the second-level cache of one core: blocks of rows stay in it beside a panel (chosen
+    by hand, for a desktop core)."""
+    way_bytes: int = 4096
+    """Bytes of one way of the first-level cache: addresses so far apart share a set (32 KiB in 8
+    ways; measured on Winograd's planes, which took five times as long)."""
+    parallel_operations: int = 100_000
     """Scalar operations below which a kernel stays on one thread, as waking the others costs more
-    than they save (an estimate)."""
+    than they save (chosen by hand, for a desktop core)."""
     parallel_iterations: int = 8
     """Iterations that a parallel loop should have, so that threads finish at about the same time
     (an estimate: two for each of four threads)."""
@@ -144,169 +181,149 @@ class Machine:
     inner_nest_operations: int = 1 << 20
     """Scalar operations of a nest that is worth a barrier in each iteration of the loop around it
     (measured on PP-OCR and DeiT with two threads)."""
-    way_bytes: int = 4096
-    """Bytes of one way of the first-level cache: addresses so far apart share a set (32 KiB in 8
-    ways; measured on Winograd's planes, which took five times as long)."""
-    loop_entry_iterations: int = 4
-    """Fixed cost of entering a contraction's inner loop, in its iterations: an algorithm with more
-    and shorter products loses it (chosen by hand)."""
-    l2_resident_bytes: int = 2_000_000
-    """Bytes of planes or weights that the next kernel still finds in a second-level cache; larger
-    ones come from further away. It chooses Winograd's forms (checked in Chromium, one thread, on
-    basic_pitch, ResNet-18, ResNet-50 and SqueezeNet). `l2_bytes` is what a kernel blocks for."""
-    l3_resident_bytes: int = 8_000_000
-    """Bytes of planes that a third-level cache keeps while every pair of panels reads them again:
-    Strassen's algorithm is not used for larger ones (checked in Chromium, one thread, on DeiT-tiny
-    and Whisper-tiny's encoder)."""
-    weight_stream_rows: int = 10
-    """Rows of a product that take as long as it takes the weights to arrive from memory: a register
-    tile of fewer rows waits for them. It chooses Winograd's forms (chosen by hand)."""
-    weight_wait_rows: int = 5
-    """Rows of a product that take as long as the wait for weights that each of several register
-    tiles reads from memory. It chooses Winograd's forms (chosen by hand)."""
     section_keys: int = 48
     """Keys of a section of attention, whose queries fill no register tile: threads share sections.
     A multiple of the tiles of 2, 3, 6 or 12 keys. The keys and values of a section, of three heads
     of 64 elements, take 72 KiB and stay in the second-level cache (derived)."""
-    workgroup_size: int = 1
-    """Invocations of a GPU workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
-    shared_bytes: int = 0
+    l3_resident_bytes: int = 8_000_000
+    """Bytes of planes that a third-level cache keeps while every pair of panels reads them again:
+    Strassen's algorithm is not used for larger ones (checked in Chromium, one thread, on DeiT-tiny
+    and Whisper-tiny's encoder)."""
+    costs: AlgorithmCosts = AlgorithmCosts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What the compiler assumes of an adapter of WebGPU: hardware, or software that stands in."""
+
+    device: ClassVar[Device] = "webgpu"
+    name: str
+    """The name of the variant of shaders that are made for it (`AdapterKind`)."""
+    features: frozenset[str] = frozenset()
+    """What may be emitted: features of WebGPU (`SHADER_FEATURES`), and "quads": four threads beside
+    each other share loads, by `subgroups`."""
+    lanes: int = 4
+    """32-bit elements of a vector, fixed by the language (WGSL's vec4)."""
+    vector_registers: int
+    """Vectors that the tiles of a search may take. Drivers allocate registers."""
+    tile: Tile
+    """The largest register tile of a contraction."""
+    workgroup_size: int
+    """Invocations of a workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
+    shared_bytes: int
     """Bytes of workgroup memory of the adapter; 0 where operands of contractions are not copied to
     it because registers alone are faster (software adapters)."""
-    has_slow_barriers: bool = False
+    has_slow_barriers: bool
     """Whether the threads of a workgroup wait for each other so slowly that each rather folds by
     itself: software adapters, which switch from the stack of one thread to that of the next
     (measured on SwiftShader: 4 or 16 threads took 3 and 9 times as long for a product of
     128×1024×256, and 20 times as long to compile)."""
-    compiles_slowly: bool = False
+    compiles_slowly: bool
     """Whether compiling a shader takes longer than its first run: software adapters (measured on
     SwiftShader: 50 to 500 ms). Kernels that differ in numbers only share a shader there, and loops
     that store the rows of a register tile are not unrolled. A GPU's compiler uses constants."""
-    multiplies_words: bool = False
+    multiplies_words: bool
     """Whether an adapter multiplies words of four bytes faster than their bytes, which a tile
     unpacks once: GPUs (SwiftShader took 13 % longer for a product of 196×1152×128 bytes by words
     than byte by byte, and 8 % less with words that are unpacked; lavapipe the same for each)."""
     filling_threads: int = 8192
     """Threads that fill a GPU: with fewer, reductions are divided into two dispatches (an
     estimate)."""
-    product_threads: int = 8192
+    product_threads: int
     """Threads of a product that fill a GPU: with fewer, threads divide reductions. On a GPU, half
     as many fill it for a product whose operands cannot be copied to workgroup memory."""
-    divided_threads: int = 8192
+    divided_threads: int
     """Threads that fill a GPU where threads divide reductions."""
-    divided_tile: Tile = Tile(8, 8)
+    divided_tile: Tile
     """The largest register tile where threads divide a reduction."""
-    divided_workgroup: int = 64
+    divided_workgroup: int
     """Invocations of a workgroup whose threads divide a reduction."""
-    reads_lines: bool = False
+    reads_lines: bool
     """Whether threads beside each other should read elements beside each other, because the
     hardware joins their loads: GPUs. A thread of a software adapter is fastest by itself."""
-    thread_iterations: int | None = None
-    """Iterations that the loops of one thread may take together, at most; `None`: any number. A
-    kernel whose rows are longer shares each row among threads, or becomes several dispatches. A
-    product whose depth is a symbol is the exception: its threads loop over the whole depth."""
-    short_fold: int = 256
-    """Elements that a GPU thread folds as fast by itself as a workgroup whose threads wait for each
+    thread_iterations: int
+    """Iterations that the loops of one thread may take together, at most. A kernel whose rows are
+    longer shares each row among threads, or becomes several dispatches. A product whose depth is a
+    symbol is the exception: its threads loop over the whole depth."""
+    short_fold: int
+    """Elements that a thread folds as fast by itself as a workgroup whose threads wait for each
     other (an estimate)."""
-    row_threads: int = 64
+    row_threads: int
     """Threads that fold a long row together."""
-    fold_radix: int = 8
+    fold_radix: int
     """Results of threads that one thread folds at each level of a tree."""
-    fold_steps: int = 1
+    fold_steps: int
     """Iterations of a fold that a thread writes out, at most, so that their loads do not wait for
     each other: a loop of an engine that bounds it runs one after another."""
-    attention_threads: int = 64
+    attention_threads: int
     """Threads that compute a single row of attention of a run-time number of rows. Each step of
     keys, one for each thread, waits for its keys, then for its values."""
-    product_words: int = 1
+    product_words: int
     """Packed words of a column that a thread of a single row reads at once, at most: each takes
     the instructions of eight multiply-adds of vectors."""
     private_elements: int = 256
-    """Elements of temporaries that a GPU thread keeps to itself: more spill to memory (an
-    estimate: 1 KiB of private memory)."""
-    binding_bytes: int = ADDRESSABLE_BYTES
-    """Bytes of the largest buffer that a kernel can bind."""
-    dispatch_operations: int = 0
-    """Multiply-adds that a GPU computes in the time that a further dispatch takes. Winograd's form
-    has two dispatches more than a direct convolution."""
-    copy_operations: int = 0
-    """Multiply-adds that a GPU computes in the time of writing an element and reading it again.
-    Elements of Winograd's planes take at least as long."""
+    """Elements of temporaries that a thread keeps to itself: more spill to memory (an estimate:
+    1 KiB of private memory)."""
+    costs: AlgorithmCosts
 
 
-RELAXED = Machine(
-    device="wasm",
+Machine = Cpu | Gpu
+"""A machine that kernels are scheduled for."""
+
+RELAXED = Cpu(
+    name="relaxed",
     features=frozenset({"relaxed"}),
-    lanes=4,
-    vector_registers=15,
     tile=Tile(6, 8),  # 12 accumulators + 2 of B + 1 splat
-    narrow_tile=Tile(1, 32),
-    l1_bytes=32 << 10,
-    l2_bytes=512 << 10,
-    parallel_operations=100_000,
 )
-"""WebAssembly with relaxed SIMD, where one instruction multiplies and adds.
+"""WebAssembly with relaxed SIMD, where one instruction multiplies and adds."""
 
-The registers are those of x86-64 less one that the engine reserves. The caches and
-`parallel_operations` are chosen by hand, for a desktop core.
-"""
-
-SIMD128 = Machine(
-    device="wasm",
+SIMD128 = Cpu(
+    name="simd128",
     features=frozenset(),
-    lanes=4,
-    vector_registers=15,
     tile=Tile(4, 8),  # fewer rows than RELAXED: without FMA, a product needs a register of its own
-    narrow_tile=Tile(1, 32),
-    l1_bytes=32 << 10,
-    l2_bytes=512 << 10,
-    parallel_operations=100_000,
 )
 """WebAssembly with baseline SIMD, for engines that reject relaxed opcodes."""
 
-DOT = replace(RELAXED, features=RELAXED.features | {"dot"})
+DOT = replace(RELAXED, name="dot", features=RELAXED.features | {"dot"})
 """Relaxed SIMD with an exact dot product of bytes, as on x86 with VNNI.
 
 `i32x4.relaxed_dot_i8x16_i7x16_add_s` is exact there even if its second operand uses all eight bits,
 as unsigned bytes. The specification leaves that open, so hosts try it out.
 """
 
-PAIRS = replace(RELAXED, features=RELAXED.features | {"pairs"})
+PAIRS = replace(RELAXED, name="pairs", features=RELAXED.features | {"pairs"})
 """Relaxed SIMD on x86 without VNNI, or with an engine that does not use it.
 
 An engine needs three instructions and a load for `i32x4.relaxed_dot_i8x16_i7x16_add_s` there, but
 one for `i16x8.relaxed_dot_i8x16_i7x16_s`. ARM is the other way around, with one and three.
 """
 
-WASM_MACHINES: Mapping[str, Machine] = {
-    "dot": DOT,
-    "pairs": PAIRS,
-    "relaxed": RELAXED,
-    "simd128": SIMD128,
-}
-"""The variants of a package's module, by the feature name in their file names.
-
-A package has the variants `dot` and `pairs` only if some kernel differs there from the kernel of
-`relaxed`.
-"""
-
-SOFTWARE = Machine(
-    device="webgpu",
-    features=frozenset(),
-    lanes=4,
-    vector_registers=64,  # drivers allocate registers: this only bounds the tiles that are searched
+SOFTWARE = Gpu(
+    name="software",
+    vector_registers=64,
     tile=Tile(8, 8),  # per thread; 8 rows halve the loads of 4, 16 spill
-    narrow_tile=Tile(1, 8),
-    l1_bytes=16 << 10,
-    l2_bytes=1 << 20,
-    parallel_operations=0,
     workgroup_size=64,
+    shared_bytes=0,
     has_slow_barriers=True,
     compiles_slowly=True,
+    multiplies_words=False,
     product_threads=256,  # four workgroups
+    divided_threads=8192,
+    divided_tile=Tile(8, 8),
+    divided_workgroup=64,
+    reads_lines=False,
     thread_iterations=1 << 15,  # half of what llvmpipe runs: it ends all loops after 65,535
-    binding_bytes=MAX_BINDING_BYTES,
-    dispatch_operations=200_000,  # 50 us at 4 GMAC/s
+    short_fold=256,
+    row_threads=64,
+    fold_radix=8,
+    fold_steps=1,
+    attention_threads=64,
+    product_words=1,
+    costs=AlgorithmCosts(
+        runs_bands=False,
+        binding_bytes=MAX_BINDING_BYTES,
+        dispatch_operations=200_000,  # 50 us at 4 GMAC/s
+    ),
 )
 """An adapter that runs shaders on the CPU, such as SwiftShader or lavapipe, on the default limits.
 
@@ -315,7 +332,11 @@ numbers are chosen by hand.
 """
 
 SOFTWARE_SUBGROUPS = replace(
-    SOFTWARE, features=frozenset({"quads"}), vector_registers=128, tile=Tile(16, 8)
+    SOFTWARE,
+    name="software-subgroups",
+    features=frozenset({"quads"}),
+    vector_registers=128,
+    tile=Tile(16, 8),
 )
 """A software adapter whose subgroups are the four threads that it computes at once.
 
@@ -323,8 +344,11 @@ The tile is taller than that of `SOFTWARE`, because threads share the loads of i
 products have it (`contraction_defaults`).
 """
 
-WEBGPU = replace(
-    SOFTWARE,
+WEBGPU = Gpu(
+    name="gpu",
+    vector_registers=64,
+    tile=Tile(8, 8),
+    workgroup_size=64,
     shared_bytes=MAX_WORKGROUP_BYTES,
     has_slow_barriers=False,
     compiles_slowly=False,
@@ -341,8 +365,12 @@ WEBGPU = replace(
     fold_steps=16,
     attention_threads=256,
     product_words=4,
-    dispatch_operations=50_000_000,  # 3.5 us at the rate of a product of 2048³
-    copy_operations=140,  # the largest of the classes in `core/adapters.py`: that of the M2
+    costs=AlgorithmCosts(
+        runs_bands=False,
+        binding_bytes=MAX_BINDING_BYTES,
+        dispatch_operations=50_000_000,  # 3.5 us at the rate of a product of 2048³
+        copy_operations=140,  # the largest of the classes in `core/adapters.py`: that of the M2
+    ),
 )
 """A GPU, on the default limits of WebGPU.
 
@@ -350,28 +378,23 @@ These numbers, and what follows from `shared_bytes`, were measured on an H200
 (`benchmarks/gpu_results.md`).
 """
 
-SUBGROUPS = replace(WEBGPU, features=frozenset({"subgroups"}))
+SUBGROUPS = replace(WEBGPU, name="subgroups", features=frozenset({"subgroups"}))
 """A GPU whose threads exchange values within a subgroup, of whatever size that is."""
 
-F16 = replace(WEBGPU, features=frozenset({"shader-f16"}))
+F16 = replace(WEBGPU, name="f16", features=frozenset({"shader-f16"}))
 """A GPU that loads and stores halves. It computes with them in float32."""
 
-F16_SUBGROUPS = replace(WEBGPU, features=F16.features | SUBGROUPS.features)
+F16_SUBGROUPS = replace(WEBGPU, name="f16-subgroups", features=F16.features | SUBGROUPS.features)
 """A GPU with both features."""
 
-ADAPTERS: Mapping[str, Machine] = {
-    "gpu": WEBGPU,
-    "software": SOFTWARE,
-    "software-subgroups": SOFTWARE_SUBGROUPS,
-    "subgroups": SUBGROUPS,
-    "f16": F16,
-    "f16-subgroups": F16_SUBGROUPS,
-}
-"""The variants of a package's shaders, by the kind of adapter that they are made for. Those with
-features follow those without, and the richest is the last.
+WASM_MACHINES: Mapping[str, Cpu] = {m.name: m for m in (DOT, PAIRS, RELAXED, SIMD128)}
+"""The machines that modules are made for, by the names of the variants."""
 
-The passes of the webgpu `Target` choose by the numbers of `WEBGPU`, so all variants have the same
-steps and buffers.
+ADAPTERS: Mapping[str, Gpu] = {
+    m.name: m for m in (WEBGPU, SOFTWARE, SOFTWARE_SUBGROUPS, SUBGROUPS, F16, F16_SUBGROUPS)
+}
+"""The machines that shaders are made for, by the names of the variants. Machines with features
+follow those without, and the richest is the last.
 """
 
 SOFTWARE_MACHINES = (SOFTWARE, SOFTWARE_SUBGROUPS)
@@ -387,8 +410,3 @@ MACHINES: Mapping[str, Machine] = {**WASM_MACHINES, **ADAPTERS}
 """Every machine that kernels are scheduled for, by its name."""
 DEFAULT_MACHINES: Mapping[Device, str] = {"wasm": "relaxed", "webgpu": "gpu"}
 """The name of the machine that a device's kernels are scheduled for unless a user names another."""
-
-
-def machine_name(machine: Machine) -> str:
-    """The name in `MACHINES` of one of its machines, by which records of tuning are found."""
-    return next(name for name, other in MACHINES.items() if other == machine)

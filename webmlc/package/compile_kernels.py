@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from webmlc.core.disk_cache import DiskCache
 from webmlc.core.flags import verify_level
@@ -50,11 +51,11 @@ from webmlc.schedule.rules import (
     choose_rule,
     default_schedule,
     find_match,
-    machine_of,
 )
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tuning import Tuning
 from webmlc.target.bind_dimensions import bind_dimensions
+from webmlc.target.target import Variant
 from webmlc.target.targets import lower
 
 ALTERNATIVE_SHARE = 0.25
@@ -130,15 +131,15 @@ class KernelCompiler:
     def start(
         self,
         kernels: Mapping[str, LoopFunction],
-        variants: Mapping[str, Machine],
+        variants: Mapping[str, Variant[Any]],
         constants: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         """Let other processes compile kernels for the machines of some variants."""
         if self.choose is not default_schedule or self.jobs == 1:
             return
         tasks: dict[str, Task] = {}
-        for variant, machine in variants.items():
-            for task in self._tasks(kernels, machine, variant, constants).values():
+        for title, variant in variants.items():
+            for task in self._tasks(kernels, variant, title, constants).values():
                 if task.key not in tasks and not self._is_cached(task.key):
                     tasks[task.key] = task
         self.pool.start(tasks)
@@ -146,7 +147,7 @@ class KernelCompiler:
     def compile(
         self,
         kernels: Mapping[str, LoopFunction],
-        variant: Machine,
+        variant: Variant[Any],
         title: str,
         constants: Mapping[str, frozenset[str]] | None = None,
     ) -> CompiledKernels:
@@ -172,19 +173,20 @@ class KernelCompiler:
     def _tasks(
         self,
         kernels: Mapping[str, LoopFunction],
-        machine: Machine,
-        variant: str,
+        variant: Variant[Any],
+        title: str,
         constants: Mapping[str, frozenset[str]] | None,
     ) -> dict[str, Task]:
         """What to compile of each kernel for a variant."""
         read_only = constants or {}
-        form = form_of(variant)
+        form = form_of(title)
+        machine: Machine = variant.machine
         is_explained = machine is RELAXED or machine.device == "webgpu"
         sizes = self.sizes if is_explained else None
         return {
             name: Task(
                 kernel,
-                machine_of(kernel, machine),
+                variant.machine_of(kernel),
                 form,
                 read_only.get(name, frozenset()),
                 None if sizes is None else tuple(sizes.get(s.name, 1) for s in kernel.symbols),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from webmlc.core.machine import RELAXED, SIMD128, Device, Machine
+from webmlc.core.machine import RELAXED, Device, Gpu
 from webmlc.core.stages import Stage
 from webmlc.graph.ir import Module
 from webmlc.loops.ir import LoopFunction
@@ -17,12 +17,12 @@ from webmlc.loops.narrow_parameters import narrow_parameters
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.program import Signature, module_calls
 from webmlc.package.write import ProgramParts, ShaderVariant
-from webmlc.schedule.rules import machine_of
 from webmlc.target.kernel_work import Kernel
-from webmlc.target.targets import TARGETS
+from webmlc.target.target import Variant
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.wasm.emit_module import Step, join_functions
 from webmlc.target.wasm.printer import Printed
+from webmlc.target.wasm.target import WASM
 from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader
@@ -51,11 +51,11 @@ def emit_modules(
     if not steps:
         return {}, by_program
     modules: dict[str, WasmModule] = {}
-    for variant, machine in TARGETS["wasm"].variants.items():
-        is_always_there = machine in (RELAXED, SIMD128)
-        if not is_always_there and all(machine_of(k, machine) != machine for k in kernels.values()):
+    for variant, form in WASM.variants.items():
+        machine = form.machine
+        if form.is_optional and all(form.machine_of(k) != machine for k in kernels.values()):
             continue
-        compiled = compiler.compile(kernels, machine, variant)
+        compiled = compiler.compile(kernels, form, variant)
         functions = {n: code for n, code in compiled.codes.items() if isinstance(code, Printed)}
         emitted = join_functions(functions, steps, compiled.alternatives)
         modules[variant] = emitted
@@ -71,7 +71,7 @@ def emit_modules(
 def emit_shaders(
     lowered_modules: Mapping[Device, Module],
     compiler: KernelCompiler,
-    variants: Mapping[str, Machine],
+    variants: Mapping[str, Variant[Gpu]],
     halves: Mapping[str, frozenset[str]],
 ) -> tuple[dict[str, ShaderVariant], dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text per variant. `halves` are the parameters
@@ -86,18 +86,18 @@ def emit_shaders(
         module = lowered_modules[WEBGPU.device]
         kernels, constants = called_kernels(module, WEBGPU.device)
     narrow = {name: narrow_parameters(k, halves.get(name, ())) for name, k in kernels.items()}
-    stores_halves = {v: m for v, m in variants.items() if "shader-f16" in m.features}
+    stores_halves = {v: m for v, m in variants.items() if "shader-f16" in m.machine.features}
     compiler.start({name: narrow[name] for name in halves}, stores_halves, constants)
     emitted: dict[str, ShaderVariant] = {}
     by_name: dict[str, Kernel] = {}
-    for variant, machine in variants.items():
+    for variant, form in variants.items():
         stored = narrow if variant in stores_halves else kernels
-        compiled = compiler.compile(stored, machine, variant, constants)
+        compiled = compiler.compile(stored, form, variant, constants)
         shaders = join_shaders(
             {n: c for n, c in compiled.codes.items() if isinstance(c, Shader)},
-            shares=machine.compiles_slowly and not compiled.alternatives,
+            shares=form.machine.compiles_slowly and not compiled.alternatives,
         )
-        if machine.features and any(_is_equal(shaders, v.shaders) for v in emitted.values()):
+        if form.is_optional and any(_is_equal(shaders, v.shaders) for v in emitted.values()):
             compiler.forget(variant)
             continue
         emitted[variant] = ShaderVariant(shaders, compiled.alternatives)

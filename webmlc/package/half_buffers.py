@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from webmlc.core.dtypes import DType
-from webmlc.core.machine import Machine
 from webmlc.graph.ir import Module
 from webmlc.package.manifest import Bind, Step
 from webmlc.package.program import Signature
 from webmlc.package.write import ProgramParts
+from webmlc.target.target import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class HalfBuffers:
     parameters: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def stores_halves(variants: Mapping[str, Machine]) -> bool:
+def stores_halves(variants: Mapping[str, Variant[Any]]) -> bool:
     """True if some variant of the shaders stores halves."""
-    return any("shader-f16" in machine.features for machine in variants.values())
+    return any("shader-f16" in variant.machine.features for variant in variants.values())
 
 
 def half_buffers(program: ProgramParts, module: Module, signature: Signature) -> HalfBuffers:

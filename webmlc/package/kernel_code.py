@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu, Machine
 from webmlc.loops.content import kernel_key
 from webmlc.loops.ir import LoopFunction, Store, walk_statements
 from webmlc.package.size_json import from_size, to_size
@@ -66,7 +66,7 @@ def print_code(lowered: LoopFunction, task: Task, *, shows_stages: bool = False)
     """The code of a task's kernel, which was lowered. If the text shows its stages, its lines end
     with their marks (`target.line_stages`).
     """
-    if task.machine.device == "webgpu":
+    if isinstance(task.machine, Gpu):
         return emit_shader(
             lowered,
             task.constants,

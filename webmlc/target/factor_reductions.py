@@ -17,7 +17,7 @@ from math import inf, isinf, prod
 
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Module
@@ -59,7 +59,7 @@ PART_ROWS = 8
 """The rows of one of its threads in a part. Derived: one round of loads."""
 
 
-def factor_reductions(module: Module, machine: Machine) -> Module:
+def factor_reductions(module: Module, machine: Gpu) -> Module:
     """needs: naive kernels. guarantees: the same results. On `machine`'s device, no thread reduces
     more than `MAX_SERIAL_ELEMENTS` elements while most of the GPU is idle, and none reduces more
     than the iterations that `machine` allows.
@@ -72,7 +72,7 @@ def factor_reductions(module: Module, machine: Machine) -> Module:
     return replace(module, kernels=kernels)
 
 
-def reduction_alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
+def reduction_alternatives(module: Module, machine: Gpu) -> dict[str, tuple[str, ...]]:
     """The numbers of parts that each reduction with few results may have, the default one first.
 
     needs: naive kernels.
@@ -95,7 +95,7 @@ def reduction_alternatives(module: Module, machine: Machine) -> dict[str, tuple[
     return names
 
 
-def _kernels_of(module: Module, machine: Machine) -> set[str]:
+def _kernels_of(module: Module, machine: Gpu) -> set[str]:
     """The names of the kernels that run on a machine's device."""
     return {
         node.attributes["kernel"]
@@ -119,7 +119,7 @@ def _parts_name(count: int) -> str:
 
 
 def factor_kernel(
-    function: LoopFunction, machine: Machine, algorithms: Mapping[str, str] | None = None
+    function: LoopFunction, machine: Gpu, algorithms: Mapping[str, str] | None = None
 ) -> LoopFunction:
     """Split the reductions of one kernel that are too long. `algorithms` names the parts of some
     reductions, where a search chose them.
@@ -144,7 +144,7 @@ def factor_kernel(
     return schedule.function if schedule.trace else function
 
 
-def _shares_reductions(function: LoopFunction, machine: Machine) -> bool:
+def _shares_reductions(function: LoopFunction, machine: Gpu) -> bool:
     """True where the threads of a workgroup divide the reductions: those of attention, and those of
     a contraction with few tiles, unless even a thread's share is too long.
     """
@@ -155,7 +155,7 @@ def _shares_reductions(function: LoopFunction, machine: Machine) -> bool:
     return match.rule is ATTENTION or (is_contraction and match.default().parts > 1)
 
 
-def _least_parts(function: LoopFunction, machine: Machine) -> int:
+def _least_parts(function: LoopFunction, machine: Gpu) -> int:
     """The parts that the depth of a kernel's product needs, for no thread to take more iterations
     than the machine allows; 1 where the depth is a symbol.
     """
@@ -165,12 +165,12 @@ def _least_parts(function: LoopFunction, machine: Machine) -> int:
     return -(-match.iterations // _limit(machine))
 
 
-def _limit(machine: Machine) -> int:
+def _limit(machine: Gpu) -> int:
     """The iterations that the loops of one thread may take."""
     return machine.thread_iterations or MAX_SERIAL_ELEMENTS
 
 
-def _sharers_of_columns(function: LoopFunction, machine: Machine) -> int:
+def _sharers_of_columns(function: LoopFunction, machine: Gpu) -> int:
     """How many threads of a workgroup share the rows of a kernel's one reduction; 1 if none do."""
     match = match_kernel(name_dimensions(function).function, machine)
     return match.default().down if match is not None and match.rule is COLUMNS else 1
@@ -184,7 +184,7 @@ def _chosen_parts(fold: Block, default: int, algorithms: Mapping[str, str]) -> i
     return counts.get(algorithms.get(_name(fold), ""), default)
 
 
-def parts_of(fold: Block, machine: Machine, sharers: int = 1) -> int:
+def parts_of(fold: Block, machine: Gpu, sharers: int = 1) -> int:
     """The number of parts a block should reduce in: 1 where the reduction is short, or where its
     results alone fill the GPU and no thread takes too many iterations.
 
@@ -215,7 +215,7 @@ def parts_of(fold: Block, machine: Machine, sharers: int = 1) -> int:
     )
 
 
-def _parts_of_columns(fold: Block, machine: Machine, sharers: int) -> int:
+def _parts_of_columns(fold: Block, machine: Gpu, sharers: int) -> int:
     """The number of parts of a reduction whose rows are shared by the threads of workgroups."""
     results, _ = _extent(axes_of_kind(fold, "spatial"))
     elements, is_known = _longest(axes_of_kind(fold, "reduce"))
@@ -238,7 +238,7 @@ def _reduces_whole_tensor(fold: Block) -> bool:
     return is_known and (results == 1 or len(symbols) > 1)
 
 
-def _threads(fold: Block, results: int, machine: Machine) -> int:
+def _threads(fold: Block, results: int, machine: Gpu) -> int:
     """The threads that compute some results: one for each vector of adjacent ones, or a workgroup
     for each other one.
     """

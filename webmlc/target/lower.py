@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeVar
 
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 
+M = TypeVar("M", bound=Machine)
 Pass = Callable[[LoopFunction], LoopFunction]
-Lowering = Callable[[Machine], tuple[Pass, ...]]
+Lowering = Callable[[M], tuple[Pass, ...]]
 """The passes of a machine, in order. Machines that need the same passes return the same tuple."""
 
 
-def lower(function: LoopFunction, machine: Machine, lowering: Lowering) -> LoopFunction:
+def lower(function: LoopFunction, machine: M, lowering: Lowering[M]) -> LoopFunction:
     """Return the lowered form of `function` for `machine`.
 
     Functions that differ only in their `origin` are equal, so the result may have another's origin.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
@@ -34,7 +35,8 @@ from webmlc.schedule.analysis import overwrites_others, updates_others
 from webmlc.schedule.rules import match_kernel
 from webmlc.schedule.rules.rule import Match
 
-Test = Callable[[LoopFunction, Machine], bool]
+M = TypeVar("M", bound=Machine)
+Test = Callable[[LoopFunction, M], bool]
 """True for a kernel that needs no split on the machine."""
 
 
@@ -85,7 +87,7 @@ def _reduces_results(function: LoopFunction) -> bool:
     return False
 
 
-def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:
+def split_kernels(module: Module, machine: M, passes: Test[M]) -> Module:
     """needs: `call_kernel` nodes. guarantees: the same results. Every kernel on `machine`'s device
     passes the test `passes`, or cannot be cut any further.
     """
@@ -104,11 +106,11 @@ def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:
 
 
 @dataclass(slots=True)
-class _Splitter:
+class _Splitter(Generic[M]):
     """The kernels so far, and the names of the parts of each kernel that was cut."""
 
-    machine: Machine
-    passes: Test
+    machine: M
+    passes: Test[M]
     kernels: dict[str, LoopFunction]
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from webmlc.core.machine import SOFTWARE_MACHINES, Device, Machine
+from collections.abc import Iterable
+
+from webmlc.core.machine import Device, Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.target import lower as lowering
-from webmlc.target.target import Target
+from webmlc.target.target import AnyTarget, Variant
 from webmlc.target.wasm.target import WASM
 from webmlc.target.webgpu.target import SOFTWARE_WEBGPU, WEBGPU
 
-TARGETS: dict[Device, Target] = {"wasm": WASM, "webgpu": WEBGPU}
+TARGETS: dict[Device, AnyTarget] = {"wasm": WASM, "webgpu": WEBGPU}
 """Every target, by its device."""
 
 
-def target_of(machine: Machine) -> Target:
+def target_of(machine: Machine) -> AnyTarget:
     """The target of a package whose kernels are all made for one machine."""
-    return SOFTWARE_WEBGPU if machine in SOFTWARE_MACHINES else TARGETS[machine.device]
+    is_software = any(machine == other.machine for other in SOFTWARE_WEBGPU.variants.values())
+    return SOFTWARE_WEBGPU if is_software else TARGETS[machine.device]
+
+
+def machine_of(kernel: LoopFunction, machine: Machine) -> Machine:
+    """The machine to compile a kernel for, where its variant is made for `machine`."""
+    variants: Iterable[Variant[Machine]] = TARGETS[machine.device].variants.values()
+    variant = next((v for v in variants if v.machine == machine), Variant(machine))
+    return variant.machine_of(kernel)
 
 
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import PLAIN_ADAPTERS, Device, Features, machine_name
+from webmlc.core.machine import PLAIN_ADAPTERS, Device, Features
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
@@ -194,7 +194,7 @@ def _algorithm_records(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     for platform in platforms:
         for layer, answer in answers.items():
-            machine = machine_name(graph.machine)
+            machine = graph.machine.name
             yield AlgorithmRecord(layer, machine, platform, *answer, model, VERSION, date)
 
 

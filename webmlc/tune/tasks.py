@@ -21,7 +21,7 @@ from typing import Any
 from webmlc.build_options import BuildOptions
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.expr import Expr, Var
-from webmlc.core.machine import DEFAULT_MACHINES, MACHINES, Device, Machine, machine_name
+from webmlc.core.machine import DEFAULT_MACHINES, MACHINES, Device, Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
@@ -32,10 +32,10 @@ from webmlc.graph.ir import Module, Node
 from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.text import print_function
-from webmlc.schedule.rules import find_match, machine_of, match_kernel
+from webmlc.schedule.rules import find_match, match_kernel
 from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
-from webmlc.target.targets import lower, target_of
+from webmlc.target.targets import lower, machine_of, target_of
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -71,7 +71,7 @@ class Task:
     @property
     def machine(self) -> str:
         """The name of the machine that the kernel is scheduled for (`core.machine.MACHINES`)."""
-        return machine_name(self.match.machine)
+        return self.match.machine.name
 
     @property
     def all_sizes(self) -> dict[str, int]:
@@ -142,8 +142,7 @@ def kernel_key(function: LoopFunction, machine: Machine) -> str:
 
     text = print_function(replace(function, name="kernel", origin=()))
     text = _IDENTIFIER.sub(replaced, text)
-    name = machine_name(machine)
-    return hashlib.sha256(f"{machine.device} {name}\n{text}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{machine.device} {machine.name}\n{text}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,14 @@ def build_package(data: bytes, folder: str, ways: tuple[Way, ...]) -> Failure | 
     """Build a package for these ways; a `Failure` where that is refused, or goes wrong."""
     from webmlc.compile import build
     from webmlc.core.errors import UserError
-    from webmlc.core.machine import WASM_MACHINES
+    from webmlc.core.machine import SIMD128
+    from webmlc.target.target import Variant
+    from webmlc.target.wasm.target import VARIANTS
 
-    shared = replace(WASM_MACHINES["simd128"], parallel_operations=0)
+    shared = Variant(replace(SIMD128, parallel_operations=0))
     target = "both" if "webgpu" in ways and len(ways) > 1 else ways[0].replace("node", "wasm")
     try:
-        with patch.dict(WASM_MACHINES, simd128=shared):  # type: ignore[arg-type]
+        with patch.dict(VARIANTS, simd128=shared):
             build(onnx.ModelProto.FromString(data), folder, target=target)  # type: ignore[arg-type]
     except UserError as error:
         return Failure("unsupported", str(error))

@@ -23,11 +23,11 @@ from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
-from webmlc.schedule.rules import choose_rule, find_match, machine_of, match_kernel
+from webmlc.schedule.rules import choose_rule, find_match, match_kernel
 from webmlc.schedule.rules.space import from_values, values_of
 from webmlc.schedule.schedule import Schedule, replay
 from webmlc.target.share_memory import shared_bytes
-from webmlc.target.targets import lower
+from webmlc.target.targets import lower, machine_of
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 
 HERE = Path(__file__).parent

@@ -17,8 +17,8 @@ from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.narrow_parameters import narrow_parameters
 from webmlc.loops.verify import verify
-from webmlc.schedule.rules import machine_of, schedule_kernel
-from webmlc.target.targets import lower
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.targets import lower, machine_of
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 
 HALF_STEP = 2.0**-11

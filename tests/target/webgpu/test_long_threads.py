@@ -27,8 +27,9 @@ from webmlc.core.stages import ignore
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.thread_iterations import longest_thread
 from webmlc.package.emit_code import called_kernels
-from webmlc.schedule.rules import find_match, machine_of
+from webmlc.schedule.rules import find_match
 from webmlc.target.bind_dimensions import bind_dimensions
+from webmlc.target.targets import machine_of
 from webmlc.target.webgpu.target import WEBGPU
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"

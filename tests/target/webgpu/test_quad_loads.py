@@ -16,8 +16,8 @@ from tests.target.webgpu import gpu
 from webmlc.core.machine import SOFTWARE, SOFTWARE_SUBGROUPS
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
-from webmlc.schedule.rules import machine_of, schedule_kernel
-from webmlc.target.targets import lower
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.targets import lower, machine_of
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 from webmlc.target.webgpu.quad_exchanges import Exchanges, Place, Swap, exchanges
 from webmlc.target.webgpu.quad_loads import quad_loads

@@ -14,8 +14,8 @@ from tests.target.webgpu import gpu
 from webmlc.core.machine import SUBGROUPS, WEBGPU
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
-from webmlc.schedule.rules import machine_of, schedule_kernel
-from webmlc.target.targets import lower
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.targets import lower, machine_of
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 
 Array = NDArray[Any]

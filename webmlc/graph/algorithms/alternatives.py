@@ -8,13 +8,13 @@ the passes `use_winograd` and `use_strassen` follow it.
 
 from __future__ import annotations
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.graph.algorithms.strassen.use_strassen import strassen_alternatives
 from webmlc.graph.algorithms.winograd.use_winograd import winograd_alternatives
 from webmlc.graph.ir import Module
 
 
-def alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
+def alternatives(module: Module, machine: Cpu) -> dict[str, tuple[str, ...]]:
     """The names of the algorithms of each layer that has a choice, the default one first.
 
     needs: layouts chosen, inferred types, as the passes do.

@@ -40,7 +40,7 @@ class Cost:
 
 def product_cost(machine: Machine, rows: int, depth: int, columns: int) -> int:
     """The cost of a matrix product, with what it takes to enter its inner loops."""
-    return rows * columns * (depth + machine.loop_entry_iterations)
+    return rows * columns * (depth + machine.costs.loop_entry_iterations)
 
 
 def gain(direct: int, cost: Cost, layers: int, code: int) -> int:

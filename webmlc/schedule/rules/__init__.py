@@ -8,31 +8,13 @@ kernel answers for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.machine import (
-    DOT,
-    PAIRS,
-    RELAXED,
-    SIMD128,
-    SOFTWARE,
-    SOFTWARE_MACHINES,
-    SOFTWARE_SUBGROUPS,
-    WEBGPU,
-    Device,
-    Machine,
-)
+from webmlc.core.machine import Device, Machine
 from webmlc.core.machine_class import MachineClass
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.analysis import (
-    multiplies_bytes,
-    multiplies_small_bytes,
-    reduces,
-    reduces_products,
-)
 from webmlc.schedule.rules import wasm, webgpu
 from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
 from webmlc.schedule.schedule import Schedule
@@ -71,55 +53,6 @@ Chooser = Callable[[Match], Selection]
 def default_schedule(match: Match) -> Selection:
     """The schedule that a kernel has where nobody searched for a better one."""
     return Selection(schedule_kernel(match.function, match.machine))
-
-
-def machine_of(function: LoopFunction, variant: Machine) -> Machine:
-    """The machine to compile a kernel of a variant for.
-
-    A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
-    `DOT` and `PAIRS` differ from `RELAXED` in products of bytes, `SIMD128` in the register tile of
-    products. A kernel that no rule takes for `SOFTWARE`, or only with threads that take too many
-    iterations, gets the schedule for `WEBGPU`, for which kernels are cut. `SOFTWARE_SUBGROUPS`
-    differs from `SOFTWARE` in reductions. GPUs with subgroups differ from `WEBGPU` in folds of
-    whole workgroups, those with `shader-f16` in loads and stores of halves.
-    """
-    if "shader-f16" in variant.features and not has_halves(function):
-        variant = replace(variant, features=variant.features - {"shader-f16"})
-    if "subgroups" in variant.features and not folds_in_subgroups(function, variant):
-        return replace(variant, features=variant.features - {"subgroups"})
-    if variant == SOFTWARE_SUBGROUPS and not reduces(function):
-        variant = SOFTWARE
-    if variant in SOFTWARE_MACHINES and not _is_for_software(function, variant):
-        return WEBGPU
-    if variant == DOT and not multiplies_bytes(function):
-        return RELAXED
-    if variant == PAIRS and not multiplies_small_bytes(function):
-        return RELAXED
-    if variant == SIMD128 and not reduces_products(function):
-        return RELAXED
-    return variant
-
-
-def _is_for_software(function: LoopFunction, variant: Machine) -> bool:
-    """True if a kernel has a schedule for a software adapter, and if its threads take no more
-    iterations than such an adapter runs or those for a GPU take too many, too.
-    """
-    match = match_kernel(function, variant)
-    if match is None or match.is_bounded:
-        return match is not None
-    other = match_kernel(function, WEBGPU)
-    return other is None or not other.is_bounded
-
-
-def has_halves(function: LoopFunction) -> bool:
-    """True if a parameter of a kernel is of float16."""
-    return any(buffer.dtype is DType.float16 for buffer in function.params)
-
-
-def folds_in_subgroups(function: LoopFunction, machine: Machine) -> bool:
-    """True if the schedule of a kernel folds at once what the threads of a workgroup have."""
-    match = match_kernel(function, machine)
-    return match is not None and getattr(match.facts, "has_subgroups", False)
 
 
 def find_match(function: LoopFunction, machine: Machine) -> Match:

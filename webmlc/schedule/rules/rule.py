@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from webmlc.core.errors import InternalError
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu, Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.thread_iterations import longest_thread
 from webmlc.schedule.errors import ScheduleError
@@ -28,11 +28,12 @@ from webmlc.schedule.schedule import Schedule
 
 F = TypeVar("F")
 P = TypeVar("P")
+M = TypeVar("M", bound=Machine)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule(Generic[F, P]):
-    """The row of one class of kernels.
+class Rule(Generic[F, P, M]):
+    """The row of one class of kernels, on the machines `M` of one device.
 
     `match` says what a kernel is, as facts `F` (a frozen dataclass), or `None` where the kernel is
     of another class; it asks primitives whether they can be applied, so that `build` never raises.
@@ -45,14 +46,14 @@ class Rule(Generic[F, P]):
     """
 
     name: str
-    match: Callable[[LoopFunction, Machine], F | None]
-    space: Callable[[F, Machine], Space]
-    default: Callable[[F, Machine], P]
+    match: Callable[[LoopFunction, M], F | None]
+    space: Callable[[F, M], Space]
+    default: Callable[[F, M], P]
     build: Callable[[F, P], Schedule]
     is_product: bool = False
 
 
-AnyRule = Rule[Any, Any]
+AnyRule = Rule[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,7 @@ class Match:
     @property
     def is_bounded(self) -> bool:
         """True if no thread takes more iterations than the machine allows."""
-        limit = self.machine.thread_iterations
-        return limit is None or self.iterations <= limit
+        return _allows(self.machine, self.iterations)
 
     def space(self) -> Space:
         """The parameters that the kernel's schedule may have.
@@ -131,7 +131,7 @@ def match_rules(rules: Iterable[AnyRule], function: LoopFunction, machine: Machi
                 match = replace(match, proof=rule.build(facts, match.default()))
             except ScheduleError:
                 continue
-        if machine.thread_iterations is None:
+        if not isinstance(machine, Gpu):
             return match
         schedule = match.proof or match.default_schedule()
         match = replace(match, proof=schedule, iterations=longest_thread(schedule.function))
@@ -139,6 +139,11 @@ def match_rules(rules: Iterable[AnyRule], function: LoopFunction, machine: Machi
             return match
         longer.append(match)
     return min(longer, key=lambda match: match.iterations, default=None)
+
+
+def _allows(machine: Machine, iterations: int) -> bool:
+    """True if one thread of a machine may take this many iterations: any number on a CPU."""
+    return not isinstance(machine, Gpu) or iterations <= machine.thread_iterations
 
 
 def proven(space: Space, build: Callable[[F, P], Schedule], facts: F, default: P) -> Space:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from webmlc.core.disk_cache import active_cache
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.content import kernel_key
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.name_dimensions import name_dimensions
@@ -21,7 +21,7 @@ from webmlc.target.lower import lower
 from webmlc.target.wasm.lowering import lowering
 
 
-def fits_scratch(function: LoopFunction, machine: Machine) -> bool:
+def fits_scratch(function: LoopFunction, machine: Cpu) -> bool:
     """True where every allocation of the lowered kernel has a constant size."""
     if updates_others(function):
         return False
@@ -39,7 +39,7 @@ def fits_scratch(function: LoopFunction, machine: Machine) -> bool:
     return fits
 
 
-def _is_lowered_to_constant_sizes(function: LoopFunction, machine: Machine) -> bool:
+def _is_lowered_to_constant_sizes(function: LoopFunction, machine: Cpu) -> bool:
     """True where every allocation has a constant size after scheduling and lowering."""
     named = name_dimensions(function).function
     return _has_constant_sizes(lower(schedule_kernel(named, machine).function, machine, lowering))

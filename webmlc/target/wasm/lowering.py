@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.write_out_combinations import write_out_combinations
 from webmlc.target.clear_empty_reductions import clear_empty_reductions
 from webmlc.target.common_subexpressions import common_subexpressions
@@ -25,12 +25,12 @@ from webmlc.target.wasm.pair_loads import pair_loads
 from webmlc.target.wasm.sum_in_pairs import sum_in_pairs
 
 
-def lowering(machine: Machine) -> tuple[Pass, ...]:
+def lowering(machine: Cpu) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
     return _passes(machine.vector_registers, _dots(machine), "pairs" in machine.features)
 
 
-def _dots(machine: Machine) -> frozenset[str]:
+def _dots(machine: Cpu) -> frozenset[str]:
     """The dot products of bytes that are instructions of `machine`."""
     features = {"relaxed": "dot_u7_i8", "dot": "dot_u8_i8"}
     return frozenset(op for feature, op in features.items() if feature in machine.features)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from webmlc.core.machine import RELAXED, WASM_MACHINES
+from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128
 from webmlc.graph.algorithms.alternatives import alternatives
 from webmlc.graph.algorithms.attention.tile_rows import tile_rows
 from webmlc.graph.algorithms.attention.use_attention import use_attention
@@ -22,13 +22,27 @@ from webmlc.graph.quantise.join_shifts import join_shifts
 from webmlc.graph.quantise.use_byte_products import use_byte_products
 from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
+from webmlc.schedule.analysis import multiplies_bytes, multiplies_small_bytes, reduces_products
 from webmlc.target.split_kernels import split_kernels
-from webmlc.target.target import Target
+from webmlc.target.target import Target, Variant
 from webmlc.target.wasm.fits_scratch import fits_scratch
 from webmlc.target.wasm.lowering import lowering
 
 LIMITS = FusionLimits(pads="chosen", quantises_rows=True)
 """The limits of fusion: a kernel may pad its input itself, and quantise the rows that it makes."""
+
+
+_RELAXED = Variant(RELAXED)
+VARIANTS = {
+    variant.machine.name: variant
+    for variant in (
+        Variant(DOT, ((multiplies_bytes, _RELAXED),), is_optional=True),
+        Variant(PAIRS, ((multiplies_small_bytes, _RELAXED),), is_optional=True),
+        _RELAXED,
+        Variant(SIMD128, ((reduces_products, _RELAXED),)),  # their register tiles differ
+    )
+}
+"""The variants of a package's module."""
 
 
 def split_for_scratch(module: Module) -> Module:
@@ -43,7 +57,7 @@ def cpu_alternatives(module: Module) -> dict[str, tuple[str, ...]]:
 
 WASM = Target(
     device="wasm",
-    variants=WASM_MACHINES,
+    variants=VARIANTS,
     limits=LIMITS,
     passes=(
         ("use winograd", partial(use_winograd, machine=RELAXED)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from webmlc.core.dtypes import DType
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.loops.write_out_combinations import write_out_combinations
 from webmlc.target.check_scopes import check_scopes
 from webmlc.target.clear_empty_reductions import clear_empty_reductions
@@ -33,7 +33,7 @@ SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 """The small types that the printer widens and stores itself, by one call each."""
 
 
-def lowering(machine: Machine) -> tuple[Pass, ...]:
+def lowering(machine: Gpu) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
     passes = _passes(machine.vector_registers, machine.multiplies_words, machine.compiles_slowly)
     return (*passes, read_once, read_ahead) if machine.reads_lines else (*passes, join_updates)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
-from webmlc.core.machine import ADAPTERS, MAX_BINDING_BYTES, MAX_BINDINGS, SOFTWARE, Machine
+from webmlc.core.dtypes import DType
+from webmlc.core.machine import (
+    F16,
+    F16_SUBGROUPS,
+    MAX_BINDING_BYTES,
+    MAX_BINDINGS,
+    SOFTWARE,
+    SOFTWARE_SUBGROUPS,
+    SUBGROUPS,
+    Gpu,
+)
 from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.algorithms.winograd.use_winograd import use_winograd, winograd_alternatives
@@ -19,16 +30,80 @@ from webmlc.graph.ir import Module
 from webmlc.graph.quantise.join_shifts import join_shifts
 from webmlc.graph.quantise.use_byte_products import use_byte_products
 from webmlc.graph.quantise.use_float_products import use_float_products
+from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import GPU_FORM
 from webmlc.loops.lower_module import lower_module
+from webmlc.schedule.analysis import reduces
+from webmlc.schedule.rules import match_kernel
 from webmlc.target.factor_reductions import factor_reductions, reduction_alternatives
 from webmlc.target.split_kernels import fits_dispatch, split_kernels
-from webmlc.target.target import ModulePass, Target
+from webmlc.target.target import ModulePass, Need, Target, Variant
 from webmlc.target.wasm.target import split_for_scratch
 from webmlc.target.webgpu.lowering import lowering
 
 
-def webgpu_target(limits: FusionLimits, adapter: Machine = MACHINE) -> Target:
+def has_halves(kernel: LoopFunction) -> bool:
+    """True if a parameter of a kernel is of float16."""
+    return any(buffer.dtype is DType.float16 for buffer in kernel.params)
+
+
+def folds_in_subgroups(kernel: LoopFunction, machine: Gpu) -> bool:
+    """True if the schedule of a kernel folds at once what the threads of a workgroup have."""
+    match = match_kernel(kernel, machine)
+    return match is not None and getattr(match.facts, "has_subgroups", False)
+
+
+def is_for_software(kernel: LoopFunction, machine: Gpu) -> bool:
+    """True if a kernel has a schedule for a software adapter, and if its threads take no more
+    iterations than such an adapter runs or those for a GPU take too many, too.
+    """
+    match = match_kernel(kernel, machine)
+    if match is None or match.is_bounded:
+        return match is not None
+    other = match_kernel(kernel, MACHINE)
+    return other is None or not other.is_bounded
+
+
+def _on_subgroups(machine: Gpu, other: Variant[Gpu]) -> tuple[Need, Variant[Gpu]]:
+    return partial(folds_in_subgroups, machine=machine), other
+
+
+def _on_software(machine: Gpu) -> tuple[Need, Variant[Gpu]]:
+    return partial(is_for_software, machine=machine), _GPU
+
+
+_GPU = Variant(MACHINE)
+_SOFTWARE = Variant(SOFTWARE, (_on_software(SOFTWARE),))
+_SUBGROUPS = Variant(SUBGROUPS, (_on_subgroups(SUBGROUPS, _GPU),), is_optional=True)
+_F16 = Variant(F16, ((has_halves, _GPU),), is_optional=True)
+SOFTWARE_VARIANTS = {
+    "software": _SOFTWARE,
+    "software-subgroups": Variant(
+        SOFTWARE_SUBGROUPS,
+        ((reduces, _SOFTWARE), _on_software(SOFTWARE_SUBGROUPS)),
+        is_optional=True,
+    ),
+}
+"""The variants of a package's shaders for software adapters."""
+VARIANTS = {
+    "gpu": _GPU,
+    **SOFTWARE_VARIANTS,
+    "subgroups": _SUBGROUPS,
+    "f16": _F16,
+    "f16-subgroups": Variant(
+        F16_SUBGROUPS,
+        ((has_halves, _SUBGROUPS), _on_subgroups(F16_SUBGROUPS, _F16)),
+        is_optional=True,
+    ),
+}
+"""The variants of a package's shaders. They have the same steps and buffers, because the passes of
+the target choose by the numbers of one machine.
+"""
+
+
+def webgpu_target(
+    limits: FusionLimits, variants: Mapping[str, Variant[Gpu]], adapter: Gpu = MACHINE
+) -> Target[Gpu]:
     """The target for devices with these limits. The numbers of `adapter` choose the algorithms of
     convolutions and attention. Kernels are cut for GPUs, and run on every adapter.
     """
@@ -59,7 +134,7 @@ def webgpu_target(limits: FusionLimits, adapter: Machine = MACHINE) -> Target:
 
     return Target(
         device="webgpu",
-        variants=ADAPTERS,
+        variants=variants,
         limits=limits,
         passes=(
             *to_kernels,
@@ -82,7 +157,7 @@ _LIMITS = FusionLimits(
     copied_parts=1,
 )
 """What every device can bind, by the default limits of WebGPU."""
-WEBGPU = webgpu_target(_LIMITS)
+WEBGPU = webgpu_target(_LIMITS, VARIANTS)
 """The target for any device. Its algorithms are chosen for GPUs."""
-SOFTWARE_WEBGPU = webgpu_target(_LIMITS, SOFTWARE)
+SOFTWARE_WEBGPU = webgpu_target(_LIMITS, SOFTWARE_VARIANTS, SOFTWARE)
 """The target for software adapters alone."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
-from webmlc.core.machine import RELAXED
+from webmlc.core.machine import RELAXED, AlgorithmCosts
 from webmlc.core.rewrite import evaluate
 from webmlc.graph.algorithms.winograd.cost_model import (
     MAX_BLOCK_TAPS,
@@ -225,7 +225,10 @@ def test_transforms_are_exact(form: Form) -> None:
 
 def test_forms_are_those_of_the_machine() -> None:
     """Where larger weights stay in the cache, larger tiles pay."""
-    layer, large = Layer(256, 256, (14, 14)), replace(RELAXED, l2_resident_bytes=64 << 20)
+    layer, large = (
+        Layer(256, 256, (14, 14)),
+        replace(RELAXED, costs=AlgorithmCosts(l2_resident_bytes=64 << 20)),
+    )
     forms = [best_forms([layer] * 4, machine)[layer] for machine in (RELAXED, large)]
     small_tile, large_tile = (rows.tile * columns.tile for rows, columns in forms)
     assert small_tile < large_tile

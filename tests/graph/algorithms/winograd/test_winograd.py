@@ -16,7 +16,7 @@ import webmlc
 from tests.node import as_tensors, in_node
 from webmlc.build_options import TargetName
 from webmlc.core.expr import as_int
-from webmlc.core.machine import RELAXED
+from webmlc.core.machine import RELAXED, AlgorithmCosts
 from webmlc.graph.algorithms.winograd.cost_model import Layer
 from webmlc.graph.algorithms.winograd.operators import Forms
 from webmlc.graph.ops.layout import PACK
@@ -73,7 +73,7 @@ class Case:
 
     def forms(self) -> Forms:
         """Of windows along one dimension, those along it."""
-        found = self.layer().forms(replace(RELAXED, l2_resident_bytes=0))
+        found = self.layer().forms(replace(RELAXED, costs=AlgorithmCosts(l2_resident_bytes=0)))
         (wanted,) = (
             forms
             for forms in found

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webmlc.core.expr import Expr
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.shapes import ZERO, canonical
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 
 
-def tile_rows(module: Module, machine: Machine) -> Module:
+def tile_rows(module: Module, machine: Cpu) -> Module:
     """Rewrite every function.
 
     needs: layouts chosen, inferred types. guarantees: inferred types.
@@ -40,7 +40,7 @@ def tile_rows(module: Module, machine: Machine) -> Module:
 class _Rewrite(FunctionRewriter):
     """The function being written, and the machine whose tiles rows fill."""
 
-    machine: Machine = field(kw_only=True)
+    machine: Cpu = field(kw_only=True)
 
     def run(self) -> Function:
         for node in self.source.nodes:

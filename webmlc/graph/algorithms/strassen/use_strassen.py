@@ -17,7 +17,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.graph.algorithms.cost import DIRECT, ELEMENT_BYTES, Cost, gain, product_cost
 from webmlc.graph.algorithms.strassen.operators import PRODUCTS
 from webmlc.graph.builder import Builder
@@ -44,7 +44,7 @@ bytes of code of the kernels that they share.
 """
 
 
-def use_strassen(module: Module, machine: Machine) -> Module:
+def use_strassen(module: Module, machine: Cpu) -> Module:
     """Rewrite the products of every function that are faster so on the machine.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
@@ -56,7 +56,7 @@ def use_strassen(module: Module, machine: Machine) -> Module:
     return replace(module, functions=functions)
 
 
-def strassen_alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
+def strassen_alternatives(module: Module, machine: Cpu) -> dict[str, tuple[str, ...]]:
     """The names of both algorithms of each product that may use Strassen's, the default first."""
     names: dict[str, tuple[str, ...]] = {}
     for function in module.functions.values():
@@ -87,12 +87,12 @@ class Layer:
         return f"product {self.rows}x{self.depth}x{self.columns}{readers}"
 
 
-def direct_cost(layer: Layer, machine: Machine) -> int:
+def direct_cost(layer: Layer, machine: Cpu) -> int:
     """The cost of the product as one."""
     return product_cost(machine, layer.rows, layer.depth, layer.columns)
 
 
-def strassen_cost(layer: Layer, machine: Machine) -> Cost | None:
+def strassen_cost(layer: Layer, machine: Cpu) -> Cost | None:
     """The cost of seven products of half matrices, and of their planes and panels; None if the
     planes outgrow the caches.
     """
@@ -107,7 +107,7 @@ def strassen_cost(layer: Layer, machine: Machine) -> Cost | None:
 
 
 def worthwhile(
-    layers: Iterable[Layer], machine: Machine, algorithms: Mapping[str, str] | None = None
+    layers: Iterable[Layer], machine: Cpu, algorithms: Mapping[str, str] | None = None
 ) -> set[Layer]:
     """The layers that, as often as they occur, save more than their kernels' code is worth.
 
@@ -129,7 +129,7 @@ def worthwhile(
 class _Rewrite(FunctionRewriter):
     """The function being written, and the machine that is to run it."""
 
-    machine: Machine = field(kw_only=True)
+    machine: Cpu = field(kw_only=True)
 
     def run(self, algorithms: Mapping[str, str]) -> Function:
         layers = self.layers()

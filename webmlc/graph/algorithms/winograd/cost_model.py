@@ -192,11 +192,10 @@ def goes_by_rows(layer: Layer, forms: Forms, machine: Machine) -> bool:
 
 def _bands(layer: Layer, forms: Forms, machine: Machine) -> list[int]:
     """The numbers of bands that tiles may be taken in: one, or a row of tiles each if rows share no
-    planes of inputs and there are no groups. On a GPU, whose dispatches cannot wait between the
-    stages of a band, there is one.
+    planes of inputs, there are no groups, and the machine runs bands.
     """
     (rows, columns), height = forms, layer.sizes[0]
-    if rows.blocks * columns.blocks * layer.groups > 1 or machine.device == "webgpu":
+    if rows.blocks * columns.blocks * layer.groups > 1 or not machine.costs.runs_bands:
         return [1]
     return [1, as_int(rows.tiles(const(height))) or 1]
 
@@ -209,14 +208,14 @@ def _cost(layer: Layer, forms: Forms, bands: int, machine: Machine) -> Cost:
     transforms = sum(
         max(
             elements * points // (2 if _stays_cached(elements, machine) else 1),
-            elements * machine.copy_operations,
+            elements * machine.costs.copy_operations,
         )
         for elements in (planes.inputs, planes.products)
     )
     products = product_cost(machine, rows, planes.depth, layer.computed_outputs(machine))
     return Cost(
         products=bands * planes.count * products,
-        transforms=bands * transforms + _MORE_DISPATCHES * machine.dispatch_operations,
+        transforms=bands * transforms + _MORE_DISPATCHES * machine.costs.dispatch_operations,
         load=planes.weights * LOAD_COST,
     )
 
@@ -260,7 +259,7 @@ def can_bind_planes(layer: Layer, forms: Forms, batch: int, machine: Machine) ->
     """
     planes = _planes(layer, forms, 1, machine)
     largest = max(batch * planes.inputs, batch * planes.products, planes.weights)
-    return largest * ELEMENT_BYTES <= machine.binding_bytes
+    return largest * ELEMENT_BYTES <= machine.costs.binding_bytes
 
 
 def _product_rows(count: int, weights: int, machine: Machine) -> int:
@@ -274,10 +273,10 @@ def _product_rows(count: int, weights: int, machine: Machine) -> int:
     if _stays_cached(weights, machine):
         return rows + 1
     if full > 1 or (full and remainder):
-        return rows + machine.weight_wait_rows
-    return max(rows, machine.weight_stream_rows)
+        return rows + machine.costs.weight_wait_rows
+    return max(rows, machine.costs.weight_stream_rows)
 
 
 def _stays_cached(elements: int, machine: Machine) -> bool:
     """True if the next kernel finds so many elements in the second-level cache."""
-    return elements * ELEMENT_BYTES <= machine.l2_resident_bytes
+    return elements * ELEMENT_BYTES <= machine.costs.l2_resident_bytes

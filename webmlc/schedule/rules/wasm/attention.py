@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Const, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
 from webmlc.schedule.rules.rule import Rule, proven
@@ -74,7 +74,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches two products with a softmax between them, of rows that have blocks."""
     schedule = Schedule(function)
     *producers, last = schedule.blocks()
@@ -110,7 +110,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return Facts(function, row, rows, columns, scores, values, stages, machine.lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """Blocks of rows, and what the products and the stages between them may have."""
     tile, chosen = machine.tile.rows, _block_rows(facts.rows, facts.columns, machine)
     blocks = [
@@ -128,7 +128,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     return proven(parts, build, facts, default(facts, machine))
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """Blocks whose scores stay in the second-level cache."""
     block = _block_rows(facts.rows, facts.columns, machine)
     assert block is not None
@@ -166,7 +166,7 @@ def _place_stages(schedule: Schedule, row: str, block_rows: int) -> int:
     return schedule.loops(last).index(block) + 1
 
 
-def _block_rows(rows: int, columns: int, machine: Machine) -> int | None:
+def _block_rows(rows: int, columns: int, machine: Cpu) -> int | None:
     """The height of a block: the largest that divides the rows, of whole tiles if there is one,
     whose scores and exponentials take half of the second-level cache at most.
     """

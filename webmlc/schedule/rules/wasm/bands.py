@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from webmlc.core.affine import terms
 from webmlc.core.expr import Const, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
 from webmlc.schedule.rules.rule import Rule
@@ -77,7 +77,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches a product between transforms of tiles."""
     schedule = Schedule(function)
     blocks = schedule.blocks()
@@ -106,7 +106,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return Facts(function, inputs, contraction, outputs, tiles, multiple, tile_bytes, machine.lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """Rows of tiles, or equal parts of them; and what the transforms and the product may have."""
     least = 2 if facts.tiles is not None else 1
     parts = [n for n in range(least, facts.multiple + 1) if facts.multiple % n == 0]
@@ -119,7 +119,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     )
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """Bands whose planes and products stay in the second-level cache."""
     part = _default_part(facts, machine)
     steps = part if part is not None else facts.tiles
@@ -168,7 +168,7 @@ def _place_stages(
     return len(rows), replace(loops, tiles=(across,))
 
 
-def _default_part(facts: Facts, machine: Machine) -> int | None:
+def _default_part(facts: Facts, machine: Cpu) -> int | None:
     """Tiles of equal parts of a row: as many as have their planes and products in the second-level
     cache, or as come nearest, two register tiles at least; `None` for whole rows. Of a symbolic
     number, what it is a multiple of.

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import prod
 
 from webmlc.core.expr import Const, Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, LoopFunction, loads
 from webmlc.schedule.analysis import collapses, fold_of
@@ -115,7 +115,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches a fold of products whose results another fold reads, block by block."""
     schedule = Schedule(function)
     names = schedule.blocks()
@@ -197,7 +197,7 @@ def _scales(function: LoopFunction, update: Block) -> tuple[str, ...]:
     return tuple(buffer.name for buffer in buffers if is_parameter(function, buffer))
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """Tiles, how much of a block is unrolled, and whether scales are fetched."""
     words = divisors(facts.words, facts.words)
     panel = facts.panel
@@ -209,7 +209,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     ) + sharing_space(machine).under("sharing")
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """Tiles that keep the products of a block in registers."""
     most = min(facts.words, UNROLLED_WORDS, max(1, UNROLLED_PRODUCTS // facts.products))
     words = divisors(facts.words, most)[-1]

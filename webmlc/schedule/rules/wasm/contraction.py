@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webmlc.core.expr import Const, Expr, as_int, minimum
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import collapses
@@ -76,7 +76,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches a product of tensors with its epilogue."""
     schedule = Schedule(function)
     update = only_fold(schedule)
@@ -86,13 +86,13 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return None if contraction is None else Facts(function, contraction)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """What the contraction may have, and how threads may share it."""
     contraction = contraction_space(facts.contraction, machine).under("contraction")
     return contraction + sharing_space(machine).under("sharing")
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """The default contraction, shared if that pays."""
     return Parameters(default_contraction(facts.contraction, machine), default_sharing(machine))
 

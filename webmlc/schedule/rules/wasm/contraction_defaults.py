@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Const, Expr, as_int
-from webmlc.core.machine import PAGE_BYTES, Machine
+from webmlc.core.machine import PAGE_BYTES, Cpu
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.cover import divisors
@@ -74,7 +74,7 @@ class ContractionParameters:
     """Cache lines that one iteration of a prefetch asks for."""
 
 
-def contraction_space(facts: ContractionFacts, machine: Machine) -> Space:
+def contraction_space(facts: ContractionFacts, machine: Cpu) -> Space:
     """What may be chosen for a contraction."""
     panel, widest = facts.panel, machine.narrow_tile.columns
     both = (False, True)
@@ -117,7 +117,7 @@ def contraction_space(facts: ContractionFacts, machine: Machine) -> Space:
     )
 
 
-def default_contraction(facts: ContractionFacts, machine: Machine) -> ContractionParameters:
+def default_contraction(facts: ContractionFacts, machine: Cpu) -> ContractionParameters:
     """Blocks for the caches, tiles for the registers; what comes from memory is read in order."""
     joined = _default_joined(facts, machine)
     rows, others = facts.rows[len(facts.rows) - joined :], facts.rows[: len(facts.rows) - joined]
@@ -156,7 +156,7 @@ def default_contraction(facts: ContractionFacts, machine: Machine) -> Contractio
     )
 
 
-def _default_joined(facts: ContractionFacts, machine: Machine) -> int:
+def _default_joined(facts: ContractionFacts, machine: Cpu) -> int:
     """All axes of rows that can be joined, up to a symbolic one (a batch) around rows that fill
     tiles without it: with it, tiles would be as many as only a run can count.
     """
@@ -169,7 +169,7 @@ def _default_joined(facts: ContractionFacts, machine: Machine) -> int:
     return facts.joinable
 
 
-def _has_small_right(facts: ContractionFacts, machine: Machine) -> bool:
+def _has_small_right(facts: ContractionFacts, machine: Cpu) -> bool:
     """True where half of the second-level cache holds the right operand."""
     columns = as_int(facts.column_extent)
     if columns is None or not facts.depth:
@@ -177,9 +177,7 @@ def _has_small_right(facts: ContractionFacts, machine: Machine) -> bool:
     return facts.depth * columns * 4 <= machine.l2_bytes // 2
 
 
-def _cache_block(
-    facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Machine
-) -> int | None:
+def _cache_block(facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Cpu) -> int | None:
     """Rows of a block: one tile, which then writes whole cache lines, where the first-level cache
     holds the right operand; else as many as the second-level cache holds, `None` where it holds
     all.
@@ -195,9 +193,7 @@ def _cache_block(
     return _whole_tiles(size, row_bytes, available, machine)
 
 
-def _group_block(
-    facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Machine
-) -> int | None:
+def _group_block(facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Cpu) -> int | None:
     """Rows of a block that stays in the cache beside weights while it is multiplied by all groups:
     rows of all channels of both feature maps. `None` where there would be too few blocks for
     threads.
@@ -212,7 +208,7 @@ def _group_block(
     return block if block is not None and size // block >= machine.parallel_iterations else None
 
 
-def _whole_tiles(size: int, row_bytes: int, available: int, machine: Machine) -> int | None:
+def _whole_tiles(size: int, row_bytes: int, available: int, machine: Cpu) -> int | None:
     """Rows of equal blocks of whole tiles that fit into `available` bytes; `None` where all rows
     do, or blocks would be much smaller.
     """

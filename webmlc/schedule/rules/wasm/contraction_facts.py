@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import rewrite, variables
 from webmlc.loops.ir import Axis, Block, Buffer
 from webmlc.schedule.analysis import (
@@ -77,7 +77,7 @@ class ContractionFacts:
 
 
 def contraction_facts(
-    schedule: Schedule, update: str, machine: Machine, fixed: int = 0
+    schedule: Schedule, update: str, machine: Cpu, fixed: int = 0
 ) -> ContractionFacts | None:
     """What the contraction `update` is; `None` where it is none, or has no lanes.
 
@@ -155,7 +155,7 @@ def _joinable(rows: list[Axis], positions: dict[Var, int], update: Block, result
     return count
 
 
-def _panel_bytes(right: Buffer, machine: Machine) -> int:
+def _panel_bytes(right: Buffer, machine: Cpu) -> int:
     """The size of packed panels; 0 if symbolic, and of what is not packed."""
     size = product(list(right.shape))
     is_packed = as_int(right.shape[-1]) == machine.tile.columns

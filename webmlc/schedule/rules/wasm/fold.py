@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Load
 from webmlc.schedule.analysis import fold_of, reads_evenly, value_nodes
@@ -81,7 +81,7 @@ def fold_facts(schedule: Schedule, update: str, around: str | None, lanes: int) 
     return FoldFacts(size, runs, neighbours)
 
 
-def fold_space(facts: FoldFacts, machine: Machine) -> Space:
+def fold_space(facts: FoldFacts, machine: Cpu) -> Space:
     """Vectors of sums that the registers hold."""
     lanes, registers = machine.lanes, machine.vector_registers
     size, runs = facts.size, facts.runs
@@ -109,7 +109,7 @@ def fold_space(facts: FoldFacts, machine: Machine) -> Space:
     )
 
 
-def default_fold(facts: FoldFacts, machine: Machine) -> FoldParameters:
+def default_fold(facts: FoldFacts, machine: Cpu) -> FoldParameters:
     """As many neighbours as have `SUMS` vectors together; else four vectors, or two in each run of
     a few, or two in a short row.
     """

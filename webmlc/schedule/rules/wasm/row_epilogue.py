@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.schedule.analysis import is_vectorizable, takes_polynomial
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.nests import (
@@ -57,7 +57,7 @@ class EpilogueParameters:
     pointwise: PointwiseParameters
 
 
-def epilogue_facts(schedule: Schedule, machine: Machine) -> EpilogueFacts | None:
+def epilogue_facts(schedule: Schedule, machine: Cpu) -> EpilogueFacts | None:
     """What such a kernel is; `None` where it is something else."""
     update, *others = schedule.blocks()
     epilogue = epilogue_of(schedule.function, schedule.block(update))
@@ -78,13 +78,13 @@ def epilogue_facts(schedule: Schedule, machine: Machine) -> EpilogueFacts | None
     return None if fold is None else EpilogueFacts(update, row, fold)
 
 
-def epilogue_space(facts: EpilogueFacts, machine: Machine) -> Space:
+def epilogue_space(facts: EpilogueFacts, machine: Cpu) -> Space:
     """What the fold and its epilogue may have."""
     pointwise = pointwise_space(machine.lanes).under("pointwise")
     return fold_space(facts.fold, machine).under("fold") + pointwise
 
 
-def default_epilogue(facts: EpilogueFacts, machine: Machine) -> EpilogueParameters:
+def default_epilogue(facts: EpilogueFacts, machine: Cpu) -> EpilogueParameters:
     """What the fold and its epilogue have by themselves."""
     return EpilogueParameters(default_fold(facts.fold, machine), DEFAULT_POINTWISE)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import LoopFunction, loads
 from webmlc.schedule.analysis import fold_of, operations
@@ -83,7 +83,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches stages, with a reduction among them, that share rows."""
     schedule = Schedule(function)
     if all(fold_of(schedule.block(name)) is None for name in schedule.blocks()):
@@ -98,7 +98,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return Facts(function, None, gathered.trace, shared, stages, machine.lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """What each stage may have, and how threads may share the rows."""
     sharing = sharing_space(machine).under("sharing")
     if facts.epilogue is not None:
@@ -107,7 +107,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     return proven(stages + sharing, build, facts, default(facts, machine))
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """What each stage has by itself."""
     sharing = default_sharing(machine)
     if facts.epilogue is not None:

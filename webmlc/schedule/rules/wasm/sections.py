@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from webmlc.core.expr import Call, Const, Var, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Axis, Block, Buffer, LoopFunction, stores
 from webmlc.schedule.analysis import Contraction, contraction_of, fold_of
@@ -115,7 +115,7 @@ class Parameters:
     """Whether threads share the sections."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches attention to sections of a constant number of keys."""
     schedule = Schedule(function)
     every = {name: schedule.block(name) for name in schedule.blocks()}
@@ -178,7 +178,7 @@ def _heads_of_a_key(contraction: Contraction, head: Axis) -> int | None:
     return None
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """Tiles that fit the registers, and what the stages between the products may have."""
     layout, registers = facts.layout, machine.vector_registers
     vectors = layout.size // facts.lanes
@@ -208,7 +208,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     return proven(parts + stages, build, facts, default(facts, machine))
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """The largest tiles that fit the registers, and the values of a few keys at a time. Keys and
     values are fetched before a section begins: one after the other, not in the order of the tiles.
     With 1,060 keys of 3 heads of 64 bfloat16 elements that come from memory, a layer takes 154

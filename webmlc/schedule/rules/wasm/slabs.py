@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules.rule import AnyRule, Match, Rule, match_rules
 from webmlc.schedule.rules.space import Space
@@ -37,10 +37,10 @@ class Parameters:
     fills: Any
 
 
-def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
+def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Cpu]:
     """The rule for such kernels, whose two halves other `rules` schedule."""
 
-    def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         halves = results_and_fills(function)
         if halves is None:
             return None
@@ -50,12 +50,12 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
     return Rule("slabs", match, space, default, build)
 
 
-def space(facts: Facts, _machine: Machine) -> Space:
+def space(facts: Facts, _machine: Cpu) -> Space:
     """What both kernels may have."""
     return facts.result.space().under("result") + facts.fills.space().under("fills")
 
 
-def default(facts: Facts, _machine: Machine) -> Parameters:
+def default(facts: Facts, _machine: Cpu) -> Parameters:
     """What both kernels have by themselves."""
     return Parameters(facts.result.default(), facts.fills.default())
 

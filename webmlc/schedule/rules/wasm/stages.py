@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import fold_of
 from webmlc.schedule.errors import ScheduleError
@@ -73,7 +73,7 @@ StageParameters = PointwiseParameters | FoldParameters | WindowParameters | NoPa
 
 
 def stage_facts(
-    schedule: Schedule, machine: Machine, fixed: int, blocks: tuple[str, ...] | None = None
+    schedule: Schedule, machine: Cpu, fixed: int, blocks: tuple[str, ...] | None = None
 ) -> tuple[StageFacts, ...]:
     """What the stages of a schedule are (or some `blocks` of them), under `fixed` loops that they
     share. The default steps are tried: the steps of earlier stages may unroll loops that a later
@@ -89,7 +89,7 @@ def stage_facts(
 
 
 def _provable(
-    schedule: Schedule, stage: StageFacts, machine: Machine, fixed: int
+    schedule: Schedule, stage: StageFacts, machine: Cpu, fixed: int
 ) -> tuple[StageFacts, Schedule]:
     """The stage in the first form that primitives accept, and the schedule with it."""
     forms: tuple[Form, ...] = ("fused", "apart")
@@ -119,7 +119,7 @@ def _kind(
     return window_facts(trial, block, lanes, fixed)
 
 
-def stage_space(stage: StageFacts, machine: Machine) -> Space:
+def stage_space(stage: StageFacts, machine: Cpu) -> Space:
     """The parameters that a stage may have."""
     match stage.kind:
         case _ if stage.form == "left":
@@ -133,7 +133,7 @@ def stage_space(stage: StageFacts, machine: Machine) -> Space:
     return Space()
 
 
-def default_stage(stage: StageFacts, machine: Machine) -> StageParameters:
+def default_stage(stage: StageFacts, machine: Cpu) -> StageParameters:
     """The parameters that a stage has by default."""
     match stage.kind:
         case _ if stage.form == "left":
@@ -175,7 +175,7 @@ def _put_around(schedule: Schedule, block: str, fixed: int) -> str | None:
     return around
 
 
-def stages_space(stages: tuple[StageFacts, ...], machine: Machine) -> Space:
+def stages_space(stages: tuple[StageFacts, ...], machine: Cpu) -> Space:
     """The parameters of several stages, under their numbers."""
     space = Space()
     for number, stage in enumerate(stages):
@@ -203,19 +203,19 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts:
+def match(function: LoopFunction, machine: Cpu) -> Facts:
     """Matches every kernel."""
     stages = stage_facts(Schedule(function), machine, 0)
     return Facts(function, stages, not function.allocations, machine.lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """What each stage may have, and how threads may share the work."""
     stages = stages_space(facts.stages, machine).under("stages")
     return stages + sharing_space(machine, facts.can_share).under("sharing")
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """What each stage has by itself."""
     stages = tuple(default_stage(stage, machine) for stage in facts.stages)
     return Parameters(stages, default_sharing(machine, facts.can_share))

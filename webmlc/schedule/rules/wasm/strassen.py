@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import For, LoopFunction, loads
 from webmlc.schedule.analysis import Contraction, contraction_of, takes_polynomial
@@ -74,7 +74,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches a product between sums of quarters."""
     schedule = Schedule(function)
     contraction = _strassen_product(schedule, machine.lanes)
@@ -95,7 +95,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     )
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """Register tiles, and groups that leave at least two for threads."""
     return Space.of(
         rows=tuple(range(1, machine.tile.rows + 1)),
@@ -104,7 +104,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     ) + sharing_space(machine).under("sharing")
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """Of planes that outgrow the second-level cache, a group is as many pairs of panels as have
     their sums in half of it and leave enough for threads.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from webmlc.core.expr import Call, Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
 from webmlc.schedule.analysis import operations
@@ -37,7 +37,7 @@ class Sharing:
     """Scalar operations of a nest that is shared anew in each iteration of the loop around it."""
 
 
-def sharing_space(machine: Machine, can_share: bool = True) -> Space:
+def sharing_space(machine: Cpu, can_share: bool = True) -> Space:
     """How threads may share a kernel; `can_share`: whether its nests are independent."""
     return Space.of(
         kernel_operations=(None, 0, machine.parallel_operations) if can_share else (None,),
@@ -48,7 +48,7 @@ def sharing_space(machine: Machine, can_share: bool = True) -> Space:
     )
 
 
-def default_sharing(machine: Machine, can_share: bool = True) -> Sharing:
+def default_sharing(machine: Cpu, can_share: bool = True) -> Sharing:
     """What the machine says that waking threads costs."""
     return Sharing(
         machine.parallel_operations if can_share else None,

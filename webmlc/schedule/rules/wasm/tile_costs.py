@@ -8,7 +8,7 @@ in a cycle, and 8 have to be in flight.
 from __future__ import annotations
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 
 CYCLES = (0.0, 1.1, 2.2, 4.0, 4.75, 5.4, 6.1)
 """Cycles that a reduction step takes for a tile of 0, 1, 2, ... rows and 8 columns (an estimate:
@@ -26,7 +26,7 @@ less time than 1, and 8 steps 6 % less for twice the code.
 """
 
 
-def tile_height(rows: Expr, machine: Machine, widens: bool = True) -> int:
+def tile_height(rows: Expr, machine: Cpu, widens: bool = True) -> int:
     """The height of the tiles that cover some rows at the least cost; the tallest for a symbolic
     number. `widens`: whether tiles of one or two rows have more columns than others.
     """
@@ -45,7 +45,7 @@ def _cycles(count: int, height: int, widens: bool) -> float:
     return full * max(CYCLES[height], least) + (max(CYCLES[left], least) if left else 0.0)
 
 
-def tile_columns(rows: int, machine: Machine) -> int:
+def tile_columns(rows: int, machine: Cpu) -> int:
     """Columns of a tile of some rows: enough for 8 accumulators, as many as registers allow."""
     if rows <= 1:
         return machine.narrow_tile.columns

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_vectorizable
@@ -90,7 +90,7 @@ def transform_facts(
     return TransformFacts(tuple(producers), last, channels, loops.planes, simplify(plane))
 
 
-def transform_space(facts: TransformFacts, machine: Machine) -> Space:
+def transform_space(facts: TransformFacts, machine: Cpu) -> Space:
     """Whole vectors of channels, up to a cache line."""
     return Space.of(
         channels=_widths(facts, machine),
@@ -99,7 +99,7 @@ def transform_space(facts: TransformFacts, machine: Machine) -> Space:
     )
 
 
-def default_transform(facts: TransformFacts, machine: Machine) -> TransformParameters:
+def default_transform(facts: TransformFacts, machine: Cpu) -> TransformParameters:
     """One vector; of planes, a cache line if it divides the channels. Planes that share a set of
     the first-level cache get whole lines.
     """
@@ -109,7 +109,7 @@ def default_transform(facts: TransformFacts, machine: Machine) -> TransformParam
     return TransformParameters(channels, has_lines, FEW_VECTORS)
 
 
-def _widths(facts: TransformFacts, machine: Machine) -> tuple[int, ...]:
+def _widths(facts: TransformFacts, machine: Cpu) -> tuple[int, ...]:
     """Whole vectors that divide the channels, up to a cache line."""
     widths = (vectors * machine.lanes for vectors in (1, 2, 4))
     return tuple(width for width in widths if facts.channels % width == 0)
@@ -181,7 +181,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches stages of linear combinations, the last one writing the kernel's result."""
     schedule = Schedule(function)
     stages = stages_of(schedule, machine.lanes)
@@ -191,13 +191,13 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return Facts(function, transform_facts(schedule, producers, last), machine.lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """What is transformed together, and how threads share tiles."""
     transform = transform_space(facts.transform, machine).under("transform")
     return transform + sharing_space(machine).under("sharing")
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """The default transform, shared if that pays."""
     return Parameters(default_transform(facts.transform, machine), default_sharing(machine))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_update, is_vectorizable
 from webmlc.schedule.rules.rule import NoParameters, Rule
@@ -64,7 +64,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches kernels with updates."""
     schedule = Schedule(function)
     names = schedule.blocks()
@@ -80,7 +80,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return Facts(function, "ordered", last, machine.lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """Vectors of slices, or whether the last axis is unrolled; and how threads share the work."""
     can_unroll = facts.last is not None and facts.last <= LONGEST
     unrolled = Space.of(is_unrolled=(False, True) if can_unroll else (False,))
@@ -90,7 +90,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     return unrolled + sharing
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """Vectors of slices; a short last axis is unrolled."""
     is_short = facts.last is not None and facts.last <= SHORT
     sharing = default_sharing(machine, facts.form != "several")

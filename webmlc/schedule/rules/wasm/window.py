@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Call, Const, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import walk
 from webmlc.loops.ir import Block, Load, LoopFunction, expressions, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, is_vectorizable, stride
@@ -125,7 +125,7 @@ def _has_data_conditions(block: Block) -> bool:
     )
 
 
-def window_space(facts: WindowFacts, machine: Machine) -> Space:
+def window_space(facts: WindowFacts, machine: Cpu) -> Space:
     """Tiles that fit the registers beside one vector of weights."""
     lanes, registers = machine.lanes, machine.vector_registers
     panel, widest = machine.tile.columns, machine.narrow_tile.columns
@@ -141,7 +141,7 @@ def window_space(facts: WindowFacts, machine: Machine) -> Space:
     )
 
 
-def default_window(facts: WindowFacts, machine: Machine) -> WindowParameters:
+def default_window(facts: WindowFacts, machine: Cpu) -> WindowParameters:
     """A few pixels share the loads of a small window; a large one is walked for one pixel."""
     widest = machine.narrow_tile.columns
     pixels = PIXELS if facts.has_rows and facts.is_small else 1
@@ -298,7 +298,7 @@ class Parameters:
     sharing: Sharing
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     """Matches a fold whose lanes are contiguous, alone or with its epilogue."""
     schedule = Schedule(function)
     update = only_fold(schedule)
@@ -308,14 +308,14 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return None if window is None else Facts(function, update, window, machine.lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Cpu) -> Space:
     """The tiles of the fold, and how threads share them."""
     return window_space(facts.window, machine).under("window") + sharing_space(machine).under(
         "sharing"
     )
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """The default tiles, shared if that pays."""
     return Parameters(default_window(facts.window, machine), default_sharing(machine))
 

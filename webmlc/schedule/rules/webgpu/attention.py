@@ -17,7 +17,7 @@ from functools import partial
 from math import prod
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.core.simplify import simplify
 from webmlc.graph.algorithms.attention.operators import FEWEST_COLUMNS, FEWEST_KEYS
 from webmlc.loops.ir import LoopFunction
@@ -113,7 +113,7 @@ class Parameters:
         return Row(self.workgroup, self.keys_per_thread, self.key_threads, self.radix)
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches a softmax along the rows of a product, and a product of its result."""
     facts = attention_facts(function, machine)
     if facts is None or 2 * facts.vectors > max(workgroup_sizes(machine)):
@@ -127,7 +127,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return None
 
 
-def _with_copies(facts: Facts, machine: Machine) -> Facts:
+def _with_copies(facts: Facts, machine: Gpu) -> Facts:
     """The facts, which say whether tiles can copy keys."""
     if facts.key_vectors is None:
         return facts
@@ -141,7 +141,7 @@ def _with_copies(facts: Facts, machine: Machine) -> Facts:
     return facts
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Gpu) -> Space:
     """Threads: enough for two parts of a step. Tiles: those that fit a workgroup."""
     sizes = (size for size in workgroup_sizes(machine) if size >= 2 * facts.vectors)
     heights = {height for height in _heights(facts) if height <= facts.tallest}
@@ -198,14 +198,14 @@ def space(facts: Facts, machine: Machine) -> Space:
     return proven(choices, build, facts, default(facts, machine))
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Gpu) -> Parameters:
     """The machine's workgroup, or the next one that has enough threads; the tallest tiles of which
     there are enough. A tile loads keys less often, but there are fewer of them than of rows.
     """
     return replace(_threads_and_tiles(facts, machine), fold_steps=machine.fold_steps)
 
 
-def _threads_and_tiles(facts: Facts, machine: Machine) -> Parameters:
+def _threads_and_tiles(facts: Facts, machine: Gpu) -> Parameters:
     """The threads of a single row, and the rows of a tile, by default. Of a run-time number of
     rows, most often there is one: its threads come first, then the tallest tile beside them.
     """
@@ -238,7 +238,7 @@ def _threads_and_tiles(facts: Facts, machine: Machine) -> Parameters:
     )
 
 
-def _single_row(facts: Facts, machine: Machine, workgroup: int) -> Parameters:
+def _single_row(facts: Facts, machine: Gpu, workgroup: int) -> Parameters:
     """The parameters of a single row, without tiles. On a GPU, threads keep the logits of as many
     keys as the memory of a workgroup allows, and neighbours share a key.
     """

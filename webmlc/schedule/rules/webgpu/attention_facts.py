@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Expr, Var, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, Block, Buffer, LoopFunction, blocks, loads, stores
@@ -68,7 +68,7 @@ class Loops:
     columns: tuple[str, ...]
 
 
-def attention_facts(function: LoopFunction, machine: Machine) -> Facts | None:
+def attention_facts(function: LoopFunction, machine: Gpu) -> Facts | None:
     """The facts of a kernel of attention; `None` for another kernel."""
     every = {block.name: block for block in blocks(function.body)}
     names = softmax_blocks(every)

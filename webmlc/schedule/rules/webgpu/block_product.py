@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads
@@ -106,7 +106,7 @@ class Parameters:
     """Iterations of the other folds of a single row that a thread writes out, at most."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches folds over packed words, reductions of their rows, and one pointwise block."""
     every = list(blocks(function.body))
     products = [block for block in every if _is_product(block)]
@@ -180,7 +180,7 @@ def _is_row_fold(function: LoopFunction, block: Block, products: list[Block]) ->
     )
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Gpu) -> Space:
     """Tiles, and workgroups that fit every device."""
     return (
         Space.of(
@@ -202,7 +202,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     )
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Gpu) -> Parameters:
     """Divide words among as few threads as fill the device, but not fewer than read lines of memory
     side by side. Then give a workgroup as many panels as fill it. Where barriers are slow, no words
     are divided.
@@ -218,7 +218,7 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     return Parameters(ROWS, depth, panels, RADIX, machine.product_words, machine.fold_steps)
 
 
-def _panels_apart(facts: Facts, machine: Machine) -> int:
+def _panels_apart(facts: Facts, machine: Gpu) -> int:
     """The panels of a workgroup whose threads have one each: as many as leave workgroups for the
     threads of a product, if they fill what an adapter computes at once.
     """

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import prod
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import has_vector_types
@@ -95,7 +95,7 @@ class Parameters:
     """Results that one thread folds at each level of the tree."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches a reduction of few neighbouring results with a pointwise epilogue, if a thread of
     the rule `window` would not have all its loads in flight.
     """
@@ -118,7 +118,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
 
 
-def _are_many(fold: Block, machine: Machine) -> bool:
+def _are_many(fold: Block, machine: Gpu) -> bool:
     """True if a thread for each vector of results fills the GPU."""
     extents = [as_int(simplify(axis.extent)) for axis in axes_of_kind(fold, "spatial")]
     if extents.count(None) > MOST_SYMBOLS:
@@ -126,7 +126,7 @@ def _are_many(fold: Block, machine: Machine) -> bool:
     return prod(n or 1 for n in extents) >= machine.filling_threads * machine.lanes
 
 
-def space(facts: Facts, _machine: Machine) -> Space:
+def space(facts: Facts, _machine: Gpu) -> Space:
     """The shape of a workgroup, and how its threads load and fold."""
     return (
         Space.of(
@@ -156,7 +156,7 @@ def _widths(facts: Facts) -> tuple[int, ...]:
     return divisors(facts.vectors, MOST_ACROSS) if facts.vectors else ()
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Gpu) -> Parameters:
     """Vectors where workgroups have several, or the only one. As many threads below each other as
     have `ROWS_EACH` rows, and then as many loads in flight as they have rows.
     """

@@ -20,7 +20,7 @@ from itertools import pairwise
 from math import prod
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import QUAD, Machine
+from webmlc.core.machine import QUAD, Gpu
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
@@ -92,7 +92,7 @@ IMAGE_ROWS = 32
 """Rows of an image, at least, for tiles not to reach into the next image (derived: four tiles)."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches one contraction with a pointwise epilogue and columns adjacent in memory."""
     fold = fold_with_followers(function)
     if fold is None or not has_vector_types(fold):
@@ -134,7 +134,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return facts
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Gpu) -> Space:
     """Tiles that fit the registers, and how workgroups are made of them."""
     rows = 1 if facts.rows is None else as_int(facts.rows)
     tallest = machine.tile.rows if rows is None else min(rows, machine.tile.rows)

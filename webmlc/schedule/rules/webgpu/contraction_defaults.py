@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.expr import Const, Expr, as_expr, as_int
-from webmlc.core.machine import QUAD, Machine
+from webmlc.core.machine import QUAD, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.rules.tiling.axes import unroll_factor
@@ -67,7 +67,7 @@ loads waits for each of them: DeiT-tiny took 1.08 ms with parts of 64 steps, 0.7
 with 24. A single row needs half of them, because each of its steps loads more than it computes."""
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Gpu) -> Parameters:
     """The first choice that fills a GPU, else the one with the most threads. Large tiles come
     first, because they load each element less often; then few parts of the reduction. The rows of a
     prompt are taken as many on a software adapter, where a load takes as long as several
@@ -102,7 +102,7 @@ def _is_large(facts: Facts) -> bool:
     return facts.steps >= DEEP and (facts.products >= LARGE or _is_prompt(facts))
 
 
-def _filling_threads(choice: Parameters, machine: Machine) -> int:
+def _filling_threads(choice: Parameters, machine: Gpu) -> int:
     """The threads that fill a GPU."""
     if choice.parts > 1:
         return machine.divided_threads
@@ -110,7 +110,7 @@ def _filling_threads(choice: Parameters, machine: Machine) -> int:
     return machine.product_threads // 2 if is_unstaged else machine.product_threads
 
 
-def _staged(facts: Facts, tile: Parameters, machine: Machine) -> Parameters:
+def _staged(facts: Facts, tile: Parameters, machine: Gpu) -> Parameters:
     """The tile with the longest stage whose products are written out, if there is one."""
     if not machine.shared_bytes:
         return tile
@@ -122,7 +122,7 @@ def _staged(facts: Facts, tile: Parameters, machine: Machine) -> Parameters:
     return tile
 
 
-def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
+def _default_choices(facts: Facts, machine: Gpu) -> list[Parameters]:
     """The tiles to choose from, large ones first: two that cover the rows at little cost, and
     divisors of the rows where threads can divide the reduction. A single row may have half as many
     columns.
@@ -162,7 +162,7 @@ def _default_choices(facts: Facts, machine: Machine) -> list[Parameters]:
     ]
 
 
-def _columns(facts: Facts, machine: Machine) -> tuple[int, int]:
+def _columns(facts: Facts, machine: Gpu) -> tuple[int, int]:
     """The columns of a tile, and the tiles of a row that a workgroup computes. If quads share
     loads, as many as let the threads of each quad have the same rows.
     """
@@ -183,7 +183,7 @@ def _columns(facts: Facts, machine: Machine) -> tuple[int, int]:
     return width, ACROSS
 
 
-def quad_rows(facts: Facts, machine: Machine) -> int:
+def quad_rows(facts: Facts, machine: Gpu) -> int:
     """The tiles below each other that the threads of a quad should compute, if they share loads and
     there are enough rows: two, where tiles beside each other make pairs and vectors of the left
     operand lie along the reduction, else four, if four beside each other would not have the same
@@ -221,7 +221,7 @@ def _default_rows(extent: Expr, tallest: int) -> int:
     return row_tile(simplify(extent // height * height), tallest)
 
 
-def _default_parts(facts: Facts, tile: Parameters, machine: Machine) -> list[int]:
+def _default_parts(facts: Facts, tile: Parameters, machine: Gpu) -> list[int]:
     """The numbers of parts that leave each of them long enough, and no thread of a workgroup
     idle.
     """

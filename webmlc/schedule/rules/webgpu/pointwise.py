@@ -1,7 +1,7 @@
 """Elementwise kernels, transposes, gathers, concatenations: no block reduces, and none reads what a
 block of the kernel writes.
 
-One thread makes a vector of `Machine.lanes` adjacent elements, here 4, or one element. A vector is
+One thread makes a vector of `Gpu.lanes` adjacent elements, here 4, or one element. A vector is
 possible where each lane writes next to the one before it, reads at a constant stride, and the
 innermost axes, fused if need be, are a multiple of the lanes. Blocks follow each other in one
 dispatch: each is bound to threads on its own.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Var, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, Store, blocks
 from webmlc.schedule.analysis import (
@@ -58,7 +58,7 @@ class Parameters:
     computes one element."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches kernels without reductions whose blocks do not read one another's results."""
     results = set(written(function))
     for block in blocks(function.body):
@@ -69,13 +69,13 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return Facts(function, vectors, lanes)
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Gpu) -> Space:
     """All sizes of workgroups, each with and without vectors if some block can be vectorised."""
     vectorized = (False, True) if any(facts.vectors) else (False,)
     return Space.of(workgroup=workgroup_sizes(machine), is_vectorized=vectorized)
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Gpu) -> Parameters:
     """Vectors in every block that can be vectorised, unless the lanes of some vector would read
     lines that the threads beside it read too.
     """

@@ -22,7 +22,7 @@ from math import prod
 
 from webmlc.core.bounds import SYMBOL
 from webmlc.core.expr import Const, Expr, as_int, maximum, minimum
-from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads
@@ -76,7 +76,7 @@ class Parameters:
     """Elements that a thread reads at once, at most."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches where all blocks lead to one last block through long reductions. Where barriers are
     slow, the rows are few, or may be longer than a thread folds.
     """
@@ -112,7 +112,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
 
 
-def _are_short(rows: Expr, length: Expr, machine: Machine) -> Expr:
+def _are_short(rows: Expr, length: Expr, machine: Gpu) -> Expr:
     """1 if there are many rows, of so few elements that a thread for each takes no more iterations
     than the machine allows; else 0. Rows whose number alone is a symbol count as many.
     """
@@ -128,12 +128,12 @@ def _product(axes: Iterable[Axis]) -> Expr:
     return prod((axis.extent for axis in axes), start=Const(1))
 
 
-def space(_facts: Facts, machine: Machine) -> Space:
+def space(_facts: Facts, machine: Gpu) -> Space:
     """Threads, the levels of their tree, and the elements that they read at once."""
     return Space.of(workgroup=workgroup_sizes(machine), radix=(4, 8, 16), steps=STEPS)
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Gpu) -> Parameters:
     """The machine's threads for a row, and its tree. Each thread has two elements at least. On a
     GPU, a row has more threads if each of them would have more than it folds fast by itself.
     """
@@ -209,7 +209,7 @@ def _final(schedule: Schedule) -> str:
     return schedule.cache_write(last, "local") if is_fold else last
 
 
-def is_long(fold: Block, machine: Machine) -> bool:
+def is_long(fold: Block, machine: Gpu) -> bool:
     """True for a reduction of many elements, or of a symbolic number."""
     extent = size_of([axis.extent for axis in axes_of_kind(fold, "reduce")])
     return extent is None or extent >= machine.short_fold

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Var, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
@@ -45,7 +45,7 @@ class Facts:
     finals: tuple[str, ...]
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches where all blocks lead to one last block, or to several that share nothing, and a
     thread has room for what its row needs.
     """
@@ -121,7 +121,7 @@ def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
 
 
 def _place_all(
-    schedule: Schedule, facts: Facts, workgroup: int, machine: Machine | None = None
+    schedule: Schedule, facts: Facts, workgroup: int, machine: Gpu | None = None
 ) -> None:
     """Compute what the rows of each last block need in the rows' threads.
 
@@ -136,7 +136,7 @@ def _place_all(
                 raise ScheduleError("rows", why, schedule.function, block.name)
 
 
-def _place(schedule: Schedule, final: Block, workgroup: int, machine: Machine | None) -> str | None:
+def _place(schedule: Schedule, final: Block, workgroup: int, machine: Gpu | None) -> str | None:
     """Compute what the rows of one last block need in the rows' threads. Return the loop of the
     threads, or None where a single thread computes the block.
     """
@@ -170,7 +170,7 @@ def _place(schedule: Schedule, final: Block, workgroup: int, machine: Machine | 
     return thread
 
 
-def _require_room(schedule: Schedule, producer: str, thread: str, machine: Machine) -> None:
+def _require_room(schedule: Schedule, producer: str, thread: str, machine: Gpu) -> None:
     """Raise `ScheduleError` where a thread cannot keep what a producer computes for it."""
     size = own_elements(schedule, producer, thread)
     if size is None or size > machine.private_elements:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, LoopFunction, blocks, walk_statements
 from webmlc.schedule.rules.rule import AnyRule, Match, Rule, match_rules
@@ -49,10 +49,10 @@ class Parameters:
     result: Any
 
 
-def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
+def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Gpu]:
     """The rule for such kernels, of which other `rules` schedule what computes."""
 
-    def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         halves = results_and_fills(function)
         if halves is None:
             return None
@@ -67,12 +67,12 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
     return Rule("slabs", match, space, default, build)
 
 
-def space(facts: Facts, _machine: Machine) -> Space:
+def space(facts: Facts, _machine: Gpu) -> Space:
     """What the nests that compute may have."""
     return facts.result.space().under("result")
 
 
-def default(facts: Facts, _machine: Machine) -> Parameters:
+def default(facts: Facts, _machine: Gpu) -> Parameters:
     """What the nests that compute have by themselves."""
     return Parameters(facts.result.default())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.axes import fuse_all
@@ -29,17 +29,17 @@ class Workgroup:
     """Invocations of a workgroup; fewer where the kernel has no more."""
 
 
-def workgroup_space(_facts: Any, machine: Machine) -> Space:
+def workgroup_space(_facts: Any, machine: Gpu) -> Space:
     """The sizes of workgroups that every device can run."""
     return Space.of(workgroup=workgroup_sizes(machine))
 
 
-def default_workgroup(_facts: Any, machine: Machine) -> Workgroup:
+def default_workgroup(_facts: Any, machine: Gpu) -> Workgroup:
     """The machine's workgroup."""
     return Workgroup(machine.workgroup_size)
 
 
-def workgroup_sizes(machine: Machine) -> tuple[int, ...]:
+def workgroup_sizes(machine: Gpu) -> tuple[int, ...]:
     """The choices for a workgroup's size."""
     sizes = {size for size in SIZES if size <= MAX_INVOCATIONS}
     return tuple(sorted(sizes | {machine.workgroup_size}))

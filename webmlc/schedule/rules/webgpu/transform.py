@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.rule import Rule
@@ -42,18 +42,18 @@ class Parameters:
     """Whether a thread computes a vector of channels of its tile, or one channel."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches stages of linear combinations, the last one writing the kernel's result."""
     stages = stages_of(Schedule(function), machine.lanes)
     return None if stages is None else Facts(function, stages, machine.lanes)
 
 
-def space(_facts: Facts, machine: Machine) -> Space:
+def space(_facts: Facts, machine: Gpu) -> Space:
     """All sizes of workgroups, with and without vectors."""
     return Space.of(workgroup=workgroup_sizes(machine), is_vectorized=(False, True))
 
 
-def default(_facts: Facts, machine: Machine) -> Parameters:
+def default(_facts: Facts, machine: Gpu) -> Parameters:
     """One channel a thread. A vector of each of the many intermediate values would take too many
     registers, and a shader four times as long to compile on a software adapter. The threads of a
     GPU read a line together.

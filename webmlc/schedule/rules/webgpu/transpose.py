@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Const, as_int
-from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, LoopFunction, Store, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
@@ -53,7 +53,7 @@ class Parameters:
     """Rows that the threads of a workgroup copy at once."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches one pointwise block that reads one operand across its lines."""
     every = list(blocks(function.body))
     if not machine.reads_lines or len(every) != 1:
@@ -89,14 +89,14 @@ def _length(axis: Axis) -> int:
     return as_int(simplify(axis.extent)) or 0
 
 
-def space(_facts: Facts, _machine: Machine) -> Space:
+def space(_facts: Facts, _machine: Gpu) -> Space:
     """Square tiles, of which a workgroup copies some rows at once."""
     return Space.of(tile=(16, TILE), rows=(4, ROWS, 16)).where(
         "a workgroup has so many invocations", lambda tile, rows: tile * rows <= MAX_INVOCATIONS
     )
 
 
-def default(_facts: Facts, _machine: Machine) -> Parameters:
+def default(_facts: Facts, _machine: Gpu) -> Parameters:
     """Tiles of whole lines."""
     return Parameters(TILE, ROWS)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Gpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_update
 from webmlc.schedule.rules.rule import Rule
@@ -31,7 +31,7 @@ class Facts:
     block: str
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches a kernel of one block that updates elements."""
     schedule = Schedule(function)
     names = schedule.blocks()

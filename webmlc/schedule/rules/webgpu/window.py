@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import as_int
-from webmlc.core.machine import WORD_BYTES, Machine
+from webmlc.core.machine import WORD_BYTES, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import LoopFunction, Store, blocks
 from webmlc.schedule.analysis import accesses, has_vector_types
@@ -82,7 +82,7 @@ class Parameters:
     """Whether the window is unrolled."""
 
 
-def match(function: LoopFunction, machine: Machine) -> Facts | None:
+def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches one reduction with a pointwise epilogue."""
     fold = fold_with_followers(function)
     if fold is None or not axes_of_kind(fold, "spatial"):
@@ -119,7 +119,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     )
 
 
-def space(facts: Facts, machine: Machine) -> Space:
+def space(facts: Facts, machine: Gpu) -> Space:
     """Workgroups, vectors and their neighbours, and whether the window is unrolled."""
     can_unroll = facts.window is not None and facts.window <= LARGEST_WINDOW
     return Space.of(
@@ -130,7 +130,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     )
 
 
-def default(facts: Facts, machine: Machine) -> Parameters:
+def default(facts: Facts, machine: Gpu) -> Parameters:
     """Vectors where there are any, and enough of them if each folds a long window; a short window
     is unrolled, and neighbours share its loads. Neighbours share those of a long window, too, where
     a thread is fastest by itself, and enough threads are left. Where four threads run at once, they
