@@ -14,6 +14,8 @@ export const isNode = builtin !== undefined;
 /** The base of relative URLs: the address of the page, or in Node the working folder. */
 export const here = () => (builtin ? builtin("node:url").pathToFileURL("./").href : location.href);
 
+const FILE_CHUNK_BYTES = 1 << 16; // read at once for a reader without buffers of its own
+
 let holds = 0; // the calls of `holdProcess` that no `releaseProcess` has undone
 /** @type {any} Keeps the process alive while there are holds. Starting one for each run would take longer than a small model. */
 let aliveTimer = null;
@@ -74,6 +76,35 @@ export async function inflate(data) {
 }
 
 /**
+ * A stream of a file of Node. Bytes are read into the buffers of the reader: the stream of a Blob would leave a copy of the file
+ * to the collector of garbage.
+ * @param {() => Promise<any>} open  called for the first bytes, so that a stream that nobody reads holds no file open
+ * @param {number} size  bytes
+ * @returns {ReadableStream<Uint8Array<ArrayBuffer>>}
+ */
+function streamOf(open, size) {
+  /** @type {any} */
+  let file = null;
+  let position = 0;
+  return new ReadableStream({
+    type: "bytes",
+    autoAllocateChunkSize: Math.min(size, FILE_CHUNK_BYTES) || 1,
+    async pull(controller) {
+      file ??= await open();
+      const request = /** @type {ReadableStreamBYOBRequest} */ (controller.byobRequest);
+      const { bytesRead } = await file.read(request.view);
+      position += bytesRead;
+      if (bytesRead) request.respond(bytesRead);
+      if (bytesRead && position < size) return;
+      await file.close();
+      controller.close();
+      controller.byobRequest?.respond(0); // to a reader that waits for more
+    },
+    cancel: () => file?.close(),
+  });
+}
+
+/**
  * Fetch `url`; Node also reads files. If a browser may not fetch the URL, the error says why, which the browser's own error does
  * not.
  * @param {URL} url
@@ -81,11 +112,9 @@ export async function inflate(data) {
  */
 export async function open(url) {
   if (builtin && url.protocol === "file:") {
-    try {
-      return new Response(await builtin("node:fs").openAsBlob(url));
-    } catch {
-      return new Response(null, { status: 404 }); // some versions of Node throw before they return a promise
-    }
+    const { open, stat } = builtin("node:fs/promises");
+    const entry = await stat(url).catch(() => null);
+    return entry?.isFile() ? new Response(streamOf(() => open(url), entry.size)) : new Response(null, { status: 404 });
   }
   return fetch(url).catch((error) => {
     if (url.protocol === "file:") throw new Error("pages read no files: open them from a web server, such as `webmlc serve`");

@@ -56,6 +56,7 @@ const CALLER_DELAY_MS = 100; // after the first run: helpers do not sleep betwee
 const HELPERS_DELAY_MS = 30; // into the first run, which is mostly compilation and uses the other cores
 const PAGE_BYTES = 4096; // bytes of the operating system's smallest page
 const MOST_COUNTED = 1 << 26; // bytes after which V8 collects garbage, whatever else it has allocated
+const COUNTED_PER_BYTE = 8; // so that at most 8 MB of small models wait for the collector
 const MIN_SPARE = 16 * PAGE_BYTES; // smaller results are allocated quickly
 
 /**
@@ -78,13 +79,14 @@ function fill(places, contents) {
 }
 
 /**
- * Let V8's collector of garbage count a memory that this thread has let go of. V8 does not count shared memory, but it counts other
- * memory, even if that was never written and takes no room.
+ * Let V8's collector of garbage count a memory that this thread has let go of: the views of the first run refer to it, too. V8
+ * does not count shared memory, but it counts other memory, even if that was never written and takes no room.
  * @param {number} bytes
  */
 function countMemory(bytes) {
+  if (!bytes) return;
   try {
-    new WebAssembly.Memory({ initial: Math.ceil(Math.min(bytes, MOST_COUNTED) / PAGE) });
+    new WebAssembly.Memory({ initial: Math.ceil(Math.min(COUNTED_PER_BYTE * bytes, MOST_COUNTED) / PAGE) });
   } catch {} // there are no addresses left: that starts the collector, too
 }
 
@@ -226,7 +228,10 @@ export class WasmDevice {
       const { downloads, places, memoryBytes, isNew, haveMoved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
       this.bound = { symbols, session: states?.id };
       if (isNew || haveMoved || requests.length === MAX_REQUESTS) requests.length = 0;
-      if (isNew) this.memory = this.pageRun = null;
+      if (isNew) {
+        countMemory(this.memoryBytes);
+        this.memory = this.pageRun = null;
+      }
       this.memoryBytes = memoryBytes;
       if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
       if (words) {
@@ -404,7 +409,8 @@ export class WasmDevice {
     for (const { reject } of this.pending.values()) reject(error);
     this.pending.clear();
     this.requests.length = 0;
-    if (this.memory) countMemory(this.memoryBytes);
+    countMemory(this.memoryBytes);
+    this.memoryBytes = 0;
     this.bound = this.spare = this.module = this.memory = this.pageRun = null;
     const ends = [this.worker, this.caller, ...this.helpers].map((worker) => worker?.terminate());
     if (this.words) abandon(this.words);

@@ -111,9 +111,10 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
       inUse.push(use);
       use.then(() => inUse.splice(inUse.indexOf(use), 1), () => {}); // `Promise.all` below reports errors
     }
-    await fill(free.pop() ?? new ArrayBuffer(1), 1);
+    const { buffer } = await fill(free.pop() ?? new ArrayBuffer(1), 1);
     if (received > bytes) throw incomplete(path, received, bytes, head);
     await Promise.all(inUse);
+    discard([buffer, ...free]);
     await verify(path, hashes, chunks_sha256, head);
   } catch (error) {
     cancel().catch(() => {});
@@ -143,6 +144,16 @@ function readInto(body) {
     };
     return { read, cancel: () => reader.cancel() };
   }
+}
+
+/**
+ * Free buffers now, not when garbage is collected: transfer them to a port that nobody can read.
+ * @param {ArrayBuffer[]} buffers
+ */
+function discard(buffers) {
+  const { port1 } = new MessageChannel();
+  port1.close();
+  port1.postMessage(null, buffers);
 }
 
 /**
