@@ -19,7 +19,7 @@ I = Var("i")  # noqa: E741
 FLOAT_ONLY = {
     *("div", "pow", "floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "erf", "sin", "cos"),
     *("tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-    *("isnan", "isinf", "log1p"),
+    *("isnan", "isinf", "log1p", "unsigned_pow"),
 }
 WORDS_ONLY = {
     *(

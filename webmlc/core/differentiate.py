@@ -31,6 +31,7 @@ PARTIALS: dict[str, Partials] = {
     "truncmod": lambda y, a, b: (1.0, -call("trunc", a / b)),
     "floormod": lambda y, a, b: (1.0, -call("floor", a / b)),
     "pow": lambda y, a, b: (b * call("pow", a, b - 1.0), y * call("log", a)),
+    "unsigned_pow": lambda y, a, b: (b * call("unsigned_pow", a, b - 1.0), y * call("log", a)),
     "fma": lambda y, a, b, c: (b, a, 1.0),
     "neg": lambda y, a: (-1.0,),
     "abs": lambda y, a: (select(a > 0.0, Const(1.0, a.dtype), -1.0),),

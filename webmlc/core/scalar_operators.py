@@ -133,6 +133,7 @@ _ROWS = (
     ScalarOperator("max", 2, np.maximum, identity=-math.inf, commutative=True),
     ScalarOperator("relaxed_max", 2, np.fmax, identity=-math.inf, commutative=True),
     ScalarOperator("pow", 2, _pow, cost=32),
+    ScalarOperator("unsigned_pow", 2, _pow, cost=32),
     ScalarOperator("fma", 3, lambda a, b, c: a * b + c),
     ScalarOperator("neg", 1, np.negative),
     ScalarOperator("abs", 1, np.abs),
@@ -191,6 +192,7 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 """Every scalar operator by name.
 
 - `select(condition, then, otherwise)` chooses a value.
+- `unsigned_pow` is `pow` of a float that is promised to have no sign: it is never negative nor -0.
 - `fma(a, b, c)` is a·b + c, rounded once or twice.
 - `relaxed_max` is `max` of floats. Of a number and a NaN it may return either, so that one
   instruction suffices.

@@ -35,6 +35,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import certain_reads, memory_loads
+from webmlc.target.quarter_powers import FEW_ROUNDINGS, is_quarters
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 _MAX_UNROLLED = 16
@@ -50,12 +51,6 @@ _INTEGER_LANES = frozenset(
     | {"dot_u8_i8", "dot_u7_i8", "dot_i8", "dot_i16", "word_u8", "even_i8", "odd_i8"}
 )
 """The operators that vectors of integers have."""
-
-FEW_ROUNDINGS = frozenset({0, 1, 2, 3, 4, -1, 0.5, 1.5, 2.5, -0.5, 0.25, 0.75, 1.25, -0.25})
-"""The exponents for which products and square roots of float32 are accurate enough: 2 units in the
-last place, and 2.4 for 0.75. Computing that one in float64 would cost local response normalisation
-its vectors. Measured by `tests/target/test_approximations.py`.
-"""
 
 _NARROW = frozenset({DType.bool, DType.int8, DType.uint8, DType.int16, DType.uint16})
 """The types whose lanes are wider than their elements: 32-bit lanes hold the wrapped values."""
@@ -196,7 +191,9 @@ class _Expander:
                     return Call("select", (condition, *arms), expr.dtype)
                 self.check_guarded(expr, condition)
                 return Call("select", (self.vector(condition, start), *arms), expr.dtype)
-            case Call(op="pow", args=(_, exponent), dtype=dtype) if not _has_power(exponent, dtype):
+            case Call(op="pow" | "unsigned_pow", args=(_, exponent), dtype=dtype) if not _has_power(
+                exponent, dtype
+            ):
                 raise _NotVectorizable  # a general power needs float64
             case Call(op=op, args=args) if not _has_lanes(op, args[-1].dtype):
                 raise _NotVectorizable  # no vector instruction exists
@@ -245,11 +242,6 @@ def _has_power(exponent: Expr, dtype: DType) -> bool:
     if not isinstance(exponent, Const):
         return False
     return exponent.value in FEW_ROUNDINGS if dtype.is_float else is_quarters(exponent)
-
-
-def is_quarters(exponent: Const) -> bool:
-    """True for a small multiple of 1/4: products and square roots compute the power."""
-    return abs(exponent.value) <= 16 and float(exponent.value * 4).is_integer()
 
 
 def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:

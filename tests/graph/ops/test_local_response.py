@@ -28,3 +28,18 @@ def test_neighbouring_channels_are_as_in_onnxruntime(
     """
     feeds = ({"x": rng.standard_normal((n, 3, 9, 7)).astype(np.float32)} for n in (1, 2))
     check(parse(text), tmp_path / "package", *feeds)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.75, 1.25, 0.6])
+@pytest.mark.parametrize(("alpha", "bias"), [(0.3, 1.5), (0.3, 0.01), (0.3, -0.05)])
+def test_bases_with_and_without_a_sign(
+    alpha: float, bias: float, beta: float, tmp_path: Path
+) -> None:
+    """With a negative bias, a base may be negative. A sum may be 0."""
+    text = f"""
+    g (float[2,6,4,5] x) => (float[2,6,4,5] y)
+    {{ y = LRN <size = 3, alpha = {alpha}, beta = {beta}, bias = {bias}> (x) }}
+    """
+    x = np.random.default_rng(0).standard_normal((2, 6, 4, 5)).astype(np.float32)
+    x[0, :, 0, 0] = 0
+    check(parse(text), tmp_path / "package", {"x": x})

@@ -9,7 +9,7 @@ import pytest
 
 from tests.target.webgpu import gpu
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, call
 from webmlc.core.machine import WEBGPU
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Store
@@ -110,6 +110,18 @@ def test_binary_operators(name: str, size: int) -> None:
     actual = _run(size, DType.float32, [x, y], lambda a, b: Call(name, (a, b), DType.float32))
     expected = SCALAR_OPERATORS[name].meaning(x, y)
     np.testing.assert_allclose(actual, expected, rtol=3e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("exponent", [0.0, 0.25, 0.75, 1.5, -0.25, -1.0, 3.0, 0.3, -2.7])
+def test_powers_of_numbers_without_a_sign(exponent: float, size: int) -> None:
+    """Roots compute the powers by multiples of 1/4."""
+    x = np.abs(_floats(size, 0))
+    x[1:4] = 0, np.inf, np.nan
+    actual = _run(size, DType.float32, [x], lambda a: call("unsigned_pow", a, exponent))
+    with np.errstate(divide="ignore"):
+        expected = SCALAR_OPERATORS["unsigned_pow"].meaning(x, np.float32(exponent))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["floormod", "truncmod"])

@@ -140,12 +140,11 @@ def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return select(inside, value * value, Const(0, x.dtype))
 
     total = reduce("squares", x.shape, [const(size)], "add", square)
+    power = "unsigned_pow" if alpha >= 0 and bias >= 0 else "pow"
 
     def element(*i: Expr) -> Expr:
         base = total[i] * (alpha / size) + bias
-        if alpha >= 0 and bias >= 0:
-            base = call("abs", base)  # the power of a number without a sign needs no tests
-        return x[i] / call("pow", base, beta)
+        return x[i] / call(power, base, beta)
 
     return (compute("lrn", x.shape, element),)
 

@@ -198,8 +198,8 @@ def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
     if p == 2:
         return (lambda x: x * x), (lambda x: call("sqrt", x))
     return (
-        lambda x: call("pow", call("abs", x), float(p)),
-        lambda x: call("pow", x, 1.0 / p),
+        lambda x: call("unsigned_pow", call("abs", x), float(p)),
+        lambda x: call("unsigned_pow", x, 1.0 / p),
     )
 
 

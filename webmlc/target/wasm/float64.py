@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, call, literal, select
+from webmlc.core.expr import Bitcast, Cast, Const, Expr, call, select
 from webmlc.target.wasm.approximations import polynomial
 
 _EXP = tuple(1 / math.factorial(k) for k in range(14))
@@ -266,15 +266,3 @@ def power(a: Expr, b: Expr) -> Expr:
     unit = call("eq", size, one) & call("eq", call("abs", y), infinity)
     unit = unit | call("eq", x, one) | call("eq", y, zero)
     return select(unit, one, result).astype(a.dtype)
-
-
-def integer_power(a: Expr, exponent: int) -> Expr:
-    """a^exponent for a small non-negative exponent, by repeated squaring."""
-    result: Expr | None = None
-    square = a
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else Call("mul", (result, square), a.dtype)
-        square = Call("mul", (square, square), a.dtype)
-        exponent >>= 1
-    return literal(1.0, a) if result is None else result

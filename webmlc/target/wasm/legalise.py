@@ -31,7 +31,8 @@ from webmlc.core.rewrite import rewrite, rewriter, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
-from webmlc.target.expand_vectors import FEW_ROUNDINGS, compares_indices, is_quarters
+from webmlc.target.expand_vectors import compares_indices
+from webmlc.target.quarter_powers import FEW_ROUNDINGS, is_quarters, quarter_power
 from webmlc.target.wasm import approximations, float64
 from webmlc.target.wasm.remainder import remainder
 
@@ -85,8 +86,8 @@ def _call(node: Call) -> Expr | None:
             return call("ne", a, a)
         case Call(op="isinf", args=(a,)):
             return call("eq", call("abs", a), literal(math.inf, a))
-        case Call(op="pow", args=(a, b)):
-            return _power(a, b)
+        case Call(op="pow" | "unsigned_pow" as op, args=(a, b)):
+            return _power(a, b, has_sign=op == "pow")
         case Call(op="sign", args=(a,)) if dtype.is_float:
             zero = literal(0.0, a)
             unsigned = select(
@@ -189,7 +190,7 @@ def _sum(a: Expr, b: Expr) -> Expr | None:
     return None
 
 
-def _power(a: Expr, b: Expr) -> Expr | None:
+def _power(a: Expr, b: Expr, has_sign: bool) -> Expr | None:
     """a^b. Literal multiples of 1/4 become products and square roots; other powers use exp and log
     of float64.
 
@@ -199,15 +200,14 @@ def _power(a: Expr, b: Expr) -> Expr | None:
     exponent = b.value if isinstance(b, Broadcast) else b
     if isinstance(exponent, Const) and is_quarters(exponent):
         quarters = int(exponent.value * 4)
-        has_sign = not (isinstance(a, Call) and a.op == "abs")
         if quarters % 4 and a.dtype.is_float and has_sign:
             # The powers of -inf and -0 are positive; their roots are not.
             infinity = literal(math.inf, a)
             a = select(call("eq", a, call("neg", infinity)), infinity, a) + literal(0.0, a)
         if a.dtype is DType.float32 and exponent.value not in FEW_ROUNDINGS:
-            return _quarter_power(a.astype(DType.float64), quarters).astype(a.dtype)
+            return quarter_power(a.astype(DType.float64), quarters).astype(a.dtype)
         if a.dtype.is_float or (quarters >= 0 and quarters % 4 == 0):
-            return _quarter_power(a, quarters)
+            return quarter_power(a, quarters)
     if a.lanes > 1:
         return None
     return _integer_power(a, b) if a.dtype.is_integer else float64.power(a, b)
@@ -235,20 +235,6 @@ def _integer_power(a: Expr, b: Expr) -> Expr:
         return result
     unit = call("eq", a, one) | call("eq", a, Const(-1, dtype))
     return select(call("lt", b, zero) & ~unit, zero, result)
-
-
-def _quarter_power(a: Expr, quarters: int) -> Expr:
-    """a^(quarters/4), by repeated squaring and square roots."""
-    if quarters < 0:
-        return literal(1.0, a) / _quarter_power(a, -quarters)
-    root = call("sqrt", a)
-    parts = [float64.integer_power(a, quarters // 4)] if quarters >= 4 or quarters == 0 else []
-    parts += [root] if quarters & 2 else []
-    parts += [call("sqrt", root)] if quarters & 1 else []
-    result = parts[0]
-    for part in parts[1:]:
-        result = Call("mul", (result, part), a.dtype)
-    return result
 
 
 _MAGIC = 1.5 * 2.0**23

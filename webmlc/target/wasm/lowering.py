@@ -17,6 +17,7 @@ from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.legalise_types import legalise_types
 from webmlc.target.lower import Pass
 from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.quarter_powers import expand_unsigned_powers
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.sum_in_blocks import sum_in_blocks
 from webmlc.target.unroll_loops import unroll_loops
@@ -52,6 +53,7 @@ def _passes(vector_registers: int, dots: frozenset[str], sums_in_pairs: bool) ->
         *((sum_in_pairs,) if sums_in_pairs else ()),
         legalise_types,
         guard_division,
+        expand_unsigned_powers,
         partial(legalise, dots=dots),
         common_subexpressions,
         partial(hoist_invariants, vector_registers=vector_registers),

@@ -20,6 +20,7 @@ from webmlc.target.legalise_types import legalise_types
 from webmlc.target.lower import Pass
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
+from webmlc.target.quarter_powers import expand_unsigned_powers
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.sum_in_blocks import sum_in_blocks
 from webmlc.target.unroll_loops import unroll_loops
@@ -59,6 +60,7 @@ def _passes(
         sum_in_blocks,
         partial(legalise_types, printed=SMALL_TYPES),
         guard_division,
+        expand_unsigned_powers,
         *unpacking,
         common_subexpressions,
         partial(hoist_invariants, vector_registers=vector_registers),

@@ -72,6 +72,7 @@ _WORD_OPERATORS: dict[str, dict[Kind, Spelling]] = {
     # Never `fma`, for which software adapters call a slow function. GPUs contract it themselves.
     "fma": _same(Spelling("{0} * {1} + {2}", SUM), *_NUMBERS),
     "pow": {**_helper("power", 2), **_same(template("whole_power", 2), *_INTEGERS)},
+    "unsigned_pow": _helper("power", 2),
     "neg": _same(Spelling("-{0}"), "float", "int"),
     "abs": _same(Spelling("abs({0})"), *_NUMBERS),
     "sign": {"int": Spelling("sign({0})"), **_helper("sign_of")},
