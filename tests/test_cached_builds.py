@@ -29,7 +29,7 @@ from webmlc.core import dependencies, disk_cache
 from webmlc.core.dependencies import note_file, note_library
 from webmlc.core.disk_cache import DiskCache, user_cache
 from webmlc.core.errors import InternalError, ModelError, ModelWarning, PackageError
-from webmlc.core.machine import RELAXED, SIMD128, WEBGPU
+from webmlc.core.machine import RELAXED, SIMD128
 from webmlc.core.package_files import file_hash
 from webmlc.core.stages import Listing, ignore
 from webmlc.frontend.doors import export_source
@@ -40,12 +40,16 @@ from webmlc.loops.ir import LoopFunction, Store, map_statements
 from webmlc.loops.text import parse_function
 from webmlc.package import compile_kernels, kernel_pool
 from webmlc.package.compile_kernels import KernelCompiler
-from webmlc.package.kernel_code import Task
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.write import Parts, write_package
 from webmlc.report.write_report import write_report
 from webmlc.schedule.rules import default_schedule
+from webmlc.target.target import Task
+from webmlc.target.wasm.target import WASM
+from webmlc.target.webgpu.target import WEBGPU
+
+GPU = WEBGPU.variants["gpu"]
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -237,13 +241,12 @@ def test_a_spawned_process_compiles_the_same_code(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kernel_pool, "start_method", lambda: "spawn")
     kernels = {"relu": parse_function(RELU)}
     with KernelCompiler(default_schedule, ignore, jobs=2) as compiler:
-        compiler.start(kernels, {"webgpu": WEBGPU})
+        compiler.start(kernels, [GPU])
         (key,) = compiler.pool.pending
         assert compiler.pool.pending[key].exception() is None
-        codes = compiler.compile(kernels, WEBGPU, "webgpu").codes
-    assert (
-        codes == KernelCompiler(default_schedule, ignore).compile(kernels, WEBGPU, "webgpu").codes
-    )
+        tasks = compiler.tasks(kernels, GPU)
+        codes = compiler.compile(tasks, "gpu").codes
+    assert codes == KernelCompiler(default_schedule, ignore).compile(tasks, "gpu").codes
 
 
 def task_key(task: Task) -> bytes:
@@ -285,7 +288,7 @@ WAITING = """
 import os, signal, sys, time
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package import kernel_pool
-from webmlc.package.kernel_code import Task
+from webmlc.target.target import Task
 from webmlc.core.machine import RELAXED
 from webmlc.loops.text import parse_function
 
@@ -363,7 +366,7 @@ def test_equal_kernels_of_other_names_are_compiled_once(lowered: list[str]) -> N
     function = parse_function(RELU)
     kernels = {name: replace(function, name=name, origin=(name,)) for name in ("relu", "relu_1")}
     compiler = KernelCompiler(default_schedule, ignore)
-    compiled = compiler.compile(kernels, RELAXED, "relaxed")
+    compiled = compiler.compile(compiler.tasks(kernels, WASM.variants["relaxed"]), "relaxed")
     assert lowered == ["relu"]
     assert compiled.codes["relu_1"].origin == ("relu_1",)
     assert compiled.lowered["relu_1"]().name == "relu_1"

@@ -13,10 +13,12 @@ before it imports the compiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from webmlc.core.machine import Device
@@ -124,3 +126,29 @@ class BuildOptions:
 
 DEFAULTS = BuildOptions()
 """The options of a build that nobody chose."""
+
+
+P = ParamSpec("P")
+S = TypeVar("S")
+R = TypeVar("R")
+Build = Callable[[S, str | Path, BuildOptions], R]
+Keywords = Callable[Concatenate[S, str | Path, P], R]
+"""A build whose options are keywords."""
+
+
+def with_keywords(
+    options: Callable[P, BuildOptions],
+) -> Callable[[Build[S, R]], Keywords[S, P, R]]:
+    """A decorator of a build that takes the fields of its options as arguments instead."""
+
+    def decorate(build_with: Build[S, R]) -> Keywords[S, P, R]:
+        def build(model: S, out: str | Path, *arguments: P.args, **keywords: P.kwargs) -> R:
+            return build_with(model, out, options(*arguments, **keywords))
+
+        of_model = list(inspect.signature(build_with).parameters.values())[:2]
+        of_options = inspect.signature(options).parameters.values()
+        update_wrapper(build, build_with)
+        build.__signature__ = inspect.Signature([*of_model, *of_options])  # type: ignore[attr-defined]
+        return build  # type: ignore[return-value]  # callers may name `model` and `out`, too
+
+    return decorate

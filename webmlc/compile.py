@@ -9,27 +9,23 @@ In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_
 
 from __future__ import annotations
 
-import inspect
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial, update_wrapper
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
 
-from webmlc.build_options import DEFAULTS, BuildOptions
+from webmlc.build_options import DEFAULTS, BuildOptions, with_keywords
 from webmlc.cached_build import CachedBuild, usable_cache
-from webmlc.core.dependencies import note_file
 from webmlc.core.disk_cache import DiskCache, use_cache
 from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder, verify_level
 from webmlc.core.garbage import collect_rarely
-from webmlc.core.machine import PLAIN_ADAPTERS, SOFTWARE_ADAPTERS, Device
+from webmlc.core.machine import Device
 from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Stage, Watcher, ignore, watcher
 from webmlc.frontend.doors.export_source import export_source
-from webmlc.frontend.read_model import Source, read_model
+from webmlc.frontend.read_model import Source, add_tokenizer, read_model
 from webmlc.graph.checks.batch_sizes import warn_of_refused_sizes
 from webmlc.graph.checks.check_bodies import check_bodies
 from webmlc.graph.checks.check_indices import check_indices
@@ -56,25 +52,21 @@ from webmlc.graph.simplify.use_states import use_states
 from webmlc.graph.simplify.widen_constants import widen_constants
 from webmlc.graph.typed.connect_values import check_labels, connect_values
 from webmlc.package.compile_kernels import KernelCompiler
-from webmlc.package.emit_code import called_kernels, emit_modules, emit_shaders
-from webmlc.package.half_buffers import HalfBuffers, half_buffers, stores_halves
-from webmlc.package.join_constants import join_constants
+from webmlc.package.emit_code import (
+    LoweredProgram,
+    called_kernels,
+    calls_of,
+    emit,
+    lowered_program,
+    package_parts,
+)
 from webmlc.package.manifest import Manifest
 from webmlc.package.manifest_from_json import from_json
-from webmlc.package.program import program_parts, signature
-from webmlc.package.write import Parts, ShaderVariant, write_package
+from webmlc.package.program import signature
+from webmlc.package.write import Parts, write_package
 from webmlc.schedule.rules import default_schedule
-from webmlc.target.target import AnyTarget, Variant
-from webmlc.target.targets import TARGETS, target_of
-from webmlc.target.wasm.assemble import assemble
-from webmlc.target.wasm.emit_module import Module as WasmModule
-from webmlc.target.webgpu.target import WEBGPU
-from webmlc.version import VERSION
-
-P = ParamSpec("P")
-Build = Callable[[Source, str | Path, BuildOptions], Manifest]
-Keywords = Callable[Concatenate[Source, str | Path, P], Manifest]
-"""A build whose options are keywords."""
+from webmlc.target.target import AnyTarget, ModulePass
+from webmlc.target.targets import targets_of
 
 
 def build_package(
@@ -103,25 +95,7 @@ def build_package(
     return write_package(Path(out), parts, force=options.force, on_written=keep)
 
 
-def _with_keywords(options: Callable[P, BuildOptions]) -> Callable[[Build], Keywords[P]]:
-    """A decorator of a build that takes the fields of its options as arguments instead."""
-
-    def decorate(build_with: Build) -> Keywords[P]:
-        def build(
-            model: Source, out: str | Path, *arguments: P.args, **keywords: P.kwargs
-        ) -> Manifest:
-            return build_with(model, out, options(*arguments, **keywords))
-
-        of_model = list(inspect.signature(build_with).parameters.values())[:2]
-        of_options = inspect.signature(options).parameters.values()
-        update_wrapper(build, build_with)
-        build.__signature__ = inspect.Signature([*of_model, *of_options])  # type: ignore[attr-defined]
-        return build  # type: ignore[return-value]  # callers may name `model` and `out`, too
-
-    return decorate
-
-
-@_with_keywords(BuildOptions)
+@with_keywords(BuildOptions)
 def build(model: Source, out: str | Path, options: BuildOptions) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
 
@@ -158,97 +132,27 @@ def compile_model(
     kernel are one stage, its code. The environment variables that show or check all stages turn
     both off.
     """
-    watch = watcher(options.on_stage)
-    devices, variants = _devices(options.target), device_variants(options.adapter)
-    module = shared_graph(model, options, watch)
-    if options.tokenizer is not None:
-        module = with_tokenizer(module, Path(options.tokenizer))
-    jobs, choose = options.jobs, options.choose or default_schedule
+    watch, targets = watcher(options.on_stage), targets_of(options.adapter)
+    devices = [d for d in targets if options.target in (d, "both")]
+    if not devices:
+        raise UserError(f"unknown target {options.target!r}: choose {', '.join(targets)} or both")
+    graph = shared_graph(model, options, watch)
+    interface = signature(graph)
+    jobs = options.jobs
     if dump_folder() or verify_level() > 1:
         jobs, cache = 1, None
+    programs: dict[Device, LoweredProgram] = {}
+    choose = options.choose or default_schedule
     with use_cache(cache), KernelCompiler(choose, watch, cache, jobs, report_sizes) as compiler:
-        lowered_modules: dict[Device, Module] = {}
         for device in devices:
             algorithms = (options.algorithms or {}).get(device, {})
-            chosen = replace(module, algorithms=algorithms)
-            lowered_modules[device] = kernel_module(chosen, _target(device, variants), watch)
-            for runner in TARGETS:
-                kernels, read_only = called_kernels(lowered_modules[device], runner)
-                compiler.start(kernels, variants[runner], read_only)
-        model_signature = signature(module)
-        programs = {d: program_parts(m) for d, m in lowered_modules.items()}
-        modules, cpu_kernels = emit_modules(lowered_modules, programs, model_signature, compiler)
-        shader_variants = variants[WEBGPU.device]
-        halves = HalfBuffers()
-        if WEBGPU.device in programs and stores_halves(shader_variants):
-            gpu = lowered_modules[WEBGPU.device]
-            halves = half_buffers(programs[WEBGPU.device], gpu, model_signature)
-            programs[WEBGPU.device] = replace(programs[WEBGPU.device], halves=halves.buffers)
-        shaders, gpu_kernels = emit_shaders(
-            lowered_modules, compiler, shader_variants, halves.parameters
-        )
-    return Parts(
-        name=module.name,
-        compiler=f"webmlc {VERSION}",
-        symbols=model_signature.symbols,
-        inputs=model_signature.inputs,
-        outputs=model_signature.outputs,
-        sequences=model_signature.sequences,
-        state_ports=model_signature.state_ports,
-        requirements=module.main.requirements,
-        checks=module.checks,
-        programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
-        constants=join_constants(lowered_modules.values()),
-        modules={variant: assemble(m.text) for variant, m in modules.items()},
-        shaders={v: s.shaders.text for v, s in shaders.items() if s.shaders.entries},
-        shader_features={v: s.shaders.features for v, s in shaders.items() if s.shaders.features},
-        texts=_texts(modules, shaders) if options.emit_text else {},
-        assets=module.assets,
-        typed=module.typed,
-        tuned=compiler.tuned,
-        machines=compiler.machines,
-        kernels={d: cpu_kernels[d] | (gpu_kernels if d == WEBGPU.device else {}) for d in devices},
-        explanations=compiler.explanations,
-    )
-
-
-def _devices(target: str) -> tuple[Device, ...]:
-    """The devices of a target. Raises `UserError` for an unknown target."""
-    if target not in ("wasm", "webgpu", "both"):
-        raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
-    return tuple(device for device in TARGETS if target in (device, "both"))
-
-
-def device_variants(adapter: str) -> dict[Device, Mapping[str, Variant[Any]]]:
-    """The variants that kernels are compiled for, by the device that runs them. Raises `UserError`
-    for an unknown kind of adapter.
-    """
-    shaders = WEBGPU.variants
-    if adapter not in (*PLAIN_ADAPTERS, "all"):
-        raise UserError(f"unknown adapter {adapter!r}: choose {', '.join(PLAIN_ADAPTERS)} or all")
-    names = {"all": tuple(shaders), "software": SOFTWARE_ADAPTERS}.get(adapter, (adapter,))
-    chosen = {name: shaders[name] for name in names}
-    return {**{d: target.variants for d, target in TARGETS.items()}, WEBGPU.device: chosen}
-
-
-def _target(device: Device, variants: Mapping[Device, Mapping[str, Variant[Any]]]) -> AnyTarget:
-    """The target of a device. All variants of its kernels have the same steps and buffers, so only
-    variants of one target have algorithms of their own.
-    """
-    targets = [target_of(variant.machine) for variant in variants[device].values()]
-    return targets[0] if all(t is targets[0] for t in targets) else TARGETS[device]
-
-
-def _texts(
-    modules: Mapping[str, WasmModule], shaders: Mapping[str, ShaderVariant]
-) -> dict[str, str]:
-    """The code as text, for people."""
-    texts = {f"model.{variant}.wat": module.text for variant, module in modules.items()}
-    return texts | {
-        f"kernels.{name}.wgsl": variant.shaders.text
-        for name, variant in shaders.items()
-        if variant.shaders.entries
-    }
+            module = kernel_module(replace(graph, algorithms=algorithms), targets[device], watch)
+            programs[device] = lowered_program(targets[device], module, interface)
+            for target in targets.values():
+                kernels, constants = called_kernels(module, target)
+                compiler.start(kernels, target.variants.values(), constants)
+        code = [emit(t, calls_of(t, programs, interface), compiler) for t in targets.values()]
+    return package_parts(graph, interface, programs, code, compiler, options)
 
 
 def shared_graph(
@@ -259,53 +163,54 @@ def shared_graph(
     """
     if options.state not in ("auto", "off"):
         raise UserError(f"unknown state {options.state!r}: choose auto or off")
-    inputs, outputs, quantise = options.inputs, options.outputs, options.quantise
-    if quantise is not None and quantise not in QUANTISATIONS:
-        raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
-    module = _show(
-        watch, "frontend", read_model(model, options.constants, options.context, options.dims)
+    if options.quantise is not None and options.quantise not in QUANTISATIONS:
+        names = " or ".join(QUANTISATIONS)
+        raise UserError(f"unknown quantisation {options.quantise!r}: choose {names}")
+    module = read_model(model, options.constants, options.context, options.dims)
+    return run((("frontend", lambda module: module), *graph_passes(options)), module, watch)
+
+
+def graph_passes(options: BuildOptions) -> tuple[ModulePass, ...]:
+    """The passes from a model as it was read to the graph that all targets share."""
+    connect = partial(connect_values, inputs=options.inputs, outputs=options.outputs)
+    blocks = partial(use_blocks, options=options)
+    tokenizer = options.tokenizer
+    return (
+        ("normalise", normalise),
+        *((("connect values", connect),) if options.inputs or options.outputs else ()),
+        ("compute exactly", compute_exactly) if options.exact else ("round caches", round_caches),
+        ("infer shapes", infer_and_warn),
+        ("fold constants", partial(fold_constants, keep=QUANTISED_CONSTANTS)),
+        ("simplify", simplify_graph),
+        ("use block products", blocks),
+        *((("use states", with_states),) if options.state == "auto" else ()),
+        ("join products", join_products),
+        ("check indices", check_indices),
+        ("check bodies", check_bodies),
+        ("compute in integers", compute_in_integers),
+        ("choose layouts", choose_layouts),
+        ("widen halves", widen_halves),
+        ("simplify layouts", simplify_graph),
+        ("hand down constants", hand_down_constants),
+        ("flush subnormals", flush_subnormals),
+        ("duplicate dequantisation", duplicate_dequantisation),
+        *((("add tokenizer", partial(add_tokenizer, path=Path(tokenizer))),) if tokenizer else ()),
     )
-    module = _show(watch, "normalise", normalise(module))
-    if inputs or outputs:
-        module = _show(watch, "connect values", connect_values(module, inputs, outputs))
-    if options.exact:
-        module = _show(watch, "compute exactly", compute_exactly(module))
-    else:
-        module = _show(watch, "round caches", round_caches(module))
+
+
+def infer_and_warn(module: Module) -> Module:
+    """Infer all shapes, and warn of what only they tell."""
     warn_of_training(module)
-    module = _show(watch, "infer shapes", check_labels(infer_shapes(module)))
+    module = check_labels(infer_shapes(module))
     warn_of_refused_sizes(module)
-    module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
-    module = _show(watch, "simplify", simplify_graph(module))
-    if quantise is not None:
+    return module
+
+
+def use_blocks(module: Module, options: BuildOptions) -> Module:
+    """Use block-quantised products, also of float weights if they are to be quantised."""
+    if options.quantise is not None:
         module = widen_constants(module, QUANTISED_CONSTANTS)
-    block_products = use_block_products(module, quantise, options.exact)
-    module = _show(watch, "use block products", block_products)
-    if options.state == "auto":
-        module = _show(watch, "use states", with_states(module))
-    module = _show(watch, "join products", join_products(module))
-    module = _show(watch, "check indices", check_indices(module))
-    module = _show(watch, "check bodies", check_bodies(module))
-    module = _show(watch, "compute in integers", compute_in_integers(module))
-    module = _show(watch, "choose layouts", choose_layouts(module))
-    module = _show(watch, "widen halves", widen_halves(module))
-    module = _show(watch, "simplify layouts", simplify_graph(module))
-    module = _show(watch, "hand down constants", hand_down_constants(module))
-    module = _show(watch, "flush subnormals", flush_subnormals(module))
-    return _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
-
-
-def with_tokenizer(module: Module, path: Path) -> Module:
-    """Put the tokeniser of a model of texts into its package. Raises `UserError`."""
-    note_file(path)
-    try:
-        text = path.read_bytes()
-        is_tokenizer = "model" in json.loads(text)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no tokenizer.json: {error}") from None
-    if not is_tokenizer:
-        raise UserError(f"{path} is no tokenizer.json: it has no key 'model'")
-    return replace(module, assets={**module.assets, "tokenizer.json": text})
+    return use_block_products(module, options.quantise, options.exact)
 
 
 def with_states(module: Module) -> Module:
@@ -315,16 +220,19 @@ def with_states(module: Module) -> Module:
 
 def kernel_module(module: Module, target: AnyTarget, watch: Watcher) -> Module:
     """Run the passes of a target: from the graph that all targets share to loop functions."""
-    for title, transform in target.passes:
-        module = _show(watch, f"{target.device}: {title}", transform(module))
+    return run(target.passes, module, watch, f"{target.device}: ")
+
+
+def run(
+    passes: Iterable[ModulePass], module: Module, watch: Watcher, title_prefix: str = ""
+) -> Module:
+    """Run passes in order, and show each result to the watcher."""
+    for title, transform in passes:
+        module = transform(module)
+        watch(Stage(title_prefix + title, partial(print_module, module), result=module))
     return module
 
 
-def _show(watch: Watcher, title: str, module: Module) -> Module:
-    """Show a graph stage to the watcher, and return the module."""
-    watch(Stage(title, partial(_text, module), result=module))
-    return module
-
-
-def _text(module: Module) -> str:
+def print_module(module: Module) -> str:
+    """The text of all functions of a module."""
     return "\n".join(map(print_function, module.functions.values()))

@@ -34,7 +34,7 @@ def chosen(*body: Step | Bind, halves: tuple[str, ...] = NAMES) -> HalfBuffers:
     ]
     ports = [Port(name, DType.float32, SHAPE, name) for name in ("x", "y")]
     signature = Signature((ports[0],), (ports[1],), (), {})
-    return half_buffers(ProgramParts(buffers, body), module, signature)
+    return half_buffers(ProgramParts(buffers, body), module, signature, "webgpu")
 
 
 def call(source: str, target: str, kernel: str = "copy", **changes: object) -> Step:

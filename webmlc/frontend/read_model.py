@@ -13,7 +13,9 @@ Every defect of the file raises a `ModelError` of one clear sentence.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ from onnx import (
     version_converter,
 )
 
-from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError
+from webmlc.core.dependencies import note_file
+from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError, UserError
 from webmlc.core.package_files import model_name
 from webmlc.core.rewrite import variables
 from webmlc.core.symbol_names import symbol_sizes
@@ -347,3 +350,16 @@ def _dense(sparse: onnx.SparseTensorProto) -> Array:
     else:
         dense[tuple(indices.T)] = values
     return dense
+
+
+def add_tokenizer(module: Module, path: Path) -> Module:
+    """Put the tokeniser of a model of texts into its package. Raises `UserError`."""
+    note_file(path)
+    try:
+        text = path.read_bytes()
+        is_tokenizer = "model" in json.loads(text)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is no tokenizer.json: {error}") from None
+    if not is_tokenizer:
+        raise UserError(f"{path} is no tokenizer.json: it has no key 'model'")
+    return replace(module, assets={**module.assets, "tokenizer.json": text})

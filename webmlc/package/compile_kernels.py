@@ -1,11 +1,12 @@
 """Compile the kernels of a variant, and note which schedules are not the default ones.
 
-In: naive kernels. Out: their code, which `join_functions` or `join_shaders` joins to a module.
+In: naive kernels. Out: their code, which `Target.join` joins to that of a variant.
 
     with KernelCompiler(choose, watch, cache=user_cache(), jobs=2) as compiler:
-        compiler.start(kernels, "wasm")            # other processes compile from here on
-        compiled = compiler.compile(kernels, machine, "relaxed")
-    join_functions(compiled.codes, steps, compiled.alternatives)
+        compiler.start(kernels, WASM.variants.values())    # other processes compile from here on
+        tasks = compiler.tasks(kernels, WASM.variants["relaxed"])
+        compiled = compiler.compile(tasks, "relaxed")
+    WASM.join(compiled.codes, steps, compiled.alternatives, "relaxed")
     compiler.tuned, compiler.machines              # for the manifest
     compiler.explanations["relaxed", "conv_relu"]  # for a report, if the compiler has sizes
 
@@ -19,14 +20,13 @@ a class is a kernel of its own, `matmul_on_machine_1`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from webmlc.core.disk_cache import DiskCache
 from webmlc.core.flags import verify_level
-from webmlc.core.machine import RELAXED, Machine
 from webmlc.core.machine_class import MachineClass
 from webmlc.core.rewrite import walk
 from webmlc.core.stages import Stage, Watcher, ignore
@@ -41,7 +41,7 @@ from webmlc.package.explanation import (
     from_bytes,
     to_bytes,
 )
-from webmlc.package.kernel_code import Code, KernelLines, Task, form_of, print_code
+from webmlc.package.kernel_code import Code, KernelLines, print_code
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import TunedKernel
 from webmlc.schedule.rules import (
@@ -55,7 +55,7 @@ from webmlc.schedule.rules import (
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tuning import Tuning
 from webmlc.target.bind_dimensions import bind_dimensions
-from webmlc.target.target import Variant
+from webmlc.target.target import Alternatives, Task, Variant
 from webmlc.target.targets import lower
 
 ALTERNATIVE_SHARE = 0.25
@@ -77,7 +77,7 @@ class CompiledKernels:
     """
 
     codes: Mapping[str, Code]
-    alternatives: Mapping[str, Mapping[int, str]]
+    alternatives: Alternatives
     lowered: Mapping[str, Callable[[], LoopFunction]]
 
 
@@ -97,7 +97,7 @@ class KernelCompiler:
     the classes that have schedules of their own, in the order of their numbers.
 
     With `sizes` of symbolic dimensions, `explanations` explains the kernels of what a report shows,
-    by variant and name: the relaxed module, and all shaders. A symbol without a size is 1.
+    by variant and name (`Variant.is_explained`). A symbol without a size is 1.
 
     The watcher receives the stages of each kernel. With a cache or several `jobs`, it receives the
     code of a kernel only.
@@ -131,30 +131,21 @@ class KernelCompiler:
     def start(
         self,
         kernels: Mapping[str, LoopFunction],
-        variants: Mapping[str, Variant[Any]],
+        variants: Iterable[Variant[Any]],
         constants: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         """Let other processes compile kernels for the machines of some variants."""
         if self.choose is not default_schedule or self.jobs == 1:
             return
         tasks: dict[str, Task] = {}
-        for title, variant in variants.items():
-            for task in self._tasks(kernels, variant, title, constants).values():
+        for variant in variants:
+            for task in self.tasks(kernels, variant, constants).values():
                 if task.key not in tasks and not self._is_cached(task.key):
                     tasks[task.key] = task
         self.pool.start(tasks)
 
-    def compile(
-        self,
-        kernels: Mapping[str, LoopFunction],
-        variant: Variant[Any],
-        title: str,
-        constants: Mapping[str, frozenset[str]] | None = None,
-    ) -> CompiledKernels:
-        """Compile every kernel for a variant's machine. `title` names the variant. `constants` are
-        the parameters of each kernel that hold constants, which concern shaders only.
-        """
-        tasks = self._tasks(kernels, variant, title, constants)
+    def compile(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
+        """Compile every kernel of a variant, whose name is `title`."""
         if self.choose is not default_schedule:
             return self._compile_chosen(tasks, title)
         codes: dict[str, Code] = {}
@@ -170,24 +161,22 @@ class KernelCompiler:
         for key in [key for key in self.explanations if key[0] == title]:
             del self.explanations[key]
 
-    def _tasks(
+    def tasks(
         self,
         kernels: Mapping[str, LoopFunction],
         variant: Variant[Any],
-        title: str,
-        constants: Mapping[str, frozenset[str]] | None,
+        constants: Mapping[str, frozenset[str]] | None = None,
     ) -> dict[str, Task]:
-        """What to compile of each kernel for a variant."""
+        """What to compile of each kernel for a variant. `constants` are the parameters of each
+        kernel that hold constants, which concern shaders only.
+        """
         read_only = constants or {}
-        form = form_of(title)
-        machine: Machine = variant.machine
-        is_explained = machine is RELAXED or machine.device == "webgpu"
-        sizes = self.sizes if is_explained else None
+        sizes = self.sizes if variant.is_explained else None
         return {
             name: Task(
                 kernel,
                 variant.machine_of(kernel),
-                form,
+                variant.form,
                 read_only.get(name, frozenset()),
                 None if sizes is None else tuple(sizes.get(s.name, 1) for s in kernel.symbols),
             )

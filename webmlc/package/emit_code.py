@@ -1,130 +1,223 @@
-"""Emit the code of a package: one WebAssembly module for all programs, and one text of shaders,
-each in variants.
+"""Emit the code of a package for each target, in variants.
 
-In: lowered graphs, and a compiler of their kernels. Out: code, and the kernels of it for reports.
+In: the programs of a package, and a compiler of their kernels. Out: code, and its kernels for
+reports.
+
+    calls = calls_of(WASM, programs, signature)        # what the programs call on the CPU
+    code = emit(WASM, calls, compiler)
+    code.variants["relaxed"].joined.text
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from webmlc.core.machine import RELAXED, Device, Gpu
+from webmlc.build_options import BuildOptions
+from webmlc.core.machine import Device, Machine
 from webmlc.core.stages import Stage
 from webmlc.graph.ir import Module
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.narrow_parameters import narrow_parameters
 from webmlc.package.compile_kernels import KernelCompiler
-from webmlc.package.program import Signature, module_calls
-from webmlc.package.write import ProgramParts, ShaderVariant
+from webmlc.package.half_buffers import half_buffers, stores_halves
+from webmlc.package.join_constants import join_constants
+from webmlc.package.program import Signature, module_calls, program_parts
+from webmlc.package.write import Parts, ProgramParts, ShaderVariant
 from webmlc.target.kernel_work import Kernel
-from webmlc.target.target import Variant
-from webmlc.target.wasm.emit_module import Module as WasmModule
-from webmlc.target.wasm.emit_module import Step, join_functions
-from webmlc.target.wasm.printer import Printed
+from webmlc.target.target import Alternatives, AnyTarget, Task
+from webmlc.target.wasm.assemble import assemble
+from webmlc.target.wasm.emit_module import Step
 from webmlc.target.wasm.target import WASM
-from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
 from webmlc.target.webgpu.names import wgsl_name
-from webmlc.target.webgpu.printer import Shader
 from webmlc.target.webgpu.target import WEBGPU
+from webmlc.version import VERSION
+
+Parameters = Mapping[str, frozenset[str]]
+"""Names of parameters, by kernel."""
 
 
-def emit_modules(
-    lowered_modules: Mapping[Device, Module],
-    programs: Mapping[Device, ProgramParts],
-    model_signature: Signature,
-    compiler: KernelCompiler,
-) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
-    """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
+@dataclass(frozen=True, slots=True)
+class LoweredProgram:
+    """A program before its code is emitted: the module of its kernels, and its steps.
 
-    Returns the variants, and the kernels of the relaxed variant by program. The variants
-    `relaxed` and `simd128` always exist, another one only if some kernel is compiled for it.
+    `halves` are the parameters of kernels that variants with `shader-f16` store as float16.
     """
-    by_program: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
-    calls = module_calls(programs, model_signature)
-    steps = [Step(c.kernel, c.slots, c.displacements, c.control) for c in calls]
-    kernels = {
-        call.kernel: lowered_modules[call.program].kernels[call.source]
-        for call in calls
-        if call.control is None
-    }
-    if not steps:
-        return {}, by_program
-    modules: dict[str, WasmModule] = {}
-    for variant, form in WASM.variants.items():
-        machine = form.machine
-        if form.is_optional and all(form.machine_of(k) != machine for k in kernels.values()):
-            continue
-        compiled = compiler.compile(kernels, form, variant)
-        functions = {n: code for n, code in compiled.codes.items() if isinstance(code, Printed)}
-        emitted = join_functions(functions, steps, compiled.alternatives)
-        modules[variant] = emitted
-        compiler.watch(Stage(f"{variant}: wat", partial(str, emitted.text), result=emitted))
-        if machine is RELAXED:
-            for call in calls:
-                if call.control is None:
-                    kernel = Kernel(kernels[call.kernel], compiled.lowered[call.kernel])
-                    by_program[call.program][call.source] = kernel
-    return modules, by_program
+
+    module: Module
+    parts: ProgramParts
+    halves: Parameters = field(default_factory=dict)
 
 
-def emit_shaders(
-    lowered_modules: Mapping[Device, Module],
-    compiler: KernelCompiler,
-    variants: Mapping[str, Variant[Gpu]],
-    halves: Mapping[str, frozenset[str]],
-) -> tuple[dict[str, ShaderVariant], dict[str, Kernel]]:
-    """Emit every shader of the WebGPU program in one text per variant. `halves` are the parameters
-    of kernels that variants with `shader-f16` store as float16.
+Programs = Mapping[Device, LoweredProgram]
 
-    Returns the variants, and the kernels of the first one by their names in the manifest. A variant
-    for adapters with some features is left out if it has the same text as another one.
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What the programs of a package call on one device.
+
+    - `kernels`: by their names in the code.
+    - `names`: the name in the code of each kernel of a program, by the program and the name that
+      the kernel has in the manifest.
+    - `steps`: the calls in order, if the code runs them.
+    - `constants`: the parameters of each kernel that hold constants, if the code declares them.
+    - `halves`: the parameters that variants with `shader-f16` store as float16.
     """
-    kernels: Mapping[str, LoopFunction] = {}
-    constants: Mapping[str, frozenset[str]] = {}
-    if WEBGPU.device in lowered_modules:
-        module = lowered_modules[WEBGPU.device]
-        kernels, constants = called_kernels(module, WEBGPU.device)
-    narrow = {name: narrow_parameters(k, halves.get(name, ())) for name, k in kernels.items()}
-    stores_halves = {v: m for v, m in variants.items() if "shader-f16" in m.machine.features}
-    compiler.start({name: narrow[name] for name in halves}, stores_halves, constants)
-    emitted: dict[str, ShaderVariant] = {}
-    by_name: dict[str, Kernel] = {}
-    for variant, form in variants.items():
-        stored = narrow if variant in stores_halves else kernels
-        compiled = compiler.compile(stored, form, variant, constants)
-        shaders = join_shaders(
-            {n: c for n, c in compiled.codes.items() if isinstance(c, Shader)},
-            shares=form.machine.compiles_slowly and not compiled.alternatives,
+
+    kernels: Mapping[str, LoopFunction]
+    names: Mapping[tuple[Device, str], str]
+    steps: Sequence[Step] = ()
+    constants: Parameters = field(default_factory=dict)
+    halves: Parameters = field(default_factory=dict)
+
+    def stored(self, machine: Machine) -> Mapping[str, LoopFunction]:
+        """The kernels of a variant for this machine."""
+        halves = self.halves if "shader-f16" in machine.features else {}
+        return {
+            name: narrow_parameters(k, halves.get(name, ())) for name, k in self.kernels.items()
+        }
+
+
+def calls_of(target: AnyTarget, programs: Programs, signature: Signature) -> Calls:
+    """What the programs call on a target's device."""
+    if target.runs_steps:
+        calls = module_calls({d: p.parts for d, p in programs.items()}, signature)
+        kernel_calls = [call for call in calls if call.control is None]
+        return Calls(
+            {c.kernel: programs[c.program].module.kernels[c.source] for c in kernel_calls},
+            {(c.program, c.source): c.kernel for c in kernel_calls},
+            [Step(c.kernel, c.slots, c.displacements, c.control) for c in calls],
         )
-        if form.is_optional and any(_is_equal(shaders, v.shaders) for v in emitted.values()):
-            compiler.forget(variant)
-            continue
-        emitted[variant] = ShaderVariant(shaders, compiled.alternatives)
-        compiler.watch(Stage(f"{variant}: wgsl", partial(str, shaders.text), result=shaders))
-        for name in kernels:
-            kernel = Kernel(kernels[name], compiled.lowered[name])
-            by_name.setdefault(wgsl_name(name), kernel)
-    return emitted, by_name
+    if target.device not in programs:
+        return Calls({}, {})
+    program = programs[target.device]
+    kernels, constants = called_kernels(program.module, target)
+    names = {(target.device, wgsl_name(name)): name for name in kernels}
+    return Calls(kernels, names, constants=constants, halves=program.halves)
 
 
-def _is_equal(shaders: Shaders, other: Shaders) -> bool:
-    """True if the texts are equal, and the integers that kernels pass to them."""
-    return shaders.text == other.text and shaders.entries == other.entries
-
-
-def called_kernels(
-    module: Module, device: Device
-) -> tuple[dict[str, LoopFunction], dict[str, frozenset[str]]]:
-    """The kernels that a module calls on a device, by name, and the parameters of each that hold
-    constants, as shaders declare them.
+def called_kernels(module: Module, target: AnyTarget) -> tuple[dict[str, LoopFunction], Parameters]:
+    """The kernels that a module calls on a target's device, by name, and the parameters of each
+    that its code declares as constants.
     """
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
     for node in (node for function in module.functions.values() for node in function.nodes):
-        if node.op == "call_kernel" and node.attributes["device"] == device:
+        if node.op == "call_kernel" and node.attributes["device"] == target.device:
             name = node.attributes["kernel"]
             kernels[name] = module.kernels[name]
-            if device == WEBGPU.device:
+            if target.declares_constants:
                 constants[name] = frozenset(node.attributes["constants"])
     return kernels, constants
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedVariant:
+    """The code of a variant, and which kernel replaces another one on a class of machines."""
+
+    joined: Any
+    alternatives: Alternatives
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code for a target, by variant. `kernels` are those of the first one, by program and by
+    their names in the manifest.
+    """
+
+    target: AnyTarget
+    variants: Mapping[str, EmittedVariant] = field(default_factory=dict)
+    kernels: Mapping[tuple[Device, str], Kernel] = field(default_factory=dict)
+
+    def texts(self) -> dict[str, str]:
+        """The files of the code as text, for people."""
+        return {
+            f"{self.target.stem}.{name}.{self.target.language}": variant.joined.text
+            for name, variant in self.variants.items()
+        }
+
+
+def emit(target: AnyTarget, calls: Calls, compiler: KernelCompiler) -> Code:
+    """Emit what programs call on a target's device, once for each variant that differs."""
+    if not (calls.kernels or calls.steps):
+        return Code(target)
+    for variant in target.variants.values():
+        stored = calls.stored(variant.machine)
+        compiler.start({name: stored[name] for name in calls.halves}, [variant], calls.constants)
+    emitted: dict[str, EmittedVariant] = {}
+    emitted_tasks: list[dict[str, Task]] = []
+    kernels: dict[tuple[Device, str], Kernel] = {}
+    for name, variant in sorted(target.variants.items(), key=lambda item: item[1].is_optional):
+        tasks = compiler.tasks(calls.stored(variant.machine), variant, calls.constants)
+        if variant.is_optional and tasks in emitted_tasks:
+            continue
+        compiled = compiler.compile(tasks, name)
+        joined = target.join(compiled.codes, calls.steps, compiled.alternatives, variant.form)
+        if variant.is_optional and any(joined == other.joined for other in emitted.values()):
+            compiler.forget(name)
+            continue
+        emitted[name] = EmittedVariant(joined, compiled.alternatives)
+        emitted_tasks.append(tasks)
+        compiler.watch(
+            Stage(f"{name}: {target.language}", partial(str, joined.text), result=joined)
+        )
+        for (program, source), kernel in calls.names.items():
+            meaning, lowered = calls.kernels[kernel], compiled.lowered[kernel]
+            kernels.setdefault((program, source), Kernel(meaning, lowered))
+    return Code(target, {n: emitted[n] for n in target.variants if n in emitted}, kernels)
+
+
+def lowered_program(target: AnyTarget, module: Module, interface: Signature) -> LoweredProgram:
+    """The program of a lowered module, with the buffers that some variants store as halves."""
+    parts = program_parts(module)
+    if not stores_halves(target.variants):
+        return LoweredProgram(module, parts)
+    halves = half_buffers(parts, module, interface, target.device)
+    return LoweredProgram(module, replace(parts, halves=halves.buffers), halves.parameters)
+
+
+def package_parts(
+    graph: Module,
+    interface: Signature,
+    programs: Programs,
+    code: Sequence[Code],
+    compiler: KernelCompiler,
+    options: BuildOptions,
+) -> Parts:
+    """The contents of a package."""
+    by_device = {c.target.device: c for c in code}
+    modules, shaders = by_device[WASM.device].variants, by_device[WEBGPU.device].variants
+    shader_variants = {n: ShaderVariant(v.joined, v.alternatives) for n, v in shaders.items()}
+    joined_modules = [variant.joined for variant in modules.values()]
+    features = {name: variant.joined.features for name, variant in shaders.items()}
+    kernels: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
+    for (device, name), kernel in (item for c in code for item in c.kernels.items()):
+        kernels[device][name] = kernel
+    return Parts(
+        name=graph.name,
+        compiler=f"webmlc {VERSION}",
+        symbols=interface.symbols,
+        inputs=interface.inputs,
+        outputs=interface.outputs,
+        sequences=interface.sequences,
+        state_ports=interface.state_ports,
+        requirements=graph.main.requirements,
+        checks=graph.checks,
+        programs={
+            device: program.parts.with_code(joined_modules, shader_variants)
+            for device, program in programs.items()
+        },
+        constants=join_constants(program.module for program in programs.values()),
+        modules={name: assemble(variant.joined.text) for name, variant in modules.items()},
+        shaders={name: variant.joined.text for name, variant in shaders.items()},
+        shader_features={name: needs for name, needs in features.items() if needs},
+        texts={n: t for c in code for n, t in c.texts().items()} if options.emit_text else {},
+        assets=graph.assets,
+        typed=graph.typed,
+        tuned=compiler.tuned,
+        machines=compiler.machines,
+        kernels=kernels,
+        explanations=compiler.explanations,
+    )

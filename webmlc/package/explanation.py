@@ -1,6 +1,6 @@
 """Explain the code of a kernel: its schedule, the stages that each line computes, and its work.
 
-In: a task with sizes (`kernel_code.Task`), the schedule of its kernel, and the lowered function.
+In: a task with sizes (`target.target.Task`), the schedule of its kernel, and the lowered function.
 Out: an `Explanation`, for the report of a model. The cache of builds keeps it beside the code:
 
     marked = print_code(lowered, task, shows_stages=True)
@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from webmlc.core.machine import Gpu
 from webmlc.loops.ir import LoopFunction
-from webmlc.package.kernel_code import Code, Task, code_of, to_data
+from webmlc.package.kernel_code import Code, code_of, to_data
 from webmlc.schedule.trace import Trace
 from webmlc.schedule.tuning import Tuning
 from webmlc.target.kernel_work import Kernel, KernelWork, kernel_work
 from webmlc.target.line_stages import Stages, split_marks
+from webmlc.target.target import Task
 from webmlc.target.webgpu.dispatch_work import DispatchWork, dispatch_work
 
 
@@ -62,8 +64,7 @@ def explain(
     sizes = dict(zip(names, task.sizes, strict=True))
     text, lines = split_marks(marked.text)
     work = kernel_work(Kernel(task.kernel, lambda: lowered), sizes)
-    is_on_gpu = task.machine.device == "webgpu"
-    dispatch = dispatch_work(lowered, sizes) if is_on_gpu else None
+    dispatch = dispatch_work(lowered, sizes) if isinstance(task.machine, Gpu) else None
     return ExplainedCode(
         replace(marked, text=text), Explanation(rule, trace, lines, work, dispatch)
     )

@@ -6,8 +6,8 @@ they are.
 
     x.wide: float32[n, 64]  ->  float16[n, 64], where x.wide is the value x of a float16 model
 
-A buffer qualifies if only kernels on the GPU use it, and if every call of such a kernel passes
-halves for the same parameter.
+A buffer qualifies if only kernels on the GPU use it, which read and write it as a whole, and if
+every call of such a kernel passes halves for the same parameter.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webmlc.core.dtypes import DType
+from webmlc.core.machine import Device
 from webmlc.graph.ir import Module
-from webmlc.package.manifest import Bind, Step
+from webmlc.package.manifest import Bind
 from webmlc.package.program import Signature
 from webmlc.package.write import ProgramParts
 from webmlc.target.target import Variant
@@ -37,8 +38,12 @@ def stores_halves(variants: Mapping[str, Variant[Any]]) -> bool:
     return any("shader-f16" in variant.machine.features for variant in variants.values())
 
 
-def half_buffers(program: ProgramParts, module: Module, signature: Signature) -> HalfBuffers:
-    """The buffers of a lowered module's program to store as halves: none of the signature."""
+def half_buffers(
+    program: ProgramParts, module: Module, signature: Signature, device: Device
+) -> HalfBuffers:
+    """The buffers of a lowered module's program that `device` stores as halves: none of the
+    signature.
+    """
     ports = {port.buffer for port in (*signature.inputs, *signature.outputs)}
     ports |= {port.past.buffer for port in signature.state_ports}
     ports |= {check.value for check in module.checks}
@@ -51,7 +56,7 @@ def half_buffers(program: ProgramParts, module: Module, signature: Signature) ->
     chosen -= {item.buffer for item in program.body if isinstance(item, Bind)}
     arguments: dict[tuple[str, int], set[str]] = {}
     for step in program.steps:
-        if _is_plain(step):
+        if step.device == device and step.control is None and not step.displacements:
             for position, name in enumerate(step.arguments):
                 arguments.setdefault((step.kernel, position), set()).add(name)
         else:
@@ -66,8 +71,3 @@ def half_buffers(program: ProgramParts, module: Module, signature: Signature) ->
             parameter = module.kernels[kernel].params[position].name
             parameters[kernel] = parameters.get(kernel, frozenset()) | {parameter}
     return HalfBuffers(frozenset(chosen), parameters)
-
-
-def _is_plain(step: Step) -> bool:
-    """True for a kernel on the GPU that reads and writes whole buffers."""
-    return step.device == "webgpu" and step.control is None and not step.displacements

@@ -1,6 +1,6 @@
 """Compile kernels in other processes.
 
-In: tasks (`kernel_code.Task`), and a function that compiles one. Out: the code of each, as bytes.
+In: tasks (`target.target.Task`), and a function that compiles one. Out: the code of each, as bytes.
 
     with KernelPool(jobs=2, compile_task=code_bytes) as pool:
         pool.start({"a key": task})            # returns at once
@@ -28,7 +28,7 @@ from typing import Literal
 
 from webmlc.core.garbage import THRESHOLDS
 from webmlc.loops.content import ContentDigest, content_digest
-from webmlc.package.kernel_code import Task
+from webmlc.target.target import Task
 
 FEWEST: Mapping[str, int] = {"fork": 12, "spawn": 100}
 """The fewest kernels that other processes compile, by how these start.

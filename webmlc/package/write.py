@@ -64,7 +64,7 @@ from webmlc.target.webgpu.names import wgsl_name
 if TYPE_CHECKING:
     from webmlc.package.explanation import Explanation
     from webmlc.target.kernel_work import Kernel
-    from webmlc.target.wasm.emit_module import Alternatives
+    from webmlc.target.target import Alternatives
     from webmlc.target.wasm.emit_module import Module as WasmModule
     from webmlc.target.webgpu.emit_shaders import Shaders
 

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from webmlc.core.machine import Device, Machine
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Module
-from webmlc.loops.ir import LoopFunction
+from webmlc.loops.content import kernel_key
+from webmlc.loops.ir import LoopFunction, Store, walk_statements
 from webmlc.target.lower import Lowering
 
 M = TypeVar("M", bound=Machine)
@@ -20,20 +21,27 @@ Need = Callable[[LoopFunction], bool]
 """True for a kernel that has what sets a variant apart from another one."""
 ModulePass = tuple[str, Callable[[Module], Module]]
 """A title for people to read, and the function that rewrites a module."""
+Alternatives = Mapping[str, Mapping[int, str]]
+"""For some kernels, the kernel that replaces it on the machines of a class, by the class's number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant(Generic[M]):
     """A form of a target's code: a module or a text of shaders for machines with some features.
 
-    `otherwise`: a kernel without a need has the code of the variant beside the need, so that equal
-    code is compiled once. A package leaves out a variant that `is_optional` if it would equal
-    another one.
+    - `form`: how its kernels are printed and joined; the target's functions know its forms.
+    - `otherwise`: a kernel without a need has the code of the variant beside the need, so that
+      equal code is compiled once.
+    - `is_optional`: a package leaves it out if it would equal another variant.
+    - `is_explained`: a report explains its kernels.
     """
 
     machine: M
+    form: str
     otherwise: tuple[tuple[Need, Variant[M]], ...] = ()
     is_optional: bool = False
+    is_explained: bool = True
 
     def machine_of(self, kernel: LoopFunction) -> M:
         """The machine to compile a kernel of this variant for."""
@@ -44,14 +52,59 @@ class Variant(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class Target(Generic[M]):
-    """A device, and how a model becomes its kernels.
+class Task:
+    """A kernel to compile for a machine.
 
-    `variants` are listed by their names in the package. `passes` lead from the graph that all
-    targets share to a module whose kernels can each be scheduled. `alternatives` names what these
-    passes could do for each layer instead (`Module.algorithms`), the default first. `limits` bound
-    its fusion. `lowering` gives the passes from a scheduled kernel to the form that the target's
-    printer prints.
+    `form` is that of its variant. `constants` are the parameters that hold constants, which shaders
+    declare in another way. `sizes` asks for an explanation of the code (`package.explanation`):
+    they are those of the kernel's symbols.
+    """
+
+    kernel: LoopFunction
+    machine: Machine
+    form: str
+    constants: frozenset[str] = frozenset()
+    sizes: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of the code in the cache of builds, or of the code with its explanation."""
+        decisive = [self.form, *sorted(self.constants)]
+        if self.sizes is None:
+            return kernel_key("code", self.kernel, self.machine, *decisive)
+        stores = (s for s in walk_statements(self.kernel.body) if isinstance(s, Store))
+        decisive.append(repr((self.sizes, [store.stage for store in stores])))
+        return kernel_key("explained code", self.kernel, self.machine, *decisive)
+
+
+class JoinedCode(Protocol):
+    """The code of all kernels of a variant: its text, and the lines of each kernel in the text."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def lines(self) -> Mapping[str, range]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target(Generic[M]):
+    """A device, how a model becomes its kernels, and how they become its code.
+
+    - `variants`: by their names in the package.
+    - `passes`: lead from the graph that all targets share to a module whose kernels can each be
+      scheduled. `limits` bound its fusion.
+    - `alternatives`: names what these passes could do for each layer instead (`Module.algorithms`),
+      the default first.
+    - `lowering`: the passes from a scheduled kernel to the form that `print_kernel` prints. The
+      latter ends the lines with marks of their stages (`target.line_stages`) if its last argument
+      says so.
+    - `join`: joins the codes of kernels to that of a variant: codes by name, the steps that call
+      them (if `runs_steps`), the alternatives, the form of the variant.
+    - `runs_steps`: whether the code runs the steps of programs itself, those of every program that
+      has some on this device. Otherwise, a host starts each kernel.
+    - `declares_constants`: whether a kernel's code depends on which parameters hold constants.
+    - `stem`, `language`, `comment`: of the text, the name of its files, their ending, and what a
+      comment begins with.
     """
 
     device: Device
@@ -60,6 +113,13 @@ class Target(Generic[M]):
     passes: tuple[ModulePass, ...]
     alternatives: Callable[[Module], Mapping[str, tuple[str, ...]]]
     lowering: Lowering[M]
+    print_kernel: Callable[[LoopFunction, Task, bool], Any]
+    join: Callable[[Mapping[str, Any], Sequence[Any], Alternatives, str], JoinedCode]
+    runs_steps: bool
+    declares_constants: bool
+    stem: str
+    language: str
+    comment: str
 
 
 AnyTarget = Target[Any]

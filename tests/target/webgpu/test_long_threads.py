@@ -94,7 +94,7 @@ def model_of(graph: str, n: str, w: str) -> onnx.ModelProto:
 def assert_bounded(model: onnx.ModelProto) -> None:
     """Check the threads of all kernels of a model that run on the GPU, on two kinds of adapters."""
     module = kernel_module(shared_graph(model, watch=ignore), WEBGPU, ignore)
-    for kernel in called_kernels(module, WEBGPU.device)[0].values():
+    for kernel in called_kernels(module, WEBGPU)[0].values():
         named = name_dimensions(kernel)
         for adapter in (GPU, SOFTWARE):
             match = find_match(named.function, machine_of(named.function, adapter))

@@ -39,6 +39,7 @@ from typing import Literal
 from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
+from webmlc.target.target import Alternatives
 from webmlc.target.wasm import large_angles, remainder
 from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
@@ -52,10 +53,6 @@ MACHINE = 264
 """The address of the number of the machine's class, in bytes."""
 SLOTS = 1024
 """The address of the slot table, in bytes: the control area ends there."""
-
-Alternatives = Mapping[str, Mapping[int, str]]
-"""For some kernels, the kernel that replaces it on the machines of a class, by the class's number.
-"""
 
 
 @dataclass(frozen=True, slots=True)

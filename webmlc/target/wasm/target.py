@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128
@@ -20,29 +21,34 @@ from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
 from webmlc.graph.quantise.join_shifts import join_shifts
 from webmlc.graph.quantise.use_byte_products import use_byte_products
+from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.schedule.analysis import multiplies_bytes, multiplies_small_bytes, reduces_products
 from webmlc.target.split_kernels import split_kernels
-from webmlc.target.target import Target, Variant
+from webmlc.target.target import Alternatives, Target, Task, Variant
+from webmlc.target.wasm.emit_module import Module as WasmModule
+from webmlc.target.wasm.emit_module import Step, join_functions, print_function
 from webmlc.target.wasm.fits_scratch import fits_scratch
 from webmlc.target.wasm.lowering import lowering
+from webmlc.target.wasm.printer import Printed
 
 LIMITS = FusionLimits(pads="chosen", quantises_rows=True)
 """The limits of fusion: a kernel may pad its input itself, and quantise the rows that it makes."""
 
 
-_RELAXED = Variant(RELAXED)
+_RELAXED = Variant(RELAXED, "relaxed")
+_OPTIONAL = {"is_optional": True, "is_explained": False}
 VARIANTS = {
     variant.machine.name: variant
     for variant in (
-        Variant(DOT, ((multiplies_bytes, _RELAXED),), is_optional=True),
-        Variant(PAIRS, ((multiplies_small_bytes, _RELAXED),), is_optional=True),
+        Variant(DOT, "relaxed", ((multiplies_bytes, _RELAXED),), **_OPTIONAL),
+        Variant(PAIRS, "relaxed", ((multiplies_small_bytes, _RELAXED),), **_OPTIONAL),
         _RELAXED,
-        Variant(SIMD128, ((reduces_products, _RELAXED),)),  # their register tiles differ
+        Variant(SIMD128, "simd128", ((reduces_products, _RELAXED),), is_explained=False),
     )
 }
-"""The variants of a package's module."""
+"""The variants of a package's module. Products have smaller register tiles without relaxed SIMD."""
 
 
 def split_for_scratch(module: Module) -> Module:
@@ -53,6 +59,18 @@ def split_for_scratch(module: Module) -> Module:
 def cpu_alternatives(module: Module) -> dict[str, tuple[str, ...]]:
     """The algorithms of convolutions and products, and the places of paddings."""
     return alternatives(module, RELAXED) | padding_alternatives(module)
+
+
+def print_code(kernel: LoopFunction, task: Task, shows_stages: bool = False) -> Printed:
+    """The text of a lowered kernel."""
+    return print_function(kernel, task.form, shows_stages=shows_stages)
+
+
+def join(
+    kernels: Mapping[str, Printed], steps: Sequence[Step], alternatives: Alternatives, _form: str
+) -> WasmModule:
+    """The module of all kernels and steps."""
+    return join_functions(kernels, steps, alternatives)
 
 
 WASM = Target(
@@ -76,5 +94,12 @@ WASM = Target(
     ),
     alternatives=cpu_alternatives,
     lowering=lowering,
+    print_kernel=print_code,
+    join=join,
+    runs_steps=True,
+    declares_constants=False,
+    stem="model",
+    language="wat",
+    comment=";;",
 )
 """The target for the CPU."""

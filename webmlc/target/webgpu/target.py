@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from webmlc.core.dtypes import DType
@@ -37,9 +38,11 @@ from webmlc.schedule.analysis import reduces
 from webmlc.schedule.rules import match_kernel
 from webmlc.target.factor_reductions import factor_reductions, reduction_alternatives
 from webmlc.target.split_kernels import fits_dispatch, split_kernels
-from webmlc.target.target import ModulePass, Need, Target, Variant
+from webmlc.target.target import Alternatives, ModulePass, Need, Target, Task, Variant
 from webmlc.target.wasm.target import split_for_scratch
+from webmlc.target.webgpu.emit_shaders import Shaders, emit_shader, join_shaders
 from webmlc.target.webgpu.lowering import lowering
+from webmlc.target.webgpu.printer import Shader
 
 
 def has_halves(kernel: LoopFunction) -> bool:
@@ -72,14 +75,15 @@ def _on_software(machine: Gpu) -> tuple[Need, Variant[Gpu]]:
     return partial(is_for_software, machine=machine), _GPU
 
 
-_GPU = Variant(MACHINE)
-_SOFTWARE = Variant(SOFTWARE, (_on_software(SOFTWARE),))
-_SUBGROUPS = Variant(SUBGROUPS, (_on_subgroups(SUBGROUPS, _GPU),), is_optional=True)
-_F16 = Variant(F16, ((has_halves, _GPU),), is_optional=True)
+_GPU = Variant(MACHINE, "plain")
+_SOFTWARE = Variant(SOFTWARE, "shared", (_on_software(SOFTWARE),))
+_SUBGROUPS = Variant(SUBGROUPS, "plain", (_on_subgroups(SUBGROUPS, _GPU),), is_optional=True)
+_F16 = Variant(F16, "plain", ((has_halves, _GPU),), is_optional=True)
 SOFTWARE_VARIANTS = {
     "software": _SOFTWARE,
     "software-subgroups": Variant(
         SOFTWARE_SUBGROUPS,
+        "shared",
         ((reduces, _SOFTWARE), _on_software(SOFTWARE_SUBGROUPS)),
         is_optional=True,
     ),
@@ -92,6 +96,7 @@ VARIANTS = {
     "f16": _F16,
     "f16-subgroups": Variant(
         F16_SUBGROUPS,
+        "plain",
         ((has_halves, _SUBGROUPS), _on_subgroups(F16_SUBGROUPS, _F16)),
         is_optional=True,
     ),
@@ -99,6 +104,28 @@ VARIANTS = {
 """The variants of a package's shaders. They have the same steps and buffers, because the passes of
 the target choose by the numbers of one machine.
 """
+
+
+def print_code(kernel: LoopFunction, task: Task, shows_stages: bool = False) -> Shader:
+    """The text of a lowered kernel."""
+    machine = task.machine
+    assert isinstance(machine, Gpu)
+    return emit_shader(
+        kernel,
+        task.constants,
+        machine.features,
+        is_software=machine.compiles_slowly,
+        shows_stages=shows_stages,
+    )
+
+
+def join(
+    kernels: Mapping[str, Shader], _steps: Sequence[object], alternatives: Alternatives, form: str
+) -> Shaders:
+    """The text of all kernels. In the form "shared", kernels that differ in numbers only share an
+    entry point, unless some machines have others.
+    """
+    return join_shaders(kernels, shares=form == "shared" and not alternatives)
 
 
 def webgpu_target(
@@ -144,6 +171,13 @@ def webgpu_target(
         ),
         alternatives=alternatives,
         lowering=lowering,
+        print_kernel=print_code,
+        join=join,
+        runs_steps=False,
+        declares_constants=True,
+        stem="kernels",
+        language="wgsl",
+        comment="//",
     )
 
 
@@ -161,3 +195,12 @@ WEBGPU = webgpu_target(_LIMITS, VARIANTS)
 """The target for any device. Its algorithms are chosen for GPUs."""
 SOFTWARE_WEBGPU = webgpu_target(_LIMITS, SOFTWARE_VARIANTS, SOFTWARE)
 """The target for software adapters alone."""
+BY_ADAPTER: Mapping[str, Target[Gpu]] = {
+    "gpu": replace(WEBGPU, variants={"gpu": _GPU}),
+    "software": SOFTWARE_WEBGPU,
+    "software-subgroups": replace(
+        SOFTWARE_WEBGPU, variants={"software-subgroups": SOFTWARE_VARIANTS["software-subgroups"]}
+    ),
+    "all": WEBGPU,
+}
+"""The target of a package for each kind of adapter (`BuildOptions.adapter`)."""
