@@ -299,8 +299,14 @@ export interface LanguageModel<I = Inputs, O = Outputs> extends Model<I, O> {
   generate(prompt: Prompt, options?: GenerateOptions): Generation;
 }
 
+/**
+ * What `load` requires of the type of a model. A package's types are of its own copy of this file. TypeScript does not match methods of
+ * two copies that are generic in the names of outputs, so these are left out.
+ */
+type AnyModel = Omit<Model<any, any>, "run" | "session">;
+
 /** Load the package in the folder at `url`. The model has the methods that fit its package. Throws PackageError, AdapterError, HostError or InputError. */
-export function load<M extends Model<any, any> = Model>(url: string | URL, options?: LoadOptions): Promise<M>;
+export function load<M extends AnyModel = Model>(url: string | URL, options?: LoadOptions): Promise<M>;
 
 export class WebmlcError extends Error {
   /** "input", "package", "adapter", "device-lost", "host", "disposed" or "internal". */

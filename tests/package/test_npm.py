@@ -25,15 +25,24 @@ RUNTIME = ROOT / "runtime_js"
 TYPES = """
 import { InputError, load, type LabelledScore, type Model, type TypedModel } from "webmlc";
 import { load as loadInServiceWorker } from "webmlc/service_worker";
+import type { Model as Scaled } from "./model/model.js"; // as the build wrote it
 
 const model: Model = await load("./model/", { device: "auto" });
 const data: ArrayLike<number | bigint> = (await model.run({ x: new Float32Array(4) })).y.data;
 const other: Model = await loadInServiceWorker("./model/");
+const scaled = await load<Scaled>("./model/");
+const x = { dtype: "float32", shape: [1, 4], data: new Float32Array(4) } as const;
+const { y } = await scaled.run({ x: { ...x, shape: [1, 4] } });
+const columns: 4 = y.shape[1];
+// @ts-expect-error: no input has this name
+await scaled.run({ z: { ...x, shape: [1, 4] } });
+// @ts-expect-error: not the types of a model
+await load<{ run: string }>("./model/");
 type Classifier = TypedModel<{ image: ImageData }, { logits: LabelledScore[] }>;
 const classifier = await load<Classifier>("./classifier/");
 const { logits } = await classifier.run({ image: new ImageData(2, 2) }, { outputs: ["logits"] });
 const label: string = logits[0].label;
-console.log(data, other, label, InputError);
+console.log(data, other, label, columns, InputError);
 """
 
 
