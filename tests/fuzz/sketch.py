@@ -17,7 +17,7 @@ from onnx import helper
 
 from tests.fuzz.graph import Array, FuzzGraph, captured
 from tests.fuzz.oracle import run_node
-from webmlc.graph.ops.operator import ELEMENT_TYPES
+from webmlc.graph.element_types import ELEMENT_TYPES
 
 T = TypeVar("T")
 SYMBOLS = {5: "n", 7: "m", 13: "k"}

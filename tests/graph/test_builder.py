@@ -2,12 +2,15 @@
 chooses.
 """
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
-from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.builder import Builder, Expansion, type_numbers
 from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.rewrite.rewriting import Rewriting
@@ -51,7 +54,7 @@ def test_a_writer_infers_types_unless_they_are_passed() -> None:
     writer = FunctionRewriter(FUNCTION)
     build = Builder(SOURCE, writer)
     assert writer.types[build("Cast", "x", to=7)] == TensorType(DType.int64, (const(4),))
-    assert writer.types[build.typed(VECTOR, "Cast", "x", to=7)] == VECTOR
+    assert writer.types[build("Cast", "x", type_=VECTOR, to=7)] == VECTOR
     parts = build.many("Split", "x", outputs=("a", "b"), axis=0, num_outputs=2)
     assert parts == ("a", "b")
     assert writer.types["a"] == TensorType(DType.float32, (const(2),))
@@ -90,3 +93,74 @@ def test_a_rewriting_may_count_the_readers_it_adds(counts_readers: bool, expecte
     rewriting = Rewriting(FUNCTION, counts_readers=counts_readers)
     Builder(SOURCE, rewriting)("Exp", "x")
     assert rewriting.uses["x"] == expected
+
+
+def nodes_of(expansion: Expansion) -> list[tuple[str, tuple[str, ...]]]:
+    return [(node.op, node.inputs) for node in expansion.nodes]
+
+
+def test_operators_of_a_value_write_nodes_in_the_order_of_evaluation() -> None:
+    expansion = Expansion()
+    build = Builder(Node("Celu", ("a", "b"), ("y",)), expansion)
+    a, b = build.inputs
+    result = (a + b * a - b) @ a
+    assert result == "y/MatMul"
+    assert nodes_of(expansion) == [
+        ("Mul", ("b", "a")),
+        ("Add", ("a", "y/Mul")),
+        ("Sub", ("y/Add", "b")),
+        ("MatMul", ("y/Sub", "a")),
+    ]
+
+
+def test_a_number_is_on_the_side_on_which_it_is_written() -> None:
+    expansion = Expansion()
+    (x,) = Builder(SOURCE, expansion).inputs
+    assert (1 - x, np.float32(2) * x, x / [3]) == ("y/Sub", "y/Mul", "y/Div")
+    assert [inputs.index("x") for _, inputs in nodes_of(expansion)] == [1, 1, 0]
+    assert expansion.constants["y/constant_1"].dtype == np.float32
+    assert expansion.constants["y/constant_2"].dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", [DType.float32, DType.float16, DType.int8, DType.bfloat16])
+def test_a_number_gets_the_element_type_of_the_other_operand(dtype: DType) -> None:
+    type_ = TensorType(dtype, (const(4),))
+    writer = FunctionRewriter(replace(FUNCTION, types={"x": type_, "y": type_}))
+    (x,) = Builder(SOURCE, writer).inputs
+    assert (2 * x + 1).type == type_
+    assert {array.dtype for array in writer.constants.values()} == {np.dtype(dtype.numpy)}
+
+
+def test_inference_types_the_numbers_of_an_expansion() -> None:
+    expansion = Expansion()
+    build = Builder(replace(SOURCE, inputs=("condition", "x")), expansion)
+    condition, x = build.inputs
+    condition.where(x, 0)
+    (name,) = expansion.constants
+    types = {"x": VECTOR, "condition": TensorType(DType.bool, (const(4),))}
+    type_numbers(expansion.nodes[0], expansion.constants, types.get)
+    assert expansion.constants[name].dtype == np.float32
+
+
+def test_a_node_belongs_to_the_innermost_function_that_it_reads() -> None:
+    expansion = Expansion()
+    build = Builder(SOURCE, expansion)
+    inner, body = build.inner("step")
+    (x,), place = build.inputs, inner.fresh("place")
+    assert nodes_of(expansion) == []
+    _ = x - place
+    assert (len(expansion.nodes), nodes_of(body)) == (0, [("Sub", ("x", place))])
+
+
+def test_an_omitted_input_is_empty_and_none_at_the_end_is_left_out() -> None:
+    expansion = Expansion()
+    build = Builder(Node("Clip", ("x", "", "high"), ("y",)), expansion)
+    assert [build.optional(i) for i in range(4)] == ["x", None, "high", None]
+    build("Clip", "x", build.optional(1), build.optional(2), build.optional(3))
+    assert nodes_of(expansion) == [("Clip", ("x", "", "high"))]
+
+
+def test_a_pickled_value_is_its_name() -> None:
+    (x,) = Builder(SOURCE, Expansion()).inputs
+    copy = pickle.loads(pickle.dumps(x))
+    assert (type(copy), copy) == (str, "x")

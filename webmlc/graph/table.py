@@ -54,7 +54,7 @@ from webmlc.graph.ops import (
     view,
 )
 from webmlc.graph.ops.microsoft import attention as fused_attention
-from webmlc.graph.ops.microsoft import fused, group_query, inverse, quantised, rotary
+from webmlc.graph.ops.microsoft import fused, group_query, quantised, rotary
 from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
 from webmlc.graph.ops.operator import Operator
 
@@ -110,7 +110,6 @@ OPS: dict[tuple[str, str], Operator] = {
         *skip_normalisation.OPS,
         *fused_attention.OPS,
         *group_query.OPS,
-        *inverse.OPS,
         *rotary.OPS,
     )
 }

@@ -29,7 +29,7 @@ from webmlc.core.expr import Expr, Var, const
 from webmlc.frontend.gguf.architectures import Architecture, Sizes
 from webmlc.frontend.gguf.file import GgufFile
 from webmlc.frontend.gguf.weights import Matrix
-from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.builder import Builder, Expansion, Value
 from webmlc.graph.ir import Array, Function, Node, TensorType
 from webmlc.graph.ops.block_quantised import BlockQuantised, block_gather, block_product
 from webmlc.graph.ops.rotate import rotary_tables
@@ -62,14 +62,14 @@ class Decoder:
         self.inputs["input_ids"] = TensorType(DType.int64, (const(1), TOKENS))
         sizes, build = self.sizes, self.build("token_embd")
         embedding = self.file.matrix("token_embd.weight", sizes.vocabulary, sizes.width)
-        x = _gather(build, build("Reshape", "input_ids", build.constant([-1])), embedding)
+        x = _gather(build, build.value("input_ids").reshape(-1), embedding)
         tables = rotary_tables(
             self.build("rope"), sizes.frequencies, sizes.positions, first=PAST, rows=TOKENS
         )
         for layer in range(sizes.layers):
             x = self.layer(x, layer, tables)
         self.logits(x, embedding)
-        self.next_token("logits")
+        self.next_token()
         return Function(
             "main",
             tuple(self.inputs),
@@ -83,7 +83,7 @@ class Decoder:
         """The builder of the nodes that use the tensor of this name."""
         return Builder(Node("", (), (name,), origin=(name,)), self.expansion)
 
-    def layer(self, x: str, layer: int, tables: tuple[str, str]) -> str:
+    def layer(self, x: Value, layer: int, tables: tuple[Value, Value]) -> Value:
         """Write a layer: attention, then the feed-forward network."""
         sizes, block = self.sizes, f"blk.{layer}"
         build = self.build(f"{block}.attn")
@@ -91,8 +91,7 @@ class Decoder:
         keys = self.heads(f"{block}.attn_k", h, sizes.groups, tables)
         values = self.heads(f"{block}.attn_v", h, sizes.groups)
         if layer == sizes.layers - 1 and not self.every_row:
-            last = build.constant([-1])
-            x, h, cos, sin = (build("Gather", v, last, axis=0) for v in (x, h, *tables))
+            x, h, cos, sin = (build("Gather", v, [-1], axis=0) for v in (x, h, *tables))
             tables = (cos, sin)
         queries = self.heads(f"{block}.attn_q", h, sizes.heads, tables)
         attention = build(
@@ -104,21 +103,21 @@ class Decoder:
             scale=self.file.positive("attention.scale", sizes.size**-0.5),
         )
         inner = sizes.heads * sizes.size
-        merged = build("Reshape", attention, build.constant([0, inner]))
-        x = build("Add", x, self.product(f"{block}.attn_output", merged, inner, sizes.width))
+        merged = attention.reshape(0, inner)
+        x = x + self.product(f"{block}.attn_output", merged, inner, sizes.width)
         return self.feed_forward(x, block)
 
-    def feed_forward(self, x: str, block: str) -> str:
+    def feed_forward(self, x: Value, block: str) -> Value:
         """Write the gated network with two hidden products."""
         width, hidden = self.sizes.width, self.sizes.hidden
         build = self.build(f"{block}.ffn")
         h = self.norm(f"{block}.ffn_norm", x)
         gate = build("Swish", self.product(f"{block}.ffn_gate", h, width, hidden))
         up = self.product(f"{block}.ffn_up", h, width, hidden)
-        down = self.product(f"{block}.ffn_down", build("Mul", gate, up), hidden, width)
-        return build("Add", x, down)
+        down = self.product(f"{block}.ffn_down", gate * up, hidden, width)
+        return x + down
 
-    def logits(self, x: str, embedding: Matrix) -> None:
+    def logits(self, x: Value, embedding: Matrix) -> None:
         """Write the last norm and product. Without a matrix of its own, the embedding serves."""
         sizes, build = self.sizes, self.build("output")
         h = self.norm("output_norm", x)
@@ -128,19 +127,20 @@ class Decoder:
         )
         _product(build, h, matrix, "logits")
 
-    def next_token(self, logits: str) -> None:
+    def next_token(self) -> None:
         """Write the most likely token of each row, so that a host need not read all logits.
 
         Of equal logits the first wins. The token is -1 if the largest logit is not finite.
         """
         build = self.build("next_token")
+        logits = build.value("logits")
         best = build("ArgMax", logits, axis=-1, keepdims=1)
         largest = build("GatherElements", logits, best, axis=-1)
-        is_invalid = build("Or", build("IsNaN", largest), build("IsInf", largest))
-        token = build("Where", is_invalid, build.constant([[-1]]), best)
-        build("Reshape", token, build.constant([-1]), output="next_token")
+        is_invalid = build("IsNaN", largest) | build("IsInf", largest)
+        token = is_invalid.where(np.array([[-1]]), best)
+        build("Reshape", token, [-1], output="next_token")
 
-    def norm(self, name: str, x: str, size: int = 0) -> str:
+    def norm(self, name: str, x: Value, size: int = 0) -> Value:
         """Write the RMS norm of rows, or of rows of heads."""
         weight = self.file.vector(f"{name}.weight", size or self.sizes.width)
         build = self.build(name)
@@ -148,17 +148,19 @@ class Decoder:
             "RMSNormalization", x, build.constant(weight), axis=-1, epsilon=self.sizes.epsilon
         )
 
-    def product(self, name: str, x: str, columns: int, rows: int) -> str:
+    def product(self, name: str, x: Value, columns: int, rows: int) -> Value:
         """Write the product with a matrix, and the sum with its bias if there is one."""
         matrix = self.file.matrix(f"{name}.weight", rows, columns)
         return self.biased(name, x, matrix, self.file.optional_vector(f"{name}.bias", rows))
 
-    def biased(self, name: str, x: str, matrix: Matrix, bias: Array | None) -> str:
+    def biased(self, name: str, x: Value, matrix: Matrix, bias: Array | None) -> Value:
         build = self.build(name)
         y = _product(build, x, matrix)
-        return y if bias is None else build("Add", y, build.constant(bias))
+        return y if bias is None else y + build.constant(bias)
 
-    def heads(self, name: str, x: str, heads: int, tables: tuple[str, str] | None = None) -> str:
+    def heads(
+        self, name: str, x: Value, heads: int, tables: tuple[Value, Value] | None = None
+    ) -> Value:
         """Write queries, keys or values, [tokens, heads, size]. With tables, they are rotated."""
         sizes, rows, build = self.sizes, heads * self.sizes.size, self.build(name)
         matrix = self.file.matrix(f"{name}.weight", rows, sizes.width)
@@ -170,7 +172,7 @@ class Decoder:
             matrix = _reordered(matrix, order)
             bias = None if bias is None else bias[order]
         y = self.biased(name, x, matrix, bias)
-        y = build("Reshape", y, build.constant([0, heads, sizes.size]))
+        y = y.reshape(0, heads, sizes.size)
         if tables is None:
             return y
         if self.architecture.has_head_norms:
@@ -192,7 +194,7 @@ class Decoder:
         order: Array = np.arange(heads)[:, None] * size + head
         return order.reshape(-1)
 
-    def cache(self, kind: str, layer: int, rows: str) -> str:
+    def cache(self, kind: str, layer: int, rows: Value) -> Value:
         """Write the keys or values of all tokens: those of the past, and new rows."""
         build = self.build(f"blk.{layer}.{kind}s")
         if not self.has_cache_inputs:
@@ -204,25 +206,25 @@ class Decoder:
         return build("Concat", past, rows, axis=0, output=present)
 
 
-def _product(build: Builder, x: str, matrix: Matrix, output: str = "") -> str:
+def _product(build: Builder, x: Value, matrix: Matrix, output: str = "") -> Value:
     """Multiply rows by those of a matrix: x Wᵀ."""
     if isinstance(matrix, BlockQuantised):
         return block_product(build, x, matrix, output)
     return build("MatMul", x, _float32(build, np.ascontiguousarray(matrix.T)), output=output)
 
 
-def _gather(build: Builder, indices: str, matrix: Matrix) -> str:
+def _gather(build: Builder, indices: Value, matrix: Matrix) -> Value:
     """Gather rows of a matrix."""
     if isinstance(matrix, BlockQuantised):
         return block_gather(build, indices, matrix)
     rows = build("Gather", build.constant(matrix), indices, axis=0)
-    return rows if matrix.dtype == np.float32 else build("Cast", rows, to=FLOAT)
+    return rows if matrix.dtype == np.float32 else rows.cast(DType.float32)
 
 
-def _float32(build: Builder, matrix: Array) -> str:
+def _float32(build: Builder, matrix: Array) -> Value:
     """A constant as float32. Halves stay halves in the package: the Cast widens them at load."""
     constant = build.constant(matrix)
-    return constant if matrix.dtype == np.float32 else build("Cast", constant, to=FLOAT)
+    return constant if matrix.dtype == np.float32 else constant.cast(DType.float32)
 
 
 def _reordered(matrix: Matrix, order: Array) -> Matrix:

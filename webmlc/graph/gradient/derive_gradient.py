@@ -150,9 +150,7 @@ class _Derivation:
                     continue
                 derivative = rule(node_backward, position)
                 present = adjoints.get(name)
-                adjoints[name] = (
-                    derivative if present is None else self.build("Add", present, derivative)
-                )
+                adjoints[name] = derivative if present is None else present + derivative
         if unknown:
             raise UnsupportedError(tuple(unknown))
         return adjoints

@@ -12,12 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from webmlc.core.dtypes import DType
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.derivative import DERIVATIVE, DIFFERENTIABLE, attributes_of
-from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError
+from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.reduction import axes_of, reduced_shape, softmax_axes
 from webmlc.graph.ops.shapes import ONE, Shape, same
 from webmlc.graph.ops.view import permutation
@@ -32,33 +29,34 @@ class Backward:
     build: Builder
 
     @property
-    def inputs(self) -> tuple[str, ...]:
+    def inputs(self) -> tuple[Value, ...]:
         """The node's inputs."""
-        return self.context.node.inputs
+        return tuple(map(self.build.value, self.context.node.inputs))
 
     @property
-    def dy(self) -> str:
+    def output(self) -> Value:
+        """The node's first output."""
+        return self.build.value(self.context.node.outputs[0])
+
+    @property
+    def dy(self) -> Value:
         """The derivative by the node's first output."""
-        return self.adjoints[self.context.node.outputs[0]]
+        return self.build.value(self.adjoints[self.output])
 
     @property
     def shape(self) -> Shape:
         """The shape of the first output."""
         return self.context.outputs[0].shape
 
-    def number(self, value: float) -> str:
+    def number(self, value: float) -> Value:
         """A constant of the type of the node's numbers."""
         return self.build.constant(value, self.context.dtype(0))
 
-    def axes(self, *axes: int) -> str:
-        """Axes as an input."""
-        return self.build.constant(np.array(axes, np.int64))
+    def like(self, value: Value, other: Value) -> Value:
+        """The elements of `value` in the shape of `other`."""
+        return value.op("Reshape", other.op("Shape"), allowzero=1)
 
-    def like(self, value: str, name: str) -> str:
-        """The elements of `value` in the shape of `name`."""
-        return self.build("Reshape", value, self.build("Shape", name), allowzero=1)
-
-    def summed(self, value: str, shape: Shape, position: int) -> str:
+    def summed(self, value: Value, shape: Shape, position: int) -> Value:
         """Sum `value`, of this shape, over the axes that input `position` was stretched along."""
         target = self.context.shape(position)
         extra = len(shape) - len(target)
@@ -66,7 +64,7 @@ class Backward:
             d for d, n in enumerate(shape) if d < extra or (n != ONE and target[d - extra] == ONE)
         ]
         if stretched:
-            value = self.build("ReduceSum", value, self.axes(*stretched), keepdims=1)
+            value = value.op("ReduceSum", stretched, keepdims=1)
         summed = tuple(ONE if d in stretched else n for d, n in enumerate(shape))
         if not all(map(same, summed[extra:], target)):
             raise NotSupportedError(
@@ -76,43 +74,36 @@ class Backward:
         return self.like(value, self.inputs[position]) if extra else value
 
 
-Rule = Callable[[Backward, int], str]
+Rule = Callable[[Backward, int], Value]
 """The derivative by one input of a node, from those by its outputs."""
 
 
-def _elementwise(to: Backward, position: int) -> str:
+def _elementwise(to: Backward, position: int) -> Value:
     node = to.context.node
     attributes = attributes_of(node, position)
     product = to.build(DERIVATIVE[1], to.dy, *node.inputs, domain=DERIVATIVE[0], **attributes)
     return to.summed(product, to.shape, position)
 
 
-def _sigmoid(to: Backward, position: int) -> str:
+def _sigmoid(to: Backward, position: int) -> Value:
     """By the result: y·(1 - y) has no infinities."""
-    y = to.context.node.outputs[0]
-    slope = to.build("Mul", y, to.build("Sub", to.number(1), y))
-    return to.build("Mul", to.dy, slope)
+    y = to.output
+    return to.dy * (y * (1 - y))
 
 
-def _swish(to: Backward, position: int) -> str:
+def _swish(to: Backward, position: int) -> Value:
     """s + alpha·x·s·(1 - s) with s = sigmoid(alpha·x)."""
-    x = to.build("Mul", to.inputs[0], to.number(to.context.attribute("alpha", 1.0)))
-    s = to.build("Sigmoid", x)
-    inner = to.build("Mul", x, to.build("Sub", to.number(1), s))
-    slope = to.build("Mul", s, to.build("Add", to.number(1), inner))
-    return to.build("Mul", to.dy, slope)
+    x = to.inputs[0] * float(to.context.attribute("alpha", 1.0))
+    s = x.op("Sigmoid")
+    slope = s * (1 + x * (1 - s))
+    return to.dy * slope
 
 
-def _cast(to: Backward, position: int) -> str:
-    return to.build("Cast", to.dy, to=_number(to.context.dtype(0)))
+def _cast(to: Backward, position: int) -> Value:
+    return to.dy.cast(to.context.dtype(0))
 
 
-def _number(dtype: DType) -> int:
-    """ONNX's number of an element type."""
-    return next(number for number, one in ELEMENT_TYPES.items() if one is dtype)
-
-
-def _matmul(to: Backward, position: int) -> str:
+def _matmul(to: Backward, position: int) -> Value:
     """dA = dY·Bᵀ, dB = Aᵀ·dY; a vector is a row on the left, a column on the right."""
     other = to.inputs[1 - position]
     ranks = to.context.rank(0), to.context.rank(1)
@@ -120,30 +111,24 @@ def _matmul(to: Backward, position: int) -> str:
     batch = to.shape[: len(to.shape) - len(rows) - len(columns)]
     dy = to.dy
     if ranks[0] == 1:
-        dy = to.build("Unsqueeze", dy, to.axes(-2 if columns else -1))
+        dy = dy.unsqueeze(-2 if columns else -1)
     if ranks[1] == 1:
-        dy = to.build("Unsqueeze", dy, to.axes(-1))
+        dy = dy.unsqueeze(-1)
     inner = to.context.shape(0)[-1]
     if position == 0:
-        if ranks[1] == 1:
-            product = to.build("Mul", dy, other)
-        else:
-            product = to.build("MatMul", dy, _transposed(to, other, ranks[1]))
+        product = dy * other if ranks[1] == 1 else dy @ _transposed(other, ranks[1])
         return to.summed(product, (*batch, *(rows or (ONE,)), inner), 0)
-    if ranks[0] == 1:
-        product = to.build("Mul", to.build("Unsqueeze", other, to.axes(-1)), dy)
-    else:
-        product = to.build("MatMul", _transposed(to, other, ranks[0]), dy)
+    product = other.unsqueeze(-1) * dy if ranks[0] == 1 else _transposed(other, ranks[0]) @ dy
     if ranks[1] == 1:
-        product = to.build("Squeeze", product, to.axes(-1))
+        product = product.op("Squeeze", [-1])
     return to.summed(product, (*batch, inner, *columns), 1)
 
 
-def _transposed(to: Backward, name: str, rank: int) -> str:
-    return to.build("Transpose", name, perm=(*range(rank - 2), rank - 1, rank - 2))
+def _transposed(value: Value, rank: int) -> Value:
+    return value.transpose(*range(rank - 2), rank - 1, rank - 2)
 
 
-def _gemm(to: Backward, position: int) -> str:
+def _gemm(to: Backward, position: int) -> Value:
     a, b = to.inputs[:2]
     left, right = (int(to.context.attribute(name, 0)) for name in ("transA", "transB"))
     alpha, beta = (float(to.context.attribute(name, 1.0)) for name in ("alpha", "beta"))
@@ -156,68 +141,67 @@ def _gemm(to: Backward, position: int) -> str:
             return to.build("Gemm", a, to.dy, alpha=alpha, transA=1 - left)
         case 1, _, _:
             return to.build("Gemm", to.dy, a, alpha=alpha, transA=1, transB=left)
-    dy = to.dy if beta == 1 else to.build("Mul", to.dy, to.number(beta))
+    dy = to.dy if beta == 1 else to.dy * beta
     return to.summed(dy, to.shape, 2)
 
 
-def _transpose(to: Backward, position: int) -> str:
+def _transpose(to: Backward, position: int) -> Value:
     axes = permutation(to.context)
-    return to.build("Transpose", to.dy, perm=tuple(axes.index(d) for d in range(len(axes))))
+    return to.dy.transpose(*map(axes.index, range(len(axes))))
 
 
-def _view(to: Backward, position: int) -> str:
+def _view(to: Backward, position: int) -> Value:
     return to.like(to.dy, to.inputs[0])
 
 
-def _expand(to: Backward, position: int) -> str:
+def _expand(to: Backward, position: int) -> Value:
     return to.summed(to.dy, to.shape, 0)
 
 
-def _spread(to: Backward) -> str:
+def _spread(to: Backward) -> Value:
     """The derivative by a reduction's output, once for each element that it folds."""
     axes = axes_of(to.context)
     reduced = reduced_shape(to.context.shape(0), axes, keep=True)
     dy = to.dy
     if to.shape != reduced and axes:
-        dy = to.build("Unsqueeze", dy, to.axes(*axes))
-    return to.build("Expand", dy, to.build("Shape", to.inputs[0]))
+        dy = dy.unsqueeze(*axes)
+    return dy.op("Expand", to.inputs[0].op("Shape"))
 
 
-def _reduce_sum(to: Backward, position: int) -> str:
+def _reduce_sum(to: Backward, position: int) -> Value:
     return _spread(to)
 
 
-def _reduce_mean(to: Backward, position: int) -> str:
-    names = (to.context.node.outputs[0], to.inputs[0])
-    number = _number(to.context.dtype(0))
-    sizes = [to.build("Cast", to.build("Size", name), to=number) for name in names]
-    return to.build("Mul", _spread(to), to.build("Div", *sizes))
+def _reduce_mean(to: Backward, position: int) -> Value:
+    values, dtype = (to.output, to.inputs[0]), to.context.dtype(0)
+    size, folded = (value.op("Size").cast(dtype) for value in values)
+    return _spread(to) * (size / folded)
 
 
-def _reduce_sum_square(to: Backward, position: int) -> str:
-    twice = to.build("Mul", to.inputs[0], to.number(2))
-    return to.build("Mul", _spread(to), twice)
+def _reduce_sum_square(to: Backward, position: int) -> Value:
+    twice = to.inputs[0] * 2
+    return _spread(to) * twice
 
 
-def _softmax(to: Backward, position: int) -> str:
+def _softmax(to: Backward, position: int) -> Value:
     """y·(dy - Σ y·dy)."""
-    y = to.context.node.outputs[0]
-    weighted = to.build("Mul", to.dy, y)
-    return to.build("Sub", weighted, to.build("Mul", y, _total(to, weighted)))
+    y = to.output
+    weighted = to.dy * y
+    return weighted - y * _total(to, weighted)
 
 
-def _log_softmax(to: Backward, position: int) -> str:
+def _log_softmax(to: Backward, position: int) -> Value:
     """dy - exp(y)·Σ dy."""
-    share = to.build("Exp", to.context.node.outputs[0])
-    return to.build("Sub", to.dy, to.build("Mul", share, _total(to, to.dy)))
+    share = to.output.op("Exp")
+    return to.dy - share * _total(to, to.dy)
 
 
-def _total(to: Backward, value: str) -> str:
+def _total(to: Backward, value: Value) -> Value:
     """The sum over what a softmax makes 1 of."""
-    return to.build("ReduceSum", value, to.axes(*softmax_axes(to.context)), keepdims=1)
+    return value.op("ReduceSum", softmax_axes(to.context), keepdims=1)
 
 
-def _concat(to: Backward, position: int) -> str:
+def _concat(to: Backward, position: int) -> Value:
     axis = to.context.axis(0)
     sizes = [
         to.build("Shape", name, start=axis, end=axis + 1 or to.context.rank(0))
@@ -227,7 +211,7 @@ def _concat(to: Backward, position: int) -> str:
     return to.build.many("Split", to.dy, parts, outputs=len(sizes), axis=axis)[position]
 
 
-def _split(to: Backward, position: int) -> str:
+def _split(to: Backward, position: int) -> Value:
     parts = [
         to.adjoints.get(o) or to.build("Expand", to.number(0), to.build("Shape", o))
         for o in filter(None, to.context.node.outputs)

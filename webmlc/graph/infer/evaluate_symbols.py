@@ -47,7 +47,7 @@ from webmlc.core.simplify import simplify
 from webmlc.core.sizes import is_size_operator
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
 from webmlc.graph.infer.evaluate import stages
-from webmlc.graph.ops.operator import VALUE_LIMIT, Value, object_array
+from webmlc.graph.ops.operator import VALUE_LIMIT, KnownValue, object_array
 
 __all__ = ["compute", "evaluate_symbols", "placeholder"]
 
@@ -68,8 +68,8 @@ class _UnknownError(Exception):
 
 
 def evaluate_symbols(
-    outputs: Sequence[Tensor], inputs: Mapping[Tensor, Value]
-) -> list[Value] | None:
+    outputs: Sequence[Tensor], inputs: Mapping[Tensor, KnownValue]
+) -> list[KnownValue] | None:
     """The values of `outputs`, with None for each unknown element. None if no element is known."""
     values = dict(inputs)
     try:
@@ -81,7 +81,7 @@ def evaluate_symbols(
         return None
 
 
-def _stage(stage: Tensor, values: Mapping[Tensor, Value]) -> Value:
+def _stage(stage: Tensor, values: Mapping[Tensor, KnownValue]) -> KnownValue:
     shape = [as_int(d) for d in stage.shape]
     sizes = [n for n in shape if n is not None]
     if len(sizes) < len(shape) or math.prod(sizes) > VALUE_LIMIT:
@@ -101,7 +101,7 @@ def _stage(stage: Tensor, values: Mapping[Tensor, Value]) -> Value:
     return object_array(elements, sizes)
 
 
-def _element(stage: Tensor, place: dict[Var, Any], values: Mapping[Tensor, Value]) -> Any:
+def _element(stage: Tensor, place: dict[Var, Any], values: Mapping[Tensor, KnownValue]) -> Any:
     match stage.body:
         case Reduction() as reduction:
             extents = [as_int(axis.extent) for axis in reduction.axes]
@@ -123,8 +123,8 @@ def _element(stage: Tensor, place: dict[Var, Any], values: Mapping[Tensor, Value
 
 
 def _scatter(
-    stage: Tensor, updates: Scatter, shape: Sequence[int], values: Mapping[Tensor, Value]
-) -> Value:
+    stage: Tensor, updates: Scatter, shape: Sequence[int], values: Mapping[Tensor, KnownValue]
+) -> KnownValue:
     """Apply the updates one after the other. Each of their targets must be known."""
     result = object_array([None] * math.prod(shape), shape)
     if updates.initial is not None:
@@ -150,7 +150,7 @@ def _scatter(
     return result
 
 
-def _value(root: Expr, place: Mapping[Var, Any], values: Mapping[Tensor, Value]) -> Any:
+def _value(root: Expr, place: Mapping[Var, Any], values: Mapping[Tensor, KnownValue]) -> Any:
     done: dict[Expr, Any] = {}
 
     def rule(node: Expr) -> Expr | None:
@@ -185,7 +185,7 @@ class _Undefined:
 _UNDEFINED = _Undefined()
 
 
-def _read(values: Mapping[Tensor, Value], tensor: Tensor, indices: Sequence[Any]) -> Any:
+def _read(values: Mapping[Tensor, KnownValue], tensor: Tensor, indices: Sequence[Any]) -> Any:
     value = values.get(tensor)
     if value is None or not all(isinstance(i, int) for i in indices):
         return _UNDEFINED

@@ -33,7 +33,7 @@ from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import variables, written_out
 from webmlc.core.symbol_names import symbol_name
-from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.builder import Builder, Expansion, type_numbers
 from webmlc.graph.checks.check_types import check_types
 from webmlc.graph.checks.requirements import (
     count_requirements,
@@ -59,13 +59,13 @@ from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
     Context,
+    KnownValue,
     Missing,
     NotSupportedError,
     Operator,
     Result,
     Scope,
     UnknownValueError,
-    Value,
     bind,
     check_size,
     is_addressable,
@@ -161,7 +161,7 @@ class _Inference:
         self.types: dict[str, TensorType] = dict(outer.types)
         self.types |= {i: function.types[i] for i in _typed_inputs(function)}
         self.constants: dict[str, Array] = {**outer.constants, **function.constants}
-        self.values: dict[str, Value] = dict(outer.values)
+        self.values: dict[str, KnownValue] = dict(outer.values)
         self.sequences: dict[str, tuple[str, ...] | None] = dict(outer.sequences)
         self.nodes: list[Node] = []
         self.typed_nodes: list[Node] = []  # for Gradient: also the nodes that became constants
@@ -169,7 +169,7 @@ class _Inference:
         self.failed_values: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
         self.unknown_sources: list[tuple[str, ...]] = []
-        self.partial_values: dict[str, Value] = {}  # None: an element known only at run time
+        self.partial_values: dict[str, KnownValue] = {}  # None: an element known only at run time
         self.value_names = {*names_in(function), *outer.types, *outer.constants, *outer.sequences}
         self.bound_names: dict[str, str] = {}
         self.size_symbols: dict[Expr, Expr] = {}
@@ -331,6 +331,7 @@ class _Inference:
     def infer(self, node: Node) -> list[Node]:
         """Infer the node's types and append it, or return the nodes that it expands to."""
         row = OPS[node.domain, node.op]
+        type_numbers(node, self.constants, self.scope.type_of)
         context = self.scope.context(node)
         check_types(node, context.types)
         if row.expand is not None:
@@ -439,7 +440,7 @@ class _Inference:
             return True
         outputs = row.compute(context, tensors)
         read = {t for stage in stages(outputs) for t in stage.sources}
-        inputs: dict[Any, Value] = {}
+        inputs: dict[Any, KnownValue] = {}
         for i, tensor in enumerate(tensors):
             if tensor in read:
                 value = context.value(i)
@@ -462,7 +463,7 @@ class _Inference:
             self.store_value(name, type_, value, node)
         return True
 
-    def store_value(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
+    def store_value(self, name: str, type_: TensorType, value: KnownValue, node: Node) -> None:
         """Store a known value as a constant, or as a `SymbolicConstant` node if it has symbols."""
         if any(isinstance(e, Expr) for e in value.reshape(-1)):
             self.values[name] = value

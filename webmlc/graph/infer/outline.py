@@ -170,7 +170,7 @@ class Outline:
         value = object_array([symbol], ())
         builder.append(symbolic_constant(value, DType.int64, step, builder.source.origin))
         inputs = tuple(builder.fresh(i) for i in source.inputs[2:])
-        types = {name: self.context.type(2 + i) for i, name in enumerate(inputs)}
+        types = {str(name): self.context.type(2 + i) for i, name in enumerate(inputs)}
         arguments = dict(zip(source.inputs, (step, condition, *inputs), strict=True))
         outputs = splice(source, builder, arguments)
         function, captures = self.function(

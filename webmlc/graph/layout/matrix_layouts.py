@@ -15,13 +15,13 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import MAX_BINDING_BYTES
 from webmlc.graph.builder import Builder
+from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Array, Node, producers
 from webmlc.graph.layout.integer_layouts import centred, less_zero_point, widened, zero_point
 from webmlc.graph.layout.layout_values import LayoutValues
 from webmlc.graph.layout.pack_weights import pack_matrix
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import array_type
-from webmlc.graph.ops.quantise import number_of
 from webmlc.graph.ops.shapes import same
 
 _FLOAT: tuple[DType, ...] = (DType.float32,)
@@ -139,7 +139,7 @@ def _constant_product(
         columns = const(min(len(part) * PACK, matrix.shape[1] - start * PACK))
         right = build.constant(part, name=f"{packed}{suffix}")
         if is_half and values.types[left].dtype not in _HALVES:
-            right = build("Cast", right, output=f"{right}.wide", to=number_of(DType.float32))
+            right = build("Cast", right, output=f"{right}.wide", to=TYPE_NUMBERS[DType.float32])
         operands = (left, right)
         parts.append(f"{product}{suffix}")
         build("MatMul", *operands, output=parts[-1], domain="webmlc", columns=columns)

@@ -29,9 +29,10 @@ from webmlc.core.expr import Call
 from webmlc.core.rewrite import walk
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, placeholder
+from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
-from webmlc.graph.ops.operator import TYPE_NUMBERS, NotSupportedError, Scope
+from webmlc.graph.ops.operator import NotSupportedError, Scope
 from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.function_writer import FunctionWriter
 from webmlc.graph.rewrite.meaning import compute_node, kind_of, row_of
@@ -240,7 +241,7 @@ class _Widening(FunctionWriter):
         source_type = self.type_of(value)
         assert source_type is not None, value
         type_ = TensorType(dtype, source_type.shape)
-        build.typed(type_, "Cast", value, output=output, to=TYPE_NUMBERS[dtype])
+        build("Cast", value, output=output, type_=type_, to=TYPE_NUMBERS[dtype])
 
 
 def _calculates(root: Tensor) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, const, minimum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
@@ -44,24 +44,23 @@ INVALID = -2
 # -- expansions -------------------------------------------------------------------------
 
 
-def axis_mask(context: Context, build: Builder, index: int, rank: int | None = None) -> str:
+def axis_mask(context: Context, build: Builder, index: int, rank: int | None = None) -> Value:
     """The int64[rank] mask that is 1 for the axes that input `index` names, and 0 for the others.
     It is `INVALID` everywhere if the axes are wrong.
     """
     count = axis_count(context, index)
     ones = build.constant(np.ones(count, np.int64))
     rank = context.rank(0) if rank is None else rank
-    axes = context.node.inputs[index]
-    return by_axis(build, ones, axes, count, rank, default=0, invalid=INVALID)
+    return by_axis(build, ones, build.inputs[index], count, rank, default=0, invalid=INVALID)
 
 
 def by_axis(
-    build: Builder, values: str, axes: str, count: int, rank: int, *, default: int, invalid: int
-) -> str:
+    build: Builder, values: Value, axes: Value, count: int, rank: int, *, default: int, invalid: int
+) -> Value:
     """The int64[rank] that holds each of `count` values at its axis, and `default` at the other
     axes. It is `invalid` everywhere if the axes are wrong.
     """
-    axes = build("Reshape", axes, build.constant(np.array([count])))
+    axes = axes.reshape(count)
     return build(
         "ByAxis", values, axes, domain="webmlc", rank=rank, default=default, invalid=invalid
     )
@@ -75,18 +74,18 @@ def axis_count(context: Context, index: int) -> int:
     return count
 
 
-def axes_last(context: Context, build: Builder, mask: str) -> str:
+def axes_last(context: Context, build: Builder, mask: Value) -> Value:
     """Input 0 with the axes of the mask behind the others. Each axis occurs twice, once with size
     1.
     """
-    x = context.node.inputs[0]
-    one, sizes = build.constant(np.int64(1)), build("Shape", x)
-    other_sizes = build("Where", build("Equal", mask, build.constant(np.int64(0))), sizes, mask)
-    named_sizes = build("Where", build("Equal", mask, one), sizes, one)
+    x = build.inputs[0]
+    sizes = build("Shape", x)
+    other_sizes = build("Equal", mask, 0).where(sizes, mask)
+    named_sizes = build("Equal", mask, 1).where(sizes, 1)
     return build("AxesLast", x, build("Concat", other_sizes, named_sizes, axis=0), domain="webmlc")
 
 
-def reduce_along(context: Context, build: Builder) -> tuple[str, ...] | None:
+def reduce_along(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand a reduction whose axes (input 1) only a run knows."""
     node, rank = context.node, context.rank(0)
     if not context.is_decided_by_run(1):
@@ -99,43 +98,43 @@ def reduce_along(context: Context, build: Builder) -> tuple[str, ...] | None:
     return (without_axes(context, build, y, mask, axis_count(context, 1)),)
 
 
-def cumulate_along(context: Context, build: Builder) -> tuple[str, ...] | None:
+def cumulate_along(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand a cumulative operator whose axis (input 1) only a run knows."""
     node, rank = context.node, context.rank(0)
     if not context.is_decided_by_run(1):
         return None
     axis_last = axes_last(context, build, axis_mask(context, build, 1))
     sizes = build("Shape", axis_last, start=0, end=rank)
-    rows = build("Concat", sizes, build.constant(np.array([-1])), axis=0)
+    rows = build("Concat", sizes, [-1], axis=0)
     y = build("Reshape", axis_last, rows)
     y = build(node.op, y, build.constant(np.int64(rank)), **node.attributes)
     y = build("Reshape", y, build("Shape", axis_last))
     return (build("AxesBack", y, domain="webmlc", shape=context.shape(0)),)
 
 
-def without_axes(context: Context, build: Builder, y: str, mask: str, count: int) -> str:
+def without_axes(context: Context, build: Builder, y: Value, mask: Value, count: int) -> Value:
     """Reshape `y` to the shape of input 0 without the `count` axes of a mask."""
     rank = context.rank(0) - count
     if rank < 0:
         raise NotSupportedError(f"{count} axes of a tensor of rank {context.rank(0)}")
-    sizes = build("Shape", context.node.inputs[0])
+    sizes = build("Shape", build.inputs[0])
     other_sizes = build("OtherSizes", sizes, mask, domain="webmlc", rank=rank)
     return build("Reshape", y, other_sizes, allowzero=1)
 
 
-def squeeze(context: Context, build: Builder) -> tuple[str, ...] | None:
+def squeeze(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand a Squeeze whose axes (input 1) only a run knows."""
     if not context.is_decided_by_run(1):
         return None
     mask, count = axis_mask(context, build, 1), axis_count(context, 1)
-    return (without_axes(context, build, context.node.inputs[0], mask, count),)
+    return (without_axes(context, build, build.inputs[0], mask, count),)
 
 
-def unsqueeze(context: Context, build: Builder) -> tuple[str, ...] | None:
+def unsqueeze(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand an Unsqueeze whose axes (input 1) only a run knows."""
     if not context.is_decided_by_run(1):
         return None
-    x, rank = context.node.inputs[0], context.rank(0) + axis_count(context, 1)
+    x, rank = build.inputs[0], context.rank(0) + axis_count(context, 1)
     mask = axis_mask(context, build, 1, rank)
     sizes = build("SizesWithOnes", build("Shape", x), mask, domain="webmlc")
     return (build("Reshape", x, sizes, allowzero=1),)

@@ -36,7 +36,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, literal, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.index import clamped
@@ -92,12 +92,14 @@ class BlockQuantised:
         return weights.reshape(self.shape)
 
 
-def block_product(build: Builder, data: str, weights: BlockQuantised, output: str = "") -> str:
+def block_product(build: Builder, data: Value, weights: BlockQuantised, output: str = "") -> Value:
     """Multiply float32 data `[*, K]` by the transpose of the weights, to `[*, N]`."""
     return _write(build, "BlockProduct", data, weights, output)
 
 
-def block_gather(build: Builder, indices: str, weights: BlockQuantised, output: str = "") -> str:
+def block_gather(
+    build: Builder, indices: Value, weights: BlockQuantised, output: str = ""
+) -> Value:
     """Read rows of the weights, as float32: int64 indices `[*]` give `[*, K]`."""
     return _write(build, "BlockGather", indices, weights, output)
 
@@ -125,7 +127,7 @@ def pack_blocks(weights: BlockQuantised) -> PackedWeights:
     return PackedWeights(tuple(arrays), attributes)
 
 
-def _write(build: Builder, op: str, data: str, weights: BlockQuantised, output: str) -> str:
+def _write(build: Builder, op: str, data: Value, weights: BlockQuantised, output: str) -> Value:
     """Write an operator on data and weights. The weights are stored as packed constants."""
     packed = pack_blocks(weights)
     constants = map(build.constant, packed.arrays)
@@ -181,9 +183,9 @@ def check_form(bits: int, block: int, depth: int) -> None:
 # -- operators -------------------------------------------------------------------------
 
 
-def _expand_product(context: Context, build: Builder) -> tuple[str, ...]:
+def _expand_product(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand to a kernel that quantises the data by block (or only sums it), and the product."""
-    data, *weights = context.node.inputs
+    data, *weights = build.inputs
     names = ("bits", "block", "columns", "excess")
     attributes = {name: int(context.attribute(name)) for name in names}
     check_form(attributes["bits"], attributes["block"], _depth(context))
@@ -192,14 +194,18 @@ def _expand_product(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def packed_product(
-    build: Builder, data: str, weights: Sequence[str], attributes: Mapping[str, int], exact: bool
-) -> str:
+    build: Builder,
+    data: Value,
+    weights: Sequence[Value],
+    attributes: Mapping[str, int],
+    exact: bool,
+) -> Value:
     """Write the kernels of a product of float32 data `[*, K]` and packed weights."""
     block = attributes["block"]
     if exact:
         needs_sums = len(weights) > 2  # the minimums are there
-        sums = build("SumBlocks", data, domain=DOMAIN, block=block) if needs_sums else ""
-        operands: tuple[str, ...] = (data, "", sums)
+        sums = build("SumBlocks", data, domain=DOMAIN, block=block) if needs_sums else None
+        operands: tuple[Value | None, ...] = (data, None, sums)
     else:
         operands = build.many("QuantiseBlocks", data, outputs=3, domain=DOMAIN, block=block)
     numbers: dict[str, Any] = dict(attributes)
@@ -207,8 +213,8 @@ def packed_product(
 
 
 def gathered_rows(
-    build: Builder, indices: str, weights: Sequence[str], attributes: Mapping[str, int]
-) -> str:
+    build: Builder, indices: Value, weights: Sequence[Value], attributes: Mapping[str, int]
+) -> Value:
     """Write the kernel that gathers rows of packed weights."""
     numbers: dict[str, Any] = dict(attributes)
     return build("BlockGather", indices, *weights, domain=DOMAIN, **numbers)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Const, Expr, call, const, minimum, select
 from webmlc.graph.compute import Tensor
+from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import operand, pointwise
 
 Inputs = tuple[Tensor | None, ...]

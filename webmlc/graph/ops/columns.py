@@ -12,7 +12,7 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
@@ -165,11 +165,11 @@ def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("columns", context.outputs[0].shape, element),)
 
 
-def _deform_conv(context: Context, build: Builder) -> tuple[str, ...]:
+def _deform_conv(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand a DeformConv: gather columns as im2col does, then multiply them by the weights, one
     matrix product for each group of channels.
     """
-    x, w, offset, *optional_inputs = context.node.inputs
+    x, w, offset, *optional_inputs = build.inputs
     bias, mask = (*optional_inputs, "", "")[:2]
     shape = [as_int(d) for d in context.shape(1)]
     if any(d is None for d in shape):
@@ -183,15 +183,15 @@ def _deform_conv(context: Context, build: Builder) -> tuple[str, ...]:
     columns = build("DeformColumns", x, offset, *([mask] if mask else []), domain="webmlc",
                     **attributes, kernel=tuple(kernel))  # fmt: skip
     depth = per_group * int(np.prod(kernel))
-    split = build("Reshape", columns, build.constant(np.array([0, groups, depth, -1])))
-    weights = build("Reshape", w, build.constant(np.array([groups, outputs // groups, depth])))
+    split = columns.reshape(0, groups, depth, -1)
+    weights = w.reshape(groups, outputs // groups, depth)
     batch = build("Shape", x, start=0, end=1)
     space = build("Shape", offset, start=2)
-    whole = build("Concat", batch, build.constant(np.array([outputs])), space, axis=0)
-    y = build("Reshape", build("MatMul", weights, split), whole)
+    whole = build("Concat", batch, [outputs], space, axis=0)
+    y = build("Reshape", weights @ split, whole)
     if bias:
         column = np.array([1, outputs, *([1] * len(kernel))])
-        y = build("Add", y, build("Reshape", bias, build.constant(column)))
+        y = y + build("Reshape", bias, build.constant(column))
     return (y,)
 
 

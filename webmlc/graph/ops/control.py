@@ -16,7 +16,7 @@ from itertools import repeat, zip_longest
 import numpy as np
 
 from webmlc.core.expr import as_expr, as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Attribute, Function, Node
 from webmlc.graph.ops.count_loops import counted
 from webmlc.graph.ops.operator import (
@@ -62,30 +62,29 @@ CONTROL = frozenset({("webmlc", "If"), ("webmlc", "Loop")})
 _PLACES = ("scan_output_axes", "scan_output_directions")
 
 
-def _if(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _if(context: Context, build: Builder) -> tuple[str, ...] | None:
     if ASSUMED_BRANCH in context.node.attributes:
-        return _assumed(context, builder)
+        return _assumed(context, build)
     value = context.value(0)
     condition = None if value is None else value.reshape(-1)[0]
     if not isinstance(condition, bool):
         return None
     branch = context.attribute("then_branch" if condition else "else_branch")
-    return splice(branch, builder, {})
+    return splice(branch, build, {})
 
 
-def _assumed(context: Context, builder: Builder) -> tuple[str, ...]:
+def _assumed(context: Context, build: Builder) -> tuple[str, ...]:
     """Take the branch in which an equation of sizes holds. If it does not hold, the results are
     NaN.
     """
-    condition, branch = context.node.inputs[0], context.attribute(ASSUMED_BRANCH)
+    condition, branch = build.inputs[0], context.attribute(ASSUMED_BRANCH)
     if branch == "else_branch":
-        condition = builder("Not", condition)
-    nan = builder.constant(np.float32(np.nan))
-    results = splice(context.attribute(branch), builder, {})
-    return tuple(builder("Where", condition, r, builder("CastLike", nan, r)) for r in results)
+        condition = ~condition
+    results = splice(context.attribute(branch), build, {})
+    return tuple(condition.where(r, build("CastLike", np.float32(np.nan), r)) for r in results)
 
 
-def splice(function: Function, builder: Builder, arguments: Mapping[str, str]) -> tuple[str, ...]:
+def splice(function: Function, build: Builder, arguments: Mapping[str, str]) -> tuple[str, ...]:
     """Add the nodes of a sub-graph under new names, and return its outputs. `arguments` maps its
     inputs to values.
 
@@ -93,12 +92,12 @@ def splice(function: Function, builder: Builder, arguments: Mapping[str, str]) -
     """
     names = dict(arguments)
     for name, array in function.constants.items():
-        names[name] = builder.constant(array)
+        names[name] = build.constant(array)
     for node in function.nodes:
         inputs = tuple(names.get(i, i) for i in node.inputs)
-        outputs = tuple(builder.fresh(o) if o else "" for o in node.outputs)
+        outputs = tuple(build.fresh(o) if o else "" for o in node.outputs)
         names.update(zip(node.outputs, outputs, strict=True))
-        builder.append(replace(rename_captures(node, names), inputs=inputs, outputs=outputs))
+        build.append(replace(rename_captures(node, names), inputs=inputs, outputs=outputs))
     return tuple(names.get(o, o) for o in function.outputs)
 
 
@@ -142,19 +141,19 @@ def _renamed(function: Function, names: Mapping[str, str]) -> Function:
     return replace(function, nodes=nodes, outputs=outputs)
 
 
-def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _loop(context: Context, build: Builder) -> tuple[str, ...] | None:
     """Unroll a loop: copy the body for each iteration, which reads what the iteration before
     carries.
 
     Return None if the number of iterations is unknown, or would create too many nodes.
     """
-    if loop := counted(context, builder):
+    if loop := counted(context, build):
         count, endless = loop
-        return _again(context, builder, count, *context.node.inputs[1:], body=endless)
+        return _again(context, build, count, *build.inputs[1:], body=endless)
     if context.is_decided_by_run(0) and HAS_BOUND not in context.node.attributes:
-        return _with_bound(context, builder)
+        return _with_bound(context, build)
     body = context.attribute("body")
-    carried = context.node.inputs[2:]
+    carried = build.inputs[2:]
     trips = _trips(context, body)
     carries_sequences = any(context.holds_values(i + 2) for i in range(len(carried)))
     limit = MAX_SEQUENCE_NODES if carries_sequences else MAX_UNROLLED_NODES
@@ -167,31 +166,32 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
             description = "the length of a sequence from a loop"
             raise UnknownValueError(context.node.inputs[deciding], description)
         if scan_count and _never_starts(context):
-            return _without_condition(context, builder, builder.constant(np.int64(0)))
+            return _without_condition(context, build, build.constant(np.int64(0)))
         if not scan_count or not context.has(0) or HAS_COUNT in context.node.attributes:
             return None
         if not never_stops_early(body):
-            return _with_count(context, builder)
+            return _with_count(context, build)
         has_unknown_condition = context.has(1) and context.value(1) is None
         if not has_unknown_condition:
             return None
-        count, condition, *_ = context.node.inputs
-        trip_count = builder("Where", condition, count, builder.constant(np.int64(0)))
-        return _without_condition(context, builder, trip_count)
+        count, condition, *_ = build.inputs
+        trip_count = condition.where(count, 0)
+        return _without_condition(context, build, trip_count)
     body = _with_copies(body, trips)
     slices: list[tuple[str, ...]] = []
+    values: tuple[str, ...] = carried
     for trip in range(trips):
-        arguments = (builder.constant(np.int64(trip)), builder.constant(np.bool_(True)), *carried)
-        results = splice(body, builder, dict(zip(body.inputs, arguments, strict=True)))
-        carried = results[1 : len(carried) + 1]
+        arguments = (build.constant(np.int64(trip)), build.constant(np.bool_(True)), *values)
+        results = splice(body, build, dict(zip(body.inputs, arguments, strict=True)))
+        values = results[1 : len(carried) + 1]
         slices.append(results[len(carried) + 1 :])
     stacks = [
-        _stack(builder, parts[::-1] if backward else parts, axis)
+        _stack(build, parts[::-1] if backward else parts, axis)
         for parts, (axis, backward) in zip(
             zip(*slices, strict=True), scan_places(context), strict=False
         )
     ]
-    return (*carried, *stacks)
+    return (*values, *stacks)
 
 
 def _inner(node: Node) -> dict[str, Function]:
@@ -218,7 +218,7 @@ def _with_copies(function: Function, count: int) -> Function:
     return replace(function, nodes=tuple(map(copied, function.nodes)))
 
 
-def _with_count(context: Context, builder: Builder) -> tuple[str, ...]:
+def _with_count(context: Context, build: Builder) -> tuple[str, ...]:
     """Make a loop that computes its own condition count its iterations.
 
     A scanned output has room for all iterations that are allowed. It is then cut after those that
@@ -226,9 +226,9 @@ def _with_count(context: Context, builder: Builder) -> tuple[str, ...]:
     """
     body, node = context.attribute("body"), context.node
     states = len(node.inputs) - 2
-    body_builder, expansion = builder.inner("counted")
-    count = body_builder.fresh("count")
-    next_count = body_builder("Add", count, body_builder.constant(np.int64(1)))
+    inner, expansion = build.inner("counted")
+    count = inner.fresh("count")
+    next_count = count + 1
     counting_body = replace(
         body,
         inputs=(*body.inputs, count),
@@ -237,34 +237,31 @@ def _with_count(context: Context, builder: Builder) -> tuple[str, ...]:
         constants={**body.constants, **expansion.constants},
     )
     attributes = {**node.attributes, "body": counting_body, HAS_COUNT: 1}
-    zero, outputs = builder.constant(np.int64(0)), len(node.outputs) + 1
-    results = builder.many("Loop", *node.inputs, zero, outputs=outputs, **attributes)
-    end = builder("Unsqueeze", results[states], axes=(0,))
-    start = builder.constant(np.array([0]))
-    scans = [builder("Slice", r, start, end, start) for r in results[states + 1 :]]
+    outputs = len(node.outputs) + 1
+    results = build.many("Loop", *node.inputs, np.int64(0), outputs=outputs, **attributes)
+    end = results[states].unsqueeze(0)
+    scans = [build("Slice", r, [0], end, [0]) for r in results[states + 1 :]]
     return (*results[:states], *scans)
 
 
-def _with_bound(context: Context, builder: Builder) -> tuple[str, ...]:
+def _with_bound(context: Context, build: Builder) -> tuple[str, ...]:
     """Replace a negative trip count by 0."""
-    count, *inputs = context.node.inputs
-    trips = builder("Max", count, builder.constant(np.int64(0)))
-    return _again(context, builder, trips, *inputs, **{HAS_BOUND: 1})
+    count, *inputs = build.inputs
+    trips = build("Max", count, 0)
+    return _again(context, build, trips, *inputs, **{HAS_BOUND: 1})
 
 
-def _without_condition(context: Context, builder: Builder, trips: str) -> tuple[str, ...]:
+def _without_condition(context: Context, build: Builder, trips: str) -> tuple[str, ...]:
     """The loop without its initial condition. All `trips` iterations run."""
-    return _again(context, builder, trips, "", *context.node.inputs[2:])
+    return _again(context, build, trips, "", *build.inputs[2:])
 
 
 def _again(
-    context: Context, builder: Builder, *inputs: str, **attributes: Attribute
+    context: Context, build: Builder, *inputs: str, **attributes: Attribute
 ) -> tuple[str, ...]:
     """The results of the loop with other inputs, and with some other attributes."""
     outputs = len(context.node.outputs)
-    return builder.many(
-        "Loop", *inputs, outputs=outputs, **{**context.node.attributes, **attributes}
-    )
+    return build.many("Loop", *inputs, outputs=outputs, **{**context.node.attributes, **attributes})
 
 
 def _never_starts(context: Context) -> bool:
@@ -304,18 +301,18 @@ def scan_places(context: Context) -> Iterator[tuple[int, bool]]:
     yield from repeat((0, False))
 
 
-def _stack(builder: Builder, slices: tuple[str, ...], axis: int = 0) -> str:
+def _stack(build: Builder, slices: tuple[str, ...], axis: int = 0) -> Value:
     """Join slices to one tensor along a new axis."""
-    rows = (builder("Unsqueeze", part, axes=(axis,)) for part in slices)
-    return builder("Concat", *rows, axis=axis)
+    rows = (build.value(part).unsqueeze(axis) for part in slices)
+    return build("Concat", *rows, axis=axis)
 
 
-def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
+def _scan(context: Context, build: Builder) -> tuple[str, ...]:
     """Write a Scan as a Loop whose body gathers its slices."""
     if "batched" in context.node.attributes:
-        return _scan_batches(context, builder)
+        return _scan_batches(context, build)
     count = context.count("num_scan_inputs")
-    inputs = context.node.inputs
+    inputs = build.inputs
     if count > len(inputs):
         raise NotSupportedError(f"num_scan_inputs is {count}, of {len(inputs)} inputs")
     states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
@@ -327,12 +324,12 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
     backward = context.attribute("scan_input_directions", (0,) * count)
     first = len(states)
     axis = axes[0] % context.rank(first)
-    length = builder("Gather", builder("Shape", sequences[0]), builder.constant(np.int64(axis)))
-    last = builder("Sub", length, builder.constant(np.int64(1)))
-    body = _sliced(context.attribute("body"), builder, sequences, axes, backward, last)
+    length = build("Gather", build("Shape", sequences[0]), np.int64(axis))
+    last = length - 1
+    body = _sliced(context.attribute("body"), build, sequences, axes, backward, last)
     names = (*_PLACES, COPIES)
     attributes = {k: v for k, v in context.node.attributes.items() if k in names}
-    return builder.many(
+    return build.many(
         "Loop",
         length,
         "",
@@ -345,7 +342,7 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
 
 def _sliced(
     body: Function,
-    builder: Builder,
+    build: Builder,
     sequences: tuple[str, ...],
     axes: tuple[int, ...],
     backward: tuple[int, ...],
@@ -354,22 +351,22 @@ def _sliced(
     """Write the body of a Scan as that of a Loop: it gathers its slices, and its condition is
     true.
     """
-    body_builder, expansion = builder.inner("body")
+    inner, expansion = build.inner("body")
     step, condition, *states = (
-        body_builder.fresh(name)
+        inner.fresh(name)
         for name in ("step", "condition", *body.inputs[: len(body.inputs) - len(sequences)])
     )
     slices = []
     for sequence, axis, is_backward in zip(sequences, axes, backward, strict=True):
-        position = body_builder("Sub", last, step) if is_backward else step
-        slices.append(body_builder("Gather", sequence, position, axis=axis))
-    results = splice(body, body_builder, dict(zip(body.inputs, (*states, *slices), strict=True)))
-    condition_value = body_builder.constant(np.bool_(True))
+        position = last - step if is_backward else step
+        slices.append(inner("Gather", sequence, position, axis=axis))
+    results = splice(body, inner, dict(zip(body.inputs, (*states, *slices), strict=True)))
+    condition_value = inner.constant(np.bool_(True))
     inputs, outputs = (step, condition, *states), (condition_value, *results)
     return Function(body.name, inputs, outputs, tuple(expansion.nodes), {}, expansion.constants)
 
 
-def _scan_batches(context: Context, builder: Builder) -> tuple[str, ...]:
+def _scan_batches(context: Context, build: Builder) -> tuple[str, ...]:
     """Expand a Scan of opset 8: the first axis of all inputs is a batch, scanned one by one."""
     batch = as_int(context.shape(1)[0])
     if batch is None or context.has(0):
@@ -379,11 +376,10 @@ def _scan_batches(context: Context, builder: Builder) -> tuple[str, ...]:
         attributes["scan_input_directions"] = directions
     rows: list[tuple[str, ...]] = []
     for b in range(batch):
-        position = builder.constant(np.int64(b))
-        inputs = (builder("Gather", i, position, axis=0) for i in context.node.inputs[1:])
+        inputs = (build("Gather", i, np.int64(b), axis=0) for i in build.inputs[1:])
         outputs = len(context.node.outputs)
-        rows.append(builder.many("Scan", *inputs, outputs=outputs, **attributes))
-    return tuple(_stack(builder, column) for column in zip(*rows, strict=True))
+        rows.append(build.many("Scan", *inputs, outputs=outputs, **attributes))
+    return tuple(_stack(build, column) for column in zip(*rows, strict=True))
 
 
 def _scan_form(node: Node, opset: int) -> Node:

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from webmlc.core.dtypes import DType
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Function, Node
-from webmlc.graph.ops.operator import TYPE_NUMBERS, Context
+from webmlc.graph.ops.operator import Context
 
 COMPARISONS = {
     "Less": (False, 0),
@@ -45,7 +44,7 @@ class Count:
     extra: int
 
 
-def counted(context: Context, builder: Builder) -> tuple[str, Function] | None:
+def counted(context: Context, build: Builder) -> tuple[Value, Function] | None:
     """The trip count of the Loop, and its body without the condition. `None` if it has a trip count
     already, or does not count.
     """
@@ -56,13 +55,10 @@ def counted(context: Context, builder: Builder) -> tuple[str, Function] | None:
     places = (count.limit, count.counter)
     if not all(context.dtype(2 + place).is_integer for place in places):
         return None
-    limit, first = (
-        builder("Cast", context.node.inputs[2 + place], to=TYPE_NUMBERS[DType.int64])
-        for place in places
-    )
+    limit, first = (build.inputs[2 + place].cast(DType.int64) for place in places)
     if count.extra:
-        limit = builder("Add", limit, builder.constant(np.int64(count.extra)))
-    trips = builder("Max", builder("Sub", limit, first), builder.constant(np.int64(1)))
+        limit = limit + count.extra
+    trips = build("Max", limit - first, 1)
     return trips, replace(body, outputs=(body.inputs[1], *body.outputs[1:]))
 
 

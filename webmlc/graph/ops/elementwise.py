@@ -204,9 +204,9 @@ def _gelu(context: Context) -> Body:
     return lambda x: x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1.0)
 
 
-def _same_values(context: Context, builder: Builder) -> tuple[Result, ...] | None:
+def _same_values(context: Context, build: Builder) -> tuple[Result, ...] | None:
     """Expand the Identity of a sequence or an optional."""
-    return (context.sequences[context.node.inputs[0]],) if context.holds_values(0) else None
+    return (context.sequences[build.inputs[0]],) if context.holds_values(0) else None
 
 
 def _swish(context: Context) -> Body:

@@ -10,7 +10,7 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.nhwc import Layout
@@ -237,13 +237,13 @@ def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (scatter("scatter_nd", data.shape, slices, extents, update, data.dtype, data, combine),)
 
 
-def _one_hot_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _one_hot_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Cast a float depth that only a run knows to an integer, which a run can bind."""
     if not context.dtype(1).is_float or not context.is_decided_by_run(1):
         return None
-    indices, depth, values = context.node.inputs
-    depth = builder("Cast", depth, to=7)
-    return (builder("OneHot", indices, depth, values, **context.node.attributes),)
+    indices, depth, values = build.inputs
+    depth = depth.cast(DType.int64)
+    return (build("OneHot", indices, depth, values, **context.node.attributes),)
 
 
 def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
@@ -313,7 +313,7 @@ def _lengths(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[1], (limit,), from_end=False),)
 
 
-def require_within(build: Builder, value: str, size: Expr) -> str:
+def require_within(build: Builder, value: Value, size: Expr) -> Value:
     """Return the same integers. A run checks that they are between 0 and size - 1."""
     return build("Within", value, domain="webmlc", size=size)
 

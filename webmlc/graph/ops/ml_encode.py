@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
-    FLOAT,
-    INT64,
     STRINGS,
     number_labels,
 )
@@ -25,9 +24,9 @@ from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, alwa
 from webmlc.graph.ops.shapes import product, require
 
 
-def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
+def _scaler(context: Context, build: Builder) -> tuple[Value, ...]:
     """Compute (x - offset) · scale."""
-    x = build("Cast", context.node.inputs[0], to=FLOAT)
+    x = build.inputs[0].cast(DType.float32)
     for op, name in (("Sub", "offset"), ("Mul", "scale")):
         numbers = context.attribute(name)
         if numbers:
@@ -43,21 +42,20 @@ def _check_features(context: Context, count: int, name: str) -> None:
         raise NotSupportedError(f"{name!r} has {count} numbers for an input of {features} features")
 
 
-def _normalizer(context: Context, build: Builder) -> tuple[str, ...]:
+def _normalizer(context: Context, build: Builder) -> tuple[Value, ...]:
     """Divide each row by its largest element, its sum of absolute values, or its length. Rows of
     zeros stay.
     """
-    x = build("Cast", context.node.inputs[0], to=FLOAT)
-    axes = build.constant(np.array([-1]))
+    x = build.inputs[0].cast(DType.float32)
     kind = context.attribute("norm", "MAX")
     reduction = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[kind]
-    norm = build(reduction, x, axes)
-    zero = build("Equal", norm, build.constant(np.float32(0)))
-    return (build("Div", x, build("Where", zero, build.constant(np.float32(1)), norm)),)
+    norm = build(reduction, x, [-1])
+    zero = build("Equal", norm, 0)
+    return (x / zero.where(1, norm),)
 
 
-def _imputer(context: Context, build: Builder) -> tuple[str, ...]:
-    x, dtype = context.node.inputs[0], context.dtype(0)
+def _imputer(context: Context, build: Builder) -> tuple[Value, ...]:
+    x, dtype = build.inputs[0], context.dtype(0)
     kind = ("imputed_value_floats", "replaced_value_float")
     if dtype.is_integer:
         kind = ("imputed_value_int64s", "replaced_value_int64")
@@ -67,32 +65,28 @@ def _imputer(context: Context, build: Builder) -> tuple[str, ...]:
     )
     _check_features(context, replacement.size, kind[0])
     is_nan = dtype.is_float and np.isnan(missing_value)
-    is_missing = (
-        build("IsNaN", x) if is_nan else build("Equal", x, build.constant(missing_value, dtype))
-    )
-    return (build("Where", is_missing, build.constant(replacement, dtype), x),)
+    is_missing = build("IsNaN", x) if is_nan else build("Equal", x, missing_value)
+    return (is_missing.where(build.constant(replacement, dtype), x),)
 
 
-def _binarizer(context: Context, build: Builder) -> tuple[str, ...]:
-    threshold = build.constant(context.attribute("threshold", 0.0), context.dtype(0))
-    above = build("Greater", context.node.inputs[0], threshold)
+def _binarizer(context: Context, build: Builder) -> tuple[Value, ...]:
+    above = build.inputs[0].op("Greater", context.attribute("threshold", 0.0))
     one, zero = (build.constant(v, context.dtype(0)) for v in (1, 0))
-    return (build("Where", above, one, zero),)
+    return (above.where(one, zero),)
 
 
-def _feature_vectorizer(context: Context, build: Builder) -> tuple[str, ...]:
+def _feature_vectorizer(context: Context, build: Builder) -> tuple[Value, ...]:
     """Join all inputs along their features. Each input is [rows][features]."""
     parts, sizes = [], context.attribute("inputdimensions", ())
     if sizes and len(sizes) != len(context.node.inputs):
         raise NotSupportedError(
             f"{len(sizes)} inputdimensions of {len(context.node.inputs)} inputs"
         )
-    for k, value in enumerate(context.node.inputs):
-        part = build("Cast", value, to=FLOAT)
+    for k, value in enumerate(build.inputs):
+        part = value.cast(DType.float32)
         rank = context.rank(k)
         if rank != 2:
-            shape = build.constant(np.array([1, -1])) if rank < 2 else None
-            part = build("Reshape", part, shape) if shape else build("Flatten", part, axis=1)
+            part = part.reshape(1, -1) if rank < 2 else part.op("Flatten", axis=1)
         parts.append(part)
         width = as_int(product(context.shape(k)[rank > 1 :]))
         if sizes and width is not None and width != sizes[k]:
@@ -102,28 +96,28 @@ def _feature_vectorizer(context: Context, build: Builder) -> tuple[str, ...]:
     return (build("Concat", *parts, axis=1),)
 
 
-def _array_feature_extractor(context: Context, build: Builder) -> tuple[str, ...]:
-    x, indices = context.node.inputs
-    flat = build("Reshape", indices, build.constant(np.array([-1])))
+def _array_feature_extractor(context: Context, build: Builder) -> tuple[Value, ...]:
+    x, indices = build.inputs
+    flat = indices.reshape(-1)
     if context.rank(0) == 1:
-        x = build("Unsqueeze", x, build.constant(np.array([0])))
+        x = x.unsqueeze(0)
     return (build("Gather", x, flat, axis=-1),)
 
 
-def _zip_map(context: Context, build: Builder) -> tuple[str, ...]:
+def _zip_map(context: Context, build: Builder) -> tuple[Value, ...]:
     number_labels(context, "classlabels_int64s")
-    return (build("Identity", context.node.inputs[0]),)
+    return (build("Identity", build.inputs[0]),)
 
 
-def _one_hot(context: Context, build: Builder) -> tuple[str, ...]:
+def _one_hot(context: Context, build: Builder) -> tuple[Value, ...]:
     """Add a last axis of categories: 1 for the category that equals the element, else 0."""
     categories = context.attribute("cats_int64s")
     if not categories:
         raise NotSupportedError(STRINGS)
-    whole = build("Cast", context.node.inputs[0], to=INT64)
-    column = build("Unsqueeze", whole, build.constant(np.array([-1])))
-    is_category = build("Equal", column, build.constant(np.asarray(categories, np.int64)))
-    return (build("Cast", is_category, to=FLOAT),)
+    whole = build.inputs[0].cast(DType.int64)
+    column = whole.unsqueeze(-1)
+    is_category = build("Equal", column, np.asarray(categories, np.int64))
+    return (is_category.cast(DType.float32),)
 
 
 def _mapping(context: Context, name: str) -> Array | None:
@@ -141,7 +135,7 @@ def _mapping(context: Context, name: str) -> Array | None:
     return None
 
 
-def _label_encoder(context: Context, build: Builder) -> tuple[str, ...]:
+def _label_encoder(context: Context, build: Builder) -> tuple[Value, ...]:
     """Replace each element by the value of the last key that equals it, or else by the default."""
     keys, values = _mapping(context, "keys"), _mapping(context, "values")
     if keys is None or values is None:
@@ -152,23 +146,18 @@ def _label_encoder(context: Context, build: Builder) -> tuple[str, ...]:
         default = context.attribute(f"default_{name}", default_number)
     value_of_key = {(k if k == k else "nan"): v for k, v in zip(keys.tolist(), values, strict=True)}
     keys = np.array([np.nan if k == "nan" else k for k in value_of_key], keys.dtype)
-    x = context.node.inputs[0]
-    column = build("Unsqueeze", x, build.constant(np.array([-1])))
+    x = build.inputs[0]
+    column = x.unsqueeze(-1)
     is_key = build("Equal", column, build.constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
-        nan = build("And", build("IsNaN", column), build.constant(np.isnan(keys)))
-        is_key = build("Or", is_key, nan)
-    axes = build.constant(np.array([-1]))
-    key_index = build("ArgMax", build("Cast", is_key, to=6), axis=-1, keepdims=0)
+        nan = build("IsNaN", column) & np.isnan(keys)
+        is_key = is_key | nan
+    key_index = build("ArgMax", is_key.cast(DType.int32), axis=-1, keepdims=0)
     table = build.constant(np.asarray(list(value_of_key.values()), values.dtype))
-    match_count = build("ReduceMax", build("Cast", is_key, to=6), axes, keepdims=0)
+    match_count = build("ReduceMax", is_key.cast(DType.int32), [-1], keepdims=0)
     default = np.asarray(default, values.dtype).reshape(())
-    is_match = build("Cast", match_count, to=9)
-    return (
-        build(
-            "Where", is_match, build("Gather", table, key_index, axis=0), build.constant(default)
-        ),
-    )
+    is_match = match_count.cast(DType.bool)
+    return (is_match.where(build("Gather", table, key_index, axis=0), build.constant(default)),)
 
 
 OPS: tuple[Operator, ...] = tuple(

@@ -12,15 +12,14 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
-    FLOAT,
-    INT64,
     float_rows,
     number_labels,
     pick_label,
+    requested_outputs,
     transform,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
@@ -31,11 +30,7 @@ def _floats(context: Context, name: str) -> Array:
     return np.asarray(context.attribute(name, ()), np.float32).reshape(-1)
 
 
-def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
-    return results[: len(context.node.outputs)]
-
-
-def _rows_for(context: Context, build: Builder, weights: Array) -> str:
+def _rows_for(context: Context, build: Builder, weights: Array) -> Value:
     """The input as float32 [rows][features]. Its features are the columns of `weights`; a run
     checks a number of features that only it knows.
     """
@@ -56,25 +51,25 @@ def _matrix(context: Context, name: str, rows: int) -> Array:
     return numbers.reshape(rows, -1)
 
 
-def _affine(build: Builder, x: str, weights: Array, bias: Array) -> str:
+def _affine(build: Builder, x: Value, weights: Array, bias: Array) -> Value:
     """Compute x · weightsᵀ + bias."""
     if bias.size not in (0, len(weights)):
         raise NotSupportedError(f"{bias.size} intercepts of {len(weights)} scores")
-    y = build("MatMul", x, build.constant(np.ascontiguousarray(weights.T)))
-    return build("Add", y, build.constant(bias)) if bias.any() else y
+    y = x @ np.ascontiguousarray(weights.T)
+    return y + build.constant(bias) if bias.any() else y
 
 
-def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
+def _regressor(context: Context, build: Builder) -> tuple[Value, ...]:
     weights = _matrix(context, "coefficients", context.count("targets", 1))
     x = _rows_for(context, build, weights)
     scores = _affine(build, x, weights, _floats(context, "intercepts"))
     return (transform(build, scores, context.attribute("post_transform", "NONE")),)
 
 
-def _label_of_sign(context: Context, build: Builder, score: str, labels: list[int]) -> str:
+def _label_of_sign(context: Context, build: Builder, score: Value, labels: list[int]) -> Value:
     """Choose the second label if the score is positive, else the first."""
-    sign = build("Greater", score, build.constant(np.float32(0)))
-    return pick_label(build, build("Cast", sign, to=INT64), labels)
+    sign = build("Greater", score, 0)
+    return pick_label(build, sign.cast(DType.int64), labels)
 
 
 def _score_count(context: Context, classes: int) -> int:
@@ -84,7 +79,7 @@ def _score_count(context: Context, classes: int) -> int:
     return 1 if is_single else classes
 
 
-def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
+def _classifier(context: Context, build: Builder) -> tuple[Value, ...]:
     """Classify by one score for each class. A single score belongs to the second of two classes."""
     labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
     bias = _floats(context, "intercepts")
@@ -92,39 +87,33 @@ def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
     scores = _affine(build, _rows_for(context, build, weights), weights, bias)
     if len(weights) > 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
-        return _requested_outputs(
+        return requested_outputs(
             context, pick_label(build, index, labels), transform(build, scores, kind)
         )
-    score = build("Squeeze", scores, build.constant(np.array([1])))
+    score = build("Squeeze", scores, [1])
     label = _label_of_sign(context, build, score, labels)
-    if kind == "LOGISTIC":
-        first_score = build("Neg", scores)
-    else:
-        first_score = build("Sub", build.constant(np.float32(1)), scores)
+    first_score = -scores if kind == "LOGISTIC" else 1 - scores
     both = build("Concat", first_score, scores, axis=1)
-    return _requested_outputs(
-        context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both
-    )
+    return requested_outputs(context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both)
 
 
-def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
+def _kernel(context: Context, build: Builder, x: Value, vectors: Array) -> Value:
     """The matrix K [rows][vectors] of the kernel function."""
     gamma, offset, degree = (*_floats(context, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
     kind = context.attribute("kernel_type", "LINEAR")
-    products = build("MatMul", x, build.constant(np.ascontiguousarray(vectors.T)))
+    products = x @ np.ascontiguousarray(vectors.T)
     if kind == "LINEAR":
         return products
 
-    def number(value: float) -> str:
+    def number(value: float) -> Value:
         return build.constant(value, DType.float32)
 
     if kind == "RBF":  # |x - v|² = |x|² - 2 x·v + |v|²
-        axes = build.constant(np.array([-1]))
-        row_squares = build("ReduceSumSquare", x, axes)
-        squares = build("Add", row_squares, build.constant((vectors**2).sum(axis=1)[None, :]))
-        distance = build("Sub", squares, build("Mul", products, number(2.0)))
-        return build("Exp", build("Mul", distance, number(-gamma)))
-    inner = build("Add", build("Mul", products, number(gamma)), number(offset))
+        row_squares = build("ReduceSumSquare", x, [-1])
+        squares = row_squares + build.constant((vectors**2).sum(axis=1)[None, :])
+        distance = squares - products * number(2.0)
+        return build("Exp", distance * number(-gamma))
+    inner = products * number(gamma) + number(offset)
     if kind == "SIGMOID":
         return build("Tanh", inner)
     if kind == "POLY":
@@ -132,7 +121,7 @@ def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
     raise NotSupportedError(f"kernel_type {kind!r}")
 
 
-def _svm_regressor(context: Context, build: Builder) -> tuple[str, ...]:
+def _svm_regressor(context: Context, build: Builder) -> tuple[Value, ...]:
     weights, rho = _matrix(context, "coefficients", 1), _floats(context, "rho")
     if count := int(context.attribute("n_supports", 0)):
         vectors = _matrix(context, "support_vectors", count)
@@ -141,13 +130,12 @@ def _svm_regressor(context: Context, build: Builder) -> tuple[str, ...]:
         x = _rows_for(context, build, weights)
     scores = _affine(build, x, weights, rho[:1])
     if int(context.attribute("one_class", 0)):
-        inside = build("Greater", scores, build.constant(np.float32(0)))
-        one = build.constant(np.float32(1))
-        return (build("Where", inside, one, build.constant(np.float32(-1))),)
+        inside = build("Greater", scores, 0)
+        return (inside.where(np.float32(1), np.float32(-1)),)
     return (transform(build, scores, context.attribute("post_transform", "NONE")),)
 
 
-def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
+def _svm_classifier(context: Context, build: Builder) -> tuple[Value, ...]:
     """Classify with one machine for each pair of classes. The class with the most votes wins; among
     equals, the first one.
     """
@@ -169,21 +157,21 @@ def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
         weights[row, of_i], weights[row, of_j] = coefficients[j - 1, of_i], coefficients[i, of_j]
         votes[row, 0, i] = votes[row, 1, j] = 1
     scores = _affine(build, _kernel(context, build, x, vectors), weights, _floats(context, "rho"))
-    first_wins = build("Greater", scores, build.constant(np.float32(0)))
-    wins = build("Cast", first_wins, to=FLOAT)
+    first_wins = build("Greater", scores, 0)
+    wins = first_wins.cast(DType.float32)
     total = _affine(build, wins, (votes[:, 0] - votes[:, 1]).T, votes[:, 1].sum(axis=0))
     probability_a, probability_b = _floats(context, "prob_a"), _floats(context, "prob_b")
     index = build("ArgMax", total, axis=1, keepdims=0)
     if not probability_a.size:
         if len(labels) == 2:
-            scores = build("Concat", build("Neg", scores), scores, axis=1)
-        return _requested_outputs(context, pick_label(build, index, labels), scores)
+            scores = build("Concat", -scores, scores, axis=1)
+        return requested_outputs(context, pick_label(build, index, labels), scores)
     if len(labels) > 2:
         raise NotSupportedError("probabilities of an SVM of more than two classes")
     exponent = _affine(build, scores, probability_a[:1, None], probability_b[:1])
     probabilities = build("Concat", build("Sigmoid", build("Neg", exponent)),
                     build("Sigmoid", exponent), axis=1)  # fmt: skip
-    return _requested_outputs(context, pick_label(build, index, labels), probabilities)
+    return requested_outputs(context, pick_label(build, index, labels), probabilities)
 
 
 OPS: tuple[Operator, ...] = (

@@ -8,7 +8,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, call, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
@@ -31,14 +31,19 @@ def number_labels(context: Context, name: str = "classlabels_ints") -> list[int]
     return [int(v) for v in labels]
 
 
-def pick_label(build: Builder, index: str, labels: list[int]) -> str:
+def requested_outputs(context: Context, *results: Value) -> tuple[Value, ...]:
+    """The results whose outputs the node has."""
+    return results[: len(context.node.outputs)]
+
+
+def pick_label(build: Builder, index: Value, labels: list[int]) -> Value:
     """The labels at these (int64) indices."""
     if labels == list(range(len(labels))):
         return build("Identity", index)
-    return build("Gather", build.constant(np.array(labels, np.int64)), index, axis=0)
+    return build("Gather", np.array(labels, np.int64), index, axis=0)
 
 
-def float_rows(context: Context, build: Builder, has_double: bool = True) -> tuple[str, DType]:
+def float_rows(context: Context, build: Builder, has_double: bool = True) -> tuple[Value, DType]:
     """Convert the first input to float32 [rows][features], or to float64 if it is float64 and the
     operator `has_double`. A vector is one row. Return the value and its type.
     """
@@ -46,13 +51,13 @@ def float_rows(context: Context, build: Builder, has_double: bool = True) -> tup
     if rank not in (1, 2):
         raise NotSupportedError(f"an input of {rank} dimensions; rows of features have 2")
     is_double = has_double and context.dtype(0) is DType.float64
-    value = build("Cast", context.node.inputs[0], to=DOUBLE if is_double else FLOAT)
+    value = build("Cast", build.inputs[0], to=DOUBLE if is_double else FLOAT)
     if rank == 1:
-        value = build("Unsqueeze", value, build.constant(np.array([0])))
+        value = value.unsqueeze(0)
     return value, DType.float64 if is_double else DType.float32
 
 
-def transform(build: Builder, scores: str, kind: str | int) -> str:
+def transform(build: Builder, scores: Value, kind: str | int) -> Value:
     """Apply a `post_transform` to scores [rows][classes]."""
     is_number = isinstance(kind, int) and 0 <= kind < len(TRANSFORMS)
     match TRANSFORMS[int(kind)] if is_number else kind:
@@ -69,15 +74,14 @@ def transform(build: Builder, scores: str, kind: str | int) -> str:
     raise NotSupportedError(f"post_transform {kind!r}")
 
 
-def _softmax_zero(build: Builder, scores: str) -> str:
+def _softmax_zero(build: Builder, scores: Value) -> Value:
     """Softmax in which a score of 0 stays 0."""
-    axes = build.constant(np.array([-1]))
-    top = build("ReduceMax", scores, axes)
-    exponential = build("Exp", build("Sub", scores, top))
-    zero = build("Less", build("Abs", scores), build.constant(np.float32(1e-7)))
-    small = build("Mul", scores, build("Exp", build("Neg", top)))
-    terms = build("Where", zero, small, exponential)
-    return build("Div", terms, build("ReduceSum", terms, axes))
+    top = build("ReduceMax", scores, [-1])
+    exponential = build("Exp", scores - top)
+    zero = build("Less", build("Abs", scores), 1e-07)
+    small = scores * build("Exp", -top)
+    terms = zero.where(small, exponential)
+    return terms / build("ReduceSum", terms, [-1])
 
 
 def _probit(context: Context, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:

@@ -16,15 +16,15 @@ import numpy as np
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.core.machine import ADDRESSABLE_BYTES
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
-    FLOAT,
     float_rows,
     number_labels,
     pick_label,
+    requested_outputs,
     transform,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
@@ -184,8 +184,8 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
 
 
 def walk_forest(
-    context: Context, build: Builder, x: str, dtype: DType, forest: Forest, aggregate: str
-) -> str:
+    context: Context, build: Builder, x: Value, dtype: DType, forest: Forest, aggregate: str
+) -> Value:
     """The folded weights [rows][targets] of the leaves that the rows of `x` reach."""
     interior = len(forest.features) - len(forest.weights)
     columns, read = context.shape(0)[-1], forest.features[:interior]
@@ -196,13 +196,13 @@ def walk_forest(
             f"trees of features {read.min()} to {read.max()} for an input of {columns} features"
         )
     mode_numbers = tuple(sorted({int(m) for m in forest.modes[:interior]}))
-    tables = [
+    tables: list[Value | None] = [
         build.constant(table)
         for table in (forest.features, forest.thresholds.astype(dtype.numpy), forest.children)
     ]
     if len(mode_numbers) > 1 or forest.missing.any():
-        tables.append(build.constant(forest.modes) if len(mode_numbers) > 1 else "")
-        tables.append(build.constant(forest.missing) if forest.missing.any() else "")
+        tables.append(build.constant(forest.modes) if len(mode_numbers) > 1 else None)
+        tables.append(build.constant(forest.missing) if forest.missing.any() else None)
     node = build.constant(forest.roots)
     for _ in range(max(forest.depth, 1)):
         node = build("TreeStep", x, node, *tables, domain="webmlc", modes=mode_numbers)
@@ -259,7 +259,7 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (total,) if aggregate == "SUM" else (compute("votes", shape, element),)
 
 
-def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
+def _ensemble(context: Context, build: Builder) -> tuple[Value, ...]:
     x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, 1)
     forest = read_ensemble(context, context.count("n_targets", 1), aggregate)
@@ -267,7 +267,7 @@ def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
     return (transform(build, scores, int(context.attribute("post_transform", 0))),)
 
 
-def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
+def _regressor(context: Context, build: Builder) -> tuple[Value, ...]:
     x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, "SUM")
     targets = context.count("n_targets", 1)
@@ -275,12 +275,12 @@ def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
     scores = walk_forest(context, build, x, dtype, forest, aggregate)
     base = _numbers(context, "base_values", np.float64)
     if base.any():
-        scores = build("Add", scores, build.constant(base, dtype))
-    scores = build("Cast", scores, to=FLOAT)
+        scores = scores + build.constant(base, dtype)
+    scores = scores.cast(DType.float32)
     return (transform(build, scores, context.attribute("post_transform", "NONE")),)
 
 
-def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
+def _classifier(context: Context, build: Builder) -> tuple[Value, ...]:
     """The best class and all scores. If only one of two classes has votes, its votes are the score
     of the second class.
     """
@@ -291,40 +291,30 @@ def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
     scores = walk_forest(context, build, x, dtype, forest, "SUM")
     base = _numbers(context, "base_values", np.float64)
     if base.any() and voted_classes != {1}:
-        scores = build(
-            "Add", scores, build.constant(base if len(base) > 1 else [base[0], 0], dtype)
-        )
-    scores = build("Cast", scores, to=FLOAT)
+        scores = scores + build.constant(base if len(base) > 1 else [base[0], 0], dtype)
+    scores = scores.cast(DType.float32)
     kind = context.attribute("post_transform", "NONE")
     if len(labels) != 2 or len(voted_classes) != 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
-        return _requested_outputs(
+        return requested_outputs(
             context, pick_label(build, index, labels), transform(build, scores, kind)
         )
     positive = bool((_numbers(context, "class_weights", np.float64) >= 0).all())
-    score = build("Gather", scores, build.constant(np.int64(voted_classes.pop())), axis=1)
-    limit = build.constant(np.float32(0.5 if positive else 0.0))
-    index = build("Cast", build("Greater", score, limit), to=7)
+    score = scores.element(voted_classes.pop(), 1)
+    index = build("Greater", score, 0.5 if positive else 0.0).cast(DType.int64)
     if 0 in {int(c) for c in _numbers(context, "class_ids")}:
         scores = _both(build, score, kind, positive)
     else:
         scores = transform(build, scores, kind)
-    return _requested_outputs(context, pick_label(build, index, labels), scores)
+    return requested_outputs(context, pick_label(build, index, labels), scores)
 
 
-def _both(build: Builder, score: str, kind: str, positive: bool) -> str:
+def _both(build: Builder, score: Value, kind: str, positive: bool) -> Value:
     """The scores of both classes, computed from the score of the second class."""
-    column = build("Unsqueeze", score, build.constant(np.array([1])))
-    if kind == "LOGISTIC" or not positive:
-        first_class = build("Neg", column)
-    else:
-        first_class = build("Sub", build.constant(np.float32(1)), column)
+    column = score.unsqueeze(1)
+    first_class = -column if kind == "LOGISTIC" or not positive else 1 - column
     both = build("Concat", first_class, column, axis=1)
     return build("Sigmoid", both) if kind == "LOGISTIC" else both
-
-
-def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
-    return results[: len(context.node.outputs)]
 
 
 OPS: tuple[Operator, ...] = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, call, const, minimum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.operator import (
@@ -85,8 +85,8 @@ def _weights(context: Context, count: int) -> Array:
     return np.array(weights, np.float32)
 
 
-def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
-    x, rank = context.node.inputs[0], context.rank(0)
+def _vectorise(context: Context, build: Builder) -> tuple[Value, ...]:
+    x, rank = build.inputs[0], context.rank(0)
     check_shapes(context, "elements" if rank < 2 else "rows elements")
     indexes = [int(i) for i in context.attribute("ngram_indexes")]
     if not indexes or min(indexes) < 0:
@@ -96,8 +96,9 @@ def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
     if clips_to_one and len(set(indexes)) < len(indexes):
         raise NotSupportedError("n-grams that share an output, of mode IDF")
     if rank < 2:
-        x = build("Reshape", x, build.constant(np.array([1, -1])))
-    total, max_skip = "", int(context.attribute("max_skip_count"))
+        x = x.reshape(1, -1)
+    total: Value | None = None
+    max_skip = int(context.attribute("max_skip_count"))
     if max_skip < 0:
         raise NotSupportedError(f"max_skip_count {max_skip}")
     for grams in _pool(context):
@@ -108,12 +109,12 @@ def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
         spread = np.zeros((len(grams.items), width), np.float32)
         spread[np.arange(len(grams.items)), grams.columns] = grams.weights
         if clips_to_one:
-            count = build("Min", count, build.constant(np.float32(1)))
-        placed = build("MatMul", count, build.constant(spread))
-        total = build("Add", total, placed) if total else placed
-    if not total:
+            count = build("Min", count, 1)
+        placed = count @ build.constant(spread)
+        total = placed if total is None else total + placed
+    if total is None:
         raise NotSupportedError("a pool without n-grams of the wanted lengths")
-    return (total if rank == 2 else build("Reshape", total, build.constant(np.array([width]))),)
+    return (total if rank == 2 else total.reshape(width),)
 
 
 def _count_type(context: Context) -> tuple[TensorType, ...]:

@@ -9,22 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import (
-    ELEMENT_TYPES,
-    Context,
-    NotSupportedError,
-    Operator,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.pooling import power
 from webmlc.graph.ops.reduction import fold, mean_scale, reduced_shape
 from webmlc.graph.ops.shapes import (
@@ -57,7 +50,7 @@ def _check_batch(context: Context) -> None:
         check_shapes(context, "batch channels ...", *["channels"] * 4)
 
 
-def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
+def _batch_training(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand the training mode: normalise by the statistics of the batch, and update the running
     statistics with them.
     """
@@ -67,29 +60,25 @@ def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
     if outputs > 3:
         raise NotSupportedError("saved statistics of a batch (before opset 14) are not supported")
     _check_batch(context)
-    x, scale, bias, *running = context.node.inputs
-    wide_x = build("Cast", x, to=1) if accumulator(context.dtype(0)) != context.dtype(0) else x
-    axes = build.constant(np.array([0, *range(2, context.rank(0))]))
-    column = build.constant(np.array([-1, *([1] * (context.rank(0) - 2))]))
-    mean = build("ReduceMean", wide_x, axes)
-    centred = build("Sub", wide_x, mean)
-    variance = build("ReduceMean", build("Mul", centred, centred), axes)
-    flat = build.constant(np.array([-1]))
-    flat_statistics = [build("Reshape", v, flat) for v in (mean, variance)]
+    x, scale, bias, *running = build.inputs
+    wide_x = x.cast(DType.float32) if accumulator(context.dtype(0)) != context.dtype(0) else x
+    mean = build("ReduceMean", wide_x, [0, *range(2, context.rank(0))])
+    centred = wide_x - mean
+    variance = build("ReduceMean", centred * centred, [0, *range(2, context.rank(0))])
+    flat_statistics = [v.reshape(-1) for v in (mean, variance)]
     batch_statistics = [
         build("CastLike", v, r) for v, r in zip(flat_statistics, running, strict=True)
     ]
     epsilon = context.attribute("epsilon", 1e-5)
     small = build.constant(epsilon, accumulator(context.dtype(0)))
-    y = build("Div", centred, build("Sqrt", build("Add", variance, small)))
+    y = centred / build("Sqrt", variance + small)
     for op, value in (("Mul", scale), ("Add", bias)):
-        y = build(op, y, build("CastLike", build("Reshape", value, column), y))
+        y = build(op, y, build("CastLike", value.reshape(-1, *[1] * (context.rank(0) - 2)), y))
     momentum = context.attribute("momentum", 0.9)
     new_running = [
-        build("Add", build("Mul", old, build.constant(momentum, context.dtype(3))),
-              build("Mul", new, build.constant(1 - momentum, context.dtype(3))))
+        old * momentum + new * (1 - momentum)
         for old, new in zip(running, batch_statistics, strict=True)
-    ]  # fmt: skip
+    ]
     return (build("CastLike", y, x), *new_running)[:outputs]
 
 

@@ -33,7 +33,7 @@ from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, Tenso
 from webmlc.graph.ops.nhwc import Layout
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
-Value = NDArray[np.object_]
+KnownValue = NDArray[np.object_]
 """A tensor known at build time. Its elements are Python ints, bools, floats, or index expressions
 of symbols.
 """
@@ -57,37 +57,6 @@ VALUE_LIMIT = 1024
 """The most elements of a tensor whose value inference computes. Larger tensors are data, not
 shapes. Chosen by hand: shapes and tables of positions are far smaller.
 """
-
-ELEMENT_TYPES: dict[int, DType] = {
-    1: DType.float32,
-    2: DType.uint8,
-    3: DType.int8,
-    4: DType.uint16,
-    5: DType.int16,
-    6: DType.int32,
-    7: DType.int64,
-    9: DType.bool,
-    10: DType.float16,
-    11: DType.float64,
-    12: DType.uint32,
-    13: DType.uint64,
-    16: DType.bfloat16,
-    17: DType.float8_e4m3fn,
-    18: DType.float8_e4m3fnuz,
-    19: DType.float8_e5m2,
-    20: DType.float8_e5m2fnuz,
-    21: DType.uint4,
-    22: DType.int4,
-    23: DType.float4_e2m1fn,
-    24: DType.float8_e8m0fnu,
-    25: DType.uint2,
-    26: DType.int2,
-    27: DType.float6_e2m3fn,
-    28: DType.float6_e3m2fn,
-}
-"""The element types by ONNX's `TensorProto.DataType` numbers, which attributes hold (`Cast.to`)."""
-TYPE_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
-"""The numbers of the element types."""
 
 
 class NotSupportedError(WebmlcError):
@@ -116,7 +85,7 @@ class Context:
     node: Node
     types: tuple[TensorType | None, ...]
     constants: tuple[Array | None, ...] = ()
-    values: tuple[Value | None, ...] = ()
+    values: tuple[KnownValue | None, ...] = ()
     outputs: tuple[TensorType, ...] = ()
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     requirements: list[Requirement] = field(default_factory=list, compare=False)
@@ -176,7 +145,7 @@ class Context:
         """The input's array if it is a constant, else None."""
         return self.constants[index] if self.has(index) else None
 
-    def value(self, index: int) -> Value | None:
+    def value(self, index: int) -> KnownValue | None:
         """The input's value if it is known at build time, else None. Elements may be symbolic."""
         if not self.has(index):
             return None
@@ -193,7 +162,7 @@ class Context:
         """True if the input is present and its value is known only at run time."""
         return self.has(index) and self.value(index) is None
 
-    def known_value(self, index: int, description: str) -> Value:
+    def known_value(self, index: int, description: str) -> KnownValue:
         """The input's value. Raises `UnknownValueError`, with the description, if it is unknown."""
         value = self.value(index)
         if value is None:
@@ -308,7 +277,7 @@ class Scope:
 
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
-    values: Mapping[str, Value]
+    values: Mapping[str, KnownValue]
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
     @staticmethod
@@ -368,7 +337,9 @@ def array_type(array: Array) -> TensorType:
     return TensorType(DType.of(array.dtype), tuple(Const(d) for d in array.shape))
 
 
-def symbolic_constant(value: Value, dtype: DType, output: str, origin: tuple[str, ...]) -> Node:
+def symbolic_constant(
+    value: KnownValue, dtype: DType, output: str, origin: tuple[str, ...]
+) -> Node:
     """The node that holds a symbolic value. It has no inputs; `elements` is in row-major order."""
     domain, op = SYMBOLIC_CONSTANT
     attributes: dict[str, Attribute] = {
@@ -380,7 +351,12 @@ def symbolic_constant(value: Value, dtype: DType, output: str, origin: tuple[str
 
 
 def bind(
-    value: Value, symbols: Mapping[int, str], dtype: DType, source: str, output: str, origin: str
+    value: KnownValue,
+    symbols: Mapping[int, str],
+    dtype: DType,
+    source: str,
+    output: str,
+    origin: str,
 ) -> Node:
     """The node that reads integers from memory during a run.
 
@@ -409,17 +385,17 @@ def is_symbolic(node: Node) -> bool:
     return (node.domain, node.op) in (SYMBOLIC_CONSTANT, BIND)
 
 
-def symbolic_value(node: Node) -> Value:
+def symbolic_value(node: Node) -> KnownValue:
     """The value of a symbolic node."""
     elements: Any = node.attributes["elements"]
     shape: Any = node.attributes["shape"]
     return object_array(elements, shape)
 
 
-def object_array(elements: Sequence[Any], shape: Sequence[int]) -> Value:
+def object_array(elements: Sequence[Any], shape: Sequence[int]) -> KnownValue:
     """Make an object array of these elements. (numpy itself would unpack elements that are
     sequences.)
     """
     value: Any = np.empty(len(elements), dtype=object)
     value[:] = elements
-    return cast(Value, value.reshape(tuple(shape)))
+    return cast(KnownValue, value.reshape(tuple(shape)))

@@ -13,19 +13,13 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, call, maximum, minimum
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import SATURATING, cast_to, named_type
 from webmlc.graph.ops.contract import matmul_shape
 from webmlc.graph.ops.nhwc import QUANTISED
-from webmlc.graph.ops.operator import (
-    ELEMENT_TYPES,
-    Context,
-    NotSupportedError,
-    Operator,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
@@ -39,11 +33,6 @@ from webmlc.graph.ops.shapes import (
 
 Inputs = tuple[Tensor | None, ...]
 _F32 = DType.float32
-
-
-def number_of(dtype: DType) -> int:
-    """ONNX's number of a type, as in the attribute `Cast.to`."""
-    return next(number for number, candidate in ELEMENT_TYPES.items() if candidate is dtype)
 
 
 def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[Expr]) -> Expr:
@@ -176,56 +165,61 @@ def no_such_form(context: Context) -> tuple[TensorType, ...]:
     raise NotSupportedError("this form of a quantised operator")
 
 
-def requantise(b: Builder, sums: str, scales: Sequence[str], zero: str, axis: int = 0) -> str:
+def requantise(
+    build: Builder, sums: Value, scales: Sequence[Value], zero: Value, axis: int = 0
+) -> Value:
     """Quantise int32 `sums` of products. The first two scales belong to the operands, the third to
     the result.
 
     Scales broadcast with the sums. A zero point with several elements runs along `axis`.
     """
-    left, right, out = (b("Cast", scale, to=number_of(_F32)) for scale in scales)
-    factor = b("Div", b("Mul", left, right), out)
-    scaled = b("Mul", b("Cast", sums, to=number_of(_F32)), factor)
-    return b("QuantizeLinear", scaled, b.constant(1.0, _F32), zero, axis=axis)
+    left, right, out = (scale.cast(_F32) for scale in scales)
+    factor = left * right / out
+    scaled = sums.cast(_F32) * factor
+    return build("QuantizeLinear", scaled, build.constant(1.0, _F32), zero, axis=axis)
 
 
-def as_column(b: Builder, context: Context, index: int) -> str:
+def as_column(build: Builder, context: Context, index: int) -> Value:
     """A parameter of the rows as a column. A single number stays as it is."""
-    name = context.node.inputs[index]
+    value = build.inputs[index]
     is_vector = context.rank(index) == 1 and context.shape(index)[0] != ONE
-    return b("Unsqueeze", name, b.constant([1])) if is_vector else name
+    return value.unsqueeze(1) if is_vector else value
 
 
-def _qlinear_matmul(context: Context, b: Builder) -> tuple[str, ...]:
-    left, _, left_zero, right, right_scale, right_zero, _, zero = context.node.inputs
-    sums = b("MatMulInteger", left, right, left_zero, right_zero)
-    scales = (as_column(b, context, 1), right_scale, as_column(b, context, 6))
+def _qlinear_matmul(context: Context, build: Builder) -> tuple[Value, ...]:
+    left, _, left_zero, right, right_scale, right_zero, _, zero = build.inputs
+    sums = build("MatMulInteger", left, right, left_zero, right_zero)
+    scales = (as_column(build, context, 1), right_scale, as_column(build, context, 6))
     rows = len(matmul_shape(context, context.shape(0), context.shape(3))) - 2
-    return (requantise(b, sums, scales, zero, max(rows, 0)),)
+    return (requantise(build, sums, scales, zero, max(rows, 0)),)
 
 
-def _qlinear_conv(context: Context, b: Builder) -> tuple[str, ...]:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, zero = context.node.inputs[:8]
-    sums = b("ConvInteger", x, w, x_zero, w_zero, **context.node.attributes)
-    per_channel = b.constant([-1] + [1] * (context.rank(0) - 2))
+def _qlinear_conv(context: Context, build: Builder) -> tuple[Value, ...]:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, zero = build.inputs[:8]
+    sums = build("ConvInteger", x, w, x_zero, w_zero, **context.node.attributes)
+    per_channel = (-1,) + (1,) * (context.rank(0) - 2)
     if context.has(8):
-        sums = b("Add", sums, b("Reshape", context.node.inputs[8], per_channel))
-    scales = (x_scale, b("Reshape", w_scale, per_channel), y_scale)
-    return (requantise(b, sums, scales, zero),)
+        sums = sums + build.inputs[8].reshape(*per_channel)
+    scales = (x_scale, w_scale.reshape(*per_channel), y_scale)
+    return (requantise(build, sums, scales, zero),)
 
 
-def _dynamic_quantize(context: Context, b: Builder) -> tuple[str, ...]:
+def _dynamic_quantize(context: Context, build: Builder) -> tuple[Value, ...]:
     """Divide the range of x, extended to 0, into 255 steps. If all elements are zero, a step
     is 1.
     """
-    (x,) = context.node.inputs
-    zero, highest = b.constant(0, _F32), b.constant(255, _F32)
-    low = b("Min", b("ReduceMin", x, keepdims=0), zero)
-    high = b("Max", b("ReduceMax", x, keepdims=0), zero)
-    step = b("Div", b("Sub", high, low), highest)
-    scale = b("Where", b("Equal", step, zero), b.constant(1, _F32), step)
-    shift = b("Clip", b("Neg", b("Div", low, scale)), zero, highest)
-    point = b("Cast", b("Round", shift), to=number_of(DType.uint8))
-    return b("QuantizeLinear", x, scale, point), b("Identity", scale), b("Identity", point)
+    (x,) = build.inputs
+    low = build("Min", build("ReduceMin", x, keepdims=0), 0)
+    high = build("Max", build("ReduceMax", x, keepdims=0), 0)
+    step = (high - low) / 255
+    scale = build("Equal", step, 0).where(1, step)
+    shift = build("Clip", -(low / scale), 0, 255)
+    point = build("Round", shift).cast(DType.uint8)
+    return (
+        build("QuantizeLinear", x, scale, point),
+        build("Identity", scale),
+        build("Identity", point),
+    )
 
 
 X = "float32[2, 3, 4] in -40..40"

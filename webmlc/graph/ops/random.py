@@ -20,17 +20,11 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.operator import (
-    ELEMENT_TYPES,
-    Context,
-    NotSupportedError,
-    Operator,
-    always_expands,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands, case
 from webmlc.graph.ops.shapes import ZERO, Shape
 
 Inputs = tuple[Tensor | None, ...]
@@ -132,26 +126,24 @@ def _with_key(node: Node, opset: int) -> Node:
     return replace(node, attributes={**node.attributes, "key": random_key(node)})
 
 
-def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
+def _multinomial(context: Context, build: Builder) -> tuple[Value, ...]:
     """Choose the class with the largest sum of log-probability and Gumbel noise. Each sample has
     noise of its own.
     """
     samples = context.count("sample_size", 1)
-    one = build.constant(np.array([1]))
-    logits = build("Unsqueeze", context.node.inputs[0], one)
-    shape = build.constant(np.array([1, samples, 1]))
-    scores = build("Expand", logits, shape)
+    logits = build.inputs[0].unsqueeze(1)
+    scores = build("Expand", logits, [1, samples, 1])
     uniform = build("RandomUniformLike", scores, key=context.attribute("key"))
-    noise = build("Neg", build("Log", build("Neg", build("Log", uniform))))
-    classes = build("ArgMax", build("Add", scores, noise), axis=2, keepdims=0)
+    noise = -build("Log", -build("Log", uniform))
+    classes = build("ArgMax", scores + noise, axis=2, keepdims=0)
     return (build("Cast", classes, to=int(context.attribute("dtype", 6))),)
 
 
-def _dropout(context: Context, build: Builder) -> tuple[str, ...]:
+def _dropout(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand a Dropout. Inference drops nothing. Training draws which elements it keeps, and scales
     those.
     """
-    x, wants_mask = context.node.inputs[0], len(context.node.outputs) > 1
+    x, wants_mask = build.inputs[0], len(context.node.outputs) > 1
     training = context.value(2) if context.has(2) else np.array([False], object)
     ratio = context.value(1) if context.has(1) else np.array([0.5], object)
     drops_nothing = training is not None and not training.reshape(-1)[0]
@@ -159,16 +151,17 @@ def _dropout(context: Context, build: Builder) -> tuple[str, ...]:
         y = build("Identity", x)
         all_ = np.array([True])
         return (y, build("ConstantOfShape", build("Shape", x), value=all_)) if wants_mask else (y,)
-    dtype = context.dtype(0)
-    drop_ratio = build("CastLike", context.node.inputs[1], x) if context.has(1) else None
-    drop_ratio = drop_ratio or build.constant(0.5, dtype)
+    has_ratio = context.has(1)
+    drop_ratio = (
+        build.inputs[1].op("CastLike", x) if has_ratio else build.constant(0.5, context.dtype(0))
+    )
     draws = build("RandomUniformLike", x, key=random_key(context.node))
     mask = build("GreaterOrEqual", draws, drop_ratio)
-    scale = build("Reciprocal", build("Sub", build.constant(1, dtype), drop_ratio))
+    scale = build("Reciprocal", 1 - drop_ratio)
     if training is None:
-        scale = build("Where", context.node.inputs[2], scale, build.constant(1, dtype))
-        mask = build("Or", mask, build("Not", context.node.inputs[2]))
-    y = build("Mul", build("Where", mask, x, build.constant(0, dtype)), scale)
+        scale = build.inputs[2].where(scale, 1)
+        mask = mask | ~build.inputs[2]
+    y = mask.where(x, 0) * scale
     return (y, mask) if wants_mask else (y,)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Attribute, Function, TensorType
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.rows import DOMAIN
@@ -52,8 +52,8 @@ WITH_BETA = ("Affine", "HardSigmoid", "ScaledTanh")
 """The activations that take an alpha, and those that take an alpha and a beta. The others take none
 of the numbers that a node lists.
 """
-Activation = Callable[[Builder, str], str]
-Multiply = Callable[[Builder, str], str]
+Activation = Callable[[Value], Value]
+Multiply = Callable[[Value], Value]
 
 
 @dataclass(slots=True)
@@ -67,45 +67,41 @@ class _Direction:
     hidden: int
     activations: tuple[Activation, ...]
 
-    def part(self, index: int) -> str:
+    def part(self, index: int) -> Value:
         """This direction's slice of an input whose first axis is the directions."""
-        at = self.build.constant(np.int64(self.number))
-        return self.build("Gather", self.node.node.inputs[index], at, axis=0)
+        return self.build.inputs[index].element(self.number, 0)
 
-    def columns(self, build: Builder, value: str, first: int, count: int) -> str:
+    def columns(self, value: Value, first: int, count: int) -> Value:
         """Slice `count` gates of a value, from gate `first` on."""
-        starts, ends = (build.constant(np.array([k * self.hidden])) for k in (first, first + count))
-        return build("Slice", value, starts, ends, build.constant(np.array([-1])))
+        return value.slice(first * self.hidden, (first + count) * self.hidden, -1)
 
-    def weights(self, index: int) -> str:
+    def weights(self, index: int) -> Value:
         """The transposed weights of an input, for this direction."""
-        return self.build("Transpose", self.part(index), perm=(1, 0))
+        return self.part(index).transpose(1, 0)
 
     def product(self, index: int) -> Multiply:
         """The product with the weights of an input, for this direction."""
         if self.node.node.op != QUANTISED:
             weights = self.weights(index)
-            return lambda build, x: build("MatMul", x, weights)
+            return lambda x: x @ weights
         scale = 6 + 2 * index  # the input of the scales; that of the zero points is the next one
         operands = [self.part(i) for i in (index, scale, scale + 1)]
-        return lambda build, x: build("DynamicQuantizeMatMul", x, *operands, domain=DOMAIN)
+        return lambda x: x.op("DynamicQuantizeMatMul", *operands, domain=DOMAIN)
 
-    def bias(self, first: int, count: int, side: int) -> str | None:
+    def bias(self, first: int, count: int, side: int) -> Value | None:
         """`count` gates of the bias, if there is one. Side 0 belongs to the inputs' product, side 1
         to the state's.
         """
         if not self.node.has(3):
             return None
-        return self.columns(self.build, self.part(3), side * self.gates + first, count)
+        return self.columns(self.part(3), side * self.gates + first, count)
 
 
-def _add(build: Builder, value: str, term: str | None) -> str:
-    return value if term is None else build("Add", value, term)
+def _add(value: Value, term: Value | None) -> Value:
+    return value if term is None else value + term
 
 
-def _activation(
-    name: str, alphas: Iterator[float], betas: Iterator[float], dtype: DType
-) -> Activation:
+def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
     """The activation of this name. It takes its parameters from the lists of the node."""
     op = next((candidate for candidate in ACTIVATIONS if candidate.lower() == name.lower()), None)
     if op is None:
@@ -118,31 +114,19 @@ def _activation(
             "ONNX has no defaults for them"
         )
     if op == "Affine":
-        return lambda build, x: build(
-            "Add",
-            build("Mul", x, build.constant(alpha, dtype)),
-            build.constant(beta, dtype),
-        )
+        return lambda x: x * alpha + beta
     if op == "ScaledTanh":
-        return lambda build, x: build(
-            "Mul",
-            build("Tanh", build("Mul", x, build.constant(beta, dtype))),
-            build.constant(alpha, dtype),
-        )
+        return lambda x: (x * beta).op("Tanh") * alpha
     attributes: dict[str, Attribute] = {}
     if alpha is not None:
         attributes["alpha"] = alpha
     if beta is not None:
         attributes["beta"] = beta
-    return lambda build, x: build(op, x, **attributes)
+    return lambda x: x.op(op, **attributes)
 
 
-def _clipped(function: Activation, limit: float, dtype: DType) -> Activation:
-    def activation(build: Builder, x: str) -> str:
-        low, high = (build.constant(v, dtype) for v in (-limit, limit))
-        return function(build, build("Clip", x, low, high))
-
-    return activation
+def _clipped(function: Activation, limit: float) -> Activation:
+    return lambda x: function(x.op("Clip", -limit, limit))
 
 
 def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
@@ -152,19 +136,19 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
     if len(names) < (direction + 1) * count:
         raise NotSupportedError(f"{len(names)} activations; {count} a direction are expected")
     alphas, betas = (iter(context.attribute(f"activation_{n}", ())) for n in ("alpha", "beta"))
-    functions = [_activation(name, alphas, betas, context.dtype(0)) for name in names]
+    functions = [_activation(name, alphas, betas) for name in names]
     direction_functions = functions[direction * count : (direction + 1) * count]
     clip = context.attribute("clip")
     if clip is None:
         return tuple(direction_functions)
     gate_functions = direction_functions[: GATE_FUNCTIONS[context.node.op]]
     return (
-        *(_clipped(f, clip, context.dtype(0)) for f in gate_functions),
+        *(_clipped(f, clip) for f in gate_functions),
         *direction_functions[len(gate_functions) :],
     )
 
 
-def expand_layer(context: Context, build: Builder) -> tuple[str, ...]:
+def expand_layer(context: Context, build: Builder) -> tuple[Value, ...]:
     """Run all directions, then join their outputs Y and Y_h, and Y_c of an LSTM. Only outputs that
     the node has are returned.
     """
@@ -195,54 +179,52 @@ def expand_layer(context: Context, build: Builder) -> tuple[str, ...]:
         gates=GATES[op],
         hidden=hidden,
     )
-    x = context.node.inputs[0]
-    x = build("Transpose", x, perm=(1, 0, 2)) if batchwise else x
-    sequences: list[str] = []
-    states: list[tuple[str, ...]] = []
+    x = build.inputs[0]
+    x = x.transpose(1, 0, 2) if batchwise else x
+    sequences: list[Value] = []
+    states: list[tuple[Value, ...]] = []
     for number, backward in enumerate(backwards):
         activations = _activations(context, number)
         direction = _Direction(build, context, number, GATES[op], hidden, activations)
         *state, outputs = _run(direction, x, backward, batchwise)
-        sequences.append(build("Unsqueeze", outputs, axes=(1,)))
+        sequences.append(outputs.unsqueeze(1))
         states.append(tuple(state))
     y = build("Concat", *sequences, axis=1)
     finals = [
-        build("Concat", *(build("Unsqueeze", s[k], axes=(0,)) for s in states), axis=0)
-        for k in range(len(states[0]))
+        build("Concat", *(s[k].unsqueeze(0) for s in states), axis=0) for k in range(len(states[0]))
     ]
     if batchwise:
-        y = build("Transpose", y, perm=(2, 0, 1, 3))
-        finals = [build("Transpose", f, perm=(1, 0, 2)) for f in finals]
+        y = y.transpose(2, 0, 1, 3)
+        finals = [f.transpose(1, 0, 2) for f in finals]
     return (y, *finals)[: len(context.node.outputs)]
 
 
-def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tuple[str, ...]:
+def _run(direction: _Direction, x: Value, backward: bool, batchwise: bool) -> tuple[Value, ...]:
     """Run one direction. Return its last state, then its outputs by position."""
     build, context = direction.build, direction.node
-    input_product = direction.product(1)(build, x)
-    input_product = _add(build, input_product, direction.bias(0, direction.gates, 0))
+    input_product = direction.product(1)(x)
+    input_product = _add(input_product, direction.bias(0, direction.gates, 0))
     step = {"RNN": _rnn, "GRU": _gru}.get(context.node.op, _lstm)(direction)
     indices = (5, 6) if context.node.op in ("LSTM", QUANTISED) else (5,)
     initial = tuple(_initial(direction, x, index, batchwise) for index in indices)
     steps = build("Shape", x, start=0, end=1)
-    last = build("Sub", steps, build.constant(np.array([1])))
+    last = steps - [1]
     inner, expansion = build.inner("step")
     position, condition, *state = (
         inner.fresh(name) for name in ("place", "going", *map(str, indices))
     )
     inputs = (position, condition, *state)
     if backward:
-        position = inner("Squeeze", inner("Sub", last, position), axes=(0,))
-    new_state = step(inner, inner("Gather", input_product, position, axis=0), tuple(state))
+        position = inner("Sub", last, position).op("Squeeze", axes=(0,))
+    new_state = step(inner("Gather", input_product, position, axis=0), tuple(state))
     output = new_state[0]
     if context.has(4):  # after its end, a sequence keeps its state, and outputs are zero
         longest = canonical(context.shape(0)[1 if batchwise else 0] + 1)
-        lengths = require_within(build, context.node.inputs[4], longest)
-        number = inner("Cast", position, to=6)
-        is_inside = inner("Unsqueeze", inner("Less", number, lengths), axes=(1,))
-        output = inner("Where", is_inside, output, inner.constant(0, context.dtype(0)))
-        pairs = zip(new_state, state, strict=True)
-        new_state = tuple(inner("Where", is_inside, new, old) for new, old in pairs)
+        lengths = require_within(build, build.inputs[4], longest)
+        number = position.cast(DType.int32)
+        is_inside = inner("Less", number, lengths).unsqueeze(1)
+        output = is_inside.where(output, 0)
+        new_state = tuple(map(is_inside.where, new_state, state))
     results = (condition, *new_state, output)
     body = Function("step", inputs, results, tuple(expansion.nodes), {}, expansion.constants)
     directions = (int(backward),)
@@ -257,27 +239,26 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
     )
 
 
-def _initial(direction: _Direction, x: str, index: int, batchwise: bool) -> str:
+def _initial(direction: _Direction, x: Value, index: int, batchwise: bool) -> Value:
     """The state before the first step, [batch][hidden]."""
     build, context = direction.build, direction.node
     batch = build("Shape", x, start=1, end=2)
-    shape = build("Concat", batch, build.constant(np.array([direction.hidden])), axis=0)
+    shape = build("Concat", batch, [direction.hidden], axis=0)
     if not context.has(index):
         return build("ConstantOfShape", shape, value=np.zeros(1, context.dtype(0).numpy))
-    at = build.constant(np.int64(direction.number))
-    state = build("Gather", context.node.inputs[index], at, axis=1 if batchwise else 0)
-    return build("Reshape", state, shape)  # so that the batch has the symbol of the sequence
+    state = build.inputs[index].element(direction.number, 1 if batchwise else 0)
+    return state.op("Reshape", shape)  # so that the batch has the symbol of the sequence
 
 
-Step = Callable[[Builder, str, tuple[str, ...]], tuple[str, ...]]
+Step = Callable[[Value, tuple[Value, ...]], tuple[Value, ...]]
 
 
 def _rnn(d: _Direction) -> Step:
     multiply, bias, f = d.product(2), d.bias(0, 1, 1), d.activations[0]
 
-    def step(build: Builder, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
-        product = _add(build, multiply(build, state[0]), bias)
-        return (f(build, build("Add", x, product)),)
+    def step(x: Value, state: tuple[Value, ...]) -> tuple[Value, ...]:
+        product = _add(multiply(state[0]), bias)
+        return (f(x + product),)
 
     return step
 
@@ -287,24 +268,20 @@ def _gru(d: _Direction) -> Step:
     with the state.
     """
     weights = d.weights(2)
-    gates, candidate = d.columns(d.build, weights, 0, 2), d.columns(d.build, weights, 2, 1)
+    gates, candidate = d.columns(weights, 0, 2), d.columns(weights, 2, 1)
     gate_bias, bias = d.bias(0, 2, 1), d.bias(2, 1, 1)
     f, g = d.activations
     linear = bool(d.node.attribute("linear_before_reset", 0))
 
-    def step(build: Builder, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
-        h = state[0]
-        one = build.constant(1, d.node.dtype(0))
-        product = _add(build, build("MatMul", h, gates), gate_bias)
-        both = f(build, build("Add", d.columns(build, x, 0, 2), product))
-        z, r = d.columns(build, both, 0, 1), d.columns(build, both, 1, 1)
-        if linear:
-            inner = build("Mul", r, _add(build, build("MatMul", h, candidate), bias))
-        else:
-            inner = _add(build, build("MatMul", build("Mul", r, h), candidate), bias)
-        new_part = g(build, build("Add", d.columns(build, x, 2, 1), inner))
-        old_part = build("Mul", z, h)
-        return (build("Add", build("Mul", build("Sub", one, z), new_part), old_part),)
+    def step(x: Value, state: tuple[Value, ...]) -> tuple[Value, ...]:
+        (h,) = state
+        product = _add(h @ gates, gate_bias)
+        both = f(d.columns(x, 0, 2) + product)
+        z, r = d.columns(both, 0, 1), d.columns(both, 1, 1)
+        inner = r * _add(h @ candidate, bias) if linear else _add(r * h @ candidate, bias)
+        new_part = g(d.columns(x, 2, 1) + inner)
+        old_part = z * h
+        return ((1 - z) * new_part + old_part,)
 
     return step
 
@@ -318,23 +295,20 @@ def _lstm(d: _Direction) -> Step:
     peepholes = d.part(7) if d.node.has(7) else None
     coupled = bool(d.node.attribute("input_forget", 0))
 
-    def step(build: Builder, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
-        def peek(gate: str, cell: str, number: int) -> str:
+    def step(x: Value, state: tuple[Value, ...]) -> tuple[Value, ...]:
+        def peek(gate: Value, cell: Value, number: int) -> Value:
             if peepholes is None:
                 return gate
-            return build("Add", gate, build("Mul", d.columns(build, peepholes, number, 1), cell))
+            return gate + d.columns(cell.build.value(peepholes), number, 1) * cell
 
         hidden, cell = state
-        gates = build("Add", x, _add(build, multiply(build, hidden), bias))
-        i = f(build, peek(d.columns(build, gates, 0, 1), cell, 0))
-        if coupled:
-            forget = build("Sub", build.constant(1, d.node.dtype(0)), i)
-        else:
-            forget = f(build, peek(d.columns(build, gates, 2, 1), cell, 2))
-        old_part = build("Mul", forget, cell)
-        new_cell = build("Add", old_part, build("Mul", i, g(build, d.columns(build, gates, 3, 1))))
-        o = f(build, peek(d.columns(build, gates, 1, 1), new_cell, 1))
-        return build("Mul", o, h(build, new_cell)), new_cell
+        gates = x + _add(multiply(hidden), bias)
+        i = f(peek(d.columns(gates, 0, 1), cell, 0))
+        forget = 1 - i if coupled else f(peek(d.columns(gates, 2, 1), cell, 2))
+        old_part = forget * cell
+        new_cell = old_part + i * g(d.columns(gates, 3, 1))
+        o = f(peek(d.columns(gates, 1, 1), new_cell, 1))
+        return o * h(new_cell), new_cell
 
     return step
 

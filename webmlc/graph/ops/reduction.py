@@ -13,7 +13,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
@@ -291,9 +291,9 @@ def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("hardmax", x.shape, element),)
 
 
-def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None:
+def _coerced_hardmax(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand a Hardmax over several axes: flatten them to rows, and restore the shape."""
-    x, axes = context.node.inputs[0], softmax_axes(context)
+    x, axes = build.inputs[0], softmax_axes(context)
     if len(axes) == 1:
         return None
     rows = build("Hardmax", build("Flatten", x, axis=axes[0]), axis=1)

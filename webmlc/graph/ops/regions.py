@@ -13,7 +13,7 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.index import clamped
@@ -59,7 +59,7 @@ def _samples(context: Context) -> list[Expr]:
     return [const(ratio)] * 2 if ratio else dimensions(context, 3, "the number of samples")
 
 
-def _with_grid(context: Context, build: Builder) -> tuple[str, ...] | None:
+def _with_grid(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Add an input that holds the number of samples that the largest region needs."""
     if context.attribute("sampling_ratio", 0) or context.has(3):
         return None
@@ -233,15 +233,15 @@ def _max_roi_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
 
 
-def _with_bins(context: Context, build: Builder) -> tuple[str, ...] | None:
+def _with_bins(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Add inputs that hold the image of each region, and the pixels of the largest bin."""
     if context.has(3):
         return None
     node = context.node
-    column = build("Gather", node.inputs[1], build.constant(np.int64(0)), axis=1)
+    column = build.inputs[1].element(0, 1)
     bins = build("RoiBins", *node.inputs, domain="webmlc", **node.attributes)
     is_nowhere = build("IsNaN", column)  # a NaN would become image 0
-    images = build("Where", is_nowhere, build.constant(np.int64(-1)), build("Cast", column, to=7))
+    images = is_nowhere.where(-1, column.cast(DType.int64))
     return (build("MaxRoiPool", *node.inputs, images, bins, **node.attributes),)
 
 

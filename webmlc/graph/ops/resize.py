@@ -27,7 +27,7 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Expr, as_expr, as_int, call, const, maximum, minimum
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.nhwc import Layout
@@ -210,7 +210,7 @@ def _is_of_a_run(axis: Axis) -> bool:
 # -- sizes that a run computes ------------------------------------------------------------------
 
 
-def _with_sizes(context: Context, build: Builder) -> tuple[str, ...] | None:
+def _with_sizes(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """The node with both scales and sizes, if a run must compute one from the other. None for other
     nodes.
     """
@@ -271,20 +271,20 @@ def _listed_sizes(context: Context) -> list[Expr]:
 # -- tables --------------------------------------------------------------------------------------
 
 
-def _expand(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _expand(context: Context, build: Builder) -> tuple[Value, ...] | None:
     _check_modes(context)
-    resized = _with_sizes(context, builder)
+    resized = _with_sizes(context, build)
     if resized is not None:
         return resized
     axes = resized_axes(context)
     if any(map(_is_of_a_run, axes)):
-        return _filtered(context, builder, axes) if _needs_tables(context) else None
+        return _filtered(context, build, axes) if _needs_tables(context) else None
     check_size(*_resize_type(context))
-    value = context.node.inputs[0]
+    value = build.inputs[0]
     factors = _whole_factors(context, axes)
     if factors is not None:
         repeats = tuple(factors.get(d, 1) for d in range(context.rank(0)))
-        return (builder("Repeat", value, domain="webmlc", repeats=repeats),)
+        return (build("Repeat", value, domain="webmlc", repeats=repeats),)
     fill = float(context.attribute("extrapolation_value", 0.0))
     outside = np.zeros((1,) * context.rank(0), bool)
     for axis in sorted(axes, key=lambda a: a.scale or 1.0):
@@ -292,17 +292,17 @@ def _expand(context: Context, builder: Builder) -> tuple[str, ...] | None:
         if fill and beyond.any():
             outside = outside | np.expand_dims(beyond, _others(axis.axis, context.rank(0)))
         if context.attribute("mode", "nearest") == "nearest" and not beyond.any():
-            value = builder("Gather", value, builder.constant(indices[:, 0]), axis=axis.axis)
+            value = build("Gather", value, build.constant(indices[:, 0]), axis=axis.axis)
             continue
         dtype = accumulator(context.dtype(0))
-        value = builder(
-            "Resample", value, builder.constant(indices),
-            builder.constant(weights, dtype if dtype.is_float else DType.float32),
+        value = build(
+            "Resample", value, build.constant(indices),
+            build.constant(weights, dtype if dtype.is_float else DType.float32),
             domain="webmlc", axis=axis.axis,
         )  # fmt: skip
     if outside.any():
-        value = builder("Where", builder.constant(outside),
-                        builder.constant(fill, context.dtype(0)), value)  # fmt: skip
+        value = build("Where", build.constant(outside),
+                        build.constant(fill, context.dtype(0)), value)  # fmt: skip
     return (value,)
 
 
@@ -335,24 +335,24 @@ def _needs_tables(context: Context) -> bool:
     return mode != "nearest" and bool(not mixes or options)
 
 
-def _filtered(context: Context, builder: Builder, axes: Sequence[Axis]) -> tuple[str, ...]:
+def _filtered(context: Context, build: Builder, axes: Sequence[Axis]) -> tuple[Value, ...]:
     """Resample each axis with a table that a run computes."""
-    value, node = context.node.inputs[0], context.node
+    value, node = build.inputs[0], context.node
     options = bool(context.attribute("antialias", 0) or context.attribute("exclude_outside", 0))
     crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
-    fill = builder.constant(context.attribute("extrapolation_value", 0.0), context.dtype(0))
+    fill = build.constant(context.attribute("extrapolation_value", 0.0), context.dtype(0))
     for axis in axes:
-        indices, weights, *outside = builder.many(
+        indices, weights, *outside = build.many(
             "ResizeTable", *node.inputs, outputs=2 + crops, domain="webmlc",
             **{**node.attributes, "of": axis.axis},
         )  # fmt: skip
         if options:
-            total = builder("ReduceSum", weights, builder.constant(np.array([1])), keepdims=1)
-            weights = builder("Div", weights, total)
-        value = builder("Resample", value, indices, weights, domain="webmlc", axis=axis.axis)
+            total = build("ReduceSum", weights, [1], keepdims=1)
+            weights = weights / total
+        value = build("Resample", value, indices, weights, domain="webmlc", axis=axis.axis)
         for positions in outside:
-            axes_around = builder.constant(np.array(_others(axis.axis, context.rank(0)), np.int64))
-            value = builder("Where", builder("Unsqueeze", positions, axes_around), fill, value)
+            axes_around = build.constant(np.array(_others(axis.axis, context.rank(0)), np.int64))
+            value = build("Unsqueeze", positions, axes_around).where(fill, value)
     return (value,)
 
 

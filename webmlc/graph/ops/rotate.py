@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.core.expr import Const, Expr, as_int, call, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.operator import Context, Operator
@@ -28,7 +28,7 @@ Tensors = tuple[Tensor | None, ...]
 
 def rotary_tables(
     build: Builder, frequencies: Array, positions: int, first: Expr, rows: Expr
-) -> tuple[str, str]:
+) -> tuple[Value, Value]:
     """Write the cosines and sines of `rows` positions from `first` on, which are less than
     `positions`. `frequencies`, [H/2], are the angles of position 1.
     """

@@ -13,7 +13,7 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Expr, const, maximum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, scatter
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
@@ -67,15 +67,15 @@ def _places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (scatter("places", shape, (), running.shape, update, INDEX),)
 
 
-def places_of(builder: Builder, mask: str) -> str:
+def places_of(build: Builder, mask: Value) -> Value:
     """The positions at which a boolean vector is true: int32[k]. A run binds k."""
-    counts = builder.many("RunningCounts", mask, outputs=2, domain="webmlc")
-    return builder("Places", *counts, domain="webmlc")
+    counts = build.many("RunningCounts", mask, outputs=2, domain="webmlc")
+    return build("Places", *counts, domain="webmlc")
 
 
-def flat(builder: Builder, value: str) -> str:
+def flat(build: Builder, value: Value) -> Value:
     """Reshape a value to a vector."""
-    return builder("Reshape", value, builder.constant(np.array([-1])))
+    return value.reshape(-1)
 
 
 def _unravel_type(context: Context) -> tuple[TensorType, ...]:
@@ -102,23 +102,22 @@ def _never(context: Context) -> tuple[TensorType, ...]:
     raise AssertionError(f"{context.node.op} expands")
 
 
-def _non_zero(context: Context, builder: Builder) -> tuple[str, ...]:
-    mask = builder("Cast", flat(builder, context.node.inputs[0]), to=9)
+def _non_zero(context: Context, build: Builder) -> tuple[Value, ...]:
+    mask = build.inputs[0].reshape(-1).cast(DType.bool)
     sizes = context.shape(0) or (ONE,)
-    unravel = builder("Unravel", places_of(builder, mask), domain="webmlc", sizes=sizes)
+    unravel = build("Unravel", places_of(build, mask), domain="webmlc", sizes=sizes)
     if context.rank(0):
         return (unravel,)
-    none = builder.constant(np.array([0]))
-    return (builder("Slice", unravel, none, none, none),)
+    return (unravel.slice(0, 0, 0),)
 
 
-def _compress(context: Context, builder: Builder) -> tuple[str, ...]:
-    x, condition = context.node.inputs
+def _compress(context: Context, build: Builder) -> tuple[Value, ...]:
+    x, condition = build.inputs
     check_shapes(context, "", "elements")
-    places = places_of(builder, condition)
+    places = places_of(build, condition)
     if "axis" not in context.node.attributes:
-        return (builder("Gather", flat(builder, x), places, axis=0),)
-    return (builder("Gather", x, places, axis=context.axis(0)),)
+        return (build("Gather", x.reshape(-1), places, axis=0),)
+    return (build("Gather", x, places, axis=context.axis(0)),)
 
 
 X = "float32[3, 4]"

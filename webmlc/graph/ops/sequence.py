@@ -45,7 +45,7 @@ def _position(context: Context, index: int, length: int, last: int) -> int:
 def _insert(context: Context, build: Builder) -> Results:
     values = context.sequence(0)
     at = _position(context, 2, len(values), len(values))
-    return ((*values[:at], context.node.inputs[1], *values[at:]),)
+    return ((*values[:at], build.inputs[1], *values[at:]),)
 
 
 def _erase(context: Context, build: Builder) -> Results:
@@ -66,7 +66,7 @@ def _length(context: Context, build: Builder) -> Results:
 def _concat(context: Context, build: Builder) -> Results:
     values, axis = context.sequence(0), int(context.attribute("axis"))
     if context.attribute("new_axis", 0):
-        values = tuple(build("Unsqueeze", v, axes=(axis,)) for v in values)
+        values = tuple(build.value(v).unsqueeze(axis) for v in values)
     return (build("Concat", *values, axis=axis),)
 
 
@@ -74,12 +74,12 @@ def _split(context: Context, build: Builder) -> Results:
     """Split a tensor into parts of `split` elements, or of the sizes that `split` lists. In the
     first case, the last part may be smaller.
     """
-    axis, data = context.axis(0), context.node.inputs[0]
+    axis, data = context.axis(0), build.inputs[0]
     if context.has(1) and context.rank(1) == 1:
         count = as_int(context.shape(1)[0])
         if count is None:
             raise NotSupportedError("how many parts there are is known at run time only")
-        return (build.many("Split", data, context.node.inputs[1], outputs=count, axis=axis),)
+        return (build.many("Split", data, build.inputs[1], outputs=count, axis=axis),)
     size = as_int(context.shape(0)[axis])
     if size is None:
         raise NotSupportedError(f"axis {axis} is symbolic: the sequence's length is unknown")
@@ -110,17 +110,17 @@ def _map(context: Context, build: Builder) -> Results:
 
 
 def _optional(context: Context, build: Builder) -> Results:
-    return (context.node.inputs[0],) if context.has(0) else (None,)
+    return (build.inputs[0],) if context.has(0) else (None,)
 
 
 def _has_element(context: Context, build: Builder) -> Results:
-    name = context.node.inputs[0] if context.has(0) else ""
+    name = build.inputs[0] if context.has(0) else ""
     there = name != "" and context.sequences.get(name, ()) is not None
     return (build.constant(np.bool_(there)),)
 
 
 def _get_element(context: Context, build: Builder) -> Results:
-    name = context.node.inputs[0]
+    name = build.inputs[0]
     if context.sequences.get(name, ()) is None:
         raise NotSupportedError("this optional is empty")
     return (name,)

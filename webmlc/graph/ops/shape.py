@@ -97,13 +97,13 @@ def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("sizes", x.shape, lambda *i: x[i]),)
 
 
-def _range_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _range_expanded(context: Context, build: Builder) -> tuple[str, ...] | None:
     """Expand a range whose length only a run knows: the run computes that, too."""
     check_single(context, 0, 1, 2)
     if context.has(3) or _length(context) is not None:
         return None
-    count = builder("RangeCount", *context.node.inputs, domain="webmlc")
-    return (builder("Range", *context.node.inputs, count),)
+    count = build("RangeCount", *context.node.inputs, domain="webmlc")
+    return (build("Range", *context.node.inputs, count),)
 
 
 def _range_count_type(context: Context) -> tuple[TensorType, ...]:

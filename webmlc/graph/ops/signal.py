@@ -14,12 +14,12 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.operator import (
-    ELEMENT_TYPES,
     Context,
     NotSupportedError,
     Operator,
@@ -27,7 +27,6 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
-from webmlc.graph.ops.quantise import number_of
 from webmlc.graph.ops.shapes import (
     ZERO,
     axes_within,
@@ -89,11 +88,11 @@ def _exact_wave(wave: Callable[[Array], Array], turns: Array, length: int) -> Ar
     return np.where(turns * 4 % length == 0, np.round(values), values)
 
 
-def _dft(context: Context, build: Builder) -> tuple[str, ...]:
+def _dft(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand a DFT: move the axis to the last place but one, cut it, multiply by the matrix, and
     move the axis back.
     """
-    x, shape = context.node.inputs[0], context.shape(0)
+    x, shape = build.inputs[0], context.shape(0)
     rank = len(shape)
     check_single(context, 1, 2)
     (axis,) = axes_within((context.integers("axis", 2) or (-2,))[:1], rank)
@@ -107,7 +106,7 @@ def _dft(context: Context, build: Builder) -> tuple[str, ...]:
     if inverse and onesided and not context.has(1):
         length = 2 * (size - 1)
     order = (*(d for d in range(rank - 1) if d != axis), axis, rank - 1)
-    axis_last = build("Transpose", x, perm=order) if axis != rank - 2 else x
+    axis_last = x.transpose(*order) if axis != rank - 2 else x
     bin_count = min(size, length // 2 + 1 if inverse and onesided else length)
     if bin_count != size:
         limits = (build.constant(np.array([n])) for n in (0, bin_count, rank - 2))
@@ -116,7 +115,7 @@ def _dft(context: Context, build: Builder) -> tuple[str, ...]:
     if inverse and onesided and parts == 1:
         matrix = matrix[::2]
     flat = build("Reshape", axis_last, _shape_with(context, build, order, (len(matrix),)))
-    y = build("MatMul", flat, build.constant(np.ascontiguousarray(matrix), context.dtype(0)))
+    y = flat @ build.constant(np.ascontiguousarray(matrix), context.dtype(0))
     output_parts = 1 if inverse and onesided else 2
     y = build(
         "Reshape",
@@ -125,7 +124,7 @@ def _dft(context: Context, build: Builder) -> tuple[str, ...]:
     )
     if axis != rank - 2:
         inverse_order = tuple(int(d) for d in np.argsort(order))
-        y = build("Transpose", y, perm=inverse_order)
+        y = y.transpose(*inverse_order)
     return (y,)
 
 
@@ -136,59 +135,52 @@ def _length(context: Context) -> int | None:
 
 def _symbolic_dft(
     context: Context, build: Builder, axis: int, *, inverse: bool, onesided: bool
-) -> str:
+) -> Value:
     """Expand a DFT of a symbolic length: compute the matrices of cosines and sines [bins, places],
     and multiply them by the signal [..., places, parts].
     """
     if inverse and onesided:
         raise NotSupportedError("an inverse Fourier transform of a half spectrum, of any length")
-    x, dtype, rank = context.node.inputs[0], context.dtype(0), context.rank(0)
-    zero, one, two = (build.constant(np.int64(n)) for n in (0, 1, 2))
+    x, dtype, rank = build.inputs[0], context.dtype(0), context.rank(0)
     order = [*(d for d in range(rank) if d not in (axis, rank - 1)), axis, rank - 1]
-    signal = build("Transpose", x, perm=order) if axis != rank - 2 else x
-    count = length = build("Gather", build("Shape", x), build.constant(np.int64(axis)), axis=0)
+    signal = x.transpose(*order) if axis != rank - 2 else x
+    count = length = build("Shape", x).element(axis, 0)
     if context.has(1):
-        scalar = build.constant(np.array([], np.int64))
-        length = build("Cast", context.node.inputs[1], to=number_of(DType.int64))
-        length = build("Reshape", length, scalar)
+        length = build.inputs[1].cast(DType.int64)
+        length = length.reshape()
         count = build("Min", count, length)
-        end = build("Reshape", count, build.constant(np.array([-1])))
-        first, at = (build.constant(np.array([n])) for n in (0, rank - 2))
-        signal = build("Slice", signal, first, end, at)
-    bins = build("Add", build("Div", length, two), one) if onesided else length
-    places, frequencies = (build("Range", zero, end, one) for end in (count, bins))
-    rows, columns = (build.constant(np.array([n])) for n in (1, 0))
-    products = build(
-        "Mul", build("Unsqueeze", frequencies, rows), build("Unsqueeze", places, columns)
-    )
-    real_length = build("Cast", length, to=number_of(dtype))
-    turns = build("Cast", build("Mod", products, length), to=number_of(dtype))
-    angles = build("Mul", build("Div", turns, real_length), build.constant(2 * np.pi, dtype))
-    cosines, sines = (build("MatMul", build(wave, angles), signal) for wave in ("Cos", "Sin"))
+        end = count.reshape(-1)
+        signal = build("Slice", signal, [0], end, [rank - 2])
+    bins = length / 2 + 1 if onesided else length
+    places, frequencies = (build("Range", 0, end, 1) for end in (count, bins))
+    products = frequencies.unsqueeze(1) * places.unsqueeze(0)
+    real_length = length.cast(dtype)
+    turns = build("Mod", products, length).cast(dtype)
+    angles = turns / real_length * (2 * np.pi)
+    cosines, sines = (build(wave, angles) @ signal for wave in ("Cos", "Sin"))
     if as_int(context.shape(0)[-1]) == 2:
-        halves = build.constant(np.array([1, 1]))
-        real, imaginary = build.many("Split", cosines, halves, outputs=2, axis=-1)
-        real_sines, imaginary_sines = build.many("Split", sines, halves, outputs=2, axis=-1)
+        real, imaginary = build.many("Split", cosines, [1, 1], outputs=2, axis=-1)
+        real_sines, imaginary_sines = build.many("Split", sines, [1, 1], outputs=2, axis=-1)
         ahead, behind = ("Sub", "Add") if inverse else ("Add", "Sub")
         real = build(ahead, real, imaginary_sines)
         imaginary = build(behind, imaginary, real_sines)
     else:
-        real, imaginary = cosines, sines if inverse else build("Neg", sines)
+        real, imaginary = (cosines, sines if inverse else -sines)
     y = build("Concat", real, imaginary, axis=-1)
     if inverse:
-        y = build("Div", y, real_length)
+        y = y / real_length
     if axis == rank - 2:
         return y
-    return build("Transpose", y, perm=tuple(int(d) for d in np.argsort(order)))
+    return y.transpose(*tuple(int(d) for d in np.argsort(order)))
 
 
 def _shape_with(
     context: Context, build: Builder, order: tuple[int, ...], last: tuple[int, ...]
-) -> str:
+) -> Value:
     """The sizes of all axes of `order` but the last two, then `last`."""
     outer_axes = build.constant(np.array(order[:-2], np.int64))
-    sizes = build("Gather", build("Shape", context.node.inputs[0]), outer_axes, axis=0)
-    return build("Concat", sizes, build.constant(np.array(last)), axis=0)
+    sizes = build("Gather", build("Shape", build.inputs[0]), outer_axes, axis=0)
+    return build("Concat", sizes, np.array(last), axis=0)
 
 
 def _old_axis(node: Node, opset: int) -> Node:
@@ -196,13 +188,13 @@ def _old_axis(node: Node, opset: int) -> Node:
     return node if opset >= 20 else replace(node, attributes={"axis": 1, **node.attributes})
 
 
-def _stft(context: Context, build: Builder) -> tuple[str, ...]:
+def _stft(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand an STFT: multiply frames of the signal by the matrix, into which the window is
     folded.
     """
     check_single(context, 1, 3)
     check_shapes(context, "batch length" + " parts" * (context.rank(0) > 2), "", "frame")
-    signal, hop = context.node.inputs[0], _number(context, 1, "the step")
+    signal, hop = build.inputs[0], _number(context, 1, "the step")
     parts = as_int(context.shape(0)[-1]) if context.rank(0) == 3 else 1
     length = as_int(context.shape(0)[1])
     if context.has(3):
@@ -215,19 +207,19 @@ def _stft(context: Context, build: Builder) -> tuple[str, ...]:
         raise NotSupportedError(f"frames of {length} elements of {context.type(0)}")
     check_shape(context, 2, (const(length),))
     if context.rank(0) == 2:
-        signal = build("Unsqueeze", signal, build.constant(np.array([-1])))
+        signal = signal.unsqueeze(-1)
     onesided = bool(context.attribute("onesided", 1))
     matrix = transform_matrix(length, length, parts, inverse=False, onesided=onesided)
     frames = build("Frames", signal, domain="webmlc", length=length, step=hop)
     weights = build.constant(np.ascontiguousarray(matrix), context.dtype(0))
     if context.has(2):
-        window = build("Unsqueeze", context.node.inputs[2], build.constant(np.array([1])))
-        cube = build("Reshape", weights, build.constant(np.array([length, -1])))
-        weights = build("Mul", cube, window)
-        weights = build("Reshape", weights, build.constant(np.array(matrix.shape)))
-    y = build("MatMul", frames, weights)
+        window = build.inputs[2].unsqueeze(1)
+        cube = weights.reshape(length, -1)
+        weights = cube * window
+        weights = build("Reshape", weights, np.array(matrix.shape))
+    y = frames @ weights
     bins = matrix.shape[1] // 2
-    return (build("Reshape", y, build.constant(np.array([0, 0, bins, 2]))),)
+    return (y.reshape(0, 0, bins, 2),)
 
 
 def _frames_type(context: Context) -> tuple[TensorType, ...]:
@@ -248,14 +240,14 @@ def _frames(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("frames", context.outputs[0].shape, element),)
 
 
-def _mel(context: Context, build: Builder) -> tuple[str, ...]:
+def _mel(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand a MelWeightMatrix into the bins at which its triangles begin, and the triangles. A run
     checks that all of them are bins of the spectrum.
     """
     filters = dimensions(context, 0, "the number of mel bins")[0]
     length = dimensions(context, 1, "the transform's length")[0]
     bins = canonical(length // 2 + 1)
-    numbers = context.node.inputs[2:5]
+    numbers = build.inputs[2:5]
     edges = build("MelEdges", *numbers, domain="webmlc", filters=filters, length=length, bins=bins)
     output_type = context.attribute("output_datatype", 1)
     return (

@@ -15,7 +15,7 @@ from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_expr, as_int, const, maximum, minimum, select
 from webmlc.core.rewrite import variables
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import axis_count, by_axis
@@ -89,34 +89,34 @@ def _axes_and_steps(context: Context, count: int) -> tuple[tuple[int, ...], tupl
     return tuple(a % context.rank(0) for a in axes), steps
 
 
-def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _slice_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand a slice that only a run knows: the run computes its starts and sizes, too."""
     if "starts" in context.node.attributes:
         return None
-    x, starts, ends, *_ = context.node.inputs
+    x, starts, ends, *_ = build.inputs
     count, rank = axis_count(context, 1), context.rank(0)
     for index in (2, 3, 4):
         check_shape(context, index, (const(count),))
     if context.is_decided_by_run(3) or context.is_decided_by_run(4):
         axis_input, steps = (
-            context.node.inputs[i] if context.has(i) else builder.constant(default)
+            build.optional(i) or build.constant(default)
             for i, default in ((3, np.arange(count)), (4, np.ones(count, np.int64)))
         )
         starts, ends, steps = (
-            by_axis(builder, values, axis_input, count, rank, default=default, invalid=0)
+            by_axis(build, values, axis_input, count, rank, default=default, invalid=0)
             for values, default in ((starts, 0), (ends, FAR_END), (steps, 1))
         )
         axes = tuple(range(rank))
     elif context.value(1) is None or context.value(2) is None:
         axes, numbers = _axes_and_steps(context, count)
-        steps = builder.constant(np.array(numbers))
+        steps = build.constant(np.array(numbers))
     else:
         return None
-    ranges = builder.many(
-        "SliceRange", builder("Shape", x), starts, ends, steps,
+    ranges = build.many(
+        "SliceRange", build("Shape", x), starts, ends, steps,
         outputs=2, domain="webmlc", axes=axes,
     )  # fmt: skip
-    return (builder("Part", x, *ranges, steps, domain="webmlc", axes=axes),)
+    return (build("Part", x, *ranges, steps, domain="webmlc", axes=axes),)
 
 
 def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
@@ -244,40 +244,32 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
     return result
 
 
-def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _pad_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand padding that only a run knows. What it adds and what it cuts become sizes."""
     if "pads" in context.node.attributes:
         return None
-    x, pads, *optional_inputs = context.node.inputs
+    x, pads, *optional_inputs = build.inputs
     if context.is_decided_by_run(3):
         count, rank = axis_count(context, 1) // 2, context.rank(0)
         check_shape(context, 3, (const(count),))
-        halves = builder.many("Split", pads, outputs=2, axis=0, num_outputs=2)
+        halves = build.many("Split", pads, outputs=2, axis=0, num_outputs=2)
         full = (
-            by_axis(builder, half, optional_inputs[1], count, rank, default=0, invalid=-FAR_END)
+            by_axis(build, half, optional_inputs[1], count, rank, default=0, invalid=-FAR_END)
             for half in halves
         )
-        everywhere = builder("Concat", *full, axis=0)
-        return (builder("Pad", x, everywhere, optional_inputs[0], **context.node.attributes),)
+        everywhere = build("Concat", *full, axis=0)
+        return (build("Pad", x, everywhere, optional_inputs[0], **context.node.attributes),)
     if context.value(1) is not None:
         return None
-    zero = builder.constant(np.int64(0))
     added, cut = (
-        builder("Sizes", builder("Max", value, zero), domain="webmlc")
-        for value in (pads, builder("Neg", pads))
+        build("Sizes", build("Max", value, 0), domain="webmlc") for value in (pads, -pads)
     )
     axes = context.integers("axes", 3) or tuple(range(context.rank(0)))
-    sizes = builder("Gather", builder("Shape", x), builder.constant(np.array(axes)))
-    for part in builder.many("Split", pads, outputs=2, axis=0, num_outputs=2):
-        sizes = builder("Add", sizes, part)
-    inputs = (
-        x,
-        builder("Sub", added, cut),
-        *optional_inputs,
-        *[""] * (2 - len(optional_inputs)),
-        sizes,
-    )
-    return (builder("Pad", *inputs, **context.node.attributes),)
+    sizes = build("Gather", build("Shape", x), np.array(axes))
+    for part in build.many("Split", pads, outputs=2, axis=0, num_outputs=2):
+        sizes = sizes + part
+    inputs = (x, added - cut, *optional_inputs, *[""] * (2 - len(optional_inputs)), sizes)
+    return (build("Pad", *inputs, **context.node.attributes),)
 
 
 def _pad_type(context: Context) -> tuple[TensorType, ...]:

@@ -11,11 +11,11 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.selection import flat, places_of
+from webmlc.graph.ops.selection import places_of
 from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
 
 Inputs = tuple[Tensor | None, ...]
@@ -90,16 +90,16 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("suppress", scores.shape, element),)
 
 
-def _iteration(builder: Builder, sides: str, limit: str, none: str, removed: str) -> Function:
+def _iteration(build: Builder, sides: Value, limit: Value, none: Value, removed: Value) -> Function:
     """One iteration of the loop. It returns the new scores, and the boxes that it takes, or
     `none`.
     """
-    build, expansion = builder.inner("iteration")
+    build, expansion = build.inner("iteration")
     step, condition, scores = (build.fresh(name) for name in ("step", "going", "scores"))
     best = build("ArgMax", scores, axis=2)
     top = build("GatherElements", scores, best, axis=2)
     is_box = build("Greater", top, removed)
-    best_boxes = build("Where", is_box, best, none)
+    best_boxes = is_box.where(best, none)
     new_scores = build("Suppress", scores, best, sides, limit, domain="webmlc")
     inputs, outputs = (step, condition, scores), (condition, new_scores, best_boxes)
     return Function("iteration", inputs, outputs, tuple(expansion.nodes), {}, expansion.constants)
@@ -109,45 +109,40 @@ def _never(context: Context) -> tuple[TensorType, ...]:
     raise AssertionError("this operator is expanded before its type is inferred")
 
 
-def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
+def _non_max_suppression(context: Context, build: Builder) -> tuple[Value, ...]:
     check_shapes(context, "batch boxes 4", "batch classes boxes")
     check_single(context, 2, 3, 4)
-    boxes, scores = context.node.inputs[:2]
-    box_limit, overlap_limit, score_limit = (
-        context.node.inputs[i] if context.has(i) else None for i in (2, 3, 4)
-    )
+    boxes, scores = build.inputs[:2]
+    box_limit, overlap_limit, score_limit = (build.optional(i) for i in (2, 3, 4))
     if box_limit is None:  # the default is 0
-        return (builder.constant(np.zeros((0, 3), np.int64)),)
-    removed = builder.constant(np.float32(REMOVED_SCORE))
+        return (build.constant(np.zeros((0, 3), np.int64)),)
+    removed = build.constant(np.float32(REMOVED_SCORE))
     if score_limit is not None:
-        scores = builder("Where", builder("Greater", scores, score_limit), scores, removed)
-    box_count = builder("Shape", boxes, start=1, end=2)
-    iterations = builder("Min", flat(builder, box_limit), box_count)
-    trips = builder("Sizes", builder("Squeeze", iterations), domain="webmlc")
+        scores = build("Greater", scores, score_limit).where(scores, removed)
+    box_count = build("Shape", boxes, start=1, end=2)
+    iterations = build("Min", box_limit.reshape(-1), box_count)
+    trips = build("Sizes", build("Squeeze", iterations), domain="webmlc")
     form = context.attribute("center_point_box", 0)
-    sides = builder("BoxSides", boxes, domain="webmlc", center_point_box=form)
-    none = builder.constant(np.int64(-1))
-    body = _iteration(
-        builder, sides, overlap_limit or builder.constant(np.float32(0)), none, removed
-    )
-    _, best_boxes = builder.many("Loop", trips, "", scores, outputs=2, body=body)
-    return (builder("ListBoxes", best_boxes, domain="webmlc"),)
+    sides = build("BoxSides", boxes, domain="webmlc", center_point_box=form)
+    none = build.constant(np.int64(-1))
+    body = _iteration(build, sides, overlap_limit or build.constant(np.float32(0)), none, removed)
+    _, best_boxes = build.many("Loop", trips, "", scores, outputs=2, body=body)
+    return (build("ListBoxes", best_boxes, domain="webmlc"),)
 
 
-def _list_boxes(context: Context, builder: Builder) -> tuple[str, ...]:
+def _list_boxes(context: Context, build: Builder) -> tuple[Value, ...]:
     """The rows (batch, class, box) of the boxes taken, from their indices [iteration, batch, class,
     1], where -1 stands for no box.
     """
     trips, batches, classes, _ = context.shape(0)
-    boxes = flat(builder, builder("Transpose", context.node.inputs[0], perm=(1, 2, 0, 3)))
-    mask = builder("GreaterOrEqual", boxes, builder.constant(np.int64(0)))
-    places = places_of(builder, mask)
+    boxes = build.inputs[0].transpose(1, 2, 0, 3).reshape(-1)
+    mask = build("GreaterOrEqual", boxes, 0)
+    places = places_of(build, mask)
     sizes = (batches, classes, trips)
-    index = builder("Unravel", places, domain="webmlc", sizes=sizes)
-    zero, two = (builder.constant(np.array([n])) for n in (0, 2))
-    owners = builder("Slice", index, zero, two, zero)
-    indices = builder("Unsqueeze", builder("Gather", boxes, places, axis=0), zero)
-    return (builder("Transpose", builder("Concat", owners, indices, axis=0), perm=(1, 0)),)
+    index = build("Unravel", places, domain="webmlc", sizes=sizes)
+    owners = index.slice(0, 2, 0)
+    indices = build("Gather", boxes, places, axis=0).unsqueeze(0)
+    return (build("Concat", owners, indices, axis=0).transpose(1, 0),)
 
 
 OPS: tuple[Operator, ...] = (

@@ -16,12 +16,12 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Expr, as_int, const, maximum, select
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.scans import scan
-from webmlc.graph.ops.selection import flat, places_of
+from webmlc.graph.ops.selection import places_of
 from webmlc.graph.ops.shapes import ONE, ZERO, operand, product
 from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits, words
 
@@ -115,47 +115,43 @@ def _never(context: Context) -> tuple[TensorType, ...]:
     raise AssertionError("Unique expands")
 
 
-def _sorted_rows(builder: Builder, rows: str, columns: Expr) -> str:
+def _sorted_rows(build: Builder, rows: Value, columns: Expr) -> Value:
     """Sort the rows, by the last column first. So the first column decides."""
-    order = builder("Order", rows, domain="webmlc")
+    order = build("Order", rows, domain="webmlc")
     count = as_int(columns)
     if count is not None and count <= MAX_UNROLLED_COLUMNS:
         for number in range(1, count):
-            order = builder(
-                "Order", rows, order, builder.constant(np.int64(number)), domain="webmlc"
-            )
+            order = build("Order", rows, order, np.int64(number), domain="webmlc")
         return order
-    trips = builder("Sizes", builder("Squeeze", builder("Shape", rows, start=1)), domain="webmlc")
-    body_builder, expansion = builder.inner("sort")
-    column, condition, before = (body_builder.fresh(name) for name in ("column", "going", "order"))
-    outputs = (condition, body_builder("Order", rows, before, column, domain="webmlc"))
+    trips = build("Sizes", build("Squeeze", build("Shape", rows, start=1)), domain="webmlc")
+    inner, expansion = build.inner("sort")
+    column, condition, before = (inner.fresh(name) for name in ("column", "going", "order"))
+    outputs = (condition, inner("Order", rows, before, column, domain="webmlc"))
     inputs = (column, condition, before)
     body = Function("sort_by_column", inputs, outputs, tuple(expansion.nodes), {}, {})
-    return builder("Loop", trips, "", order, body=body)
+    return build("Loop", trips, "", order, body=body)
 
 
-def _unique(context: Context, builder: Builder) -> tuple[str, ...]:
-    x, axis = context.node.inputs[0], 0
+def _unique(context: Context, build: Builder) -> tuple[Value, ...]:
+    x, axis = build.inputs[0], 0
     columns: Expr = ONE
     if "axis" in context.node.attributes:
         axis = context.axis(0)
         other_axes = [d for d in range(context.rank(0)) if d != axis]
-        rows = builder("Flatten", builder("Transpose", x, perm=(axis, *other_axes)), axis=1)
+        rows = build("Flatten", x.transpose(axis, *other_axes), axis=1)
         columns = product(context.shape(0)[d] for d in other_axes)
     else:
-        x = flat(builder, x)
-        rows = builder("Unsqueeze", x, builder.constant(np.array([1])))
-    order = _sorted_rows(builder, rows, columns)
+        x = x.reshape(-1)
+        rows = x.unsqueeze(1)
+    order = _sorted_rows(build, rows, columns)
     is_sorted = int(context.attribute("sorted", 1))
-    mask, inverse = builder.many(
-        "Groups", rows, order, outputs=2, domain="webmlc", sorted=is_sorted
-    )
-    places = places_of(builder, mask)
-    counts = builder("Members", inverse, places, domain="webmlc")
+    mask, inverse = build.many("Groups", rows, order, outputs=2, domain="webmlc", sorted=is_sorted)
+    places = places_of(build, mask)
+    counts = build("Members", inverse, places, domain="webmlc")
     if is_sorted:
-        places = builder("Gather", order, places)
-    values = builder("Gather", x, places, axis=axis)
-    index_outputs = (builder("Cast", index, to=7) for index in (places, inverse))
+        places = build("Gather", order, places)
+    values = build("Gather", x, places, axis=axis)
+    index_outputs = (index.cast(DType.int64) for index in (places, inverse))
     return (values, *index_outputs, counts)[: len(context.node.outputs)]
 
 

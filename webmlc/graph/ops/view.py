@@ -20,7 +20,7 @@ from webmlc.core.expr import (
     minimum,
     select,
 )
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import squeeze, unsqueeze
@@ -76,16 +76,16 @@ def _reshape_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, tuple(canonical(n) for n in target)),)
 
 
-def _reshape(context: Context, builder: Builder) -> tuple[str, ...] | None:
+def _reshape(context: Context, build: Builder) -> tuple[Value, ...] | None:
     """Expand a Reshape whose shape only a run knows: the run also resolves the zeros and the -1."""
     resolved = "shape" in context.node.attributes or context.attribute("resolved", 0)
     if resolved or context.value(1) is not None:
         return None
-    x, shape = context.node.inputs
-    sizes = builder("Shape", x)
+    x, shape = build.inputs
+    sizes = build("Shape", x)
     allow_zero = context.attribute("allowzero", 0)
-    target = builder("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=allow_zero)
-    return (builder("Reshape", x, target, allowzero=1, resolved=1),)
+    target = build("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=allow_zero)
+    return (build("Reshape", x, target, allowzero=1, resolved=1),)
 
 
 def _reshape_sizes_type(context: Context) -> tuple[TensorType, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import product_type
@@ -156,8 +156,8 @@ def _moved(
     assert maker is not None
     dtype = rewriting.scope.context(maker).dtype(0)
     type_ = replace(context.outputs[0], dtype=dtype)
-    moved = Builder(node, rewriting).typed(
-        type_, node.op, *inputs, domain=node.domain, **node.attributes
+    moved = Builder(node, rewriting)(
+        node.op, *inputs, domain=node.domain, type_=type_, **node.attributes
     )
     attributes = {**maker.attributes, "axis": axis}
     return replace(maker, inputs=(moved, *maker.inputs[1:]), outputs=node.outputs,
@@ -276,12 +276,12 @@ def _scale_weights(
         shape if right.zero.size > 1 else ())  # fmt: skip
     centred = weights.astype(np.int32) - zero
     small = DType.int8 if centred.min() >= -128 and centred.max() <= 127 else DType.int16
-    product = build.typed(
-        context.outputs[0],
+    product = build(
         node.op,
         node.inputs[0],
         build.constant(centred, small),
         domain=node.domain,
+        type_=context.outputs[0],
         **node.attributes,
     )
     along = (-1,) + (1,) * (context.outputs[0].rank - 2) if node.op == "Conv" else (-1,)
@@ -357,14 +357,14 @@ def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | N
     value = build.constant(shift * _FINE, DType.float32)
     for operand, factor in zip(summands, factors, strict=True):
         value = _multiply_add(build, operand.source, factor * _FINE, value, unit * _FINE)
-    value = build("Mul", value, build.constant(1 / _FINE, DType.float32))
+    value = value * (1 / _FINE)
     one = build.constant(1, DType.float32)
     none = build.constant(0, context.outputs[0].dtype)
     origin = tuple(dict.fromkeys((*summed.origin, *node.origin)))
     return replace(node, inputs=(value, one, none), origin=origin)
 
 
-def _multiply_add(build: Builder, source: str, factor: Array, value: str, unit: Array) -> str:
+def _multiply_add(build: Builder, source: str, factor: Array, value: Value, unit: Array) -> Value:
     """Write source · factor + value for a `source` of bytes. The result is rounded once, with or
     without FMA, and in whatever order a driver adds.
 
@@ -372,13 +372,13 @@ def _multiply_add(build: Builder, source: str, factor: Array, value: str, unit: 
     a remainder. So the products are exact, and the sums of the large terms and of the small terms.
     """
     large = np.rint(factor / unit) * unit
-    products = (
-        build("DequantizeLinear", source, build.constant(part, DType.float32))
-        for part in (large, factor - large)
-    )
-    whole = build("Round", value)
-    terms = zip((whole, build("Sub", value, whole)), products, strict=True)
-    return build("Add", *(build("Add", *pair) for pair in terms))
+
+    def times(part: Array) -> Value:
+        return build("DequantizeLinear", source, np.float32(part))
+
+    whole = value.op("Round")
+    rest = value - whole
+    return (whole + times(large)) + (rest + times(factor - large))
 
 
 def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | None:

@@ -155,9 +155,8 @@ class _Joining(FunctionRewriter):
         if first.view is not None:
             rows = self.types[first.view.outputs[0]].shape[:-2]
             shape: tuple[Expr, ...] = (*rows, const(columns // first.size), const(first.size))
-            value = build.typed(
-                TensorType(self.types[value].dtype, shape), "Reshape", value, shape=shape
-            )
+            type_ = TensorType(self.types[value].dtype, shape)
+            value = build("Reshape", value, type_=type_, shape=shape)
         axis = len(self.types[value].shape) - (1 if first.view is None else 2)
         ends = accumulate((member.columns // first.size for member in members), initial=0)
         for member, (start, end) in zip(members, pairwise(ends), strict=True):

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
+from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.ops.state import APPEND
 
 ROUNDED = TYPE_NUMBERS[DType.bfloat16]

@@ -27,6 +27,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
+from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Array, Function, Module, Node, consumers
 from webmlc.graph.ops.block_quantised import (
     PackedWeights,
@@ -35,7 +36,6 @@ from webmlc.graph.ops.block_quantised import (
     packed_product,
 )
 from webmlc.graph.ops.operator import Context
-from webmlc.graph.ops.quantise import number_of
 from webmlc.graph.quantise.dequantised_blocks import dequantised_blocks
 from webmlc.graph.quantise.quantise_weights import Quantisation, quantise_matrix, stored_bytes
 from webmlc.graph.rewrite.rewriting import Rewriting
@@ -186,18 +186,18 @@ class _BlockProducts:
 def _product(build: Builder, context: Context, weights: _Weights) -> str:
     """Write the product that a MatMul or a Gemm computes."""
     node, dtype = context.node, context.dtype(0)
-    data, constants = node.inputs[0], [build.constant(a) for a in weights.packed.arrays]
+    data, constants = build.inputs[0], [build.constant(a) for a in weights.packed.arrays]
     missing = weights.padded_depth - weights.depth
     if missing:
         pads = [0] * (2 * context.rank(0) - 1) + [missing]
         data = build("Pad", data, build.constant(pads))
     if dtype is not DType.float32:
-        data = build("Cast", data, to=number_of(DType.float32))
+        data = build("Cast", data, to=TYPE_NUMBERS[DType.float32])
     result = packed_product(build, data, constants, weights.packed.attributes, weights.exact)
     if node.op == "Gemm" and (alpha := float(context.attribute("alpha", 1.0))) != 1:
         result = build("Mul", result, build.constant(alpha, DType.float32))
     if dtype is not DType.float32:
-        result = build("Cast", result, to=number_of(dtype))
+        result = build("Cast", result, to=TYPE_NUMBERS[dtype])
     if node.op != "Gemm" or not context.has(2):
         return result
     addend, array = node.inputs[2], context.constant(2)
@@ -212,9 +212,9 @@ def _product(build: Builder, context: Context, weights: _Weights) -> str:
 def _gather(build: Builder, context: Context, weights: _Weights) -> str:
     """Write the rows that a Gather reads."""
     constants = [build.constant(array) for array in weights.packed.arrays]
-    rows = gathered_rows(build, context.node.inputs[1], constants, weights.packed.attributes)
+    rows = gathered_rows(build, build.inputs[1], constants, weights.packed.attributes)
     if weights.padded_depth != weights.depth:
         limits = [build.constant([n]) for n in (0, weights.depth, -1)]
         rows = build("Slice", rows, *limits)
     dtype = context.dtype(0)
-    return rows if dtype is DType.float32 else build("Cast", rows, to=number_of(dtype))
+    return rows if dtype is DType.float32 else build("Cast", rows, to=TYPE_NUMBERS[dtype])

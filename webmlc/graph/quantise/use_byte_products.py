@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,7 @@ class _Rewrite(FunctionRewriter):
         (result,) = node.outputs
         build = Builder(node, self)
         bytes_ = ByteProduct(self.types[data].dtype, self.operator)
-        attributes = {**node.attributes, "bytes": bytes_}
+        attributes: dict[str, Any] = {**node.attributes, "bytes": bytes_}
         if node.op == "DepthwiseConv":
             weights = self.columns(build, weights)
         elif (span := self.span(node)) > 1:
@@ -169,8 +170,7 @@ class _Rewrite(FunctionRewriter):
         name = f"{data}.neighbours.{windows.kernel[-1]}.{windows.strides[-1]}"
         if name not in self.types:  # convolutions may share a map
             wide = self.padded(build, data, -2, missing, f"{name}.wide")
-            shared = {"columns": columns, "span": span}
-            build("Neighbours", wide, output=name, domain="webmlc", **shared)
+            build("Neighbours", wide, output=name, domain="webmlc", columns=columns, span=span)
         array = self.constants[weights]
         *outer, _, channels, lanes = array.shape
         none = np.zeros((*outer, missing, channels, lanes), array.dtype)

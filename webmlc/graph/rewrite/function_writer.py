@@ -57,6 +57,10 @@ class FunctionWriter:
         self.types[name] = array_type(array)
         return name
 
+    def type_of(self, name: str) -> TensorType | None:
+        """The type of a value; `None` for an unknown name."""
+        return self.types.get(name)
+
     def fresh(self, source: Node, what: str) -> str:
         """Return a name under the first output of `source`."""
         stem = name = f"{source.outputs[0]}/{what}"
@@ -75,7 +79,7 @@ class FunctionWriter:
         attributes: dict[str, Attribute] = {"shape": type_.shape}
         if type_.dtype != self.types[value].dtype:
             attributes["dtype"] = type_.dtype
-        return build.typed(type_, "View", value, output=output, domain="webmlc", **attributes)
+        return build("View", value, output=output, domain="webmlc", type_=type_, **attributes)
 
 
 @dataclass(slots=True)

@@ -87,6 +87,10 @@ class Rewriting:
         self._keep(node, self.scope.context(node))
         return tuple(self.alias.get(output, output) for output in node.outputs)
 
+    def type_of(self, name: str) -> TensorType | None:
+        """The type of a value; `None` for an unknown name."""
+        return self.scope.type_of(name)
+
     def fresh(self, source: Node, what: str) -> str:
         """Return a name for a value that is computed on the way to the output of `source`."""
         self._count += 1

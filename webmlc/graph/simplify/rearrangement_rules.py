@@ -123,12 +123,12 @@ def hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Nod
     for before, step in zip((maker, *moves[:-1]), steps[:-1], strict=True):
         inputs = step.inputs if step is steps[0] else (value,)
         build = Builder(replace(node, origin=step.origin), rewriting)
-        value = build.typed(
-            rewriting.types[before.outputs[0]],
+        value = build(
             step.op,
             *inputs,
             output=build.fresh("hoisted"),
             domain=step.domain,
+            type_=rewriting.types[before.outputs[0]],
             **step.attributes,
         )
     return replace(moves[-1], inputs=(value,), outputs=node.outputs)

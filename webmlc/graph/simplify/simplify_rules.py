@@ -269,9 +269,9 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
                 scaled = build.fresh("scaled")
                 rewriting.types[scaled] = context.outputs[0]
                 factors = (inner.inputs[x], node.inputs[other])
-                name = _multiply(rewriting, factors, scaled, inner.origin)
+                product = _multiply(rewriting, factors, scaled, inner.origin)
                 shift = build.constant((a * b).astype(outer.dtype), name=inner.inputs[c])
-                return replace(node, op="Add", inputs=(name, shift))
+                return replace(node, op="Add", inputs=(product, shift))
     return None
 
 
@@ -303,7 +303,7 @@ def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | No
         doubled, sigmoid = (build.fresh(name) for name in ("doubled", "sigmoid"))
         rewriting.types[doubled] = context.outputs[0]
         name = _multiply(rewriting, (maker.inputs[0], two), doubled, maker.origin)
-        name = build.typed(context.outputs[0], "Sigmoid", name, output=sigmoid)
+        name = build("Sigmoid", name, output=sigmoid, type_=context.outputs[0])
         scale = build.constant(shift + shift, name=node.inputs[other])
         return replace(node, op="Mul", inputs=(name, scale))
     return None

@@ -19,8 +19,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
-from webmlc.graph.builder import Builder
-from webmlc.graph.ops.operator import TYPE_NUMBERS
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.typed.options import Boxes
 
 _COORDINATES = 4
@@ -30,8 +29,8 @@ _LARGEST_INPUT = 4096
 
 
 def find_boxes(
-    build: Builder, value: str, options: Boxes, pixels: str, geometry: Mapping[str, Any]
-) -> dict[str, str]:
+    build: Builder, value: Value, options: Boxes, pixels: Value, geometry: Mapping[str, Any]
+) -> dict[str, Value]:
     """Write the nodes. Returns the boxes, the scores and the classes.
 
     Raises `InputError` if the options need a size of the model's input that only a run knows.
@@ -40,51 +39,44 @@ def find_boxes(
     rows = build("Flatten", _last(build, value, options), axis=-1)
     corners = _corners(build, rows, options, (height, width))
     likelihoods = _likelihoods(build, rows, options)
-    axis = build.constant(np.array([1]))
-    best = build("ReduceMax", likelihoods, axis, keepdims=0)
+    best = build("ReduceMax", likelihoods, [1], keepdims=0)
     classes = build("ArgMax", likelihoods, axis=1, keepdims=0)
     chosen = _chosen(build, corners, best, classes, options, max(height, width) or _LARGEST_INPUT)
     ratio, start, size = build.many("ImagePlace", pixels, outputs=3, domain="webmlc", **geometry)
     boxes = build("Gather", corners, chosen, axis=0)
-    placed = build("Mul", build("Add", boxes, start), ratio)
-    within = build("Min", build("Max", placed, build.constant(np.float32(0))), size)
+    placed = (boxes + start) * ratio
+    within = build("Min", build("Max", placed, 0), size)
     return {
         "boxes": within,
         "scores": build("Gather", best, chosen, axis=0),
-        "classes": build(
-            "Cast", build("Gather", classes, chosen, axis=0), to=TYPE_NUMBERS[DType.int32]
-        ),
+        "classes": build("Gather", classes, chosen, axis=0).cast(DType.int32),
     }
 
 
-def _last(build: Builder, value: str, options: Boxes) -> str:
-    x = build("Cast", value, to=TYPE_NUMBERS[DType.float32])
-    return build("Transpose", x, perm=(0, 2, 1)) if options.channels == "first" else x
+def _last(build: Builder, value: Value, options: Boxes) -> Value:
+    x = value.cast(DType.float32)
+    return x.transpose(0, 2, 1) if options.channels == "first" else x
 
 
-def _columns(build: Builder, rows: str, begin: int, end: int) -> str:
-    return build("Slice", rows, *(build.constant(np.array([n])) for n in (begin, end, 1)))
-
-
-def _corners(build: Builder, rows: str, options: Boxes, size: tuple[int, int]) -> str:
+def _corners(build: Builder, rows: Value, options: Boxes, size: tuple[int, int]) -> Value:
     """The left, top, right and bottom sides in pixels of the model's input, [boxes, 4]."""
-    first, second = _columns(build, rows, 0, 2), _columns(build, rows, 2, _COORDINATES)
+    first, second = (rows.slice(0, 2, 1), rows.slice(2, _COORDINATES, 1))
     if options.strides:
         cells, strides = _cells(options, size)
-        first = build("Mul", build("Add", first, build.constant(cells)), build.constant(strides))
-        second = build("Mul", build("Exp", second), build.constant(strides))
+        first = (first + build.constant(cells)) * build.constant(strides)
+        second = build("Exp", second) * build.constant(strides)
     if options.boxes == "cxcywh":
-        half = build("Mul", second, build.constant(np.float32(0.5)))
-        first, second = build("Sub", first, half), build("Add", first, half)
+        half = second * 0.5
+        first, second = (first - half, first + half)
     elif options.boxes == "xywh":
-        second = build("Add", first, second)
+        second = first + second
     corners = build("Concat", first, second, axis=1)
     if options.unit == "pixels":
         return corners
     if 0 in size:
         raise InputError("boxes in fractions need an input of pixels whose size is known")
     height, width = size
-    return build("Mul", corners, build.constant(np.array([width, height] * 2, np.float32)))
+    return corners * np.array([width, height] * 2, np.float32)
 
 
 def _cells(options: Boxes, size: tuple[int, int]) -> tuple[Any, Any]:
@@ -100,39 +92,39 @@ def _cells(options: Boxes, size: tuple[int, int]) -> tuple[Any, Any]:
     return np.concatenate(cells).astype(np.float32), np.concatenate(strides).astype(np.float32)
 
 
-def _likelihoods(build: Builder, rows: str, options: Boxes) -> str:
+def _likelihoods(build: Builder, rows: Value, options: Boxes) -> Value:
     """The scores of all classes, [boxes, classes]."""
     if options.classes:
-        scores = build("Flatten", _last(build, options.classes, options), axis=-1)
+        scores = build("Flatten", _last(build, build.value(options.classes), options), axis=-1)
     else:
-        scores = _columns(build, rows, _COORDINATES + options.objectness, _END)
+        scores = rows.slice(_COORDINATES + options.objectness, _END, 1)
     if options.activation == "softmax":
-        scores = _columns(build, build("Softmax", scores, axis=-1), 0, -1)
+        scores = build("Softmax", scores, axis=-1).slice(0, -1, 1)
     if options.activation == "sigmoid":
         scores = build("Sigmoid", scores)
     if not options.objectness:
         return scores
-    likelihood = _columns(build, rows, _COORDINATES, _COORDINATES + 1)
+    likelihood = rows.slice(_COORDINATES, _COORDINATES + 1, 1)
     if options.activation == "sigmoid":
         likelihood = build("Sigmoid", likelihood)
-    return build("Mul", scores, likelihood)
+    return scores * likelihood
 
 
 def _chosen(
-    build: Builder, corners: str, best: str, classes: str, options: Boxes, size: int
-) -> str:
+    build: Builder, corners: Value, best: Value, classes: Value, options: Boxes, size: int
+) -> Value:
     """The numbers of the boxes that remain, [objects]."""
-    number = build("Cast", classes, to=TYPE_NUMBERS[DType.float32])
-    column = build("Unsqueeze", number, build.constant(np.array([1])))
-    shift = build("Mul", column, build.constant(np.float32(2 * size)))
-    moved = build("Add", corners, shift)
+    number = classes.cast(DType.float32)
+    column = number.unsqueeze(1)
+    shift = column * (2 * size)
+    moved = corners + shift
     selected = build(
         "NonMaxSuppression",
-        build("Unsqueeze", moved, build.constant(np.array([0]))),
-        build("Unsqueeze", best, build.constant(np.array([0, 1]))),
-        build.constant(np.array([options.max])),
-        build.constant(np.array([options.overlap], np.float32)),
-        build.constant(np.array([options.threshold], np.float32)),
+        moved.unsqueeze(0),
+        best.unsqueeze(0, 1),
+        [options.max],
+        np.array([options.overlap], np.float32),
+        np.array([options.threshold], np.float32),
     )
     last = build.constant(np.array(2))
     return build("Gather", selected, last, axis=1)

@@ -8,23 +8,19 @@ In: the value of an output, [..., classes]. Out: the scores as probabilities, [.
 
 from __future__ import annotations
 
-import numpy as np
-
 from webmlc.core.dtypes import DType
-from webmlc.graph.builder import Builder
-from webmlc.graph.ops.operator import TYPE_NUMBERS
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.typed.options import Classes
 
 
-def rank_classes(build: Builder, value: str, options: Classes) -> dict[str, str]:
+def rank_classes(build: Builder, value: Value, options: Classes) -> dict[str, Value]:
     """Write the nodes. Returns the scores, and with `topk` the classes."""
-    scores = build("Cast", value, to=TYPE_NUMBERS[DType.float32])
+    scores = value.cast(DType.float32)
     if options.scores == "softmax":
         scores = build("Softmax", scores, axis=-1)
     elif options.scores == "sigmoid":
         scores = build("Sigmoid", scores)
     if not options.topk:
         return {"scores": scores}
-    count = build.constant(np.array([options.topk]))
-    best, places = build.many("TopK", scores, count, outputs=2, axis=-1)
-    return {"scores": best, "classes": build("Cast", places, to=TYPE_NUMBERS[DType.int32])}
+    best, places = build.many("TopK", scores, [options.topk], outputs=2, axis=-1)
+    return {"scores": best, "classes": places.cast(DType.int32)}

@@ -105,14 +105,16 @@ class _Connection:
         """Compute the input from a new one that has its name."""
         type_ = self.function.types.get(name)
         build, expansion = self.builder(name)
+        source = build.value(name)
         if isinstance(options, Samples):
-            value = read_samples(build, name, name, type_, options)
+            value = read_samples(build, source, type_, options)
             assert type_ is not None
             channels = Var(self.symbol(f"{name}_channels"))
             page_type = TensorType(DType.float32, (channels, type_.shape[-1]))
             self.typed[name] = {"kind": "samples", "rate": options.samples}
         else:
-            value, self.geometries[name] = read_pixels(build, name, name, type_, options)
+            value, geometry = read_pixels(build, source, type_, options)
+            self.geometries[name] = geometry
             height, width = (Var(self.symbol(f"{name}_{side}")) for side in ("height", "width"))
             page_type = TensorType(DType.uint8, (height, width, const(CHANNELS)))
             self.typed[name] = {"kind": "pixels"}
@@ -195,19 +197,21 @@ class _Connection:
         self.typed[name] = {"kind": _KINDS[type(kind)], "values": list(ports.values())}
         self.add_labels(name, kind)
 
-    def write_parts(self, build: Builder, name: str, kind: OutputOptions) -> dict[str, str]:
+    def write_parts(self, build: Builder, name: str, kind: OutputOptions) -> Mapping[str, str]:
         """Write the nodes behind an output. Returns the values by what they are."""
+        value = build.value(name)
         match kind:
             case Boxes():
                 pixels = self.pixels_of(name, kind)
-                return find_boxes(build, name, kind, pixels, self.geometries[pixels])
+                source, geometry = build.value(pixels), self.geometries[pixels]
+                return find_boxes(build, value, kind, source, geometry)
             case Mask():
                 pixels = self.pixels_of(name, kind)
-                geometry = self.geometries[pixels]
-                return mask_pixels(build, name, self.type_of(name), kind, pixels, geometry)
+                source, geometry = build.value(pixels), self.geometries[pixels]
+                return mask_pixels(build, value, self.type_of(name), kind, source, geometry)
             case Transcript():
-                return read_transcript(build, name, self.type_of(name), kind)
-        return rank_classes(build, name, kind)
+                return read_transcript(build, value, self.type_of(name), kind)
+        return rank_classes(build, value, kind)
 
     def add_labels(self, name: str, kind: OutputOptions) -> None:
         """Store the labels of an output in a file of the package."""

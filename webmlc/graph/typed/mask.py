@@ -19,20 +19,19 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Mask
 
 
 def mask_pixels(
     build: Builder,
-    name: str,
+    name: Value,
     type_: TensorType,
     options: Mask,
-    pixels: str,
+    pixels: Value,
     geometry: Mapping[str, Any],
-) -> dict[str, str]:
+) -> dict[str, Value]:
     """Write the nodes. Returns the opacity, or the picture with it.
 
     `geometry` are the attributes of `ImageTaps`. Raises `InputError` if the options do not fit the
@@ -48,33 +47,33 @@ def mask_pixels(
         indices, weights = build.many(
             "MaskTaps", pixels, x, outputs=2, domain="webmlc", axis=axis, **geometry
         )
-        total = build("ReduceSum", weights, build.constant([1]), keepdims=1)
-        weights = build("Div", weights, total)
+        total = build("ReduceSum", weights, [1], keepdims=1)
+        weights = weights / total
         x = build("ImageSum", x, indices, weights, domain="webmlc", axis=axis)
-    alpha = build("Cast", _bytes(build, x, options), to=TYPE_NUMBERS[DType.uint8])
+    alpha = _bytes(x, options).cast(DType.uint8)
     if options.result == "alpha":
-        return {"alpha": build("Squeeze", alpha, build.constant([2]))}
-    colours = build("Slice", pixels, *(build.constant([n]) for n in (0, 3, 2)))
+        return {"alpha": build("Squeeze", alpha, [2])}
+    colours = pixels.slice(0, 3, 2)
     return {"pixels": build("Concat", colours, alpha, axis=2)}
 
 
-def _foreground(build: Builder, name: str, type_: TensorType, options: Mask) -> str:
+def _foreground(build: Builder, name: Value, type_: TensorType, options: Mask) -> Value:
     """The scores of the foreground, float32 [height, width, 1]."""
     if type_.rank not in (2, 3, 4):
         raise InputError(f"output {name!r} is {type_}: a mask is [1, classes, height, width]")
     sizes = [as_int(size) for size in type_.shape]
     classes: int | None = 1
-    x = build("Cast", name, to=TYPE_NUMBERS[DType.float32])
+    x = name.cast(DType.float32)
     if type_.rank == 4:
         if sizes[0] not in (None, 1):
             raise InputError(f"output {name!r} is {type_}: it holds {sizes[0]} masks, not one")
-        x = build("Gather", x, build.constant(0), axis=0)
+        x = x.element(0, 0)
     if type_.rank == 2:
-        x = build("Unsqueeze", x, build.constant([2]))
+        x = x.unsqueeze(2)
     else:
         is_last = sizes[-1] == 1 != sizes[-3] if not options.layout else options.layout == "nhwc"
         classes = sizes[-1 if is_last else -3]
-        x = x if is_last else build("Transpose", x, perm=(1, 2, 0))
+        x = x if is_last else x.transpose(1, 2, 0)
     if classes != 1 and not options.foreground:
         count = classes or "an unknown number of"
         raise InputError(f"output {name!r} has {count} classes; say which one is in front: "
@@ -87,16 +86,13 @@ def _foreground(build: Builder, name: str, type_: TensorType, options: Mask) -> 
         x = build("Sigmoid", x)
     if not options.foreground:
         return x
-    x = build("Gather", x, build.constant(options.foreground), axis=2)
-    return build("ReduceSum", x, build.constant([2]), keepdims=1)
+    x = build("Gather", x, list(options.foreground), axis=2)
+    return build("ReduceSum", x, [2], keepdims=1)
 
 
-def _bytes(build: Builder, scores: str, options: Mask) -> str:
+def _bytes(scores: Value, options: Mask) -> Value:
     """The opacity of scores as float32, from 0 to 255."""
-    opaque = build.constant(np.float32(255))
-    zero = build.constant(np.float32(0))
     if options.threshold is not None:
-        is_front = build("GreaterOrEqual", scores, build.constant(np.float32(options.threshold)))
-        return build("Where", is_front, opaque, zero)
-    scaled = build("Add", build("Mul", scores, opaque), build.constant(np.float32(0.5)))
-    return build("Clip", build("Floor", scaled), zero, opaque)
+        is_front = scores.op("GreaterOrEqual", options.threshold)
+        return is_front.where(np.float32(255), np.float32(0))
+    return (scores * 255 + 0.5).op("Floor").op("Clip", 0, 255)

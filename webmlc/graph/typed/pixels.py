@@ -18,10 +18,9 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.image import Fit
-from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Pixels
 
 CHANNELS = 4
@@ -115,71 +114,63 @@ def _pair(sizes: str | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read_pixels(
-    build: Builder, name: str, pixels: str, type_: TensorType | None, options: Pixels
-) -> tuple[str, dict[str, Any]]:
-    """Write the nodes that compute the input `name` from the value `pixels`. Returns their result
-    and the attributes of `ImageTaps`.
+    build: Builder, pixels: Value, type_: TensorType | None, options: Pixels
+) -> tuple[Value, dict[str, Any]]:
+    """Write the nodes that compute an input from `pixels`, which has the name of the input. Returns
+    their result and the attributes of `ImageTaps`.
 
     Raises `InputError` if the options do not fit the input.
     """
-    frame = frame_of(name, type_, options)
+    frame = frame_of(pixels, type_, options)
     assert type_ is not None
-    attributes = geometry(name, options, frame)
-    x = _gray(build, pixels) if options.pixels == "gray" else pixels
-    covers: list[str] = []
+    attributes = geometry(pixels, options, frame)
+    x = _gray(pixels) if options.pixels == "gray" else pixels
+    covers: list[Value] = []
     for axis in (1, 0):
         indices, weights = build.many(
             "ImageTaps", pixels, outputs=2, domain="webmlc", axis=axis, **attributes
         )
-        total = build("ReduceSum", weights, build.constant(np.array([1])), keepdims=1)
+        total = build("ReduceSum", weights, [1], keepdims=1)
         if attributes["fit"] == "contain":
-            covers.append(build("Greater", total, build.constant(np.float32(0))))
-            total = build("Max", total, build.constant(np.float32(1e-9)))
-        weights = build("Div", weights, total)
-        x = _bytes(build, build("ImageSum", x, indices, weights, domain="webmlc", axis=axis))
+            covers.append(build("Greater", total, 0))
+            total = build("Max", total, 1e-09)
+        weights = weights / total
+        x = _bytes(build("ImageSum", x, indices, weights, domain="webmlc", axis=axis))
     if options.pixels != "gray":
-        x = _colours(build, x, is_reversed=options.pixels == "bgr")
+        x = _colours(x, is_reversed=options.pixels == "bgr")
     if covers:
         columns, rows = (
-            build("Reshape", cover, build.constant(np.array(shape)))
+            cover.reshape(*shape)
             for cover, shape in zip(covers, ((1, -1, 1), (-1, 1, 1)), strict=True)
         )
-        is_image = build("And", rows, columns)
-        x = build("Where", is_image, x, build.constant(np.float32(options.pad or 0)))
-    x = _normalised(build, name, x, type_.dtype, options, frame)
-    return _arranged(build, x, frame), attributes
+        is_image = rows & columns
+        x = is_image.where(x, options.pad or 0)
+    x = _normalised(pixels, x, type_.dtype, options, frame)
+    return _arranged(x, frame), attributes
 
 
-def _colours(build: Builder, x: str, *, is_reversed: bool) -> str:
+def _colours(x: Value, *, is_reversed: bool) -> Value:
     """Red, green and blue, without alpha. Until here all four channels are resized, because they
     are one vector of a CPU.
     """
     # A slice that ends before the first element, if it goes backwards.
     start, end, step = (2, -CHANNELS - 1, -1) if is_reversed else (0, 3, 1)
-    return build("Slice", x, *(build.constant(np.array([n])) for n in (start, end, 2, step)))
+    return x.op("Slice", [start], [end], [2], [step])
 
 
-def _gray(build: Builder, pixels: str) -> str:
+def _gray(pixels: Value) -> Value:
     """The channel of gray, as bytes [height, width, 1]."""
-    numbers = (build.constant(np.array([n])) for n in (0, len(LUMA), 2))
-    x = build("Slice", pixels, *numbers)
-    wide = build("Cast", x, to=TYPE_NUMBERS[DType.int32])
-    products = build("Mul", wide, build.constant(np.array(LUMA, np.int32)))
-    total = build("ReduceSum", products, build.constant(np.array([2])), keepdims=1)
-    rounded = build("Add", total, build.constant(np.int32(1 << 15)))
-    gray = build("Div", rounded, build.constant(np.int32(1 << 16)))
-    return build("Cast", gray, to=TYPE_NUMBERS[DType.uint8])
+    products = pixels.slice(0, len(LUMA), 2).cast(DType.int32) * np.array(LUMA, np.int32)
+    total = products.op("ReduceSum", [2], keepdims=1)
+    return ((total + (1 << 15)) / (1 << 16)).cast(DType.uint8)
 
 
-def _bytes(build: Builder, x: str) -> str:
+def _bytes(x: Value) -> Value:
     """Round to the values of a byte. The filter `bicubic` exceeds them."""
-    half = build("Floor", build("Add", x, build.constant(np.float32(0.5))))
-    return build("Clip", half, build.constant(np.float32(0)), build.constant(np.float32(255)))
+    return (x + 0.5).op("Floor").op("Clip", 0, 255)
 
 
-def _normalised(
-    build: Builder, name: str, x: str, dtype: DType, options: Pixels, frame: Frame
-) -> str:
+def _normalised(name: str, x: Value, dtype: DType, options: Pixels, frame: Frame) -> Value:
     scale = options.scale if options.scale is not None else (1 / 255 if dtype.is_float else 1.0)
     for key, values in (("mean", options.mean), ("std", options.std)):
         if len(values) not in (0, 1, frame.channels):
@@ -189,19 +180,19 @@ def _normalised(
     if 0.0 in options.std:
         raise InputError(f"input {name!r}: std is a divisor, so it is not 0")
     if scale != 1.0:
-        x = build("Mul", x, build.constant(np.float32(scale)))
+        x = x * scale
     if options.mean:
-        x = build("Sub", x, build.constant(np.array(options.mean, np.float32)))
+        x = x - np.array(options.mean, np.float32)
     if options.std:
-        x = build("Div", x, build.constant(np.array(options.std, np.float32)))
-    return x if dtype is DType.float32 else build("Cast", x, to=TYPE_NUMBERS[dtype])
+        x = x / np.array(options.std, np.float32)
+    return x if dtype is DType.float32 else x.cast(dtype)
 
 
-def _arranged(build: Builder, x: str, frame: Frame) -> str:
+def _arranged(x: Value, frame: Frame) -> Value:
     """The shape of the input from [height, width, channels]."""
     if frame.axis < 0:
-        x = build("Squeeze", x, build.constant(np.array([2])))
-        return x if frame.rank == 2 else build("Unsqueeze", x, build.constant(np.array([0])))
+        x = x.op("Squeeze", [2])
+        return x if frame.rank == 2 else x.unsqueeze(0)
     if frame.axis == frame.rank - 3:
-        x = build("Transpose", x, perm=(2, 0, 1))
-    return x if frame.rank == 3 else build("Unsqueeze", x, build.constant(np.array([0])))
+        x = x.transpose(2, 0, 1)
+    return x if frame.rank == 3 else x.unsqueeze(0)

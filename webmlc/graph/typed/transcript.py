@@ -21,9 +21,8 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import TYPE_NUMBERS
 from webmlc.graph.typed.options import Transcript
 
 _PERMUTATIONS = {"btc": (0, 1, 2), "tbc": (1, 0, 2), "bct": (0, 2, 1)}
@@ -31,8 +30,8 @@ _END = np.iinfo(np.int64).max
 
 
 def read_transcript(
-    build: Builder, name: str, type_: TensorType, options: Transcript
-) -> dict[str, str]:
+    build: Builder, name: Value, type_: TensorType, options: Transcript
+) -> dict[str, Value]:
     """Write the nodes. Returns the tokens, the frames and the scores.
 
     Raises `InputError` if the output has neither two nor three axes, or no class of the blank.
@@ -41,37 +40,36 @@ def read_transcript(
     if count is not None and options.blank >= count:
         raise InputError(f"output {name!r}: blank={options.blank}, but there are {count} classes")
     classes = _classes_last(build, name, type_, options)
-    path = _int32(build, build("ArgMax", classes, axis=-1, keepdims=0))
-    after_end = build("Pad", path, build.constant([0, 0, 0, 1]), build.constant(np.int32(-1)))
-    before_begin = build("Pad", path, build.constant([0, 1, 0, 0]), build.constant(np.int32(-1)))
-    is_token = _differ(build, path, build.constant(np.int32(options.blank)))
-    is_first = build("And", is_token, _differ(build, path, _columns(build, before_begin, 0, -1)))
-    is_last = build("And", is_token, _differ(build, path, _columns(build, after_end, 1, _END)))
-    counts = build("CumSum", _int32(build, is_first), build.constant(1))
-    number = build("Sub", counts, build.constant(np.int32(1)))  # the token of each step
+    path = build("ArgMax", classes, axis=-1, keepdims=0).cast(DType.int32)
+    after_end = build("Pad", path, [0, 0, 0, 1], np.int32(-1))
+    before_begin = build("Pad", path, [0, 1, 0, 0], np.int32(-1))
+    is_token = ~path.op("Equal", options.blank)
+    is_first = is_token & ~path.op("Equal", before_begin.slice(0, -1, 1))
+    is_last = is_token & ~path.op("Equal", after_end.slice(1, _END, 1))
+    number = is_first.cast(DType.int32).op("CumSum", np.int64(1)) - 1  # the token of each step
     first, last = (_steps(build, flags, number, after_end) for flags in (is_first, is_last))
-    is_used = build("GreaterOrEqual", first, build.constant(np.int32(0)))
-    indices = build("Max", first, build.constant(np.int32(0)))
+    is_used = build("GreaterOrEqual", first, 0)
+    indices = build("Max", first, 0)
     tokens = build("GatherElements", path, indices, axis=1)
     scores = build("GatherElements", _best_scores(build, classes, options), indices, axis=1)
-    end = build("Where", is_used, build("Add", last, build.constant(np.int32(1))), first)
-    frames = [build("Unsqueeze", step, build.constant([2])) for step in (first, end)]
+    end = is_used.where(last + 1, first)
+    frames = [step.unsqueeze(2) for step in (first, end)]
     return {
-        "tokens": build("Where", is_used, tokens, build.constant(np.int32(-1))),
+        "tokens": is_used.where(tokens, -1),
         "frames": build("Concat", *frames, axis=2),
-        "scores": build("Where", is_used, scores, build.constant(np.float32(0))),
+        "scores": is_used.where(scores, 0),
     }
 
 
-def _classes_last(build: Builder, name: str, type_: TensorType, options: Transcript) -> str:
+def _classes_last(build: Builder, name: Value, type_: TensorType, options: Transcript) -> Value:
     """The output as float32 [batch, time, classes]."""
     if type_.rank not in (2, 3):
         raise InputError(f"output {name!r} is {type_}: ctc reads [batch, time, classes]")
-    x = build("Cast", name, to=TYPE_NUMBERS[DType.float32])
+    x = name.cast(DType.float32)
     if type_.rank == 2:
-        x = build("Unsqueeze", x, build.constant([1 if options.axes == "tbc" else 0]))
+        x = x.unsqueeze(1 if options.axes == "tbc" else 0)
     permutation = _PERMUTATIONS[options.axes]
-    return x if options.axes == "btc" else build("Transpose", x, perm=permutation)
+    return x if options.axes == "btc" else x.transpose(*permutation)
 
 
 def label_texts(options: Transcript, classes: int | None) -> list[str]:
@@ -84,36 +82,23 @@ def label_texts(options: Transcript, classes: int | None) -> list[str]:
     return texts
 
 
-def _best_scores(build: Builder, classes: str, options: Transcript) -> str:
+def _best_scores(build: Builder, classes: Value, options: Transcript) -> Value:
     """The largest score of each step, [batch, time]."""
     if options.scores == "softmax":
         classes = build("Softmax", classes, axis=-1)
-    best = build("ReduceMax", classes, build.constant([-1]), keepdims=0)
+    best = build("ReduceMax", classes, [-1], keepdims=0)
     return build("Sigmoid", best) if options.scores == "sigmoid" else best
 
 
-def _steps(build: Builder, flags: str, number: str, longer: str) -> str:
+def _steps(build: Builder, flags: Value, number: Value, longer: Value) -> Value:
     """The step of each token whose flag is true, and -1 after the last token: int32 [batch, time].
 
     `number` is that of the token of each step. `longer` is int32 [batch, time + 1]. Steps without a
     flag are written to the last column, which is left out.
     """
     shape = build("Shape", flags)
-    length = build("Gather", shape, build.constant(1), axis=0)
-    places = build("Where", flags, number, _int32(build, length))
-    zero, one = (build.constant(n) for n in (0, 1))
-    steps = build("Expand", _int32(build, build("Range", zero, length, one)), shape)
-    empty = build("Expand", build.constant(np.int32(-1)), build("Shape", longer))
-    return _columns(build, build("ScatterElements", empty, places, steps, axis=1), 0, -1)
-
-
-def _columns(build: Builder, rows: str, begin: int, end: int) -> str:
-    return build("Slice", rows, *(build.constant([n]) for n in (begin, end, 1)))
-
-
-def _differ(build: Builder, left: str, right: str) -> str:
-    return build("Not", build("Equal", left, right))
-
-
-def _int32(build: Builder, value: str) -> str:
-    return build("Cast", value, to=TYPE_NUMBERS[DType.int32])
+    length = shape.element(1, 0)
+    places = flags.where(number, length.cast(DType.int32))
+    steps = build("Expand", build("Range", 0, length, 1).cast(DType.int32), shape)
+    empty = build("Expand", np.int32(-1), build("Shape", longer))
+    return build("ScatterElements", empty, places, steps, axis=1).slice(0, -1, 1)

@@ -175,9 +175,10 @@ class _Rewrite(FunctionRewriter):
             matrix = array.reshape(array.shape[0], *array.shape[-2:])
             weights = build.constant(matrix, name=f"{weights}.matrix")
         rows, columns = map(as_int, self.types[node.outputs[0]].shape[-2:])
-        shape = {"rows": rows, "columns": columns}
-        output = node.outputs[0]
-        build("StrassenProduct", planes, weights, output=output, domain="webmlc", **shape)
+        build(
+            "StrassenProduct", planes, weights,
+            output=node.outputs[0], domain="webmlc", rows=rows, columns=columns,
+        )  # fmt: skip
 
 
 def _is_product(node: Node) -> bool:

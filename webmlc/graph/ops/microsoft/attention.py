@@ -13,18 +13,13 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.rows import (
     check_score_bias,
     known_size,
-    number,
-    optional,
-    piece,
-    reshape,
     row,
     select_outputs,
-    size_of,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import (
@@ -53,77 +48,69 @@ class AttentionWriter:
     build: Builder
     dtype: DType
 
-    def heads(self, x: str, count: int) -> str:
+    def heads(self, x: Value, count: int) -> Value:
         """Split the heads of [B, S, N·H]: [B, N, S, H]."""
-        return self.build("Transpose", reshape(self.build, x, (0, 0, count, -1)), perm=(0, 2, 1, 3))
+        return x.reshape(0, 0, count, -1).transpose(0, 2, 1, 3)
 
-    def merged(self, x: str) -> str:
+    def merged(self, x: Value) -> Value:
         """Merge the heads of [B, N, S, H]: [B, S, N·H]."""
-        return reshape(self.build, self.build("Transpose", x, perm=(0, 2, 1, 3)), (0, 0, -1))
+        return x.transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
-    def scores(self, q: str, k: str, scale: float) -> str:
+    def scores(self, q: Value, k: Value, scale: float) -> Value:
         """Compute scale · Q Kᵀ: [B, N, S, T]."""
-        across = self.build("Transpose", k, perm=(0, 1, 3, 2))
-        return self.build("Mul", self.build("MatMul", q, across), self.number(scale))
+        return q @ k.transpose(0, 1, 3, 2) * scale
 
-    def number(self, value: float) -> str:
+    def number(self, value: float) -> Value:
         """A scalar constant of the operator's dtype."""
-        return number(self.build, value, self.dtype)
+        return self.build.constant(value, self.dtype)
 
-    def causal(self, scores: str, q: str, k: str, past: str | None, axis: int = 2) -> str:
+    def causal(self, scores: Value, q: Value, k: Value, past: Value | None, axis: int = 2) -> Value:
         """Mask the scores, so that no query sees a later key. The first query comes after the
         `past` tokens.
         """
         build = self.build
-        zero, one = build.constant(np.int64(0)), build.constant(np.int64(1))
-        start = zero if past is None else size_of(build, past, axis)
-        end = build("Add", start, size_of(build, q, 2))
-        queries = build("Unsqueeze", build("Range", start, end, one), axes=(1,))
-        keys = build("Range", zero, size_of(build, k, 2), one)
-        return build("Where", build("LessOrEqual", keys, queries), scores, self.number(HIDDEN))
+        start = build.constant(np.int64(0)) if past is None else past.size(axis)
+        queries = build("Range", start, start + q.size(2), 1).unsqueeze(1)
+        keys = build("Range", 0, k.size(2), 1)
+        return keys.op("LessOrEqual", queries).where(scores, HIDDEN)
 
-    def masked(self, scores: str, mask: str, rank: int, k: str, fill: float) -> str:
+    def masked(self, scores: Value, mask: Value, rank: int, k: Value, fill: float) -> Value:
         """Add `fill` to the scores of padding tokens.
 
         A mask of shape [B] holds the number of tokens that are not padding. A mask of shape [B, T]
         or [B, S, T] is not zero for tokens that are not padding.
         """
         build = self.build
-        zero = number(build, 0, self.context.dtype(self.context.node.inputs.index(mask)))
         if rank == 1:
-            total = build("Unsqueeze", size_of(build, k, 2), axes=(0,))
-            one = build.constant(np.int64(1))
-            keys = build("Range", build.constant(np.int64(0)), build("Squeeze", total), one)
-            counts = build("Cast", mask, to=7)
+            total = k.size(2).unsqueeze(0)
+            keys = build("Range", 0, total.op("Squeeze"), 1)
+            counts = mask.cast(DType.int64)
             if self.context.node.op == "Attention":  # which refuses negative counts
                 counts = require_within(build, build("Min", counts, total), ANY_LENGTH)
-            lengths = build("Unsqueeze", counts, axes=(1,))
-            is_visible = build("Less", keys, lengths)
+            is_visible = keys.op("Less", counts.unsqueeze(1))
             rank = 2
         else:
-            is_visible = build("Greater", mask, zero)
+            is_visible = mask.op("Greater", 0)
         axes = {2: (1, 2), 3: (1,)}.get(rank)
         if axes is None:
             raise NotSupportedError(f"a mask of rank {rank}")
-        is_visible = build("Unsqueeze", is_visible, axes=axes)
-        bias = build("Where", is_visible, self.number(0.0), self.number(fill))
-        return build("Add", scores, bias)
+        is_visible = is_visible.unsqueeze(*axes)
+        bias = is_visible.where(self.number(0.0), self.number(fill))
+        return scores + bias
 
-    def output(self, scores: str, v: str, sink: str | None = None) -> str:
+    def output(self, scores: Value, v: Value, sink: Value | None = None) -> Value:
         """Compute softmax(scores) V and merge the heads. A `sink`, [N] or [1], is a further score
         of each row, for a key without a value.
         """
         build = self.build
         if sink is None:
-            return self.merged(build("MatMul", build("Softmax", scores, axis=-1), v))
-        one, minus = build.constant([1]), build.constant([-1])
-        column = build("Concat", build("Shape", scores, start=0, end=3), one, axis=0)
-        column = build("Expand", reshape(build, sink, (1, -1, 1, 1)), column)
-        shares = build("Softmax", build("Concat", scores, column, axis=3), axis=-1)
-        zero, axis = build.constant([0]), build.constant([3])
-        return self.merged(build("MatMul", build("Slice", shares, zero, minus, axis), v))
+            return self.merged(build("Softmax", scores, axis=-1) @ v)
+        rows = build("Concat", scores.op("Shape", start=0, end=3), [1], axis=0)
+        column = sink.reshape(1, -1, 1, 1).op("Expand", rows)
+        shares = build("Concat", scores, column, axis=3).op("Softmax", axis=-1)
+        return self.merged(shares.slice(0, -1, 3) @ v)
 
-    def appended(self, past: str | None, new: str) -> str:
+    def appended(self, past: Value | None, new: Value) -> Value:
         """Join the tokens of the past and the new ones along axis 2."""
         return new if past is None else self.build("Concat", past, new, axis=2)
 
@@ -138,7 +125,7 @@ def _attention(context: Context, build: Builder) -> tuple[Result, ...]:
         raise NotSupportedError("rotary or a shared buffer inside Attention")
     check_shapes(context, "batch length features", "features columns", "columns")
     attention = AttentionWriter(context, build, context.dtype(0))
-    x, weights, bias, mask, past, score_bias = (optional(context, i) for i in range(6))
+    x, weights, bias, mask, past, score_bias = (build.optional(i) for i in range(6))
     assert x is not None and weights is not None
     before = context.shape(4)[3] if past is not None else ZERO
     total = canonical(before + context.shape(0)[1])
@@ -149,21 +136,20 @@ def _attention(context: Context, build: Builder) -> tuple[Result, ...]:
     sizes = [int(s) for s in context.attribute("qkv_hidden_sizes", ()) or (columns // 3,) * 3]
     cache = {"batch": context.shape(0)[0], "heads": const(heads), "size": const(sizes[1] // heads)}
     check_shapes(context, "", "", "", "", "2 batch heads past size", **cache)
-    product = build("MatMul", x, weights)
-    product = product if bias is None else build("Add", product, bias)
-    lengths = build.constant(np.array(sizes, np.int64))
-    parts = build.many("Split", product, lengths, outputs=3, axis=2)
+    product = x @ weights
+    product = product if bias is None else product + bias
+    parts = build.many("Split", product, sizes, outputs=3, axis=2)
     q, k, v = (attention.heads(part, heads) for part in parts)
-    present = build("Concat", *(build("Unsqueeze", x, axes=(0,)) for x in (k, v)), axis=0)
+    present = build("Concat", *(x.unsqueeze(0) for x in (k, v)), axis=0)
     if past is not None:  # joined as a pair, so that `use_states` finds a past and its present
         present = build("Concat", past, present, axis=3)
-        k, v = (build("Gather", present, build.constant(np.int64(i)), axis=0) for i in range(2))
+        k, v = (present.element(i, 0) for i in range(2))
     scores = attention.scores(q, k, attention.scale(sizes[0] // heads))
     if mask is not None:
         fill = float(context.attribute("mask_filter_value", -10000.0))
         scores = attention.masked(scores, mask, context.rank(3), k, fill)
     if score_bias is not None:
-        scores = build("Add", scores, score_bias)
+        scores = scores + score_bias
     if context.attribute("unidirectional", 0):
         scores = attention.causal(scores, q, k, past, axis=3)
     return select_outputs(context, attention.output(scores, v), present)
@@ -183,17 +169,17 @@ def _check_mask(context: Context, index: int, total: Expr) -> None:
         check_shape(context, index, (batch, length, total)[: context.rank(index)])
 
 
-def _separate(context: Context, build: Builder) -> tuple[str, str, str]:
+def _separate(context: Context, build: Builder) -> tuple[Value, Value, Value]:
     """Separate Q, K and V, which may be packed, to [B, S, N·H]. K and V that already have heads, as
     [B, N, T, H], stay.
     """
-    q, k, v = (optional(context, i) for i in range(3))
+    q, k, v = (build.optional(i) for i in range(3))
     assert q is not None
     packed, axis = (q, 3) if k is None else (k, 3)
     if k is None or (v is None and context.rank(1) == 5):
         count = 3 if k is None else 2
         split = build.many("Split", packed, outputs=count, axis=axis, num_outputs=count)
-        parts = [reshape(build, s, (0, 0, -1)) for s in split]
+        parts = [s.reshape(0, 0, -1) for s in split]
         return (parts[0], parts[1], parts[2]) if k is None else (q, parts[0], parts[1])
     assert v is not None
     return q, k, v
@@ -213,25 +199,25 @@ def _multi_head(context: Context, build: Builder) -> tuple[Result, ...]:
     check_score_bias(context, 5, context.shape(0)[0], heads, context.shape(0)[1], keys)
     parts = list(_separate(context, build))
     has_heads = context.has(1) and context.rank(1) == 4
-    if (bias := optional(context, 3)) is not None:
+    if (bias := build.optional(3)) is not None:
         hidden = _hidden_size(context, heads)
         total = known_size(context.shape(3)[0], "the number of biases")
         bounds = ((0, hidden), (hidden, 2 * hidden), (2 * hidden, total))
         for i, (start, stop) in enumerate(bounds[: 1 if has_heads else 3]):
-            parts[i] = build("Add", parts[i], piece(build, bias, 0, start, stop))
+            parts[i] = parts[i] + bias.slice(start, stop, 0)
     q = attention.heads(parts[0], heads)
     k, v = (p if has_heads else attention.heads(p, heads) for p in parts[1:])
-    k = attention.appended(optional(context, 6), k)
-    v = attention.appended(optional(context, 7), v)
+    k = attention.appended(build.optional(6), k)
+    v = attention.appended(build.optional(7), v)
     scores = attention.scores(q, k, attention.scale(_hidden_size(context, heads) // heads))
-    if (mask := optional(context, 4)) is not None:
+    if (mask := build.optional(4)) is not None:
         fill = float(context.attribute("mask_filter_value", -10000.0))
         scores = attention.masked(scores, mask, context.rank(4), k, fill)
-    if (score_bias := optional(context, 5)) is not None:
-        scores = build("Add", scores, score_bias)
+    if (score_bias := build.optional(5)) is not None:
+        scores = scores + score_bias
     if context.attribute("unidirectional", 0):
         _check_lengths(context)
-        scores = attention.causal(scores, q, k, optional(context, 6))
+        scores = attention.causal(scores, q, k, build.optional(6))
     return select_outputs(context, attention.output(scores, v), k, v, scores)
 
 

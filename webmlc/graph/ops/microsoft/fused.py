@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Attribute
 from webmlc.graph.ops.convolution import conv_type
-from webmlc.graph.ops.microsoft.rows import number, optional, row, twin
+from webmlc.graph.ops.microsoft.rows import row, twin
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, check_shape, check_shapes
 
@@ -30,13 +30,13 @@ ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
 """The activations that a fused operator may name, and the names of their parameters."""
 
 
-def activate(build: Builder, context: Context, x: str, parameters: Sequence[float]) -> str:
+def activate(build: Builder, context: Context, x: Value, parameters: Sequence[float]) -> Value:
     """Apply the activation that a node names."""
     name = str(context.attribute("activation", ""))
     if not name:
         return x
     if name == "Clip":
-        low, high = (number(build, p, context.dtype(0)) for p in parameters)
+        low, high = (build.constant(p, context.dtype(0)) for p in parameters)
         return build("Clip", x, low, high)
     if name not in ACTIVATION_PARAMETERS:
         raise NotSupportedError(f"the activation {name!r}")
@@ -49,101 +49,101 @@ def _without(context: Context, *names: str) -> dict[str, Attribute]:
     return {k: v for k, v in context.node.attributes.items() if k not in names}
 
 
-def _fused_conv(context: Context, build: Builder) -> tuple[str, ...]:
+def _fused_conv(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand FusedConv: a Conv, plus input Z if it is present, then the activation."""
     inputs = context.node.inputs[:3]
     y = build("Conv", *inputs, **_without(context, "activation", "activation_params"))
-    if (z := optional(context, 3)) is not None:
+    if (z := build.optional(3)) is not None:
         check_shape(context, 3, conv_type(context)[0].shape)
-        y = build("Add", y, z)
+        y = y + z
     return (activate(build, context, y, context.attribute("activation_params", ())),)
 
 
-def _fused_gemm(context: Context, build: Builder) -> tuple[str, ...]:
+def _fused_gemm(context: Context, build: Builder) -> tuple[Value, ...]:
     parameters = ("activation_alpha", "activation_beta", "activation_gamma")
     y = build("Gemm", *context.node.inputs, **_without(context, "activation", *parameters))
     values = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
     return (activate(build, context, y, values),)
 
 
-def _fused_matmul(context: Context, build: Builder) -> tuple[str, ...]:
+def _fused_matmul(context: Context, build: Builder) -> tuple[Value, ...]:
     """Compute alpha · A' B'. A and B may be transposed (`trans`), and their first axis may move
     behind the batch (`transBatch`).
     """
     operands = []
     for index, side in enumerate("AB"):
-        x, rank = context.node.inputs[index], context.rank(index)
+        x, rank = build.inputs[index], context.rank(index)
         order = list(range(rank))
         if context.attribute(f"transBatch{side}", 0) and rank > 2:
             order = [*range(1, rank - 1), 0, rank - 1]
         if context.attribute(f"trans{side}", 0) and rank > 1:
             order[-2:] = order[:-3:-1]
         is_permuted = order != sorted(order)
-        operands.append(build("Transpose", x, perm=tuple(order)) if is_permuted else x)
+        operands.append(x.transpose(*order) if is_permuted else x)
     y = build("MatMul", *operands)
     alpha = context.attribute("alpha", 1.0)
-    return (y if alpha == 1.0 else build("Mul", y, number(build, alpha, context.dtype(0))),)
+    return (y if alpha == 1.0 else y * alpha,)
 
 
-def _biased(context: Context, build: Builder) -> str:
+def _biased(context: Context, build: Builder) -> Value:
     check_shapes(context, "... columns", "columns")
-    bias = optional(context, 1)
-    x = context.node.inputs[0]
-    return x if bias is None else build("Add", x, bias)
+    bias = build.optional(1)
+    x = build.inputs[0]
+    return x if bias is None else x + bias
 
 
-def _bias_gelu(context: Context, build: Builder) -> tuple[str, ...]:
+def _bias_gelu(context: Context, build: Builder) -> tuple[Value, ...]:
     return (build("Gelu", _biased(context, build)),)
 
 
-def _fast_gelu(context: Context, build: Builder) -> tuple[str, ...]:
+def _fast_gelu(context: Context, build: Builder) -> tuple[Value, ...]:
     return (build("Gelu", _biased(context, build), approximate="tanh"),)
 
 
-def _swish(build: Builder, x: str, scaled: str) -> str:
-    return build("Mul", x, build("Sigmoid", scaled))
+def _swish(build: Builder, x: Value, scaled: Value) -> Value:
+    return x * build("Sigmoid", scaled)
 
 
-def _quick_gelu(context: Context, build: Builder) -> tuple[str, ...]:
+def _quick_gelu(context: Context, build: Builder) -> tuple[Value, ...]:
     """Compute x · sigmoid(alpha · x)."""
-    x, alpha = context.node.inputs[0], context.attribute("alpha", 1.702)
-    return (_swish(build, x, build("Mul", x, number(build, alpha, context.dtype(0)))),)
+    x, alpha = build.inputs[0], context.attribute("alpha", 1.702)
+    return (_swish(build, x, x * alpha),)
 
 
-def _scaled_silu(context: Context, build: Builder) -> tuple[str, ...]:
-    x, dtype = context.node.inputs[0], context.dtype(0)
-    scale = optional(context, 1) or number(build, context.attribute("alpha", 1.0), dtype)
-    scaled = build("Mul", x, scale)
+def _scaled_silu(context: Context, build: Builder) -> tuple[Value, ...]:
+    x, dtype = build.inputs[0], context.dtype(0)
+    scale = build.optional(1) or build.constant(context.attribute("alpha", 1.0), dtype)
+    scaled = x * scale
     return (_swish(build, scaled, scaled),)
 
 
-def _gated_add(context: Context, build: Builder) -> tuple[str, ...]:
+def _gated_add(context: Context, build: Builder) -> tuple[Value, ...]:
     if context.has(3):
         raise NotSupportedError("a gate that weights project")
     check_shape(context, 1, context.shape(0))
     check_shape(context, 2, (*context.shape(0)[:-1], ONE))
-    x, y, gate = context.node.inputs[:3]
-    return (build("Add", x, build("Mul", y, gate)),)
+    x, y, gate = build.inputs[:3]
+    return (x + y * gate,)
 
 
-def _expand_dims(context: Context, build: Builder) -> tuple[str, ...]:
+def _expand_dims(context: Context, build: Builder) -> tuple[Value, ...]:
     axis = int(context.known_value(1, "axis").reshape(-1)[0])
-    return (build("Unsqueeze", context.node.inputs[0], axes=(axis,)),)
+    return (build.inputs[0].unsqueeze(axis),)
 
 
-def _grid_sample(context: Context, build: Builder) -> tuple[str, ...]:
+def _grid_sample(context: Context, build: Builder) -> tuple[Value, ...]:
     modes = {"bilinear": "linear", "bicubic": "cubic"}
     mode = str(context.attribute("mode", "bilinear"))
     attributes = {**_without(context), "mode": modes.get(mode, mode)}
     return (build("GridSample", *context.node.inputs, **attributes),)
 
 
-def _distances(context: Context, build: Builder) -> tuple[str, ...]:
+def _distances(context: Context, build: Builder) -> tuple[Value, ...]:
     """Compute the distances between all rows of A and all rows of B."""
     check_shapes(context, "rows columns", "others columns")
-    a, b = context.node.inputs
-    left = build("Unsqueeze", a, axes=(1,))
-    difference = build("Sub", left, build("Unsqueeze", b, axes=(0,)))
+    a, b = build.inputs
+    left = a.unsqueeze(1)
+    difference = left - b.unsqueeze(0)
     squares = build("ReduceSumSquare", difference, axes=(2,), keepdims=0)
     metric = context.attribute("metric", "sqeuclidean")
     return (build("Sqrt", squares) if metric == "euclidean" else squares,)

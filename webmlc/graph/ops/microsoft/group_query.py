@@ -10,19 +10,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_expr, maximum
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
 from webmlc.graph.ops.microsoft.rotary import rotate
 from webmlc.graph.ops.microsoft.rows import (
     check_score_bias,
     known_size,
-    optional,
-    reshape,
     row,
     select_outputs,
-    size_of,
 )
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import ONE, canonical, check_shapes, require
@@ -38,14 +36,14 @@ class _Rows:
     """
 
     build: Builder
-    past: str
-    places: str
-    total: str
-    steps: str
-    is_first: str
+    past: Value
+    places: Value
+    total: Value
+    steps: Value
+    is_first: Value
 
     @staticmethod
-    def of(context: Context, build: Builder, queries: str, past_k: str | None) -> _Rows:
+    def of(context: Context, build: Builder, queries: Value, past_k: Value | None) -> _Rows:
         """The lengths from two inputs: `seqlens_k`, the last position of each row, and
         `total_sequence_length`, the length of the longest row.
 
@@ -57,71 +55,58 @@ class _Rows:
         ):
             raise NotSupportedError(f"a total sequence length of {count}")
         size = as_expr(count if past_k is None else maximum(count, context.shape(3)[2]))
-        last, longest = (
-            build("Reshape", build("Cast", context.node.inputs[i], to=7), build.constant([n]))
-            for i, n in ((5, -1), (6, 1))
-        )
+        last, longest = (build.inputs[i].cast(DType.int64).reshape(n) for i, n in ((5, -1), (6, 1)))
         last = require_within(build, last, canonical(size))
-        one, zero = build.constant(np.int64(1)), build.constant(np.int64(0))
-        new = size_of(build, queries, 2)
-        stored = zero if past_k is None else size_of(build, past_k, 2)
+        zero = build.constant(np.int64(0))
+        new = queries.size(2)
+        stored = zero if past_k is None else past_k.size(2)
         whole = build("Squeeze", longest)
-        past = build("Sub", build("Add", last, one), new)
-        is_first = build("Equal", new, whole)
-        past = build("Where", is_first, zero, past)  # a first prompt has no past
-        steps = build("Range", zero, new, one)
-        places = build("Add", build("Unsqueeze", past, axes=(1,)), steps)
+        past = last + 1 - new
+        is_first = new.op("Equal", whole)
+        past = is_first.where(0, past)  # a first prompt has no past
+        steps = build("Range", 0, new, 1)
+        places = past.unsqueeze(1) + steps
         return _Rows(build, past, places, build("Max", stored, whole), steps, is_first)
 
-    def rotated(self, position_ids: str | None) -> str:
+    def rotated(self, position_ids: Value | None) -> Value:
         """The positions by which new tokens are rotated: their own, or `position_ids`, [B, S].
 
         For a first prompt, onnxruntime reads one position, at which all rows start.
         """
         if position_ids is None:
             return self.places
-        build = self.build
-        flat, zero = reshape(build, position_ids, (-1,)), build.constant(np.int64(0))
-        all_rows = build("Add", build("Gather", flat, zero, axis=0), self.steps)
-        return build("Where", self.is_first, all_rows, position_ids)
+        all_rows = position_ids.reshape(-1).element(0, 0) + self.steps
+        return self.is_first.where(all_rows, position_ids)
 
-    def appended(self, past: str | None, new: str, groups: int, size: int, zero: str) -> str:
+    def appended(
+        self, past: Value | None, new: Value, groups: int, size: int, zero: Value
+    ) -> Value:
         """The cache [B, groups, T, H]: the tokens of the past, and the new ones at the end of each
         row.
         """
         build = self.build
         if past is None:
             batch = build("Shape", new, start=0, end=1)
-            head, back = build.constant([groups]), build.constant([size])
-            length = build("Unsqueeze", self.total, axes=(0,))
-            empty = build("Concat", batch, head, length, back, axis=0)
+            length = self.total.unsqueeze(0)
+            empty = build("Concat", batch, [groups], length, [size], axis=0)
             cache = build("Expand", zero, empty)
         else:
-            room = build("Sub", self.total, size_of(build, past, 2))
-            after = build("Unsqueeze", room, axes=(0,))
-            pads = build("Concat", build.constant([0] * 6), after, build.constant([0]), axis=0)
-            cache = build("Pad", past, pads)
+            room = (self.total - past.size(2)).unsqueeze(0)
+            cache = past.op("Pad", build("Concat", [0] * 6, room, [0], axis=0))
         return build("TensorScatter", cache, new, self.past, axis=2)
 
-    def visible_scores(self, scores: str, causal: bool, window: int, fill: str) -> str:
+    def visible_scores(self, scores: Value, causal: bool, window: int) -> Value:
         """Mask the scores of the keys that a query does not see.
 
         A query sees the keys of its row. If `causal`, it sees no later key, and no key at distance
         `window` or more before it.
         """
-        build = self.build
-        one, zero = build.constant(np.int64(1)), build.constant(np.int64(0))
-        keys = build("Range", zero, self.total, one)
-        queries = build("Unsqueeze", self.places, axes=(1, 3))
-        if causal:
-            visible = build("LessOrEqual", keys, queries)
-        else:
-            ends = build("ReduceMax", queries, build.constant([2]))
-            visible = build("LessOrEqual", keys, ends)
+        keys = self.build("Range", 0, self.total, 1)
+        queries = self.places.unsqueeze(1, 3)
+        visible = keys.op("LessOrEqual", queries if causal else queries.op("ReduceMax", [2]))
         if causal and window > 0:
-            first = build("Sub", queries, build.constant(np.int64(window)))
-            visible = build("And", visible, build("Greater", keys, first))
-        return build("Where", visible, scores, fill)
+            visible = visible & keys.op("Greater", queries - window)
+        return visible.where(scores, HIDDEN)
 
 
 def _group_query(context: Context, build: Builder) -> tuple[Result, ...]:
@@ -146,19 +131,19 @@ def _group_query(context: Context, build: Builder) -> tuple[Result, ...]:
         groups=groups,
     )
     hidden = known_size(context.shape(0)[2], "the hidden size")
-    q, k, v = (optional(context, i) for i in range(3))
+    q, k, v = (build.optional(i) for i in range(3))
     assert q is not None
     size = hidden // heads if k is not None else hidden // (heads + 2 * groups)
     _check_caches(context, groups, size)
     if k is None or v is None:
-        counts = np.array([heads * size, groups * size, groups * size], np.int64)
-        q, k, v = build.many("Split", q, build.constant(counts), outputs=3, axis=2)
+        counts = [heads * size, groups * size, groups * size]
+        q, k, v = build.many("Split", q, counts, outputs=3, axis=2)
     queries, keys = attention.heads(q, heads), attention.heads(k, groups)
     values = attention.heads(v, groups)
-    past_k, past_v = optional(context, 3), optional(context, 4)
+    past_k, past_v = build.optional(3), build.optional(4)
     rows = _Rows.of(context, build, queries, past_k)
     if attribute("do_rotary", 0):
-        places = rows.rotated(optional(context, 9))
+        places = rows.rotated(build.optional(9))
         queries, keys = (_rotated(context, build, x, places) for x in (queries, keys))
     keys = rows.appended(past_k, keys, groups, size, attention.number(0))
     values = rows.appended(past_v, values, groups, size, attention.number(0))
@@ -166,19 +151,16 @@ def _group_query(context: Context, build: Builder) -> tuple[Result, ...]:
     scores = attention.scores(queries, shared_k, attention.scale(size))
     cap = float(attribute("softcap", 0.0))
     if cap:
-        limited = build("Tanh", build("Div", scores, attention.number(cap)))
-        scores = build("Mul", limited, attention.number(cap))
-    if (bias := optional(context, 10)) is not None:
+        scores = (scores / cap).op("Tanh") * cap
+    if (bias := build.optional(10)) is not None:
         total = context.known_value(6, "the total sequence length").reshape(-1)[0]
         check_score_bias(context, 10, context.shape(0)[0], heads, context.shape(0)[1], total)
-        scores = build("Add", scores, bias)
+        scores = scores + bias
     window = int(attribute("local_window_size", -1))
     if window == 0:
         raise NotSupportedError("a local_window_size of 0: no token sees any")
-    scores = rows.visible_scores(
-        scores, bool(attribute("causal", 1)), window, attention.number(HIDDEN)
-    )
-    sink = optional(context, 11)
+    scores = rows.visible_scores(scores, bool(attribute("causal", 1)), window)
+    sink = build.optional(11)
     if sink is None and int(attribute("smooth_softmax", 0)) > 0:
         sink = attention.number(0)
     return select_outputs(
@@ -193,22 +175,18 @@ def _check_caches(context: Context, groups: int, size: int) -> None:
     check_shapes(context, *[""] * 7, "positions half", "positions half")
 
 
-def _repeat_groups(build: Builder, x: str, heads: int, groups: int, size: int) -> str:
+def _repeat_groups(build: Builder, x: Value, heads: int, groups: int, size: int) -> Value:
     """Repeat each group of [B, groups, T, H] for its heads: [B, N, T, H]."""
     if heads == groups:
         return x
-    grouped = build("Unsqueeze", x, axes=(2,))
-    repeats = build.constant(np.array([1, 1, heads // groups, 1, 1], np.int64))
-    expanded = build("Expand", grouped, repeats)
-    length = build("Shape", x, start=2, end=3)
-    front = build.constant(np.array([0, heads], np.int64))
-    back = build.constant(np.array([size], np.int64))
-    return build("Reshape", expanded, build("Concat", front, length, back, axis=0))
+    expanded = x.unsqueeze(2).op("Expand", [1, 1, heads // groups, 1, 1])
+    length = x.op("Shape", start=2, end=3)
+    return expanded.op("Reshape", build("Concat", [0, heads], length, [size], axis=0))
 
 
-def _rotated(context: Context, build: Builder, x: str, places: str) -> str:
+def _rotated(context: Context, build: Builder, x: Value, places: Value) -> Value:
     """Apply the rotary embedding to tokens at these positions, [B, S]."""
-    cos, sin = optional(context, 7), optional(context, 8)
+    cos, sin = build.optional(7), build.optional(8)
     assert cos is not None and sin is not None
     interleaved = bool(context.attribute("rotary_interleaved", 0))
     width = 2 * known_size(context.shape(7)[1], "the rotary size")

@@ -9,13 +9,13 @@ from functools import partial
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.graph.builder import Builder
-from webmlc.graph.ops.microsoft.rows import number, optional, row, select_outputs
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ops.microsoft.rows import row, select_outputs
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import check_shape, check_shapes, require
 
 
-def _total(context: Context, build: Builder, bias: int) -> str:
+def _total(context: Context, build: Builder, bias: int) -> Value:
     """Compute input + skip + bias. The skip may lack the batch. The inputs after it have the size
     of a row.
     """
@@ -24,16 +24,16 @@ def _total(context: Context, build: Builder, bias: int) -> str:
     equal = all(map(partial(require, context, "equal"), other[-2:], shape[-2:]))
     if not equal or (len(other) == 3 and not require(context, "stretch", other[0], shape[0])):
         raise NotSupportedError("a skip of other rows than the input")
-    x, skip = context.node.inputs[:2]
-    total = build("Add", x, skip)
-    value = optional(context, bias)
-    return total if value is None else build("Add", total, value)
+    x, skip = build.inputs[:2]
+    total = x + skip
+    value = build.optional(bias)
+    return total if value is None else total + value
 
 
 def _skip_layer(context: Context, build: Builder) -> tuple[Result, ...]:
     """Apply LayerNormalization to input + skip + bias. The sum is the fourth output."""
     total = _total(context, build, 4)
-    gamma, beta = context.node.inputs[2], optional(context, 3)
+    gamma, beta = build.inputs[2], build.optional(3)
     epsilon = context.attribute("epsilon", 1e-12)
     parts = (total, gamma) if beta is None else (total, gamma, beta)
     y, mean, inverse = build.many("LayerNormalization", *parts, outputs=3, axis=-1, epsilon=epsilon)
@@ -42,7 +42,7 @@ def _skip_layer(context: Context, build: Builder) -> tuple[Result, ...]:
 
 def _skip_simplified(context: Context, build: Builder) -> tuple[Result, ...]:
     """Apply RMSNormalization to input + skip + bias. The sum is the fourth output."""
-    total, gamma = _total(context, build, 3), context.node.inputs[2]
+    total, gamma = _total(context, build, 3), build.inputs[2]
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("RMSNormalization", total, gamma, axis=-1, epsilon=epsilon)
     return select_outputs(context, y, Missing.RESULT, Missing.RESULT, total)
@@ -65,42 +65,41 @@ def _embed_layer(context: Context, build: Builder) -> tuple[Result, ...]:
     mask.
     """
     ids, segments, words, positions, segment_rows, gamma, beta = (
-        optional(context, i) for i in range(7)
+        build.optional(i) for i in range(7)
     )
     assert ids and words and positions and gamma and beta
     tables = ("words hidden", "positions hidden", "segments hidden", "hidden", "hidden")
     check_shapes(context, "batch length", "batch length", *tables, "batch length", "rows length")
-    place = optional(context, 8)
+    place = build.optional(8)
     total = build("Gather", words, ids, axis=0)
     if place is None:
-        zero = build.constant(np.array([0]))
-        rows = build("Slice", positions, zero, build("Shape", ids, start=1, end=2), zero)
+        rows = build("Slice", positions, [0], build("Shape", ids, start=1, end=2), [0])
     else:
         rows = build("Gather", positions, place, axis=0)
-    total = build("Add", total, rows)
+    total = total + rows
     if segments is not None and segment_rows is not None:
-        total = build("Add", total, build("Gather", segment_rows, segments, axis=0))
+        total = total + build("Gather", segment_rows, segments, axis=0)
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
     return select_outputs(context, y, _mask_count(context, build, ids), total)
 
 
-def _mask_count(context: Context, build: Builder, ids: str) -> str:
+def _mask_count(context: Context, build: Builder, ids: Value) -> Value:
     """Count the ones in each row of the mask. Without a mask, the counts are zero."""
-    mask = optional(context, 7)
-    zero = number(build, 0, DType.int32)
+    mask = build.optional(7)
+    zero = build.constant(0, DType.int32)
     if mask is None:
         batch = build("Shape", ids, start=0, end=1)
         return build("Expand", zero, batch)
-    is_one = build("Equal", mask, number(build, 1, context.dtype(7)))
-    return build("ReduceSum", build("Cast", is_one, to=6), axes=(1,), keepdims=0)
+    is_one = build("Equal", mask, 1)
+    return build("ReduceSum", is_one.cast(DType.int32), axes=(1,), keepdims=0)
 
 
-def _gated_rms(context: Context, build: Builder) -> tuple[str, ...]:
+def _gated_rms(context: Context, build: Builder) -> tuple[Value, ...]:
     """Apply RMSNormalization to groups of the length of `scale`, and multiply by an activation of
     the gate.
     """
-    x, scale, gate = context.node.inputs
+    x, scale, gate = build.inputs
     check_shape(context, 2, context.shape(0))
     groups = build("Concat", build("Shape", x, end=-1), build.constant(np.array([-1])),
                    build("Shape", scale), axis=0)  # fmt: skip
@@ -109,8 +108,8 @@ def _gated_rms(context: Context, build: Builder) -> tuple[str, ...]:
     y = build("RMSNormalization", grouped, scale, axis=-1, epsilon=epsilon)
     activated = build("Sigmoid", gate)
     if context.attribute("activation", "silu") != "sigmoid":
-        activated = build("Mul", gate, activated)
-    return (build("Mul", build("Reshape", y, build("Shape", x)), activated),)
+        activated = gate * activated
+    return (build("Reshape", y, build("Shape", x)) * activated,)
 
 
 X, ROW = "float32[2, 3, 8]", "float32[8]"

@@ -13,13 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.block_quantised import pack_values
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.microsoft.rows import row
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.quantise import number_of, requantise
+from webmlc.graph.ops.quantise import requantise
 from webmlc.graph.ops.recurrent import QUANTISED, expand_layer
 from webmlc.graph.ops.shapes import check_shape, check_shapes, check_stretches
 
@@ -30,123 +30,118 @@ documentation.
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
 
 
-def _input(context: Context, index: int) -> str:
-    """The name of an input, or "" if it is omitted."""
-    return context.node.inputs[index] if context.has(index) else ""
-
-
-def _real(context: Context, b: Builder, first: int) -> str:
+def _real(context: Context, build: Builder, first: int) -> Value:
     """Dequantise the tensor at input `first`. Its scale and zero point are the next two inputs."""
-    x, scale, zero = (_input(context, first + i) for i in range(3))
-    return b("DequantizeLinear", x, scale, *([zero] if zero else []))
+    x, scale, zero = (build.optional(first + i) for i in range(3))
+    return build("DequantizeLinear", x, scale, zero)
 
 
-def _quantised(context: Context, b: Builder, value: str, scale: int, data: int = 0) -> str:
+def _quantised(context: Context, build: Builder, value: Value, scale: int, data: int = 0) -> Value:
     """Quantise `value`. Input `scale` holds the scale, and the next one the zero point. The type is
     that of the zero point, or of input `data`.
     """
-    zero = _input(context, scale + 1) or b.constant(0, context.dtype(data))
-    return b("QuantizeLinear", value, _input(context, scale), zero)
+    zero = build.optional(scale + 1) or build.constant(0, context.dtype(data))
+    return build("QuantizeLinear", value, build.inputs[scale], zero)
 
 
 def _of_floats(op: str, tensors: int) -> Expansion:
     """The expansion of an operator on `tensors` quantised tensors, which is computed in floats."""
 
-    def expand(context: Context, b: Builder) -> tuple[str, ...]:
-        values = [_real(context, b, 3 * t) for t in range(tensors)]
+    def expand(context: Context, build: Builder) -> tuple[Value, ...]:
+        values = [_real(context, build, 3 * t) for t in range(tensors)]
         attributes = dict(context.node.attributes)
         last = attributes.pop("channels_last", 0)
         if last:
-            values = [_channels_second(b, values[0], context.rank(0))]
-        result = b(op, *values, **attributes)
+            values = [_channels_second(values[0], context.rank(0))]
+        result = build(op, *values, **attributes)
         if last:
-            result = _channels_last(b, result, context.rank(0))
-        return (_quantised(context, b, result, 3 * tensors),)
+            result = _channels_last(result, context.rank(0))
+        return (_quantised(context, build, result, 3 * tensors),)
 
     return expand
 
 
-def _channels_second(b: Builder, value: str, rank: int) -> str:
-    return b("Transpose", value, perm=(0, rank - 1, *range(1, rank - 1)))
+def _channels_second(value: Value, rank: int) -> Value:
+    return value.transpose(0, rank - 1, *range(1, rank - 1))
 
 
-def _channels_last(b: Builder, value: str, rank: int) -> str:
-    return b("Transpose", value, perm=(0, *range(2, rank), 1))
+def _channels_last(value: Value, rank: int) -> Value:
+    return value.transpose(0, *range(2, rank), 1)
 
 
-def _concat(context: Context, b: Builder) -> tuple[str, ...]:
+def _concat(context: Context, build: Builder) -> tuple[Value, ...]:
     firsts = range(2, len(context.node.inputs), 3)
-    parts = [_quantised(context, b, _real(context, b, i), 0, 2) for i in firsts]
-    return (b("Concat", *parts, axis=context.attribute("axis")),)
+    parts = [_quantised(context, build, _real(context, build, i), 0, 2) for i in firsts]
+    return (build("Concat", *parts, axis=context.attribute("axis")),)
 
 
-def _where(context: Context, b: Builder) -> tuple[str, ...]:
-    parts = [_quantised(context, b, _real(context, b, i), 7, 1) for i in (1, 4)]
-    return (b("Where", _input(context, 0), *parts),)
+def _where(context: Context, build: Builder) -> tuple[Value, ...]:
+    parts = [_quantised(context, build, _real(context, build, i), 7, 1) for i in (1, 4)]
+    return (build("Where", build.inputs[0], *parts),)
 
 
-def _softmax(context: Context, b: Builder) -> tuple[str, ...]:
+def _softmax(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand a quantised Softmax. Before opset 13, it runs over all axes from `axis` on."""
-    x, axis = _real(context, b, 0), int(context.attribute("axis", -1))
+    x, axis = _real(context, build, 0), int(context.attribute("axis", -1))
     if int(context.attribute("opset", 13)) < 13:
-        rows = b("Softmax", b("Flatten", x, axis=axis), axis=-1)
-        result = b("Reshape", rows, b("Shape", _input(context, 0)))
+        rows = build("Softmax", build("Flatten", x, axis=axis), axis=-1)
+        result = build("Reshape", rows, build("Shape", build.optional(0)))
     else:
-        result = b("Softmax", x, axis=axis)
-    return (_quantised(context, b, result, 3),)
+        result = build("Softmax", x, axis=axis)
+    return (_quantised(context, build, result, 3),)
 
 
-def _max_pool(context: Context, b: Builder) -> tuple[str, ...]:
+def _max_pool(context: Context, build: Builder) -> tuple[Value, ...]:
     rank = context.rank(0)
-    x = _channels_second(b, _input(context, 0), rank)
-    return (_channels_last(b, b("MaxPool", x, **context.node.attributes), rank),)
+    x = _channels_second(build.inputs[0], rank)
+    return (_channels_last(build("MaxPool", x, **context.node.attributes), rank),)
 
 
-def _twin(context: Context, b: Builder) -> tuple[str, ...]:
+def _twin(context: Context, build: Builder) -> tuple[Value, ...]:
     """Write the operator of the same name in ONNX's own domain."""
-    return (b(context.node.op, *context.node.inputs, **context.node.attributes),)
+    return (build(context.node.op, *context.node.inputs, **context.node.attributes),)
 
 
 # -- products --------------------------------------------------------------------------
 
 
-def _products(context: Context, b: Builder, places: Sequence[int]) -> str:
+def _products(context: Context, build: Builder, places: Sequence[int]) -> Value:
     """Write the MatMulInteger of the inputs at `places`: both operands, then both zero points."""
-    left, right, left_zero, right_zero = (_input(context, i) for i in places)
+    left_place, right_place, left_zero, right_zero = places
     zeros = [
-        zero or b.constant(0, context.dtype(place))
-        for zero, place in ((left_zero, places[0]), (right_zero, places[1]))
+        build.optional(zero) or build.constant(0, context.dtype(place))
+        for zero, place in ((left_zero, left_place), (right_zero, right_place))
     ]
-    for side, name in enumerate(("transA", "transB")):
-        if context.attribute(name, 0):
-            matrix = b("Transpose", (left, right)[side], perm=(1, 0))
-            left, right = (matrix, right) if side == 0 else (left, matrix)
-    return b("MatMulInteger", left, right, *zeros)
+    left, right = (
+        build.inputs[place].transpose(1, 0) if context.attribute(name, 0) else build.inputs[place]
+        for place, name in ((left_place, "transA"), (right_place, "transB"))
+    )
+    return build("MatMulInteger", left, right, *zeros)
 
 
-def _scaled(context: Context, b: Builder, sums: str, scales: Sequence[str], bias: str) -> str:
+def _scaled(sums: Value, scales: tuple[Value, Value], bias: Value | None) -> Value:
     """Scale the sums to the float32 product, and add a bias if there is one."""
-    factor = b("Mul", *scales)
-    result = b("Mul", b("Cast", sums, to=number_of(DType.float32)), factor)
-    return b("Add", result, bias) if bias else result
+    factor = scales[0] * scales[1]
+    result = sums.cast(DType.float32) * factor
+    return result if bias is None else result + bias
 
 
-def _gemm(context: Context, b: Builder) -> tuple[str, ...]:
+def _gemm(context: Context, build: Builder) -> tuple[Value, ...]:
     rows = context.shape(0)[1 if context.attribute("transA", 0) else 0]
     columns = context.shape(3)[0 if context.attribute("transB", 0) else 1]
     check_stretches(context, 4, (columns,))
     check_stretches(context, 6, (rows, columns))
-    sums = _products(context, b, (0, 3, 2, 5))
+    sums = _products(context, build, (0, 3, 2, 5))
     if context.has(6):
-        sums = b("Add", sums, _input(context, 6))
-    left, right = _input(context, 1), _input(context, 4)
+        sums = sums + build.inputs[6]
+    left, right = build.inputs[1], build.inputs[4]
     alpha = float(context.attribute("alpha", 1.0))
     if alpha != 1.0:
-        left = b("Mul", left, b.constant(alpha, DType.float32))
+        left = left * alpha
     if not context.has(7):
-        return (_scaled(context, b, sums, (left, right), ""),)
-    zero = _input(context, 8) or b.constant(0, context.dtype(0))
-    return (requantise(b, sums, (left, right, _input(context, 7)), zero),)
+        return (_scaled(sums, (left, right), None),)
+    zero = build.optional(8) or build.constant(0, context.dtype(0))
+    return (requantise(build, sums, (left, right, build.inputs[7]), zero),)
 
 
 def _check_columns(context: Context, scale: int, bias: int) -> None:
@@ -156,27 +151,27 @@ def _check_columns(context: Context, scale: int, bias: int) -> None:
     check_shape(context, bias, (columns,))
 
 
-def _to_float(context: Context, b: Builder) -> tuple[str, ...]:
+def _to_float(context: Context, build: Builder) -> tuple[Value, ...]:
     _check_columns(context, 3, 6)
-    sums = _products(context, b, (0, 1, 4, 5))
-    scales = (_input(context, 2), _input(context, 3))
-    return (_scaled(context, b, sums, scales, _input(context, 6)),)
+    sums = _products(context, build, (0, 1, 4, 5))
+    scales = (build.inputs[2], build.inputs[3])
+    return (_scaled(sums, scales, build.optional(6)),)
 
 
-def _dynamic(context: Context, b: Builder) -> tuple[str, ...]:
+def _dynamic(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand DynamicQuantizeMatMul: the left operand is quantised by its own range."""
     _check_columns(context, 2, 4)
-    a, scale, zero = b.many("DynamicQuantizeLinear", _input(context, 0), outputs=3)
-    right_zero = _input(context, 3) or b.constant(0, context.dtype(1))
-    sums = b("MatMulInteger", a, _input(context, 1), zero, right_zero)
-    scales = (scale, _input(context, 2))
-    return (_scaled(context, b, sums, scales, _input(context, 4)),)
+    a, scale, zero = build.many("DynamicQuantizeLinear", build.inputs[0], outputs=3)
+    right_zero = build.optional(3) or build.constant(0, context.dtype(1))
+    sums = build("MatMulInteger", a, build.inputs[1], zero, right_zero)
+    scales = (scale, build.inputs[2])
+    return (_scaled(sums, scales, build.optional(4)),)
 
 
 # -- weights of a few bits ---------------------------------------------------------------
 
 
-def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
+def _few_bits(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand MatMulNBits to a product with block-quantised weights: the zero points become
     minimums, -scale · zero. Activations are quantised only if `accuracy_level` allows it.
     """
@@ -194,89 +189,86 @@ def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
             f"{weights.size} bytes of weights, not {columns} rows of {blocks} blocks of {block} "
             f"elements of {bits} bits"
         )
-    data, dtype = _input(context, 0), context.dtype(0)
+    data, dtype = build.inputs[0], context.dtype(0)
     if blocks * block != depth:
         rank = context.rank(0)
-        pads = b.constant([0] * (2 * rank - 1) + [blocks * block - depth])
-        data = b("Pad", data, pads)
+        data = build("Pad", data, [0] * (2 * rank - 1) + [blocks * block - depth])
     if dtype is not DType.float32:
-        data = b("Cast", data, to=number_of(DType.float32))
+        data = data.cast(DType.float32)
     values = unpack_bits(weights.reshape(columns, -1), bits)
-    scales = _matrix(b, _input(context, 2), columns, blocks)
-    packed = [_panels(b, scales, columns, blocks)]
+    scales = _matrix(build.inputs[2], columns, blocks)
+    packed = [_panels(build, scales, columns, blocks)]
     excess = 1 << (bits - 1)
     if context.has(3):
         excess = 0
-        zeros = _zero_points(context, b, bits, columns, blocks)
-        packed.append(_panels(b, b("Neg", b("Mul", scales, zeros)), columns, blocks))
-    sums = b(
-        "BlockProduct", data, b.constant(pack_values(values, bits, block)), *packed,
+        zeros = _zero_points(context, build, bits, columns, blocks)
+        packed.append(_panels(build, -(scales * zeros), columns, blocks))
+    sums = build(
+        "BlockProduct", data, build.constant(pack_values(values, bits, block)), *packed,
         domain="webmlc", bits=bits, block=block, columns=columns, excess=excess,
         exact=int(int(context.attribute("accuracy_level", 0)) != INT8_LEVEL),
     )  # fmt: skip
     if dtype is not DType.float32:
-        sums = b("Cast", sums, to=number_of(dtype))
-    return (b("Add", sums, _input(context, 5)) if context.has(5) else sums,)
+        sums = sums.cast(dtype)
+    return (sums + build.inputs[5] if context.has(5) else sums,)
 
 
-def _matrix(b: Builder, values: str, columns: int, blocks: int) -> str:
+def _matrix(values: Value, columns: int, blocks: int) -> Value:
     """One number for each block, as a float32 matrix [columns, blocks]."""
-    matrix = b("Reshape", values, b.constant([columns, blocks]))
-    return b("Cast", matrix, to=number_of(DType.float32))
+    return values.reshape(columns, blocks).cast(DType.float32)
 
 
-def _panels(b: Builder, matrix: str, columns: int, blocks: int) -> str:
+def _panels(build: Builder, matrix: Value, columns: int, blocks: int) -> Value:
     """Pack a matrix [columns, blocks] in panels of columns (`pack_columns`)."""
     panels = -(-columns // PACK)
     if columns % PACK:
-        matrix = b("Pad", matrix, b.constant([0, 0, panels * PACK - columns, 0]))
-    split = b("Reshape", matrix, b.constant([panels, PACK, blocks]))
-    return b("Transpose", split, perm=(0, 2, 1))
+        matrix = build("Pad", matrix, [0, 0, panels * PACK - columns, 0])
+    return matrix.reshape(panels, PACK, blocks).transpose(0, 2, 1)
 
 
-def _zero_points(context: Context, b: Builder, bits: int, columns: int, blocks: int) -> str:
+def _zero_points(context: Context, build: Builder, bits: int, columns: int, blocks: int) -> Value:
     """The zero points as floats, [columns, blocks]."""
     if context.dtype(3).is_float:
-        return _matrix(b, _input(context, 3), columns, blocks)
+        return _matrix(build.inputs[3], columns, blocks)
     packed = context.constant(3)
     if packed is None:
         raise NotSupportedError("zero points that are not constant")
     elements = unpack_bits(packed.reshape(columns, -1), bits)[:, :blocks]
-    return b.constant(np.ascontiguousarray(elements), DType.float32)
+    return build.constant(np.ascontiguousarray(elements), DType.float32)
 
 
-def _gather_blocks(context: Context, b: Builder) -> tuple[str, ...]:
+def _gather_blocks(context: Context, build: Builder) -> tuple[Value, ...]:
     """Expand GatherBlockQuantized to a Gather of a DequantizeLinear, which `use_block_products`
     joins. Bytes hold several elements along the last axis; the middle of their range is zero unless
     there are zero points.
     """
-    scales, zeros = _input(context, 2), _input(context, 3)
-    data, bits = _input(context, 0), int(context.attribute("bits", 4))
+    scales, zeros = build.optional(2), build.optional(3)
+    data, bits = build.optional(0), int(context.attribute("bits", 4))
     if context.dtype(0) is DType.uint8:
         if bits not in (2, 4, 8):
             raise NotSupportedError(f"elements of {bits} bits")
         blocks = context.type(2).static_shape
         if blocks is None:
             raise NotSupportedError("scales of a symbolic shape")
-        data = _unpacked(context, b, 0, bits, None)
+        data = _unpacked(context, build, 0, bits, None)
         if zeros:
-            zeros = _unpacked(context, b, 3, bits, blocks[-1])
+            zeros = _unpacked(context, build, 3, bits, blocks[-1])
         else:
-            zeros = b.constant(np.full(blocks, 1 << (bits - 1)), DType(f"uint{bits}"))
+            zeros = build.constant(np.full(blocks, 1 << (bits - 1)), DType(f"uint{bits}"))
     operands = (data, scales, zeros) if zeros else (data, scales)
     axis, block = int(context.attribute("quantize_axis", 1)), context.count("block_size", 128)
-    floats = b("DequantizeLinear", *operands, axis=axis, block_size=block)
+    floats = build("DequantizeLinear", *operands, axis=axis, block_size=block)
     gathered_axis = int(context.attribute("gather_axis", 0))
-    return (b("Gather", floats, _input(context, 1), axis=gathered_axis),)
+    return (build("Gather", floats, build.optional(1), axis=gathered_axis),)
 
 
-def _unpacked(context: Context, b: Builder, index: int, bits: int, width: int | None) -> str:
+def _unpacked(context: Context, build: Builder, index: int, bits: int, width: int | None) -> Value:
     """The elements in the bytes of a constant: `width` of them along the last axis, or all."""
     packed = context.constant(index)
     if packed is None:
         raise NotSupportedError("weights that are not constant")
     elements = unpack_bits(packed.reshape(-1, packed.shape[-1]), bits)[:, :width]
-    return b.constant(elements.reshape(*packed.shape[:-1], -1), DType(f"uint{bits}"))
+    return build.constant(elements.reshape(*packed.shape[:-1], -1), DType(f"uint{bits}"))
 
 
 def unpack_bits(packed: Array, bits: int) -> Array:

@@ -5,14 +5,11 @@ row("QuickGelu", lambda c, build: (...,), case("float32[2, 3]"))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_expr, as_int
-from webmlc.graph.builder import Builder
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
     Case,
@@ -37,12 +34,12 @@ def row(name: str, expand: Expansion, *cases: Case, domain: str = DOMAIN) -> Ope
     return Operator(name, _never, expand=expand, domain=domain, cases=cases)
 
 
-def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> Operator:
+def twin(name: str, *cases: Case, of: Value | None = None, **attributes: Any) -> Operator:
     """Make the row of an operator that equals the operator `of` of ai.onnx with these further
     attributes. By default, `of` has the same name.
     """
 
-    def expand(context: Context, build: Builder) -> tuple[str, ...]:
+    def expand(context: Context, build: Builder) -> tuple[Value, ...]:
         node = context.node
         merged = {**node.attributes, **attributes}
         return build.many(of or name, *node.inputs, outputs=len(node.outputs), **merged)
@@ -55,11 +52,6 @@ def select_outputs(context: Context, *results: str | Missing) -> tuple[Result, .
     return results[: len(context.node.outputs)]
 
 
-def optional(context: Context, index: int) -> str | None:
-    """The name of an input, or None if it is omitted."""
-    return context.node.inputs[index] if context.has(index) else None
-
-
 def check_score_bias(context: Context, index: int, *scores: Expr | int) -> None:
     """Check that a bias of scores [B, N, S, T] has their last two sizes, and one or all of their
     batches and heads.
@@ -70,31 +62,9 @@ def check_score_bias(context: Context, index: int, *scores: Expr | int) -> None:
         check_shape(context, index, (*context.shape(index)[:2], *last))
 
 
-def number(build: Builder, value: float, dtype: DType) -> str:
-    """A scalar constant."""
-    return build.constant(value, dtype)
-
-
 def known_size(size: Expr, description: str) -> int:
     """A dimension that must be a number."""
     value = as_int(size)
     if value is None:
         raise NotSupportedError(f"{description} is symbolic")
     return value
-
-
-def reshape(build: Builder, x: str, shape: Sequence[int]) -> str:
-    """Reshape `x`. A 0 keeps a dimension, and -1 stands for the remaining elements."""
-    return build("Reshape", x, build.constant(np.array(shape, np.int64)))
-
-
-def piece(build: Builder, x: str, axis: int, start: int, stop: int) -> str:
-    """Slice the elements from `start` to `stop` along an axis."""
-    bounds = (build.constant(np.array([v], np.int64)) for v in (start, stop, axis))
-    return build("Slice", x, *bounds)
-
-
-def size_of(build: Builder, x: str, axis: int) -> str:
-    """The scalar int64 size of a dimension."""
-    shape = build("Shape", x)
-    return build("Gather", shape, build.constant(np.int64(axis)), axis=0)
