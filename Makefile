@@ -7,7 +7,7 @@
 # make npm             pack the runtime as the npm package webmlc, into build/
 # make test-doors      models of PyTorch, Keras, TensorFlow, JAX and scikit-learn, in a venv of their own (3 GB)
 # make docs            build the documentation site, into build/docs/
-# make bench           measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
+# make bench           measure all models against ONNX Runtime Web, TF.js and wllama in one Chromium, and write README's figures (45 minutes; ARGS="--models ..." for some)
 # make clean           remove what the commands above made
 SHELL := /bin/bash -euo pipefail
 PYTHON ?= python3
@@ -66,7 +66,13 @@ docs: $(VENV)/.stamp .venv-docs/.stamp
 
 bench: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium
-	$(BIN)/python benchmarks/run.py $(or $(ARGS),--json benchmarks/results.json)
+ifdef ARGS
+	$(BIN)/python -m benchmarks.run $(ARGS)
+else
+	$(BIN)/python -m benchmarks.run --json benchmarks/results.json
+	$(BIN)/python -m benchmarks.llm --json benchmarks/llm_results.json
+	$(BIN)/python -m benchmarks.figures
+endif
 
 $(VENV)/.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("webmlc needs Python 3.11 or later")'

@@ -1,15 +1,15 @@
-"""Draw the chart of the README: the speed relative to ONNX Runtime Web, a pair of bars per model.
+"""Draw the speed of all models relative to ONNX Runtime Web, for docs/measured.md.
 
 In: results (`results.merge`). Out: SVG that is readable on light and on dark pages.
 
-    Path("benchmarks/results.svg").write_text(chart(results))
+    Path("docs/measured.svg").write_text(chart(results))
 """
 
 from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from results import Results, ratio
+from benchmarks.results import Results, ratio
 
 WIDTH, LEFT, RIGHT, TOP = 760, 190, 44, 58
 """The width of the chart and its margins, in pixels."""

@@ -24,12 +24,12 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from models import ROOT, name_of, prepare
-from pairs import gain, in_browser, in_python, is_same
 from rich.console import Console
 from rich.table import Table
-from run import OUT
 
+from benchmarks.models import ROOT, name_of, prepare
+from benchmarks.pairs import gain, in_browser, in_python, is_same
+from benchmarks.run import OUT
 from webmlc.core.machine import Device
 
 FOLDER = "package-earlier"

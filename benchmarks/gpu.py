@@ -37,15 +37,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import typer
-from gpu_decode import CAPACITY, TOKENS, measure_decode
-from gpu_limits import ROUNDS, Limits, limits, seconds_of
-from models import QUIET, ROOT, Source, named, prepare, random_inputs
-from node_job import run_job
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
 import webmlc
+from benchmarks.gpu_decode import CAPACITY, TOKENS, measure_decode
+from benchmarks.gpu_limits import ROUNDS, Limits, limits, seconds_of
+from benchmarks.models import QUIET, ROOT, Source, named, prepare, random_inputs
+from benchmarks.node_job import run_job
 from webmlc.compile import build
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter

@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from gpu_limits import Limits, seconds_of
 
 import webmlc
+from benchmarks.gpu_limits import Limits, seconds_of
 from webmlc.host.webgpu import WebGpuExecutor
 
 CAPACITY = 2048

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from results import Entry, Results, ratio, row_of
+from benchmarks.results import Entry, Results, ratio, row_of
 
 THREADS = (1, 2)
 """The numbers of threads that are compared."""

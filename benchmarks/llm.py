@@ -21,12 +21,13 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from fma_limit import FLOPS, module
-from node_job import run_job
 from rich.console import Console
 from rich.table import Table
 
 import webmlc
+from benchmarks.fma_limit import FLOPS, module
+from benchmarks.node_job import run_job
+from benchmarks.results import commit
 from demos.chat.run import fetch_model
 from webmlc.target.wasm.assemble import assemble
 
@@ -138,6 +139,7 @@ def main(
     if as_json is not None:
         data = {
             "date": datetime.date.today().isoformat(),
+            "commit": commit(),
             "model": path.name,
             "bytes": path.stat().st_size,
             "browser": result["browser"],

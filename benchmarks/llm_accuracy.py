@@ -35,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 import webmlc
+from benchmarks.results import commit
 from demos.chat.run import fetch_model
 from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.generate.prompt import TextCodec
@@ -49,6 +50,7 @@ TEXTS = (
     "docs/bundlers.md",
     "docs/pictures.md",
     "docs/troubleshooting.md",
+    "docs/gpu.md",
 )
 BOUNDS = {"default": 5e-3, "exact": 5e-4}
 """The largest relative difference of a perplexity. From the acceptance of language models."""
@@ -222,6 +224,7 @@ def main(
     show(rows, expected, len(QUESTIONS))
     result = {
         "date": datetime.date.today().isoformat(),
+        "commit": commit(),
         "model": path.name,
         "reference": reference["version"],
         "tokens": sum(map(len, job["passages"])),

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from direct_flops import direct_flops
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.direct_flops import direct_flops
+from benchmarks.tfjs_graph import tfjs_graph
 from webmlc.build_options import AdapterName, BuildOptions, TargetName
 from webmlc.compile import compile_model
 from webmlc.package.step_work import step_work
@@ -36,12 +37,16 @@ from webmlc.package.write import write_package
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
 """The folder of further models, beside the project's folder."""
+DIGITS = ROOT / "demos" / "digits" / "digits.onnx"
+"""The model of the demo, a network of three convolutions."""
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 """The light models of the onnx package, which have no weights."""
 SIZE = 1024
 """The rows and columns of the matrices of `matmul`."""
 QUIET = 3
 """The severity from which onnxruntime logs: errors only."""
+TFJS = "tfjs.json"
+"""The name of the file that holds the calls of TF.js."""
 READY = "ready.json"
 """The name of the file that holds a `Ready`."""
 
@@ -78,7 +83,6 @@ class Source:
     dims: Mapping[str, int] = field(default_factory=dict)
     integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     gpu: bool = True
-    tfjs: bool = False
     judged: bool = False
 
 
@@ -140,12 +144,13 @@ SMALL = frozenset({"squeezenet", "shufflenet"})
 
 
 def named() -> dict[str, Source]:
-    """Every model that has a name: the matrix products, the light models of the onnx package, and,
-    where `shared/models` exists, those that its index marks for benchmarks.
+    """Every model that has a name: the digits, the matrix products, the light models of the onnx
+    package, and, where `shared/models` exists, the models that its index marks for benchmarks.
     """
     sources = {
-        "matmul": Source(lambda: matmul(constant=True), tfjs=True),
-        "matmul_dynamic": Source(lambda: matmul(constant=False), tfjs=True),
+        "digits": Source(partial(onnx.load, DIGITS)),
+        "matmul": Source(lambda: matmul(constant=True)),
+        "matmul_dynamic": Source(lambda: matmul(constant=False)),
     }
     for path in sorted(LIGHT.glob("light_*.onnx")):
         name = path.stem.removeprefix("light_")
@@ -244,9 +249,11 @@ def prepare(
         "inputs": write_arrays(folder, "inputs", inputs),
         "outputs": write_arrays(folder, "outputs", outputs),
     }
-    if source.tfjs:
-        constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
-        data["constants"] = write_arrays(folder, "constants", constants)
+    graph = tfjs_graph(proto, {name: array.shape for name, array in inputs.items()})
+    if graph is not None:
+        data["constants"] = write_arrays(folder, "constants", graph.constants)
+        calls = {"steps": graph.steps, "outputs": graph.outputs, "images": graph.images}
+        (folder / TFJS).write_text(json.dumps(calls))
     (folder / "data.json").write_text(json.dumps(data))
     begin = time.process_time()
     # Peers take and return the pasts of a decoder, so our package does, too.
@@ -260,7 +267,7 @@ def prepare(
         for works in (step_work(parts, device, symbols),)
     }
     shapes = {name: array.shape for name, array in inputs.items()}
-    ready = Ready(name_of(model), seconds, source.tfjs, steps, direct_flops(proto, shapes))
+    ready = Ready(name_of(model), seconds, graph is not None, steps, direct_flops(proto, shapes))
     (folder / READY).write_text(json.dumps(asdict(ready)))
     return ready
 

@@ -19,8 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from run import measure
-
+from benchmarks.run import measure
 from webmlc.core.machine import Device
 
 HERE = Path(__file__).parent

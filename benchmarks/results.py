@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -19,7 +20,8 @@ from statistics import median
 from typing import Any
 
 import onnxruntime
-from models import Ready
+
+from benchmarks.models import ROOT, Ready
 
 Row = dict[str, Any]
 """One engine's measurements of one model."""
@@ -38,6 +40,7 @@ def entry_of(
     """The figures of one model. `rows` are those of `measure.mjs` for it."""
     entry: Entry = {
         "date": date.today().isoformat(),
+        "commit": commit(),
         "runs": runs,
         "judged": judged,
         "limit_gflops": round(limit, 1),
@@ -123,6 +126,13 @@ def _rounded(milliseconds: float) -> float:
     return float(f"{milliseconds:.4g}")
 
 
+def commit() -> str:
+    """The short hash of the commit that is measured. A `+` follows where files are changed."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return process.stdout.strip()
+
+
 def header(browser: str) -> dict[str, Any]:
     """The machine and the versions of a measurement."""
     cpu = platform.processor() or platform.machine()
@@ -138,12 +148,18 @@ def header(browser: str) -> dict[str, Any]:
     }
 
 
-def merge(path: Path | None, header_: Mapping[str, Any], entries: Mapping[str, Entry]) -> Results:
-    """The results with these entries, also written to the file at `path`. Raises `ValueError` where
-    the file was measured on another machine.
+def merge(
+    path: Path | None,
+    header_: Mapping[str, Any],
+    entries: Mapping[str, Entry],
+    replace: bool = False,
+) -> Results:
+    """The results with these entries, also written to the file at `path`. With `replace`, the file
+    holds nothing else afterwards. Raises `ValueError` where the file was measured on another
+    machine.
     """
     models: dict[str, Entry] = {}
-    if path is not None and path.is_file():
+    if path is not None and path.is_file() and not replace:
         earlier = json.loads(path.read_text())
         if {k: v for k, v in earlier.items() if k != "models"} != header_:
             raise ValueError(f"{path} was measured on another machine, or with other versions")
@@ -186,9 +202,11 @@ def row_of(
     return None
 
 
-def ratio(entry: Entry, threads: int, variant: str | None = None) -> float | None:
-    """The latency of ONNX Runtime Web over webmlc's on the CPU, of one variant or of the chosen
-    one. None where either is missing.
+def ratio(
+    entry: Entry, threads: int, variant: str | None = None, engine: str = "onnxruntime"
+) -> float | None:
+    """The latency of a peer over webmlc's on the CPU, of one variant or of the chosen variant. None
+    where either is missing.
     """
-    ours, peer = row_of(entry, "webmlc", threads, variant), row_of(entry, "onnxruntime", threads)
+    ours, peer = row_of(entry, "webmlc", threads, variant), row_of(entry, engine, threads)
     return peer["ms"] / ours["ms"] if ours and peer else None

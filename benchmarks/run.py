@@ -1,7 +1,7 @@
 """Measure webmlc against ONNX Runtime Web and TF.js, in the same Chromium, in the same run.
 
 In: models (names or files), devices, numbers of threads. Out: a table, the demands on the figures
-and whether they hold, and the figures as JSON, with a chart beside it.
+and whether they hold, and the figures as JSON. `figures.py` writes them into the documentation.
 
 - Latency is the median of the runs. The ratio is the peer's latency over webmlc's, so more is
   better.
@@ -13,8 +13,9 @@ and whether they hold, and the figures as JSON, with a chart beside it.
 
     python benchmarks/run.py --models matmul,squeezenet --threads 1 --json results.json
 
-A run of all models takes half an hour. `--reuse` measures the models that an earlier run built.
-Measuring some of the models at a time gives the same JSON, whose entries are replaced one by one.
+A run of all models takes half an hour, and replaces the file of figures. `--reuse` measures the
+models that an earlier run built. A run of some models adds their entries to the file.
+TF.js runs the models that `tfjs_graph.py` can write as calls of it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from chart import chart
-from fma_limit import FLOPS, module
-from judge import judge
-from models import ROOT, Ready, named, native_latencies, prepare, reuse, source_of
-from node_job import run_job
-from results import Entry, Row, entry_of, header, merge, row_of
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.fma_limit import FLOPS, module
+from benchmarks.judge import judge
+from benchmarks.models import ROOT, Ready, named, native_latencies, prepare, reuse, source_of
+from benchmarks.node_job import run_job
+from benchmarks.results import Entry, Row, entry_of, header, merge, row_of
 
 HERE = Path(__file__).parent
 MODULES = ROOT / "node_modules"
@@ -162,7 +163,8 @@ def main(
     kernels: Annotated[int, typer.Option(help="How many steps of each model to list")] = 0,
     again: Annotated[bool, typer.Option("--reuse", help="Measure what was built before")] = False,
     json_path: Annotated[
-        Path | None, typer.Option("--json", help="Figures to add to; a chart is drawn beside it")
+        Path | None,
+        typer.Option("--json", help="A file of figures to replace (all models) or add to"),
     ] = None,
 ) -> None:
     """Measure webmlc against its peers in one Chromium."""
@@ -193,9 +195,7 @@ def main(
         limit = measured["limits"][f"/models/{name}/"]
         native = median(native_latencies(OUT / name, runs, warmup))
         entries[name] = entry_of(package, rows, limit, native, runs, judged)
-    results = merge(json_path, header(measured["browser"]), entries)
-    if json_path is not None:
-        json_path.with_suffix(".svg").write_text(chart(results), "utf-8")
+    results = merge(json_path, header(measured["browser"]), entries, replace=models == "all")
     wide = Console(width=max(150, console.width))
     print_table(wide, entries, runs)
     if kernels:

@@ -22,13 +22,13 @@ from typing import Annotated, Any
 
 import onnx
 import typer
-from models import ROOT, name_of, prepare, source_of
-from pairs import gain, in_browser, in_python, is_same
 from rich.console import Console
 from rich.table import Table
-from run import OUT
 
 import webmlc
+from benchmarks.models import ROOT, name_of, prepare, source_of
+from benchmarks.pairs import gain, in_browser, in_python, is_same
+from benchmarks.run import OUT
 from webmlc.core.machine import AdapterKind, Device
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.json_lines import open_records

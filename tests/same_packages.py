@@ -1,7 +1,7 @@
 """Hash the packages of real models, to prove that a change of the compiler emits the same bytes.
 
-In: names of models; without one, all that `benchmarks/models.py` names, and the digits. Out: a JSON
-file of one hash per package file and model, or the files that differ from such a JSON file. Both
+In: names of models; without names, all models of `benchmarks/models.py`. Out: a JSON file with a
+hash for each package file of each model, or the files that differ from such a JSON file. Both
 targets are built. The runtime's own scripts and pages are left out: they are not emitted.
 
     python -m tests.same_packages --write before.json          # on the older commit
@@ -23,41 +23,20 @@ from tempfile import TemporaryDirectory
 
 import onnx
 
+from benchmarks.models import named, source_of
 from webmlc import build
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.runtime_files import runtime_files
 
-ROOT = Path(__file__).parents[1]
-BENCHMARKS = ROOT / "benchmarks"
-DIGITS = "digits"
-
 Hashes = Mapping[str, str]
 """The SHA-256 of each file of a package, by the file's name."""
-
-
-def model_names() -> list[str]:
-    """Every model that can be hashed."""
-    sys.path.insert(0, str(BENCHMARKS))
-    from models import named
-
-    return [DIGITS, *named()]
-
-
-def make_model(name: str) -> onnx.ModelProto:
-    """The model of this name. Raises FileNotFoundError where there is none."""
-    if name == DIGITS:
-        return onnx.load(ROOT / "demos" / "digits" / "digits.onnx")
-    sys.path.insert(0, str(BENCHMARKS))
-    from models import source_of
-
-    return source_of(name).make()
 
 
 def package_hashes(name: str) -> Hashes:
     """Build the model's package for both targets and hash what the compiler emits."""
     with TemporaryDirectory() as folder:
         source, package = Path(folder) / f"{name}.onnx", Path(folder) / "package"
-        onnx.save(make_model(name), source)
+        onnx.save(source_of(name).make(), source)
         build(source, package, target="both", cache=False)
         runtime = runtime_files().keys()
         contents = {
@@ -90,7 +69,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="builds at once")
     parser.add_argument("models", nargs="*", help="names of models (default: all)")
     arguments = parser.parse_args()
-    names = arguments.models or model_names()
+    names = arguments.models or list(named())
     before = json.loads(arguments.against.read_text()) if arguments.against else {}
     hashes: dict[str, Hashes] = {}
     changed = 0

@@ -1,8 +1,7 @@
 """Write the folder from which mkdocs builds the documentation site.
 
-In: the pages of `docs/`, sections of README, CONTRIBUTING, the operator table, the results of
-ONNX's tests, and the declarations of the runtime (`.d.ts`). Out: a folder of Markdown pages and
-pictures.
+In: the pages of `docs/`, the guides of the top folder, the operator table, the results of ONNX's
+tests, and the declarations of the runtime (`.d.ts`). Out: a folder of Markdown pages and pictures.
 Texts that exist elsewhere are copied at build time, so that none of them is written twice.
 
     .venv/bin/python -m docs.site.prepare build/docs-pages
@@ -24,16 +23,8 @@ FOLDER = DOCS / "site"
 TEMPLATES = (".template.md",)
 """Ends of the names of files in `docs/` that are no pages."""
 
-SECTIONS = {
-    "compile.md": "Compile a model",
-    "architecture.md": "How it works",
-    "what_runs.md": "What runs",
-    "measured.md": "Measured",
-}
-"""Pages that are sections of README, by file name."""
-
-PICTURES = {"benchmarks/results.svg": "gallery/results.svg"}
-"""Pictures outside `docs/` that pages show, and their places in the site."""
+GUIDES = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+"""Documents of the top folder that are pages, too."""
 
 DECLARATIONS = {
     "webmlc": "runtime_js/webmlc.d.ts",
@@ -47,39 +38,20 @@ def hand_written_pages() -> dict[str, str]:
     """The text of each page in `docs/`, by its path there."""
     files = [f for f in sorted(DOCS.rglob("*.md")) if not f.name.endswith(TEMPLATES)]
     files = [f for f in files if FOLDER not in f.parents]
-    texts = {f.relative_to(DOCS).as_posix(): f.read_text("utf-8") for f in files}
-    return {path: link_sections(text) for path, text in texts.items()}
-
-
-def section(document: str, title: str) -> str:
-    """A section of a document as a page: its headings move up by one level."""
-    _, found, rest = f"\n{document}".partition(f"\n## {title}\n")
-    if not found:
-        raise ValueError(f"README has no section {title!r}")
-    body = re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
-    return f"# {title}\n" + re.sub(r"^##(#+ )", r"#\1", body, flags=re.MULTILINE)
+    return {f.relative_to(DOCS).as_posix(): f.read_text("utf-8") for f in files}
 
 
 def from_root(page: str) -> str:
-    """A page of the top folder, such as README, as a page of the site: its links move."""
+    """A guide of the top folder as a page of the site: its links move."""
     page = page.replace("](docs/", "](")
-    for place, copy in PICTURES.items():
-        page = page.replace(f"]({place})", f"]({copy})")
-    return page
-
-
-def link_sections(page: str) -> str:
-    """Let links to sections of README lead to the pages of these sections."""
-    for name, title in SECTIONS.items():
-        page = page.replace(f"](../README.md#{title.lower().replace(' ', '-')})", f"]({name})")
+    for guide in GUIDES:
+        page = page.replace(f"]({guide}", f"]({guide.lower()}")
     return page
 
 
 def generated_pages() -> dict[str, str]:
     """The text of each page that is not in `docs/`, by its path in the site."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    pages = {name: from_root(section(readme, title)) for name, title in SECTIONS.items()}
-    pages["contributing.md"] = from_root((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    pages = {g.lower(): from_root((ROOT / g).read_text("utf-8")) for g in GUIDES}
     pages["python.md"] = (FOLDER / "python.md").read_text("utf-8")
     support = (ROOT / "tests" / "conformance" / "SUPPORT.md").read_text("utf-8")
     pages["operators.md"] = operators_page(support)
@@ -124,8 +96,7 @@ def write_pages(folder: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(link_pages(path, page, titles), "utf-8")
     pictures = {p: p.relative_to(DOCS) for p in DOCS.rglob("*") if p.suffix in (".png", ".svg")}
-    outside = {ROOT / source: Path(copy) for source, copy in PICTURES.items()}
-    for source, target in (pictures | outside).items():
+    for source, target in pictures.items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / target)
     shutil.copyfile(FOLDER / "style.css", folder / "style.css")

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-FOLDER = str(Path(__file__).parents[2] / "benchmarks")
-if FOLDER not in sys.path:
-    sys.path.insert(0, FOLDER)
-
-from chart import chart  # noqa: E402
-from judge import judge  # noqa: E402
-from models import Ready  # noqa: E402
-from results import Entry, Row, entry_of, merge  # noqa: E402
+from benchmarks.chart import chart
+from benchmarks.judge import judge
+from benchmarks.models import Ready
+from benchmarks.results import Entry, Row, entry_of, merge
 
 WHERE = {"cpu": "a", "cores": 2, "browser": "Chromium 1", "onnxruntime": "1"}
 LIMIT = 50.0

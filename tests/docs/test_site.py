@@ -60,11 +60,10 @@ def test_names_of_pages_become_links() -> None:
     assert linked == page.replace("See `docs/hosts.md`", "See [Hosts](../hosts.md)")
 
 
-def test_a_section_ends_before_the_next_and_moves_up() -> None:
-    document = "# A\n## B\ntext\n### C\n## D\n"
-    assert prepare.section(document, "B") == "# B\ntext\n## C\n"
-    with pytest.raises(ValueError, match="no section 'E'"):
-        prepare.section(document, "E")
+def test_links_of_guides_move() -> None:
+    page = "[a](docs/hosts.md) [b](CONTRIBUTING.md#test) [c](docs/doors/jax.md)"
+    moved = "[a](hosts.md) [b](contributing.md#test) [c](doors/jax.md)"
+    assert prepare.from_root(page) == moved
 
 
 def test_declarations_become_sections() -> None:

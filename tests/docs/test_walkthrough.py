@@ -24,6 +24,9 @@ from docs.walkthrough import (
 )
 from tests.docs.prose import ROOT, code_blocks, code_spans, is_path, named_paths
 
+GUIDES = ("CONTRIBUTING.md", "docs/compile.md", "docs/command_line.md")
+"""Documents that explain commands and options."""
+
 pytestmark = pytest.mark.xdist_group("walkthrough")  # one worker builds what the tests share
 
 
@@ -47,11 +50,11 @@ def test_the_document_is_up_to_date(compilation: Compilation) -> None:
 
 
 def test_every_code_span_exists(compilation: Compilation) -> None:
-    """A code span is a path, or occurs in a stage or a file that the page names, or in a guide."""
+    """A code span is a path, or occurs in a stage, in a file that the page names, or in a guide."""
     document = DOCUMENT.read_text("utf-8")
     paths = named_paths(document)
     assert [path for path in paths if not (ROOT / path).exists()] == []
-    sources = [ROOT / path for path in {*paths, "README.md", "CONTRIBUTING.md"}]
+    sources = [ROOT / path for path in {*paths, *GUIDES}]
     texts = [*(text for _, text in code_blocks(document)), *compilation.texts.values()]
     texts += [path.read_text("utf-8") for path in sources if path.is_file()]
     spans = [span for span in code_spans(document) if not is_path(span)]

@@ -1,7 +1,7 @@
-"""The tables of hosts in README.md and docs/hosts.md, written from what `make test-browsers` saw.
+"""The tables of docs/hosts.md, written from the results of `make test-browsers`.
 
 make test-browsers            # writes build/hosts.json, as `python -m pytest tests/hosts` does
-python -m tests.hosts.table   # writes both tables, between their markers
+python -m tests.hosts.table   # writes the tables, between their markers
 
 Two tests at a time take up both cores of a small machine: times that are published come from
 `pytest tests/hosts` alone.
@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -217,22 +217,26 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-DOCUMENTS: Mapping[Path, Callable[[Results], tuple[str, ...]]] = {
-    ROOT / "README.md": lambda results: (short_table(results),),
-    ROOT / "docs" / "hosts.md": lambda results: (
+PAGE = ROOT / "docs" / "hosts.md"
+"""The page that has the tables."""
+
+
+def parts(results: Results) -> tuple[str, ...]:
+    """The paragraphs and tables between the markers of the page."""
+    return (
         caption(results),
+        short_table(results),
+        "### All packages",
         long_table(results),
+        "### Reasons",
         reasons(results),
-    ),
-}
+    )
 
 
 def main() -> None:
-    """Write the tables into the documents."""
+    """Write the tables into the page."""
     try:
-        results = read_results()
-        for path, parts in DOCUMENTS.items():
-            write(path, parts(results))
+        write(PAGE, parts(read_results()))
     except (OSError, ValueError) as error:
         sys.exit(str(error))
 

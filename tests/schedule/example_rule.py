@@ -1,4 +1,4 @@
-"""A made-up rule, whole, as CONTRIBUTING explains it: pointwise kernels over a matrix.
+"""A made-up rule, whole, as docs/contributing/schedule_rule.md explains it: pointwise kernels.
 
 In: a kernel of one pointwise block over rows and columns. Out: tiles of a few rows and vectors:
 

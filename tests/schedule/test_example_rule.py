@@ -1,4 +1,4 @@
-"""The rule of CONTRIBUTING's exercise: it builds, its space is searched, and the page shows it."""
+"""The rule of the guide's exercise: it builds, its space is searched, and the page shows it."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_other_kernels_are_not_matched() -> None:
         assert match_rules((TILES,), kernel, RELAXED) is None
 
 
-def test_contributing_shows_the_search_and_counts_the_lines() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+def test_the_guide_shows_the_search_and_counts_the_lines() -> None:
+    page = (ROOT / "docs" / "contributing" / "schedule_rule.md").read_text("utf-8")
     assert f"```python\n{inspect.getsource(search)}```" in page
     assert len(inspect.getsource(example_rule).splitlines()) < 80
     assert "tests/schedule/example_rule.py" in page

@@ -4,12 +4,9 @@ are: in operators along rows of 200,000 elements, and in the models that are mea
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Literal
 
 import numpy as np
@@ -20,6 +17,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import webmlc
+from benchmarks.models import named
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.machine import SOFTWARE
 from webmlc.core.machine import WEBGPU as GPU
@@ -32,7 +30,6 @@ from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.targets import machine_of
 from webmlc.target.webgpu.target import WEBGPU
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 LONG = 200_000
 PRODUCTS_OF_SYMBOLIC_DEPTH = ("attention", "block product", "contraction")
 """The rules whose threads loop over a depth that is a symbol (`Rule.is_product`)."""
@@ -112,21 +109,10 @@ def test_long_rows_are_shared(name: str, form: str) -> None:
     assert_bounded(model_of(ROWS[name], *FORMS[form]))
 
 
-def measured_models() -> ModuleType:
-    """The module that makes the models of the benchmarks."""
-    sys.path.insert(0, str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location("measured_models", BENCHMARKS / "models.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_measured_models_share_long_rows(name: str) -> None:
     """`python -m tests.target.webgpu.test_long_threads` checks all models that are measured."""
-    assert_bounded(measured_models().named()[name].make())
+    assert_bounded(named()[name].make())
 
 
 RNG = np.random.default_rng(0)
@@ -184,6 +170,6 @@ def software_softmax() -> webmlc.Model:
 
 
 if __name__ == "__main__":
-    for name, source in measured_models().named().items():
+    for name, source in named().items():
         print(name, flush=True)
         assert_bounded(source.make())
