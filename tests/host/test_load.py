@@ -1,6 +1,9 @@
 """Packages written by hand run on wasmtime and on wgpu-py, and every mistake has its error."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,6 +235,31 @@ def test_a_disposed_model_says_so(packages: Path) -> None:
         model.run({"x": x_of(1)})
     with pytest.raises(WebmlcError, match="at least one"):
         load(packages / "scaled", "wasm", threads=0)
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+@pytest.mark.parametrize("holder", ["np", "threading.main_thread()", "ctypes", "np.dtypes"])
+def test_a_model_that_outlives_its_modules_ends_in_silence(
+    packages: Path, device: Any, holder: str
+) -> None:
+    """Modules in C keep the model until Python has cleared those that could delete it."""
+    script = f"""\
+import ctypes, threading
+import numpy as np
+import webmlc
+model = webmlc.load({str(packages / "scaled")!r}, {device!r})
+model.run({{"x": np.ones((2, 4), np.float32)}})
+{holder}.kept = model
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0
+    assert "Exception ignored" not in done.stderr
 
 
 def test_constants_share_gpu_buffers_up_to_the_limit(packages: Path) -> None:

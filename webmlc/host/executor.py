@@ -6,7 +6,8 @@ implementations are `wasm.WasmExecutor` and `webgpu.WebGpuExecutor`; `runtime_js
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -194,3 +195,9 @@ class Executor(Protocol):
 
     def dispose(self) -> None:
         """Free the resources of the device. The executor cannot be used afterwards."""
+
+
+def keep_forever(executors: Iterable[Executor]) -> None:
+    """Let the executors live until the process ends, so that nothing of theirs is ever deleted."""
+    for executor in executors:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(executor))

@@ -8,6 +8,7 @@ calls release the GIL. All threads call the module's `run(first, last, tid, thre
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import queue
 import threading
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import wasmtime
@@ -34,6 +36,7 @@ from webmlc.host.executor import (
     States,
     check_new,
     check_places,
+    keep_forever,
     state_places,
     trip_count,
 )
@@ -134,6 +137,7 @@ class WasmExecutor:
         self.module = self._compile(loaded.module)
         self.bindings: Cache[Binding] = Cache()
         self.adopt()
+        _OPEN.add(self)
 
     def adopt(self) -> None:
         """See `Executor.adopt`."""
@@ -335,6 +339,18 @@ class WasmExecutor:
         finally:
             if self.helpers:
                 memory.write_words(RUNNING, [0])
+
+
+_OPEN: WeakSet[WasmExecutor] = WeakSet()
+"""The executors of this process."""
+
+
+@atexit.register
+def _keep_at_exit() -> None:
+    """Let no object of wasmtime be deleted after Python has cleared wasmtime's modules, which print
+    an error then: a model may outlive them if another module refers to it.
+    """
+    keep_forever(list(_OPEN))
 
 
 def _help(memory: Memory, run: Function, *arguments: int) -> None:

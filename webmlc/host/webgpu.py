@@ -7,7 +7,6 @@ is one encoder, one pass, one submission and one readback.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from webmlc.host.executor import (
     States,
     check_new,
     check_places,
+    keep_forever,
     state_places,
     trip_count,
 )
@@ -531,8 +531,7 @@ def _keep_in_child() -> None:
     """Let a forked process never release the GPU objects of its parent: the driver would wait for
     threads that the process does not have.
     """
-    for executor in list(_OPEN):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(executor))
+    keep_forever(list(_OPEN))
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
