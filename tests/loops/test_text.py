@@ -108,6 +108,24 @@ def test_every_construct_round_trips() -> None:
     assert again.origin == function.origin == ("conv 1", "relu")
 
 
+def test_the_storage_of_buffers_round_trips() -> None:
+    text = """\
+@T.kernel
+def f(
+    A: T.Buffer((8,), "uint8", storage="atomic words"),
+    B: T.Output((8,), "float32", in_vectors=True),
+):
+    r = T.alloc_buffer((4,), "float32", scope="local", storage="register")
+    r[T.ramp(0, 1, 4)] = B[T.ramp(4, 1, 4)]
+    B[T.ramp(0, 1, 4)] = r[T.ramp(0, 1, 4)]"""
+    function = parse_function(text)
+    assert print_function(function) == text
+    buffers = (*function.params, *function.allocations)
+    assert [b.storage for b in buffers] == ["atomic words", "elements", "register"]
+    with pytest.raises(LoopTextError, match="unknown storage 'heap'"):
+        parse_function(text.replace("atomic words", "heap"))
+
+
 def test_an_empty_let_and_an_empty_function_round_trip() -> None:
     y = Buffer("Y", (Const(4),), DType.float32)
     for body in (Seq(()), Let(Var("a"), Const(1), Seq(())), For(Var("i"), Const(3), Seq(()))):

@@ -29,6 +29,7 @@ from webmlc.core.interning import interned
 from webmlc.core.rewrite import bottom_up, substitution
 
 Scope = Literal["global", "shared", "local"]
+Storage = Literal["elements", "register", "halves", "words", "atomic words"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
 AxisKind = Literal["spatial", "reduce"]
 
@@ -45,12 +46,18 @@ class Buffer:
 
     A `global` buffer is in memory, a `shared` one belongs to one workgroup, and a `local` one
     belongs to one thread, in its registers.
+
+    `storage` says how a target stores the elements (`target.webgpu.choose_storage`): as they are,
+    in one variable, or as parts of words. `in_vectors`: memory is accessed by whole vectors. Until
+    a target has chosen, both have their defaults.
     """
 
     name: str
     shape: tuple[Expr, ...]
     dtype: DType
     scope: Scope = "global"
+    storage: Storage = "elements"
+    in_vectors: bool = False
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Load:
         index = indices if isinstance(indices, tuple) else (indices,)

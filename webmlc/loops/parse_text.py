@@ -36,6 +36,7 @@ from webmlc.loops.ir import (
     Scope,
     Seq,
     Stmt,
+    Storage,
     Store,
     seq,
     stores,
@@ -167,10 +168,20 @@ class _Parser:
         match call:
             case ast.Call(args=[ast.Tuple(elts=dims), dtype], keywords=keywords):
                 shape = tuple(self.expr(d, scope) for d in dims)
-                scopes = [self.string(k.value) for k in keywords if k.arg == "scope"] or ["global"]
-                if scopes[0] not in get_args(Scope):
-                    raise self.error(call, f"unknown scope {scopes[0]!r}")
-                buffer = Buffer(name, shape, self.dtype(dtype), cast(Scope, scopes[0]))
+                texts = {k.arg: self.string(k.value) for k in keywords if k.arg != "in_vectors"}
+                scope_name, storage = texts.get("scope", "global"), texts.get("storage", "elements")
+                if scope_name not in get_args(Scope):
+                    raise self.error(call, f"unknown scope {scope_name!r}")
+                if storage not in get_args(Storage):
+                    raise self.error(call, f"unknown storage {storage!r}")
+                buffer = Buffer(
+                    name,
+                    shape,
+                    self.dtype(dtype),
+                    cast(Scope, scope_name),
+                    cast(Storage, storage),
+                    in_vectors=any(k.arg == "in_vectors" for k in keywords),
+                )
                 self.claim(call, name)
                 self.buffers[name] = buffer
                 return buffer

@@ -158,7 +158,9 @@ def _header(function: LoopFunction) -> list[Line]:
 
 def _buffer_type(buffer: Buffer) -> str:
     scope = "" if buffer.scope == "global" else f', scope="{buffer.scope}"'
-    return f'{_tuple(buffer.shape)}, "{buffer.dtype}"{scope}'
+    storage = "" if buffer.storage == "elements" else f', storage="{buffer.storage}"'
+    vectors = ", in_vectors=True" if buffer.in_vectors else ""
+    return f'{_tuple(buffer.shape)}, "{buffer.dtype}"{scope}{storage}{vectors}'
 
 
 def _tuple(exprs: Sequence[Expr]) -> str:

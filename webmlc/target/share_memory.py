@@ -23,7 +23,7 @@ from itertools import zip_longest
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, as_int
-from webmlc.core.machine import VARIABLE_BYTES, WORD_BYTES
+from webmlc.core.machine import MAX_WORKGROUP_BYTES, VARIABLE_BYTES, WORD_BYTES
 from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import (
     Buffer,
@@ -37,8 +37,12 @@ from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.target.scoped import Names, statements_of
 
 
-def share_memory(function: LoopFunction) -> LoopFunction:
-    """Return `function` with one buffer in place of those that its sections may share."""
+def share_memory(function: LoopFunction, *, stays_apart: bool = False) -> LoopFunction:
+    """Return `function` with one buffer in place of those that its sections may share; unchanged if
+    it `stays_apart` where every device has enough memory for each buffer.
+    """
+    if stays_apart and apart_bytes(function) <= MAX_WORKGROUP_BYTES:
+        return function
     names = Names.of(function)
     shared: dict[Buffer, Buffer] = {}
     for group in _groups(function):

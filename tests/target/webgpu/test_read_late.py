@@ -11,8 +11,8 @@ from webmlc.core.machine import SOFTWARE
 from webmlc.loops.ir import Load, LoopFunction, Seq, Store, loads, walk_statements
 from webmlc.loops.text import parse_function
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.target.registers import register_lanes
 from webmlc.target.targets import lower
+from webmlc.target.webgpu.choose_storage import choose_storage
 from webmlc.target.webgpu.read_late import read_late
 from webmlc.target.webgpu.widen_loads import widen_loads
 
@@ -31,7 +31,7 @@ def kernel(A: T.Buffer((8,), "float32"), C: T.Output((8,), "float32")):
 
 def _order(text: str) -> list[str]:
     function = parse_function(text)
-    late = read_late(function, {b.name for b in register_lanes(function)})
+    late = read_late(choose_storage(function))
     return [s.buffer.name for s in walk_statements(late.body) if isinstance(s, Store)]
 
 
@@ -46,8 +46,8 @@ def test_what_may_change_stays() -> None:
 
 def test_rows_of_a_tile_are_read_one_after_the_other() -> None:
     lowered = lower(schedule_kernel(k.matmul(64, 64, 64), SOFTWARE).function, SOFTWARE)
-    widened, vectors = widen_loads(lowered)
-    late = read_late(widened, {b.name for b in register_lanes(widened)} | vectors)
+    widened = choose_storage(widen_loads(lowered))
+    late = read_late(widened)
     assert _late_vectors(widened) == 0
     assert _late_vectors(late) == 4 - 1  # the columns come after the first one
     (got,), (want,) = k.outputs_of(late, {}), k.outputs_of(lowered, {})

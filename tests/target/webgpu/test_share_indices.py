@@ -37,7 +37,7 @@ def _lowered(function: LoopFunction) -> LoopFunction:
 @pytest.mark.parametrize("case", KERNELS.values(), ids=KERNELS)
 def test_kernels_compute_the_same(case: tuple[LoopFunction, dict[str, int]]) -> None:
     function, symbols = case
-    hoisted = hoist_indices(legalise(_lowered(function), frozenset()), frozenset())
+    hoisted = hoist_indices(legalise(_lowered(function)))
     shared = share_indices(hoisted)
     lets = [stmt for stmt in walk_statements(shared.body) if isinstance(stmt, Let)]
     assert len({let.var for let in lets}) == len(lets)

@@ -14,16 +14,15 @@ from webmlc.core.machine import MAX_WORKGROUP_BYTES, WORD_BYTES
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.target import VECTOR_LANES
 from webmlc.target.share_memory import counted_bytes
-from webmlc.target.webgpu.names import NUMBER
-from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.names import NUMBER, memory_name
 from webmlc.target.webgpu.table import half_type, type_name
 
 
-def array_type(buffer: Buffer, expressions: ExpressionPrinter, function: LoopFunction) -> str:
+def array_type(buffer: Buffer, function: LoopFunction) -> str:
     """The WGSL type of an array of constant size."""
     size = _constant_size(buffer, function)
-    lanes = VECTOR_LANES if buffer.name in expressions.views else 1
-    is_half = buffer.name in expressions.halves
+    lanes = VECTOR_LANES if buffer.in_vectors else 1
+    is_half = buffer.storage == "halves"
     element = half_type(lanes) if is_half else type_name(buffer.dtype, lanes)
     return f"array<{element}, {size // lanes}>"
 
@@ -39,12 +38,12 @@ def _constant_size(buffer: Buffer, function: LoopFunction) -> int:
     return size
 
 
-def _check_workgroup_memory(function: LoopFunction, expressions: ExpressionPrinter) -> None:
+def _check_workgroup_memory(function: LoopFunction) -> None:
     """Raise InternalError if the variables in workgroup memory exceed what every device has."""
     sizes: dict[str, int] = {}
     for buffer in function.allocations:
         if buffer.scope == "shared":
-            is_half = buffer.name in expressions.halves
+            is_half = buffer.storage == "halves"
             element = buffer.dtype.bytes if is_half else max(WORD_BYTES, buffer.dtype.bytes)
             sizes[buffer.name] = counted_bytes(_constant_size(buffer, function) * element)
     if sum(sizes.values()) > MAX_WORKGROUP_BYTES:
@@ -55,15 +54,15 @@ def _check_workgroup_memory(function: LoopFunction, expressions: ExpressionPrint
         )
 
 
-def _element_type(buffer: Buffer, expressions: ExpressionPrinter) -> str:
+def _element_type(buffer: Buffer) -> str:
     """The element type of a parameter, in the form in which the shader addresses it."""
-    if buffer.name in expressions.atomics:
+    if buffer.storage == "atomic words":
         return "atomic<u32>"
-    if buffer.name in expressions.words:
-        is_pair = buffer.name in expressions.views and buffer.dtype.bytes == 2
+    if buffer.storage == "words":
+        is_pair = buffer.in_vectors and buffer.dtype.bytes == 2
         return "vec2u" if is_pair else "u32"
-    lanes = VECTOR_LANES if buffer.name in expressions.views else 1
-    return half_type(lanes) if buffer.name in expressions.halves else type_name(buffer.dtype, lanes)
+    lanes = VECTOR_LANES if buffer.in_vectors else 1
+    return half_type(lanes) if buffer.storage == "halves" else type_name(buffer.dtype, lanes)
 
 
 def uniform(binding: int, words: int) -> str:
@@ -87,7 +86,6 @@ def word(position: int) -> str:
 def declarations(
     function: LoopFunction,
     constants: frozenset[str],
-    expressions: ExpressionPrinter,
     optional_sections: int = 0,
 ) -> list[str]:
     """The declarations of overrides, one for each optional section, of the bindings and of
@@ -95,23 +93,22 @@ def declarations(
 
     Raises InternalError, with the kernel's name, for more workgroup memory than a device has.
     """
-    _check_workgroup_memory(function, expressions)
+    _check_workgroup_memory(function)
     lines = [f"override {section_name(number)} = true;" for number in range(optional_sections)]
-    names = expressions.globals
     for position, buffer in enumerate(function.params):
         access = "read" if buffer.name in constants else "read_write"
-        element = _element_type(buffer, expressions)
+        element = _element_type(buffer)
         lines.append(
             f"@group(0) @binding({position}) "
-            f"var<storage, {access}> {names[buffer.name]}: array<{element}>;"
+            f"var<storage, {access}> {memory_name(buffer)}: array<{element}>;"
         )
     if function.symbols:
         lines.append(uniform(len(function.params), len(function.symbols)))
     for buffer in function.allocations:
         match buffer.scope:
             case "shared":
-                array = array_type(buffer, expressions, function)
-                lines.append(f"var<workgroup> {names[buffer.name]}: {array};")
+                array = array_type(buffer, function)
+                lines.append(f"var<workgroup> {memory_name(buffer)}: {array};")
             case "global":
                 raise InternalError(
                     f"webgpu: kernel {function.name}: buffer {buffer.name} is global and no "

@@ -1,6 +1,6 @@
 """Find the registers that a shader declares where it first stores to them.
 
-In: a function ready to print, and the names of its registers. Out: the stores that declare one.
+In: a function ready to print. Out: the stores that declare one.
 
     var r: f32;
     r = x_0[i];    ->    let r = x_0[i];
@@ -11,7 +11,7 @@ from __future__ import annotations
 from webmlc.loops.ir import LoopFunction, Seq, Store, loads, stores, walk_statements
 
 
-def declared_in_place(function: LoopFunction, registers: frozenset[str]) -> dict[int, str]:
+def declared_in_place(function: LoopFunction) -> dict[int, str]:
     """The registers that their first store can declare: it stands in a sequence that holds all
     their uses, after it.
 
@@ -28,13 +28,12 @@ def declared_in_place(function: LoopFunction, registers: frozenset[str]) -> dict
     declarations: dict[int, str] = {}
     for stmt in walk_statements(function.body):
         if isinstance(stmt, Seq):
-            declarations |= _declared_in(stmt, registers, access_counts, store_counts)
+            declarations |= _declared_in(stmt, access_counts, store_counts)
     return declarations
 
 
 def _declared_in(
     sequence: Seq,
-    registers: frozenset[str],
     access_counts: dict[str, int],
     store_counts: dict[str, int],
 ) -> dict[int, str]:
@@ -42,7 +41,7 @@ def _declared_in(
     first_stores: dict[str, Store] = {}
     counts_here: dict[str, int] = {}
     for stmt in sequence.statements:
-        if isinstance(stmt, Store) and stmt.buffer.name in registers:
+        if isinstance(stmt, Store) and stmt.buffer.storage == "register":
             first_stores.setdefault(stmt.buffer.name, stmt)
         names = [load.buffer.name for load in loads(stmt)] + [s.buffer.name for s in stores(stmt)]
         for name in names:

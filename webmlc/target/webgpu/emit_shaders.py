@@ -17,26 +17,17 @@ from dataclasses import dataclass, field
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr
-from webmlc.core.machine import MAX_WORKGROUP_BYTES
 from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
 from webmlc.target.line_stages import stage_marks
-from webmlc.target.registers import register_lanes
-from webmlc.target.share_memory import apart_bytes, share_memory
-from webmlc.target.webgpu.hoist_indices import hoist_indices
-from webmlc.target.webgpu.legalise import legalise
+from webmlc.target.webgpu.lowering import passes_to_print
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
 from webmlc.target.webgpu.quad_loads import DIRECTIVE, LANE
-from webmlc.target.webgpu.read_late import read_late
-from webmlc.target.webgpu.share_indices import share_indices
 from webmlc.target.webgpu.share_shaders import SharedShader, share_shaders
-from webmlc.target.webgpu.shorten_names import shorten_names
 from webmlc.target.webgpu.table import ENABLE, INFINITY
 from webmlc.target.webgpu.threads import grid_of
-from webmlc.target.webgpu.views import vector_views
-from webmlc.target.webgpu.widen_loads import widen_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,39 +115,15 @@ def emit_shader(
     is_software: bool = False,
     shows_stages: bool = False,
 ) -> Shader:
-    """Share memory, widen, legalise, hoist, rename and print one kernel. The text for a software
-    adapter computes indices once, and reads late, and its pipelines may leave out sections, which
-    have memory of their own if there is enough. If the text shows its stages, its lines end with
-    their marks (`line_stages`).
+    """Print one kernel after its last passes. The pipelines of a software adapter may leave out
+    sections. If the text shows its stages, its lines end with their marks (`line_stages`).
     """
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
-    is_apart = is_software and apart_bytes(function) <= MAX_WORKGROUP_BYTES
-    widened, vector_registers = widen_loads(function if is_apart else share_memory(function))
-    registers = frozenset(b.name for b in register_lanes(widened)) | vector_registers
-    if is_software:
-        widened = read_late(widened, registers)
-    views = vector_views(widened, registers)
-    hoisted = hoist_indices(legalise(widened, views), views)
-    if is_software:
-        hoisted = share_indices(hoisted)
-    shortened = shorten_names(hoisted, registers)
-    renamed = dict(zip(hoisted.allocations, shortened.allocations, strict=True))
-    short_registers = frozenset(new.name for old, new in renamed.items() if old.name in registers)
-    short_views = frozenset(
-        [new.name for old, new in renamed.items() if old.name in views]
-        + [b.name for b in function.params if b.name in views]
-    )
+    kernel = function
+    for step in passes_to_print(features, is_software):
+        kernel = step(kernel)
     grid = grid_of(function)  # with divisions, as hosts evaluate them
     optional = grid.optional if is_software else {}
-    marks = stage_marks(shortened.body) if shows_stages else {}
-    return print_shader(
-        shortened,
-        constants,
-        short_views,
-        short_registers,
-        grid.workgroups,
-        features,
-        marks,
-        optional,
-    )
+    marks = stage_marks(kernel.body) if shows_stages else {}
+    return print_shader(kernel, constants, grid.workgroups, features, marks, optional)

@@ -18,7 +18,7 @@ from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Leaf, Ramp, Var, call
 from webmlc.core.rewrite import bottom_up, postorder, walk
-from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
+from webmlc.loops.ir import Buffer, For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
 from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import Names
 
@@ -28,21 +28,21 @@ _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 """The comparisons whose operands are sums like indices."""
 
 
-def hoist_indices(function: LoopFunction, views: frozenset[str]) -> LoopFunction:
-    """Needs legalised indices. Guarantees that the base of every gather from a scalar view (a
-    buffer that is not in `views`) is a variable.
+def hoist_indices(function: LoopFunction) -> LoopFunction:
+    """Needs legalised indices. Guarantees that the base of every gather from memory that is not in
+    vectors is a variable.
     """
     counts: dict[Expr, int] = {}
-    _hoist(function, views, counts)
-    body = _hoist(function, views, {e: n for e, n in counts.items() if n > 1})
+    _hoist(function, counts)
+    body = _hoist(function, {e: n for e, n in counts.items() if n > 1})
     return replace(function, body=body)
 
 
-def _hoist(function: LoopFunction, views: frozenset[str], counts: dict[Expr, int]) -> Stmt:
+def _hoist(function: LoopFunction, counts: dict[Expr, int]) -> Stmt:
     """Walk the function once. The first walk counts the common parts of sums, and the second
     binds them.
     """
-    hoister = _Hoister(Names.of(function), views, counts, bool(counts))
+    hoister = _Hoister(Names.of(function), counts, bool(counts))
     hoister.levels = dict.fromkeys(function.symbols, 0)
     return hoister.scope(False, lambda: hoister.statement(function.body))
 
@@ -54,7 +54,6 @@ class _Hoister:
     """
 
     names: Names
-    views: frozenset[str]
     counts: dict[Expr, int]  # how often the text has each sum, constants left out
     binds_common: bool
     levels: dict[Var, int] = field(default_factory=dict)  # the scope that each variable is bound in
@@ -95,7 +94,7 @@ class _Hoister:
                 return self.around(
                     lambda: Store(
                         buffer,
-                        tuple(self.index(i, buffer.name) for i in indices),
+                        tuple(self.index(i, buffer) for i in indices),
                         self.expression(value),
                         stage,
                     )
@@ -122,22 +121,22 @@ class _Hoister:
             new = node if new_children == children else node.rebuild(new_children)
             match new:
                 case Load(buffer=buffer, indices=indices):
-                    new = Load(buffer, tuple(self.index(i, buffer.name) for i in indices))
+                    new = Load(buffer, tuple(self.index(i, buffer) for i in indices))
                 case Call(op=op, args=(a, b)) if op in _COMPARISONS and a.dtype == INDEX:
                     new = Call(op, (self.sum(a), self.sum(b)), new.dtype)
             results[node] = new
         self.uses = 1
         return results[root]
 
-    def index(self, index: Expr, buffer: str) -> Expr:
-        """A hoisted index. A base into a vector view is hoisted in units of vectors and keeps the
-        form `4 * unit`.
+    def index(self, index: Expr, buffer: Buffer) -> Expr:
+        """A hoisted index. A base into memory in vectors is hoisted in units of vectors, and keeps
+        the form `4 * unit`.
         """
         match index:
             case Ramp(base=Const()):
                 return index
             case Ramp(base=base, stride=Const(value=1) as unit_stride, width=width) if (
-                buffer in self.views
+                buffer.in_vectors
             ):
                 unit = self.sum(_exact_quotient(base))
                 return Ramp(call("mul", unit, Const(VECTOR_LANES)), unit_stride, width)

@@ -37,44 +37,44 @@ _INFINITY_BITS = 0x7F800000
 """The bits of float32's infinity."""
 
 
-def legalise(function: LoopFunction, views: frozenset[str]) -> LoopFunction:
+def legalise(function: LoopFunction) -> LoopFunction:
     """Needs the lowered form. Guarantees operators of the table, and bases of the form `unit * 4`
-    into the buffers of `views`.
+    into memory in vectors.
     """
 
-    with_views = rewriter_in_scope(lambda node, ranges: _view(node, views, ranges))
+    with_views = rewriter_in_scope(_view)
     legal = rewriter_in_scope(_node)
 
     def rule(root: Expr, ranges: Ranges) -> Expr:
         return legal(with_views(root, ranges), ranges)
 
-    wrapped = map_statements(function.body, lambda s: _store_as_load(s, views))
+    wrapped = map_statements(function.body, _store_as_load)
     body = map_scoped(wrapped, symbol_ranges(function), rule)
-    return replace(function, body=map_statements(body, lambda s: _unwrap_store(s, views)))
+    return replace(function, body=map_statements(body, _unwrap_store))
 
 
-def _store_as_load(stmt: Stmt, views: frozenset[str]) -> Stmt | None:
+def _store_as_load(stmt: Stmt) -> Stmt | None:
     """Wrap a store's index in a load, so that the expression rules see the buffer it belongs to."""
     match stmt:
-        case Store(buffer=buffer, indices=(Ramp() as index,)) if buffer.name in views:
+        case Store(buffer=buffer, indices=(Ramp() as index,)) if buffer.in_vectors:
             return replace(stmt, indices=(Load(buffer, (index,)),))
     return None
 
 
-def _unwrap_store(stmt: Stmt, views: frozenset[str]) -> Stmt | None:
+def _unwrap_store(stmt: Stmt) -> Stmt | None:
     """Undo `_store_as_load`."""
     match stmt:
         case Store(buffer=buffer, indices=(Load(buffer=loaded, indices=indices),)):
-            if loaded == buffer and buffer.name in views:
+            if loaded == buffer and buffer.in_vectors:
                 return replace(stmt, indices=indices)
     return None
 
 
-def _view(node: Expr, views: frozenset[str], ranges: Ranges) -> Expr | None:
+def _view(node: Expr, ranges: Ranges) -> Expr | None:
     """The load of a vector view with a base of the form `unit * 4`."""
     match node:
         case Load(buffer=buffer, indices=(Ramp(base=base, stride=Const(value=1), width=width),)):
-            if buffer.name in views:
+            if buffer.in_vectors:
                 unit = simplify(base // VECTOR_LANES, ranges)
                 scaled = Call("mul", (unit, Const(VECTOR_LANES)), INDEX)
                 return Load(buffer, (Ramp(scaled, Const(1), width),))

@@ -1,4 +1,4 @@
-"""List the passes that lower WebGPU kernels."""
+"""List the passes from a scheduled kernel to the form that the WGSL printer prints."""
 
 from __future__ import annotations
 
@@ -22,13 +22,21 @@ from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.quarter_powers import expand_unsigned_powers
 from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.share_memory import share_memory
 from webmlc.target.sum_in_blocks import sum_in_blocks
 from webmlc.target.unroll_loops import unroll_loops
+from webmlc.target.webgpu.choose_storage import choose_storage
+from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.join_updates import join_updates
+from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.read_ahead import read_ahead
+from webmlc.target.webgpu.read_late import read_late
 from webmlc.target.webgpu.read_once import read_once
 from webmlc.target.webgpu.roll_epilogues import roll_epilogues
+from webmlc.target.webgpu.share_indices import share_indices
+from webmlc.target.webgpu.shorten_names import shorten_names
 from webmlc.target.webgpu.unpack_bytes import unpack_bytes
+from webmlc.target.webgpu.widen_loads import widen_loads
 
 SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
 """The small types that the printer widens and stores itself, by one call each."""
@@ -66,4 +74,21 @@ def _passes(
         partial(hoist_invariants, vector_registers=vector_registers),
         check_scopes,
         insert_barriers,
+    )
+
+
+@lru_cache
+def passes_to_print(features: frozenset[str], is_software: bool) -> tuple[Pass, ...]:
+    """The passes from the lowered form to the form that the printer prints, in order. The text for
+    a software adapter computes indices once, and reads late.
+    """
+    return (
+        partial(share_memory, stays_apart=is_software),
+        widen_loads,
+        partial(choose_storage, features=features),
+        *((read_late,) if is_software else ()),
+        legalise,
+        hoist_indices,
+        *((share_indices,) if is_software else ()),
+        shorten_names,
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from webmlc.loops.ir import Buffer
+
 NAME, NUMBER = "kernel#", "number#"
 """Stand for the name of a kernel and for its number in its text, so that equal kernels of all
 models have the same text. No identifier has such a name.
@@ -56,3 +58,9 @@ def wgsl_name(name: str) -> str:
     if not identifier[0].isalpha():
         identifier = f"x{identifier}"
     return f"{identifier}_" if identifier.rstrip("_") in _RESERVED else identifier
+
+
+def memory_name(buffer: Buffer) -> str:
+    """The identifier of a buffer in memory. At module scope, it contains the kernel's number."""
+    name = buffer.name
+    return wgsl_name(name) if buffer.scope == "local" else f"{wgsl_name(f'{name}_')}{NUMBER}"

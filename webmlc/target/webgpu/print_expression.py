@@ -27,8 +27,9 @@ from webmlc.core.expr import (
 )
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
+from webmlc.target.webgpu.choose_storage import vector_index
 from webmlc.target.webgpu.legalise import is_literal
-from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.names import memory_name, wgsl_name
 from webmlc.target.webgpu.quad_exchanges import (
     OFFSET,
     Exchanges,
@@ -38,7 +39,7 @@ from webmlc.target.webgpu.quad_exchanges import (
     loaded_components,
 )
 from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
-from webmlc.target.webgpu.storage import FROM_BITS, PARTS, ROUNDINGS, word_of
+from webmlc.target.webgpu.storage import FROM_BITS, PARTS, ROUNDINGS, WORDS, word_of
 from webmlc.target.webgpu.table import (
     BY_A_LITERAL,
     OF_VECTORS,
@@ -53,7 +54,6 @@ from webmlc.target.webgpu.table import (
     type_name,
     uses_infinity,
 )
-from webmlc.target.webgpu.views import vector_index
 
 Printed = tuple[str, int]
 """The text of an expression, and its precedence."""
@@ -74,23 +74,15 @@ _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 
 @dataclass(slots=True)
 class ExpressionPrinter:
-    """Prints the expressions of one kernel. `globals` names its memory buffers, and `views` lists
-    those whose elements are vectors. `words` lists the buffers whose elements are parts of words,
-    and `atomics` those of them that the kernel writes. `halves` lists the buffers whose elements
-    are `f16`; their values are float32, as those of all small types. `quads` are the loads that
-    quads run at once; `offsets` names those of the places of `exchanges`, by component
-    and step.
+    """Prints the expressions of one kernel. `quads` are the loads that quads run at once; `offsets`
+    names those of the places of `exchanges`, by component and step. `has_halves`: some memory holds
+    `f16`; the values are float32, as those of all small types.
     """
 
     kernel: str
-    globals: Mapping[str, str]
-    views: frozenset[str]
-    registers: frozenset[str]
-    words: frozenset[str] = frozenset()
-    atomics: frozenset[str] = frozenset()
-    halves: frozenset[str] = frozenset()
     quads: Mapping[Load, int] = field(default_factory=dict)
     exchanges: Exchanges = field(default_factory=Exchanges)
+    has_halves: bool = False
     offsets: dict[tuple[int, int], str] = field(default_factory=dict)
     helpers: dict[str, None] = field(default_factory=dict)
     needs_infinity: bool = False
@@ -174,7 +166,7 @@ class ExpressionPrinter:
 
     def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
         """32-bit values, rounded to the small type that they stand for."""
-        if dtype is DType.float16 and self.halves:
+        if dtype is DType.float16 and self.has_halves:
             return f"{type_name(DType.float32, lanes)}({half_type(lanes)}({printed[0]}))", ATOM
         return self.spelled(PARTS[dtype].narrowed, printed, lanes=lanes)
 
@@ -271,10 +263,10 @@ class ExpressionPrinter:
 
     def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
         """Elements of a buffer, as 32-bit values."""
-        if buffer.name not in self.halves:
+        if buffer.storage != "halves":
             return self.reference(buffer, indices)
         match indices:
-            case (Ramp(stride=Const(value=1), width=width),) if buffer.name in self.views:
+            case (Ramp(stride=Const(value=1), width=width),) if buffer.in_vectors:
                 wide = type_name(DType.float32, width)
                 return f"{wide}({self.reference(buffer, indices)})"
             case (Ramp(),):
@@ -283,23 +275,23 @@ class ExpressionPrinter:
 
     def reference(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
         """The elements of a buffer as they are stored; widened where a vector joins several."""
-        if buffer.name in self.registers:
+        if buffer.storage == "register":
             match indices:
                 case (Const(value=int() as lane),):
                     return f"{wgsl_name(buffer.name)}.{_COMPONENTS[lane]}"
             return wgsl_name(buffer.name)
-        name = self.globals[buffer.name]
+        name = memory_name(buffer)
         match indices:
-            case (Ramp(base=base, stride=Const(value=1)),) if buffer.name in self.views:
+            case (Ramp(base=base, stride=Const(value=1)),) if buffer.in_vectors:
                 words = f"{name}[{self.text(vector_index(base))}]"
-                if buffer.name not in self.words:
+                if buffer.storage not in WORDS:
                     return words
                 text, level = self.spelled(PARTS[buffer.dtype].vector, (words, ATOM))
                 return text if level == ATOM else f"({text})"
             case (Ramp(base=base, stride=stride, width=width),):
                 places = [call("add", base, call("mul", stride, Const(n))) for n in range(width)]
                 elements = [self.element(buffer, place) for place in places]
-                if buffer.name in self.halves:
+                if buffer.storage == "halves":
                     elements = [f"f32({element})" for element in elements]
                 return f"{type_name(buffer.dtype, width)}({', '.join(elements)})"
             case (index,) if index.lanes == 1:
@@ -310,10 +302,10 @@ class ExpressionPrinter:
 
     def element(self, buffer: Buffer, index: Expr) -> str:
         """One scalar of a memory buffer."""
-        name = self.globals[buffer.name]
-        if buffer.name in self.words:
+        name = memory_name(buffer)
+        if buffer.storage in WORDS:
             return self.part(buffer, index)
-        if buffer.name not in self.views:
+        if not buffer.in_vectors:
             return f"{name}[{self.text(index)}]"
         match index:
             case Const(value=int() as value):
@@ -325,11 +317,11 @@ class ExpressionPrinter:
     def part(self, buffer: Buffer, index: Expr) -> str:
         """The value of an element that is part of a word."""
         position = self.operand(index)
-        is_vector = buffer.name in self.views
-        word = f"{self.globals[buffer.name]}[{word_of(buffer.dtype, position, is_vector)}]"
+        is_vector = buffer.in_vectors
+        word = f"{memory_name(buffer)}[{word_of(buffer.dtype, position, is_vector)}]"
         if is_vector and buffer.dtype.bytes == 2:
             word = f"{word}[({position} >> 1u) & 1]"
-        if buffer.name in self.atomics:
+        if buffer.storage == "atomic words":
             word = f"atomicLoad(&{word})"
         text, level = self.spelled(PARTS[buffer.dtype].scalar, (word, ATOM), (position, ATOM))
         return text if level == ATOM else f"({text})"

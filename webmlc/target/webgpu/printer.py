@@ -35,18 +35,18 @@ from webmlc.loops.ir import (
 )
 from webmlc.target.divergence import differs
 from webmlc.target.registers import added_value
+from webmlc.target.webgpu.choose_storage import HALVES, vector_index
 from webmlc.target.webgpu.declarations import array_type, declarations, section_name, word
 from webmlc.target.webgpu.declare_in_place import declared_in_place
 from webmlc.target.webgpu.matrix_products import matrix_product
-from webmlc.target.webgpu.names import NAME, NUMBER, wgsl_name
+from webmlc.target.webgpu.names import NAME, NUMBER, memory_name, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
 from webmlc.target.webgpu.quad_exchanges import exchanges, lane_lines
 from webmlc.target.webgpu.quad_loads import LANE, QUADS, quad_loads
-from webmlc.target.webgpu.storage import PARTS, store_lines
+from webmlc.target.webgpu.storage import PARTS, WORDS, store_lines
 from webmlc.target.webgpu.subgroup_folds import FEATURE, LANES_LINES, fold_lines, subgroup_fold
 from webmlc.target.webgpu.table import half_type, type_name
 from webmlc.target.webgpu.threads import Grid, Section, grid_of
-from webmlc.target.webgpu.views import vector_index
 
 _BUILTINS = (
     ("workgroup_id", "workgroup"),
@@ -54,8 +54,6 @@ _BUILTINS = (
     ("num_workgroups", "workgroups"),
 )
 """The built-in values that an entry point may take, and the names of its parameters."""
-HALVES = "shader-f16"
-"""The feature of WebGPU whose shaders have halves in memory."""
 _AXES = "xyz"
 """The axes of a grid, in the order of its dimensions."""
 NO_MARKS: Mapping[int, str] = MappingProxyType({})
@@ -101,8 +99,6 @@ class Shader:
 def print_shader(
     function: LoopFunction,
     constants: frozenset[str],
-    views: frozenset[str],
-    registers: frozenset[str],
     workgroups: tuple[Expr, Expr, Expr],
     features: frozenset[str] = frozenset(),
     marks: Mapping[int, str] = NO_MARKS,
@@ -114,21 +110,16 @@ def print_shader(
     spelling.
     """
     grid = grid_of(function)
-    names = _global_names(function, registers)
-    halves = _halves(function) if HALVES in features else frozenset[str]()
-    words = frozenset(b.name for b in function.params if b.dtype in PARTS) - halves
-    writes = {store.buffer.name for store in stores(function.body)}
-    atomics = (words & writes) - views
-    inputs = (frozenset(b.name for b in function.params) - writes) & views
+    stored = {store.buffer for store in stores(function.body)}
+    inputs = frozenset(b.name for b in function.params if b.in_vectors and b not in stored)
+    has_halves = any(b.storage == "halves" for b in (*function.params, *function.allocations))
     quads = quad_loads(function, inputs, grid.workgroup_size[0]) if QUADS in features else {}
     swapped = exchanges(function, quads, inputs)
-    expressions = ExpressionPrinter(
-        function.name, names, views, registers, words, atomics, halves, quads, swapped
-    )
-    declared = declared_in_place(function, registers)
+    expressions = ExpressionPrinter(function.name, quads, swapped, has_halves)
+    declared = declared_in_place(function)
     printer = _Printer(function, grid, expressions, declared, features, marks, tuple(optional))
     body = printer.entry()
-    head = declarations(function, constants, expressions, len(optional))
+    head = declarations(function, constants, len(optional))
     return Shader(
         "\n".join([*head, *body, ""]),
         workgroups,
@@ -136,26 +127,9 @@ def print_shader(
         tuple(expressions.helpers),
         expressions.needs_infinity,
         function.origin,
-        tuple(sorted({*printer.used_features, *([HALVES] if halves else [])})),
+        tuple(sorted({*printer.used_features, *([HALVES] if has_halves else [])})),
         tuple(optional.values()),
     )
-
-
-def _halves(function: LoopFunction) -> frozenset[str]:
-    """The names of the buffers in memory that hold float16."""
-    shared = [b for b in function.allocations if b.scope == "shared"]
-    return frozenset(b.name for b in (*function.params, *shared) if b.dtype is DType.float16)
-
-
-def _global_names(function: LoopFunction, registers: frozenset[str]) -> dict[str, str]:
-    """The WGSL names of memory buffers. Names at module scope contain the kernel's number."""
-    names = {b.name: f"{wgsl_name(f'{b.name}_')}{NUMBER}" for b in function.params}
-    for buffer in function.allocations:
-        if buffer.scope == "shared":
-            names[buffer.name] = f"{wgsl_name(f'{buffer.name}_')}{NUMBER}"
-        elif buffer.name not in registers:
-            names[buffer.name] = wgsl_name(buffer.name)
-    return names
 
 
 @dataclass(slots=True)
@@ -233,11 +207,11 @@ class _Printer:
     def declare(self, buffer: Buffer) -> None:
         """Print the declaration of a register or a local array."""
         name = wgsl_name(buffer.name)
-        if buffer.name in self.expressions.registers:
+        if buffer.storage == "register":
             lanes = as_int(buffer.shape[0]) if buffer.shape else 1
             self.write(f"var {name}: {type_name(buffer.dtype, lanes or 1)};")
         else:
-            self.write(f"var {name}: {array_type(buffer, self.expressions, self.function)};")
+            self.write(f"var {name}: {array_type(buffer, self.function)};")
 
     def print_section(self, section: Section) -> None:
         """Print one section. Its condition depends only on the workgroup, so control flow
@@ -369,7 +343,7 @@ class _Printer:
 
     def is_register(self, buffer: Buffer) -> bool:
         """True for a buffer that is a WGSL variable."""
-        return buffer.name in self.expressions.registers
+        return buffer.storage == "register"
 
     def store(self, stmt: Store) -> None:
         """Print an assignment. A vector goes to a scalar view element by element."""
@@ -385,17 +359,17 @@ class _Printer:
                 self.constants.add(buffer)
             self.write(f"{self.declared[id(stmt)]} {wgsl_name(buffer.name)} = {value};")
             return
-        if buffer.name in self.expressions.words:
+        if buffer.storage in WORDS:
             self.store_part(buffer, stmt.indices, stmt.value)
             return
-        is_half = buffer.name in self.expressions.halves
+        is_half = buffer.storage == "halves"
         if is_half:
             value = self.half(stmt.value)
         is_spread = (
             stmt.indices
             and stmt.indices[0].lanes > 1
-            and buffer.name not in self.expressions.registers
-            and buffer.name not in self.expressions.views
+            and buffer.storage != "register"
+            and not buffer.in_vectors
         )
         if not is_spread:
             self.write(f"{self.expressions.reference(buffer, stmt.indices)} = {value};")
@@ -435,10 +409,10 @@ class _Printer:
     def store_part(self, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> None:
         """Print an assignment to parts of words."""
         expressions = self.expressions
-        part, name = PARTS[buffer.dtype], expressions.globals[buffer.name]
+        part, name = PARTS[buffer.dtype], memory_name(buffer)
         bits = expressions.spelled(part.bits, expressions.printed(value), lanes=value.lanes)
         match indices:
-            case (Ramp(base=base),) if buffer.name in expressions.views:
+            case (Ramp(base=base),) if buffer.in_vectors:
                 packed, _ = expressions.spelled(part.packed, bits)
                 self.write(f"{name}[{self.text(vector_index(base))}] = {packed};")
                 return
@@ -456,7 +430,7 @@ class _Printer:
         """Print the store of one element into its word. Other threads may write the word's
         other elements.
         """
-        name = self.expressions.globals[buffer.name]
+        name = memory_name(buffer)
         self.write("{")
         for line in store_lines(name, buffer.dtype, self.text(index), bits):
             self.write(f"{INDENT}{line}")

@@ -42,9 +42,9 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import added_value
+from webmlc.target.webgpu.choose_storage import vector_index
 from webmlc.target.webgpu.matrix_products import MatrixProduct, matrix_product
 from webmlc.target.webgpu.quad_loads import BITS, LANE, LANE_LINE
-from webmlc.target.webgpu.views import vector_index
 
 OFFSET = "quad_offset"
 """The name of the distance between two places, before its number."""

@@ -16,7 +16,6 @@ time. On a GPU it is the other way around (`read_ahead`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
 from dataclasses import replace
 
 from webmlc.loops.ir import (
@@ -33,9 +32,10 @@ from webmlc.loops.ir import (
 )
 
 
-def read_late(function: LoopFunction, registers: Set[str]) -> LoopFunction:
-    """Needs the names of the registers. Guarantees the same results."""
+def read_late(function: LoopFunction) -> LoopFunction:
+    """Needs the storage of buffers. Guarantees the same results."""
     counts = Counter(store.buffer.name for store in stores(function.body))
+    registers = (b.name for b in function.allocations if b.storage == "register")
     once = frozenset(name for name in registers if counts[name] == 1)
     inputs = frozenset(b.name for b in function.params if not counts[b.name])
 

@@ -41,7 +41,7 @@ def _short(names: Names, preferred: str) -> str:
     return _short(names, preferred) if name in names.used_names else name
 
 
-def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunction:
+def shorten_names(function: LoopFunction) -> LoopFunction:
     """Shorten names; needs unique ones. Registers are renamed in the order of their allocation."""
     shared_buffers = [b for b in function.allocations if b.scope != "local"]
     fixed_names = [b.name for b in (*function.params, *shared_buffers)] + [
@@ -60,7 +60,7 @@ def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunc
     buffers: dict[str, Buffer] = {}
     for buffer in function.allocations:
         if buffer.scope == "local":
-            preferred = "r" if buffer.name in registers else "a"
+            preferred = "r" if buffer.storage == "register" else "a"
             buffers[buffer.name] = replace(buffer, name=_short(names, preferred))
 
     def expression(node: Expr) -> Expr | None:

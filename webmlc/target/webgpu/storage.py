@@ -104,6 +104,8 @@ PARTS: dict[DType, Part] = {
     ),
 }
 """The types that are stored as parts of words."""
+WORDS = ("words", "atomic words")
+"""The storages of such types."""
 
 FROM_BITS: dict[DType, Spelling] = {
     DType.float16: template("float_of_half", 1),

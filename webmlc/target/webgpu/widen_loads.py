@@ -1,7 +1,7 @@
 """Replace four scalar loads from one aligned vector by a single load.
 
-In: a lowered function. Out: an equal function, and the vector registers that it created. Rows of a
-left operand are read element by element along the reduction. Where four unrolled steps read the
+In: a lowered function. Out: an equal function, with vector registers that say so. Rows of a left
+operand are read element by element along the reduction. Where four unrolled steps read the
 same `vec4`, one load and four components replace them:
 
     a0[...] = T.broadcast(A[m * 64 + k * 4], 4)              v = A[T.ramp(m * 64 + k * 4, 1, 4)]
@@ -57,12 +57,11 @@ class _Element:
     lane: int
 
 
-def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
+def widen_loads(function: LoopFunction) -> LoopFunction:
     """Needs the lowered form. Guarantees the same results. Each new load is of an aligned vector of
     a buffer that the function only reads, or of workgroup memory. An element of that vector was
-    read at the same place before.
-
-    Returns the function, and the names of the registers whose components it reads.
+    read at the same place before. The registers whose components it reads have the storage of
+    registers.
     """
     names_written = {s.buffer.name for s in stores(function.body)}
     params = {b for b in function.params if b.name not in names_written}
@@ -75,7 +74,7 @@ def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
     body = widener.statement(function.body, symbol_ranges(function))
     allocations = (*function.allocations, *widener.created)
     widened = replace(function, body=body, allocations=allocations)
-    return _inline(widened, widener), frozenset(b.name for b in widener.created)
+    return _inline(widened, widener)
 
 
 def _shared_vectors(function: LoopFunction) -> set[Buffer]:
@@ -188,7 +187,7 @@ class _Widener:
     def register(self, element: _Element) -> Buffer:
         """Create the register for the vector of an element."""
         name = self.names.fresh(f"{element.buffer.name}_w")
-        buffer = Buffer(name, (Const(VECTOR_LANES),), element.buffer.dtype, "local")
+        buffer = Buffer(name, (Const(VECTOR_LANES),), element.buffer.dtype, "local", "register")
         self.created.append(buffer)
         return buffer
 

@@ -1,0 +1,127 @@
+"""Choose how a shader stores each buffer.
+
+In: a lowered function. Out: the same function, whose buffers say how they are stored
+(`loops.ir.Buffer`). Registers are variables. Elements of types smaller than a word are parts of
+words, atomic ones if the kernel stores single elements, or halves if the adapter has them. Memory
+that is accessed as aligned vectors is an `array<vec4<...>>`, so that every access is one load or
+store of 16 bytes. Single elements of such memory may also be read, as components.
+
+    a[T.ramp(i * 4, 1, 4)]  ->  in vectors       a[T.ramp(i * 4 + 1, 1, 4)]  ->  scalars
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from webmlc.core.bounds import Ranges, bounds
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import Call, Const, Expr, Ramp
+from webmlc.core.simplify import divides
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    own_loads,
+    stores,
+)
+from webmlc.loops.replace_buffers import replace_buffers
+from webmlc.target import VECTOR_LANES
+from webmlc.target.registers import register_lanes
+from webmlc.target.scoped import Scope, loop_range, symbol_ranges
+from webmlc.target.webgpu.storage import PARTS
+
+HALVES = "shader-f16"
+"""The feature of WebGPU whose shaders have halves in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedAccess:
+    """One load or store, with the intervals of the variables in scope."""
+
+    buffer: Buffer
+    index: Expr
+    is_store: bool
+    ranges: Ranges
+
+
+def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
+    """Every access to a buffer with exactly one index."""
+    stack: list[tuple[Stmt, Scope]] = [(function.body, symbol_ranges(function))]
+    while stack:
+        stmt, scope = stack.pop()
+        match stmt:
+            case Seq(statements=statements):
+                stack.extend((s, scope) for s in statements)
+            case For(var=var, extent=extent, body=body):
+                stack.append((body, {**scope, var: loop_range(extent, scope)}))
+            case Let(var=var, value=value, body=body):
+                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+                stack.append((body, inner))
+            case If(then=then, otherwise=otherwise):
+                stack.extend((s, scope) for s in (then, otherwise) if s is not None)
+            case Store(buffer=buffer, indices=(index,)):
+                yield ScopedAccess(buffer, index, True, scope)
+        for load in own_loads(stmt):
+            if len(load.indices) == 1:
+                yield ScopedAccess(load.buffer, load.indices[0], False, scope)
+
+
+def choose_storage(function: LoopFunction, features: frozenset[str] = frozenset()) -> LoopFunction:
+    """Needs the lowered form. Guarantees the same results, and the storage of every buffer for an
+    adapter with these `features` of WebGPU.
+    """
+    registers = {*register_lanes(function)}
+    registers |= {b for b in function.allocations if b.storage == "register"}
+    vectors = _accessed_as_vectors(function) - registers
+    stored = {store.buffer for store in stores(function.body)}
+    chosen: dict[Buffer, Buffer] = {}
+    for buffer in (*function.params, *function.allocations):
+        in_vectors, storage = buffer in vectors, buffer.storage
+        if buffer in registers:
+            storage = "register"
+        elif buffer.dtype is DType.float16 and HALVES in features and buffer.scope != "local":
+            storage = "halves"
+        elif buffer.dtype in PARTS and buffer.scope == "global":
+            storage = "atomic words" if buffer in stored and not in_vectors else "words"
+        chosen[buffer] = replace(buffer, storage=storage, in_vectors=in_vectors)
+    return replace(
+        function,
+        params=tuple(map(chosen.__getitem__, function.params)),
+        allocations=tuple(map(chosen.__getitem__, function.allocations)),
+        body=replace_buffers(function.body, chosen),
+    )
+
+
+def _accessed_as_vectors(function: LoopFunction) -> set[Buffer]:
+    """The buffers whose every access as a vector is aligned, and that have some."""
+    is_aligned: dict[Buffer, bool] = {}
+    accessed_as_vectors: set[Buffer] = set()
+    for buffer in (*function.params, *function.allocations):
+        if not divides(VECTOR_LANES, buffer.shape[0] if buffer.shape else Const(1)):
+            is_aligned[buffer] = False  # no vector holds the last elements
+    for access in scoped_accesses(function):
+        match access.index:
+            case Ramp(base=base, stride=Const(value=1)):
+                accessed_as_vectors.add(access.buffer)
+                access_is_aligned = divides(VECTOR_LANES, base, access.ranges)
+            case _:
+                access_is_aligned = not access.is_store
+        is_aligned[access.buffer] = is_aligned.get(access.buffer, True) and access_is_aligned
+    return {buffer for buffer in accessed_as_vectors if is_aligned[buffer]}
+
+
+def vector_index(base: Expr) -> Expr:
+    """The index into a vector view for elements that start at `base`."""
+    match base:
+        case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
+            return unit
+        case Const(value=int() as value) if value % VECTOR_LANES == 0:
+            return Const(value // VECTOR_LANES)
+    raise InternalError(f"webgpu: {base} is no aligned base; legalise should have made it one")
