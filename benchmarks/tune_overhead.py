@@ -21,10 +21,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import onnx.parser
 
-from webmlc.schedule.rules.space import Values, values_of
 from webmlc.target.wasm.printer import Printed
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, candidate
@@ -34,7 +34,6 @@ from webmlc.tune.local_scheduler import local_scheduler, python_process
 from webmlc.tune.platforms import Platform
 from webmlc.tune.search import Search
 from webmlc.tune.slots import Slots, serve
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import BATCH, Options
 from webmlc.tune.tasks import Task, read_graph
 from webmlc.tune.trial import Measurement, Protocol, Trial
@@ -71,16 +70,16 @@ class PrebuiltCandidates(CandidateBuilder):
 
     def __init__(self, task: Task) -> None:
         super().__init__()
-        self.candidate = candidate(task, values_of(task.match.default()))
+        self.candidate = candidate(task, task.match.default())
         self.trials: dict[int, Trial] = {}
 
-    def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate]:
+    def build(self, tasks: Iterable[Task], members: Iterable[Any]) -> Iterator[Candidate]:
         """A candidate for each member."""
         first, code = self.candidate, self.candidate.code
         assert isinstance(code, Printed)
-        for values in members:
-            named = Printed(identity(values), code.loops, code.parameters, code.scratch_bytes)
-            yield Candidate(values, first.kernel, named, first.features)
+        for member in members:
+            named = Printed(repr(member), code.loops, code.parameters, code.scratch_bytes)
+            yield Candidate(member, first.kernel, named, first.features)
 
     def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
         """A trial of as many candidates."""

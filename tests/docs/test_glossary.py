@@ -12,7 +12,7 @@ from tests.docs.prose import ROOT, code_spans, named_paths
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
 ROWS = re.findall(r"^\| (.+?) \| (.+) \| `(.+?)` \|$", GLOSSARY, re.MULTILINE)
 ALIASES = {
-    "cache block": "block_rows",
+    "cache block": "Blocks",
     "interpreter": "interpret",
     "register tile": "Tile",
     "remainder": "tail",

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.schedule import Schedule
 
@@ -25,15 +27,13 @@ from webmlc.schedule.schedule import Schedule
 class Facts:
     """What the kernel is: its only block, and the sizes of the matrix."""
 
-    function: LoopFunction
     block: str
     rows: int
     vectors: int
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """What may be chosen: the rows and the vectors of a tile."""
 
     rows: int
@@ -48,12 +48,12 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         return None
     rows, columns = (as_int(schedule.extent(loop)) for loop in loops)
     is_whole = rows is not None and columns is not None and columns % lanes == 0
-    return Facts(function, block, rows or 0, (columns or 0) // lanes, lanes) if is_whole else None
+    return Facts(block, rows or 0, (columns or 0) // lanes, lanes) if is_whole else None
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
+def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     rows, vectors = divisors(facts.rows, 4), divisors(facts.vectors, 8)
-    return Space.of(rows=rows, vectors=vectors).where(
+    return Space.of(Parameters, rows=rows, vectors=vectors).where(
         "a tile fits the registers", lambda rows, vectors: rows * vectors < machine.vector_registers
     )
 
@@ -62,8 +62,7 @@ def default(facts: Facts, _machine: Cpu) -> Parameters:
     return Parameters(rows=1, vectors=divisors(facts.vectors, 2)[-1])
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    schedule = Schedule(facts.function)
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     row, column = schedule.loops(facts.block)
     rows, row = schedule.split(row, [None, parameters.rows])
     columns, vector, lane = schedule.split(column, [None, parameters.vectors, facts.lanes])
@@ -71,7 +70,6 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     schedule.vectorize(lane)
     for loop in (row, vector):
         schedule.unroll(loop)
-    return schedule
 
 
 TILES = Rule("tiles", match, space, default, build)

@@ -17,7 +17,6 @@ from webmlc.core.expr import as_int
 from webmlc.core.machine import RELAXED
 from webmlc.loops.ir import For, walk_statements
 from webmlc.schedule.rules.rule import Match, match_rules
-from webmlc.schedule.rules.space import from_values
 from webmlc.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +27,10 @@ def search(match: Match, cost: Callable[[Schedule], float]) -> Any:
     """The parameters of the cheapest schedule of a kernel's space."""
     best = match.default()
     least = cost(match.build(best))
-    for values in match.space().members():
-        candidate = from_values(best, values)
-        current = cost(match.build(candidate))
+    for member in match.space().members():
+        current = cost(match.build(member))
         if current < least:
-            best, least = candidate, current
+            best, least = member, current
     return best
 
 

@@ -68,7 +68,8 @@ def test_partitioned_matmul_has_no_predicate(m: int | str) -> None:
     schedule = Schedule(function)
     i, j, _ = schedule.loops("Y")
     schedule.reverse_compute_at("C", j)
-    main, tail = schedule.partition(i, Var("m") // 6 * 6 if m == "m" else 12)
+    parts = schedule.partition(i, Var("m") // 6 * 6 if m == "m" else 12)
+    main, tail = (part.loop for part in parts)
     schedule.split(main, [None, 6])
     assert all(schedule.block(name).predicate is None for name in schedule.blocks())
     assert schedule.loops("Y_tail")[0] == tail

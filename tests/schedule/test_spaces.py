@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from tests.graph.graphs import module
 from tests.schedule.rules import kernels as k
@@ -35,7 +36,7 @@ from webmlc.loops.verify import verify
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules import match_kernel, rules_of
 from webmlc.schedule.rules.rule import Match, NoParameters, Rule, match_rules
-from webmlc.schedule.rules.space import Space, from_values, values_of
+from webmlc.schedule.rules.space import Product, Space, changes, leaves_of, plain
 from webmlc.schedule.schedule import Schedule
 
 S = k.S
@@ -80,6 +81,7 @@ CPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "softmax": ("rows", k.softmax(3, 72), {}),
     "softmax, symbolic": ("rows", k.softmax(2, S), {"s": 37}),
     "transposed matmul": ("rows", k.transposed_matmul(3, 4, 64), {}),
+    "transposed matmul, sigmoid": ("row epilogue", k.transposed_matmul_sigmoid(3, 12, 64), {}),
     "conv 3x3, one output": ("rows", k.convolution(3, 4, 8, 1, 3), {}),
     "layer norm": ("rows", k.layer_norm(1, 2, 70), {}),
     "add bias": ("stages", k.add_bias(2, 3, 4, 10), {}),
@@ -188,14 +190,14 @@ def test_every_member_builds_and_computes_the_same(case: Case) -> None:
     machine, rule, function, symbols = case
     match = matched(function, machine)
     assert match.rule.name == rule
-    space, default, want = match.space(), match.default(), k.outputs_of(function, symbols)
+    space, want = match.space(), k.outputs_of(function, symbols)
 
     @settings(max_examples=MEMBERS)
     @given(st.randoms(use_true_random=False))
     def check(generator: Random) -> None:
-        values = space.random(generator)
-        assert values in space
-        schedule = match.build(from_values(default, values))
+        member = space.random(generator)
+        assert member in space
+        schedule = match.build(member)
         verify(schedule.function)
         for got, wanted in zip(k.outputs_of(schedule.function, symbols), want, strict=True):
             largest = max(1.0, float(np.abs(wanted).max(initial=0)))
@@ -209,10 +211,11 @@ def test_the_default_is_a_member_and_plain_data(case: Case) -> None:
     machine, _, function, _ = case
     match = matched(function, machine)
     default = match.default()
-    values = json.loads(json.dumps(values_of(default)))
-    assert values in match.space()
-    assert from_values(default, values) == default
-    assert match.build(default).trace == match.build(from_values(default, values)).trace
+    data = json.loads(json.dumps(plain(default)))
+    assert default in match.space()
+    assert match.space().read(data) == default
+    assert match.space().at(leaves_of(data)) == default
+    assert match.build(default).trace == match.default_schedule().trace
 
 
 @pytest.mark.parametrize("machine", (RELAXED, WEBGPU), ids=lambda machine: machine.device)
@@ -221,49 +224,138 @@ def test_every_rule_has_a_case(machine: Machine) -> None:
     assert {rule.name for rule in rules_of(machine)} == tested
 
 
+class Tile(Struct, frozen=True, tag="tile"):
+    """A tile of a made-up rule."""
+
+    rows: int
+    columns: int
+
+
+class Vector(Struct, frozen=True, tag="vector"):
+    """A tile of one row."""
+
+    columns: int
+
+
+class Tiles(Struct, frozen=True):
+    """The parameters of a made-up rule."""
+
+    tile: Tile | Vector | None
+    block: int | None
+
+
+TILE = Space.of(Tile, rows=(1, 2, 4), columns=(8, 16)).where(
+    "the tile fits", lambda rows, columns: rows * columns <= 32
+)
+
+
+def made_up_space() -> Product[Tiles]:
+    """Three tiles, with and without blocks; single rows have none."""
+    tiles = Space.either(None, TILE, Space.of(Vector, columns=(8, 16, 32)))
+    return Space.of(Tiles, tile=tiles, block=(None, 12)).where(
+        "blocks have tiles", lambda tile, block: block is None or isinstance(tile, Tile)
+    )
+
+
 def test_a_space_holds_what_meets_its_constraints() -> None:
-    space = Space.of(rows=(1, 2, 4), columns=(8, 16), block=(None, 12)).where(
-        "the tile fits", lambda rows, columns: rows * columns <= 32
-    )
+    space = made_up_space()
     members = list(space.members())
-    assert len(members) == 10
+    assert len(members) == len(set(members)) == 1 + 2 * 5 + 3
     assert all(member in space for member in members)
-    assert {"rows": 4, "columns": 16, "block": None} not in space
-    assert {"rows": True, "columns": 8, "block": None} not in space  # 1 is not True
-    assert {"rows": 1, "columns": 8} not in space
-    drawn = [space.random(Random(seed)) for seed in range(100)]
-    assert all(values in space for values in drawn)
-    assert len({tuple(values.values()) for values in drawn}) == 10
+    assert Tiles(Tile(4, 16), None) not in space
+    assert Tiles(Tile(True, 8), None) not in space  # 1 is not True
+    assert Tiles(Vector(8), 12) not in space
+    assert Tile(1, 8) not in space
+    drawn = {space.random(Random(seed)) for seed in range(200)}
+    assert drawn == set(members)
 
 
-def test_spaces_of_parts_stand_under_their_names() -> None:
-    part = Space.of(rows=(1, 2), columns=(8, 16)).where(
-        "few", lambda rows, columns: rows * columns <= 16
-    )
-    whole = Space.of(block=(1, 2)) + part.under("scores") + part.under("values")
-    assert whole.names == (
-        "block", "scores.rows", "scores.columns", "values.rows", "values.columns",
-    )  # fmt: skip
-    assert len(list(whole.members())) == 2 * 3 * 3
-    assert [constraint.text for constraint in whole.constraints] == ["scores: few", "values: few"]
+def test_members_are_tagged_json() -> None:
+    space = made_up_space()
+    for member in space.members():
+        assert space.read(json.loads(json.dumps(plain(member)))) == member
+        assert space.at(leaves_of(member)) == member
+    tile = {"type": "tile", "rows": 1, "columns": 8}
+    assert space.read({"tile": tile, "block": 12}) == Tiles(Tile(1, 8), 12)
+    for other in (
+        {"tile": tile},
+        {"tile": tile, "block": 12, "steps": 1},
+        {"tile": {**tile, "type": "vector"}, "block": None},
+        {"tile": {**tile, "type": "line"}, "block": None},
+        {"tile": {**tile, "rows": 4, "columns": 16}, "block": None},
+        {"tile": {**tile, "rows": True}, "block": None},
+        {"tile": 8, "block": None},
+    ):
+        assert space.read(other) is None, other
+
+
+def test_leaves_have_paths() -> None:
+    assert dict(made_up_space().leaves()) == {
+        "tile": (None, "tile", "vector"),
+        "tile.tile.rows": (1, 2, 4),
+        "tile.tile.columns": (8, 16),
+        "tile.vector.columns": (8, 16, 32),
+        "block": (None, 12),
+    }
+    default, other = Tiles(Vector(8), None), Tiles(Tile(1, 8), None)
+    assert changes(default, other) == {"tile": "tile", "tile.tile.rows": 1, "tile.tile.columns": 8}
+    every = {**leaves_of(default), **changes(default, other)}
+    assert made_up_space().at(every) == other
+    assert made_up_space().at({**every, "tile": "line"}) is None
+    pair = Space.each([TILE, TILE])
+    assert leaves_of((Tile(1, 8), Tile(2, 8)))["1.tile.rows"] == 2
+    assert len(list(pair.members())) == 25
+
+
+def test_neighbours_are_members_that_differ_in_little() -> None:
+    space, generator = made_up_space(), Random(0)
+    members = list(space.members())
+    start = Tiles(Tile(2, 8), 12)
+    near = [space.near(start, generator) for _ in range(400)]
+    assert set(near) <= set(members)
+    assert {type(member.tile) for member in near} == {Tile, Vector, type(None)}
+    in_place = [m for m in near if isinstance(m.tile, Tile) and m.tile.rows != 2]
+    assert all(changes(start, member).keys() <= {"tile.tile.rows"} for member in in_place[:1])
+    mended = space.mended(Tiles(Vector(32), 12), generator)
+    assert mended in members
+    assert space.mended(start, generator) == start
+
+
+def test_a_sum_has_no_empty_spaces() -> None:
+    tiles = Space.either(None, TILE, Space.of(Vector, columns=()))
+    assert list(tiles.members()) == [None, *TILE.members()]
+    assert Space.of(Tile, rows=(), columns=(8,)).size == 0
+    assert list(Space.either(Space.of(Vector, columns=())).members()) == []
+
+
+def test_a_search_may_leave_proofs_out() -> None:
+    space = made_up_space().that("it is proven", lambda member: member.block == 12)
+    assert {member.block for member in space.members()} == {12}
+    assert len(list(space.without_proofs().members())) == 14
+    assert all(space.random(Random(seed)).block == 12 for seed in range(20))
+
+
+def test_constraints_are_on_parts() -> None:
+    with pytest.raises(AssertionError, match="which are no parts"):
+        TILE.where("few", lambda lines: lines < 2)
 
 
 def test_a_space_of_nothing_says_so() -> None:
     with pytest.raises(ValueError, match="did not meet the constraints"):
-        Space.of(rows=(1, 2)).where("never", lambda rows: rows > 2).random(Random(0))
+        TILE.where("never", lambda rows: rows > 4).random(Random(0))
 
 
 def refusing(function: LoopFunction) -> Iterator[Rule[LoopFunction, NoParameters]]:
     """A rule whose default is refused, then one that leaves a kernel as it is."""
 
-    def refuse(facts: LoopFunction, _: NoParameters) -> Schedule:
+    def refuse(_: Schedule, facts: LoopFunction, __: NoParameters) -> None:
         raise ScheduleError("split", "it is refused", facts)
 
-    for name, build in (("refused", refuse), ("plain", lambda facts, _: Schedule(facts))):
+    for name, build in (("refused", refuse), ("plain", lambda _, __, ___: None)):
         yield Rule(
             name,
             lambda kernel, _: kernel,
-            lambda _, __: Space(),
+            lambda _, __: Space.of(NoParameters),
             lambda _, __: NoParameters(),
             build,
         )

@@ -10,7 +10,6 @@ from webmlc.core.expr import Const, Var
 from webmlc.core.machine import RELAXED, WEBGPU, Device, Machine
 from webmlc.loops.ir import For, LoopFunction, Seq, Store
 from webmlc.schedule.rules import match_kernel
-from webmlc.schedule.rules.space import values_of
 from webmlc.target.webgpu.emit_shaders import Shaders
 from webmlc.tune.candidates import Candidate, candidate, code_of, make_trial
 from webmlc.tune.tasks import Task
@@ -35,12 +34,12 @@ def matmul_task(device: Device = "wasm", rows: int = 48, machine: Machine | None
 
 def good_candidates(task: Task, count: int) -> list[Candidate]:
     """The default schedule, and other members of the task's space with another text each."""
-    default = candidate(task, values_of(task.match.default()))
+    default = candidate(task, task.match.default())
     texts = {default.text: default}
-    for values in task.match.space().members():
+    for member in task.match.space().members():
         if len(texts) == count:
             break
-        other = candidate(task, values)
+        other = candidate(task, member)
         texts.setdefault(other.text, other)
     return list(texts.values())
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from tests.schedule.rules import kernels
 from webmlc.core.machine import RELAXED
 from webmlc.schedule.rules.rule import Match, Rule
-from webmlc.schedule.rules.space import Space, Values
+from webmlc.schedule.rules.space import Product, Space, leaves_of
 from webmlc.target.wasm.printer import Printed
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate
@@ -31,15 +32,26 @@ CONTROL_MS = 1.0
 FAILS = "failed: it does not run"
 
 
-def made_up_task(space: Space, default: Values) -> Task:
+class Tiles(Struct, frozen=True):
+    """Parameters."""
+
+    rows: int = 0
+    columns: int = 0
+    is_packed: bool = False
+
+
+SPACE = Space.of(Tiles, rows=range(8), columns=range(8), is_packed=(False, True))
+"""All combinations of some parameters."""
+
+
+def made_up_task(space: Product[Any], default: Any) -> Task:
     """A task with this space and this default."""
-    parameters = make_dataclass("Parameters", space.names, frozen=True)
-    rule: Rule[Any, Any] = Rule(
+    rule: Rule[Any, Any, Any] = Rule(
         "made up",
         match=lambda function, machine: (),
         space=lambda facts, machine: space,
-        default=lambda facts, machine: parameters(**default),
-        build=lambda facts, chosen: None,  # type: ignore[arg-type, return-value]
+        default=lambda facts, machine: default,
+        build=lambda schedule, facts, chosen: None,
     )
     match = Match(kernels.matmul(8, 8, 8), rule, (), RELAXED)
     return Task("a key", "a kernel", match, (), frozenset(), {}, 1, 0)
@@ -52,35 +64,36 @@ class MadeUp(CandidateBuilder):
     each code was measured before the winners were confirmed.
     """
 
-    ms_of: Callable[[Values], float | None]
-    text_of: Callable[[Values], str | None]
+    ms_of: Callable[[Any], float | None]
+    text_of: Callable[[Any], str | None]
     platform: Platform = PLATFORM
     measured: Counter[str] = field(default_factory=Counter)
     threads: int = 1
     kernel: Any = None
 
-    def build(self, tasks: Iterable[Task], members: Iterable[Values]) -> Iterator[Candidate | None]:
+    def build(self, tasks: Iterable[Task], members: Iterable[Any]) -> Iterator[Candidate | None]:
         """Members as code without a kernel. Their features are their position."""
-        for task, values in zip(tasks, members, strict=False):
-            text = self.text_of(values)
-            choices = task.match.rule.space((), RELAXED).choices
-            row = [float(c.values.index(values[c.name])) for c in choices]
+        for task, member in zip(tasks, members, strict=False):
+            text = self.text_of(member)
+            leaves = leaves_of(member)
+            space: Space[Any] = task.match.rule.space((), RELAXED)
+            row = [float(v.index(leaves[p])) if p in leaves else -1.0 for p, v in space.leaves()]
             if text is None:
                 yield None
             else:
                 code = Printed(text, 0, 2, 0)
-                yield Candidate(values, task.match.function, code, np.array(row, np.float32))
+                yield Candidate(member, task.match.function, code, np.array(row, np.float32))
 
     def trial(self, task: Task, candidates: Sequence[Candidate], protocol: Protocol) -> Trial:
         """A trial that holds the times of its candidates, as text."""
-        times = tuple(repr(self.ms_of(candidate.values)) for candidate in candidates)
+        times = tuple(repr(self.ms_of(candidate.member)) for candidate in candidates)
         if protocol.hopeless < 1e3:  # it does not confirm
             self.measured.update(candidate.text for candidate in candidates[1:])
         return Trial("wasm", (), (), 0, 1, len(candidates), protocol=protocol, entries=times)
 
     def model_trial(self, sets: Sequence[Sequence[Scheduled]]) -> Trial | None:
         """A trial of the sets, whose times are those of their kernels together."""
-        sums = [sum(self.ms_of(c.values) or 0.0 for _, c in kernels) for kernels in sets]
+        sums = [sum(self.ms_of(c.member) or 0.0 for _, c in kernels) for kernels in sets]
         return replace(
             Trial("wasm", (), (), 0, 1, len(sets), entries=tuple(map(repr, sums))),
             protocol=replace(Protocol(), rounds=30),

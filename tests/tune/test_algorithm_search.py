@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -246,29 +245,6 @@ def test_a_build_for_both_devices_pads_as_each_of_them_was_told(tmp_path: Path) 
     (wasm, webgpu), (wasm_told, webgpu_same), (wasm_same, _) = kernels
     assert wasm == wasm_same != wasm_told
     assert webgpu == webgpu_same
-
-
-def test_algorithms_of_version_1_are_those_of_webassembly(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    with Database(path) as database:
-        database.add_algorithms([record(PLATFORM, DIRECT, 0.8), record(PLATFORM, "4 parts", 0.5)])
-    with sqlite3.connect(path) as connection:
-        connection.executescript("""
-            DROP TABLE algorithm;
-            CREATE TABLE algorithm (
-              layer TEXT NOT NULL, platform TEXT NOT NULL REFERENCES platform, name TEXT NOT NULL,
-              ratio REAL NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
-              PRIMARY KEY (layer, platform)
-            ) STRICT;
-            PRAGMA user_version = 1;""")
-        rows = [(LAYER, DIRECT, 0.8), (REDUCTION, "4 parts", 0.5)]
-        connection.executemany(
-            "INSERT INTO algorithm VALUES (?, ?, ?, ?, '', '0', '2026-11-25')",
-            [(layer, PLATFORM.key, name, ratio) for layer, name, ratio in rows],
-        )
-    for _ in range(2):  # the file is migrated once
-        with Database(path, must_exist=True) as database:
-            assert [*database.algorithms()] == [record(PLATFORM, DIRECT, 0.8)]
 
 
 class LayerWorker(FixedWorker):

@@ -9,7 +9,6 @@ import pytest
 
 from tests.tune.conftest import good_candidates, matmul_task
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.space import values_of
 from webmlc.target.wasm.emit_module import Step, emit_module, join_functions
 from webmlc.tune.candidates import Refusal, buffers_of, try_candidate, wasm_codes
 
@@ -37,12 +36,12 @@ def test_a_candidate_is_the_same_code_under_every_name() -> None:
 def test_a_member_that_cannot_be_built_says_why(error: Any, reason: str) -> None:
     task = matmul_task()
 
-    def build(_facts: object, _parameters: object) -> None:
+    def build(_schedule: object, _facts: object, _parameters: object) -> None:
         raise error(task.match.function)
 
     rule = replace(task.match.rule, build=build)
     broken = replace(task, match=replace(task.match, rule=rule))
-    assert try_candidate(broken, values_of(task.match.default())) == Refusal(reason)
+    assert try_candidate(broken, task.match.default()) == Refusal(reason)
 
 
 @pytest.mark.parametrize(("rows", "copies"), [(48, 3), (480, 1)])

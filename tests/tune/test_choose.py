@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+from msgspec import structs
 
 from tests.schedule.rules import kernels as k
 from tests.tune.small_search import small_tasks
@@ -12,7 +15,7 @@ from webmlc.core.machine import SOFTWARE, WEBGPU, Machine
 from webmlc.core.machine_class import MachineClass
 from webmlc.schedule.rules import Selection, find_match
 from webmlc.schedule.rules.rule import Match
-from webmlc.schedule.rules.space import Values, values_of
+from webmlc.schedule.rules.space import plain
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import Database, Record
 from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
@@ -27,11 +30,11 @@ def a_task() -> Task:
     return task
 
 
-def record(task: Task, platform: Platform, values: Values, ratio: float) -> Record:
+def record(task: Task, platform: Platform, member: Any, ratio: float) -> Record:
     """A confirmed record of some parameters."""
     return Record(
         task.key, task.name, task.device, task.match.rule.name, task.size_bucket, platform,
-        dict(values), "confirmed", 1.0, ratio, 30, "", (), "m", "0", "2026-11-25T00:00:00+00:00",
+        plain(member), "confirmed", 1.0, ratio, 30, "", (), "m", "0", "2026-11-25T00:00:00+00:00",
     )  # fmt: skip
 
 
@@ -44,7 +47,7 @@ def selection(path: Path, *records: Record, platform: str = "") -> Selection:
 
 def test_another_engine_gets_a_schedule_of_its_own(tmp_path: Path) -> None:
     task = a_task()
-    default = values_of(task.match.default())
+    default = task.match.default()
     others = (m for m in task.match.space().members() if m != default)
     first, second = islice(others, 2)
     firefox = replace(HERE, engine="firefox")
@@ -104,9 +107,9 @@ def shader_record(machine: Machine, platform: Platform, workgroup: int) -> Recor
     """A confirmed record of the product with another workgroup than the default one."""
     match = shader_match(machine)
     task = Task(kernel_key(match.function, machine), "matmul", match, (), frozenset(), {}, 1, 0)
-    values = {**values_of(match.default()), "workgroup": workgroup}
-    assert values in match.space()
-    return record(task, platform, values, 0.5)
+    member = structs.replace(match.default(), workgroup=workgroup)
+    assert member in match.space()
+    return record(task, platform, member, 0.5)
 
 
 def test_shaders_for_gpus_and_for_software_have_records_of_their_own(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from webmlc.tune.cluster import run_worker, work_on_cluster
 from webmlc.tune.database import Database
 from webmlc.tune.local_scheduler import Process, local_scheduler, python_process
 from webmlc.tune.search import Search
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import Options
 from webmlc.tune.trial import Measurement
 
@@ -75,8 +74,9 @@ def test_a_worker_is_killed_and_no_measurement_is_lost(
         assert search.is_idle
         for searched in search.all_searches():
             records = database.records(task=searched.task.key)
-            stored = {identity(r.parameters) for r in records if r.state != "confirmed"}
-            assert stored == {identity(v) for v in searched.members.values()}
+            measured = [r.parameters for r in records if r.state != "confirmed"]
+            stored = set(map(searched.space.read, measured))
+            assert stored == set(searched.members.values())
             assert len(stored) == 1 + searched.measured > 4
             assert not searched.reasons
             assert searched.confirmed is not None

@@ -21,6 +21,7 @@ from tests.tune.small_search import MODEL
 from webmlc.core.machine import SOFTWARE_MACHINES, Machine
 from webmlc.schedule.rules import Selection
 from webmlc.schedule.rules.rule import Match
+from webmlc.schedule.rules.space import plain
 from webmlc.schedule.tuning import Tuning
 from webmlc.tune import json_lines
 from webmlc.tune.choose import TunedChooser
@@ -59,10 +60,10 @@ def record_of(model: Path, platform: Platform, ratio: float, **changes: object) 
     tasks = read_graph(model, "wasm", {}).tasks()
     (task,) = (t for t in tasks if t.match.rule.name == "contraction")
     space = task.match.space()
-    values = next(m for m in space.members() if task.match.default() is not None)
+    member = next(m for m in space.members() if task.match.default() is not None)
     return Record(
         task.key, task.name, "wasm", task.match.rule.name, task.size_bucket, platform,
-        {**values, **changes}, "confirmed", 1.0, ratio, 30, "", (), "small", "0",
+        {**plain(member), **changes}, "confirmed", 1.0, ratio, 30, "", (), "small", "0",
         "2026-11-25T00:00:00+00:00",
     )  # fmt: skip
 

@@ -58,3 +58,14 @@ def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     database.add([record(0)])
     with pytest.raises(UserError, match="not a usable database"):
         database.close()
+
+
+@pytest.mark.parametrize("version", [1, 2, 4])
+def test_a_database_of_another_version_is_refused(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "old.db"
+    Database(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    reason = f"a database of version {version}. This webmlc reads version 3. Tune again"
+    with pytest.raises(UserError, match=reason):
+        Database(path)

@@ -6,22 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tests.tune.made_up_space import PLATFORM, MadeUp, made_up_task
-from webmlc.schedule.rules.space import Space, Value, Values
+from msgspec.structs import replace as changed
+
+from tests.tune.made_up_space import PLATFORM, SPACE, MadeUp, Tiles, made_up_task
 from webmlc.tune.database import Database, Record
 from webmlc.tune.earlier_gains import EarlierGains
 from webmlc.tune.search import Search, TaskJob
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import Options
 from webmlc.tune.workers import work
 
-SPACE = Space.of(rows=tuple(range(8)), columns=tuple(range(8)), is_packed=(False, True))
-DEFAULT: Values = {"rows": 0, "columns": 0, "is_packed": False}
+DEFAULT = Tiles()
 OPTIONS = Options("random", 3600, measurements=160)
 
 
 def record(
-    task: str, state: str, parameters: Mapping[str, Value], ratio: float, rule: str = "contraction"
+    task: str, state: str, parameters: Mapping[str, int], ratio: float, rule: str = "contraction"
 ) -> Record:
     """The record of a candidate that took 6 ms."""
     return Record(
@@ -60,20 +59,20 @@ def test_only_the_last_winner_that_gained_counts() -> None:
 
 def test_a_search_begins_with_what_helped_kernels_of_an_earlier_one(tmp_path: Path) -> None:
     """The second model's kernel has another default; what changed, not the member, is tried."""
-    fast = {**DEFAULT, "rows": 5, "is_packed": True}
+    fast = Tiles(rows=5, is_packed=True)
     task = replace(made_up_task(SPACE, DEFAULT), key="first")
-    worker = MadeUp(lambda v: 0.5 if v == fast else 1.0 if v == DEFAULT else 1.5, identity)
+    worker = MadeUp(lambda v: 0.5 if v == fast else 1.0 if v == DEFAULT else 1.5, repr)
     with Database(tmp_path / "t.db") as database:
         first = Search([task], OPTIONS, database, worker)
         work(first, worker)
-        other = replace(made_up_task(SPACE, {**DEFAULT, "columns": 3}), key="second")
+        other = replace(made_up_task(SPACE, Tiles(columns=3)), key="second")
         second = Search([other], OPTIONS, database, worker)
         job = second.next_job(worker.platform)
         assert isinstance(job, TaskJob)
         second.finish(job, worker.measure(job.trial, 1))
         job = second.next_job(worker.platform)
         assert isinstance(job, TaskJob)
-        assert dict(job.candidates[1].values) == {**fast, "columns": 3}
+        assert job.candidates[1].member == changed(fast, columns=3)
         elsewhere = Search([other], OPTIONS, database, worker)
         (search,) = elsewhere.join(replace(worker.platform, hardware="another CPU"))
         assert search.earlier_changes == ()
@@ -81,7 +80,7 @@ def test_a_search_begins_with_what_helped_kernels_of_an_earlier_one(tmp_path: Pa
 
 def test_a_cold_search_knows_nothing(tmp_path: Path) -> None:
     task = made_up_task(SPACE, DEFAULT)
-    worker = MadeUp(lambda v: 0.5 if v["rows"] == 5 else 1.0, identity)
+    worker = MadeUp(lambda v: 0.5 if v.rows == 5 else 1.0, repr)
     with Database(tmp_path / "t.db") as database:
         work(Search([task], OPTIONS, database, worker), worker)
         (warm,) = Search([task], OPTIONS, database, worker).join(worker.platform)

@@ -6,23 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tune.made_up_space import MadeUp, made_up_task
-from webmlc.schedule.rules.space import Space, Values
+from tests.tune.made_up_space import SPACE, MadeUp, Tiles, made_up_task
 from webmlc.tune.priorities import Priorities, hints
 from webmlc.tune.search import Search, TaskJob
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import HINTS, Options, TaskSearch
 from webmlc.tune.tasks import Task
 from webmlc.tune.workers import work
 
-SPACE = Space.of(rows=tuple(range(8)), columns=tuple(range(8)), is_packed=(False, True))
-DEFAULT: Values = {"rows": 0, "columns": 0, "is_packed": False}
-FAST: Values = {**DEFAULT, "rows": 5, "is_packed": True}
+DEFAULT = Tiles()
+FAST = Tiles(rows=5, is_packed=True)
 
 
-def milliseconds(values: Values) -> float:
+def milliseconds(member: Tiles) -> float:
     """Only one member is faster than the default."""
-    return 0.5 if values == FAST else 1.0 if values == DEFAULT else 1.5
+    return 0.5 if member == FAST else 1.0 if member == DEFAULT else 1.5
 
 
 def tasks() -> list[Task]:
@@ -44,7 +41,7 @@ def searched(worker: MadeUp) -> tuple[Search, list[TaskSearch]]:
 
 
 def test_what_made_one_kernel_faster_is_tried_first_on_others() -> None:
-    worker = MadeUp(milliseconds, identity)
+    worker = MadeUp(milliseconds, repr)
     search, (first, second) = searched(worker)
     assert list(hints(second, [first, second])) == [FAST]
     assert list(hints(first, [first, second])) == []
@@ -52,27 +49,27 @@ def test_what_made_one_kernel_faster_is_tried_first_on_others() -> None:
     job = search.next_job(worker.platform)
     assert isinstance(job, TaskJob)
     assert job.search is second
-    assert dict(job.candidates[1].values) == FAST
+    assert job.candidates[1].member == FAST
     search.finish(job, worker.measure(job.trial, 1))
     assert second.best == 0.5
-    assert FAST not in [built.values for built in second.propose([FAST])]
+    assert FAST not in [built.member for built in second.propose([FAST])]
 
 
 def test_a_hint_of_two_kernels_is_tried_once() -> None:
-    worker = MadeUp(milliseconds, identity)
+    worker = MadeUp(milliseconds, repr)
     _, (_, second) = searched(worker)
-    proposed = [dict(built.values) for built in second.propose([FAST, dict(FAST)])]
-    assert proposed.count(dict(FAST)) == 1
+    proposed = [built.member for built in second.propose([FAST, FAST])]
+    assert proposed.count(FAST) == 1
 
 
 def test_half_of_a_trial_is_the_strategys() -> None:
-    worker = MadeUp(milliseconds, identity)
+    worker = MadeUp(milliseconds, repr)
     _, (_, second) = searched(worker)
-    members = [values for values in SPACE.members() if values != DEFAULT]
-    proposed = [identity(built.values) for built in second.propose(members)]
-    assert proposed[:HINTS] == list(map(identity, members[:HINTS]))
+    members = [member for member in SPACE.members() if member != DEFAULT]
+    proposed = [built.member for built in second.propose(members)]
+    assert proposed[:HINTS] == members[:HINTS]
     assert len(proposed) == 2 * HINTS
-    assert proposed[HINTS:] != list(map(identity, members[HINTS : 2 * HINTS]))
+    assert proposed[HINTS:] != members[HINTS : 2 * HINTS]
 
 
 @pytest.mark.parametrize(("slowness", "expected"), [(1.0, "first"), (50.0, "second")])
@@ -80,7 +77,7 @@ def test_kernels_at_the_limit_wait_for_those_below_it(slowness: float, expected:
     """Both do the same work. The second takes a hundredth of the time that the first takes in a
     run; or it takes half, and is 50 times as far from the limit.
     """
-    worker = MadeUp(milliseconds, identity)
+    worker = MadeUp(milliseconds, repr)
     search = Search(tasks(), Options("random", 3600), builder=worker)
     first, second = search.join(worker.platform)
     first.control_ms, second.control_ms = 1.0, slowness
@@ -88,7 +85,7 @@ def test_kernels_at_the_limit_wait_for_those_below_it(slowness: float, expected:
 
 
 def test_a_search_with_priorities_confirms_what_it_finds() -> None:
-    worker = MadeUp(milliseconds, identity)
+    worker = MadeUp(milliseconds, repr)
     search = Search(tasks(), Options("race", 3600, measurements=200), builder=worker)
     work(search, worker)
-    assert [s.confirmed and dict(s.confirmed[0]) for s in search.all_searches()] == [FAST, FAST]
+    assert [s.confirmed and s.confirmed[0] for s in search.all_searches()] == [FAST, FAST]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 import pytest
@@ -18,13 +19,12 @@ from tests.tune.small_search import (
     small_search,
     small_tasks,
 )
-from webmlc.schedule.rules.space import Values, changes
+from webmlc.schedule.rules.space import changes, leaves_of
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.outcomes import limit_of, outcomes_of, work_of
 from webmlc.tune.report import rows_of, write_report
 from webmlc.tune.search import Search
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Task
 from webmlc.tune.workers import work
@@ -114,10 +114,12 @@ def test_a_kernel_has_its_times_its_parameters_and_its_nodes(page: Element, sear
     assert "<script>alert('&')</script>" in text_of(kernel)
     widths = [float(e.get("width", "")) for e in kernel.iter("rect")]
     assert widths == [100, 100 * CONFIRMED_RATIO]
-    default, rows = outcome.changes["contraction.rows"]
-    assert default != rows
+    assert outcome.changes["kernel.blocks"] == ("blocks", None)
+    default, strips = outcome.changes["kernel.strips"]
+    assert default != strips
     items = {text_of(e): e.get("title") for e in kernel.iter("li")}
-    assert items[f"rows {default} → {rows}"] == "Rows of a register tile."
+    assert items["blocks blocks → none"] == "The blocks of rows; None: one block has all rows."
+    assert (items[f"strips {default} → {strips}"] or "").startswith("Strips of a panel that are")
     assert len(outcome.changes) == sum(title is not None for title in items.values())
 
 
@@ -167,20 +169,18 @@ def test_disqualified_candidates_are_counted_and_wrong_ones_named(
     assert "wrong: the results differ by 3 units" in text_of(wrong)
     matmul = next(s for s in search.all_searches() if s.reasons)
     code = next(text for text, reason in matmul.reasons.items() if reason.startswith("wrong"))
-    default, values = matmul.control.values, matmul.members[code]
-    changed = changes(default, values).keys() & {f"contraction.{n}" for n in ("tail_rows", "steps")}
+    default, member = leaves_of(matmul.control.member), matmul.members[code]
+    shown = {"kernel.rows", "kernel.steps"}
+    changed = {p: v for p, v in changes(matmul.control.member, member).items() if p in shown}
     assert changed  # of a draw at random, which differs in one of them
-    for name in changed:
-        words = name.removeprefix("contraction.").replace("_", " ")
-        assert f"{words} {default[name]} → {values[name]}" in text_of(wrong)
+    for path, value in changed.items():
+        assert f"{path.removeprefix('kernel.')} {default[path]} → {value}" in text_of(wrong)
 
 
 class RefusingBuilder(CandidateBuilder):
     """A builder that refuses every second member."""
 
-    def build(
-        self, tasks: Iterable[Task], members: Iterable[Values]
-    ) -> Iterator[Candidate | Refusal]:
+    def build(self, tasks: Iterable[Task], members: Iterable[Any]) -> Iterator[Candidate | Refusal]:
         """See `CandidateBuilder`."""
         for number, built in enumerate(super().build(tasks, members)):
             yield Refusal("split: <no> loop") if number % 2 else built
@@ -193,7 +193,7 @@ def test_refused_candidates_are_counted_and_never_measured(tmp_path: Path) -> No
     (searched,) = search.all_searches()
     refused = len(searched.refusals)
     assert refused > 0 and searched.confirmed is not None
-    assert not {identity(values) for values in searched.members.values()} & {*searched.refusals}
+    assert not {*searched.members.values()} & {*searched.refusals}
     text = text_of(page_of([searched], tmp_path))
     assert f"{refused} candidates could not be built" in text
     assert f"{refused} candidates: split: <no> loop" in text

@@ -16,11 +16,11 @@ from tests.tune.small_search import (
     FixedWorker,
     small_tasks,
 )
+from webmlc.schedule.rules.space import plain
 from webmlc.tune.budget import Budget
 from webmlc.tune.candidates import Candidate
 from webmlc.tune.database import Database
 from webmlc.tune.search import Search, TaskJob
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import BATCH, Options, TaskSearch, is_faster, relative_time
 from webmlc.tune.trial import Measurement, Trial
 from webmlc.tune.workers import WorkerFailed, work
@@ -87,7 +87,7 @@ def test_a_candidate_that_crashes_is_disqualified_and_the_others_are_not(tmp_pat
         work(search, CrashingWorker(search, culprit))
         failed = list(database.records(state="failed"))
         crashed = [record for record in failed if "the engine's process ended" in record.reason]
-        assert [identity(r.parameters) for r in crashed] == [identity(culprit.values)]
+        assert [r.parameters for r in crashed] == [plain(culprit.member)]
         searched = search_of(job)
         assert searched.ratios[culprit.text] is None
         others = texts(job) - {culprit.text}
@@ -102,7 +102,7 @@ def test_a_default_that_cannot_run_ends_the_search_of_its_task() -> None:
     search.fail(job, "no relaxed SIMD here")
     searched = search_of(job)
     assert searched.failure == "no relaxed SIMD here"
-    assert searched.confirmed == (searched.control.values, 1.0)
+    assert searched.confirmed == (searched.control.member, 1.0)
     work(search, FixedWorker())
     assert search.is_done
 
@@ -111,13 +111,14 @@ def test_a_search_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     tasks = small_tasks()[:1]
     with Database(tmp_path / "t.db") as database:
         work(Search(tasks, OPTIONS, database), FixedWorker(step=0.0))
-        measured = {identity(r.parameters) for r in database.records(state="measured")}
+        space = tasks[0].match.space()
+        measured = {space.read(r.parameters) for r in database.records(state="measured")}
         resumed = Search(tasks, replace(OPTIONS, resume=True, measurements=3 * BATCH), database)
         job = first_trial(resumed)
-        assert measured.isdisjoint(identity(c.values) for c in job.candidates[1:])
+        assert measured.isdisjoint(c.member for c in job.candidates[1:])
         assert search_of(job).measured >= len(measured) - 1
         built = {key for s in resumed.all_searches() for key in s.built}
-        assert measured.isdisjoint(built - {identity(search_of(job).control.values)})
+        assert measured.isdisjoint(built - {search_of(job).control.member})
         fresh = Search(tasks, OPTIONS, database)
         assert search_of(first_trial(fresh)).measured == 0
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct, defstruct
 from numpy.typing import NDArray
 
 from tests.tune.made_up_space import CONTROL_MS, MadeUp, made_up_task
-from webmlc.schedule.rules.space import Space, Values, changes
+from webmlc.schedule.rules.space import Product, Space, changes
 from webmlc.tune.cost_model import OnlineCostModel
 from webmlc.tune.engines.rounds import measure
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.search import Search
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import BATCH, WORTHWHILE, Options, TaskSearch
 from webmlc.tune.trial import Protocol, Trial
 from webmlc.tune.workers import work
@@ -32,13 +33,37 @@ DEFAULT = "the default"
 
 
 @st.composite
-def spaces(draw: st.DrawFn) -> Space:
-    """Spaces of 2 to some hundred members, some of which a constraint rules out."""
-    lengths = draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
-    space = Space.of(**{f"p{i}": tuple(range(length)) for i, length in enumerate(lengths)})
-    if len(lengths) > 1 and draw(st.booleans()):
+def spaces(draw: st.DrawFn) -> Product[Any]:
+    """Spaces of 2 to some hundred members, some of which a constraint rules out, or another record
+    replaces.
+    """
+    space = numbers(*draw(st.lists(st.integers(2, 5), min_size=1, max_size=4)))
+    if len(space.parts) > 1 and draw(st.booleans()):
         space = space.where("both are small", lambda p0, p1: p0 + p1 <= 4)
+    if draw(st.booleans()):
+        tiles = Space.of(Tile, rows=range(draw(st.integers(1, 3))))
+        space = Space.of(Either, numbers=space, tile=Space.either(None, tiles))
     return space
+
+
+class Tile(Struct, frozen=True, tag="tile"):
+    """A part that a member may have."""
+
+    rows: int
+
+
+class Either(Struct, frozen=True):
+    """Parameters with such a part."""
+
+    numbers: Any
+    tile: Tile | None
+
+
+def numbers(*lengths: int) -> Product[Any]:
+    """A space of numbers below some lengths."""
+    names = [f"p{number}" for number in range(len(lengths))]
+    record = defstruct("Numbers", [(name, int) for name in names], frozen=True)
+    return Space.of(record, **dict(zip(names, map(range, lengths), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +72,31 @@ class Problem:
     do not run.
     """
 
-    space: Space
+    space: Product[Any]
     seed: int
     classes: int
     measurements: int
 
     @property
-    def default(self) -> Values:
+    def default(self) -> Any:
         """The member that nobody searched for."""
         return Random(self.seed).choice(list(self.space.members()))
 
-    def number(self, values: Values) -> int:
+    def number(self, member: Any) -> int:
         """The class of members that are the same code."""
-        return Random(f"{self.seed} {identity(values)}").randrange(self.classes)
+        return Random(f"{self.seed} {member}").randrange(self.classes)
 
-    def text(self, values: Values) -> str | None:
+    def text(self, member: Any) -> str | None:
         """The code of a member."""
-        if values == self.default:
+        if member == self.default:
             return DEFAULT
-        return None if self.number(values) == 1 else f"code {self.number(values)}"
+        return None if self.number(member) == 1 else f"code {self.number(member)}"
 
-    def milliseconds(self, values: Values) -> float | None:
+    def milliseconds(self, member: Any) -> float | None:
         """The time of a member."""
-        if values == self.default:
+        if member == self.default:
             return CONTROL_MS
-        number = self.number(values)
+        number = self.number(member)
         return None if number == 2 else Random(f"{self.seed} {number}").uniform(0.5, 2.0)
 
     def search(self, strategy: str) -> tuple[TaskSearch, MadeUp]:
@@ -97,12 +122,12 @@ def test_what_holds_for_every_space(strategy: str) -> None:
     def check(problem: Problem) -> None:
         searched, made_up = problem.search(strategy)
         assert searched.confirmed is not None
-        values, ratio = searched.confirmed
+        member, ratio = searched.confirmed
         assert all(count == 1 for count in made_up.measured.values()), "code is measured once"
         assert DEFAULT not in made_up.measured
         assert made_up.measured.total() == searched.measured <= problem.measurements
         assert searched.curve == sorted(searched.curve, reverse=True)
-        own = made_up.ms_of(values)
+        own = made_up.ms_of(member)
         assert own is not None and own / CONTROL_MS == ratio <= 1.0
         assert ratio == 1.0 or ratio < WORTHWHILE
         finite = [r for r in searched.ratios.values() if r is not None]
@@ -115,7 +140,7 @@ def test_what_holds_for_every_space(strategy: str) -> None:
 @given(PROBLEMS)
 def test_a_race_measures_all_code_within_its_budget(problem: Problem) -> None:
     searched, _ = problem.search("race")
-    codes = {problem.text(values) for values in problem.space.members()} - {None, DEFAULT}
+    codes = {problem.text(member) for member in problem.space.members()} - {None, DEFAULT}
     assert searched.measured == min(len(codes), problem.measurements)
 
 
@@ -182,24 +207,24 @@ def test_measurements_of_one_kernel_rank_the_candidates_of_another() -> None:
     model = OnlineCostModel()
     for number in range(40):
         model.learn(np.array([number], np.float32), 2.0**number)
-    space = Space.of(number=tuple(range(40)))
+    space = numbers(40)
     built: list[int] = []
 
-    def features(members: Sequence[Values]) -> list[NDArray[np.float32] | None]:
-        built.extend(int(m["number"]) for m in members)
-        return [np.array([m["number"]], np.float32) for m in members]
+    def features(members: Sequence[Any]) -> list[NDArray[np.float32] | None]:
+        built.extend(member.p0 for member in members)
+        return [np.array([member.p0], np.float32) for member in members]
 
     strategy = ModelSearch(space, 0, features, model)
-    strategy.tell({"number": 39}, 1.0)
-    numbers = [member["number"] for member in strategy.ask(BATCH)]
-    assert len(numbers) == BATCH
+    strategy.tell(space.at({"p0": 39}), 1.0)
+    asked = [member.p0 for member in strategy.ask(BATCH)]
+    assert len(asked) == BATCH
     assert len(built) == 12
-    assert sorted(built)[:4] == sorted(numbers[:4])
+    assert sorted(built)[:4] == sorted(asked[:4])
 
 
 def test_the_first_candidates_are_near_the_default() -> None:
-    space = Space.of(**{f"p{number}": tuple(range(8)) for number in range(10)})
-    default: Values = dict.fromkeys(space.names, 0)
+    space = numbers(*[8] * 10)
+    default = next(space.members())
     strategy = ModelSearch(space, 0, lambda members: [None] * len(members), OnlineCostModel())
     strategy.tell(default, 1.0)
     distances = [len(changes(default, member)) for member in strategy.ask(BATCH)]
@@ -208,12 +233,11 @@ def test_the_first_candidates_are_near_the_default() -> None:
 
 
 def test_no_time_is_not_the_end_of_a_search() -> None:
-    space = Space.of(p0=tuple(range(5)), p1=tuple(range(5)))
-    made_up = MadeUp(lambda values: 1.0, identity)
-    search = Search(
-        [made_up_task(space, {"p0": 0, "p1": 0})], Options("random", 3600), builder=made_up
-    )
+    space = numbers(5, 5)
+    default, other, *_ = space.members()
+    made_up = MadeUp(lambda member: 1.0, repr)
+    search = Search([made_up_task(space, default)], Options("random", 3600), builder=made_up)
     (searched,) = search.join(made_up.platform)
     assert searched.propose(seconds=0.0)
-    searched.propose([{"p0": 0, "p1": 1}], seconds=0.0)
+    searched.propose([other], seconds=0.0)
     assert not searched.is_exhausted

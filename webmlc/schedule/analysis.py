@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from webmlc.core.affine import literal_stride
 from webmlc.core.bounds import SYMBOL, Interval, bounds
@@ -159,22 +160,26 @@ def is_vectorizable(
     block: str,
     loop: str,
     lanes: int,
-    gathers: bool = False,
+    apart: Literal["loads", "stores"] | None = None,
     edge: int = 0,
-    scatters: bool = False,
 ) -> bool:
     """True where aligned groups of `lanes` iterations of `loop` write adjacent elements and read
-    adjacent elements or one; where it `gathers` or `scatters`, elements at any one distance.
+    adjacent elements or one. The elements of loads, or of stores, may be `apart`, at one distance.
 
     All elements touched must fit 32-bit lanes, and the block's body be a single store. The first
     and the last `edge` iterations do not matter.
     """
-    return _is_vectorizable(Same(function), block, loop, lanes, gathers, edge, scatters)
+    return _is_vectorizable(Same(function), block, loop, lanes, apart, edge)
 
 
 @lru_cache(maxsize=1024)
 def _is_vectorizable(
-    same: Same, block: str, loop: str, lanes: int, gathers: bool, edge: int, scatters: bool
+    same: Same,
+    block: str,
+    loop: str,
+    lanes: int,
+    apart: Literal["loads", "stores"] | None,
+    edge: int,
 ) -> bool:
     """Cached: a rule asks this when it matches a kernel, and again when it schedules it."""
     function = same.function
@@ -188,7 +193,7 @@ def _is_vectorizable(
         ranges[var] = Interval(edge, ranges[var].high - edge)
     for access in accesses(statement):
         step = lane_stride(substitute(access.index, values), var, lanes, ranges)
-        spread = scatters and step != 0 if access.is_store else gathers
+        spread = apart == "stores" and step != 0 if access.is_store else apart == "loads"
         if spread and step is not None:
             continue
         if step not in ((1,) if access.is_store else (0, 1)):

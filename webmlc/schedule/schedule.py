@@ -25,6 +25,7 @@ from webmlc.loops.ir import Block, For, LoopFunction, Scope, Stmt, blocks, walk_
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.nest import axis_variables
 from webmlc.schedule.primitives import PRIMITIVES
+from webmlc.schedule.primitives.partition import Copy
 from webmlc.schedule.same import Same
 from webmlc.schedule.trace import Step, Trace, arguments_of, step
 from webmlc.schedule.tree import (
@@ -106,8 +107,8 @@ class Schedule:
         outer, inner = self.apply("overlap", loop, tiles, size)
         return outer, inner
 
-    def partition(self, loop: str, at: Operand) -> tuple[str, str]:
-        """Split the iterations of a loop into [0, at) and [at, extent); returns both loops."""
+    def partition(self, loop: str, at: Operand) -> tuple[Copy, Copy]:
+        """Split the iterations of a loop into [0, at) and [at, extent); returns both parts."""
         first, last = self.apply("partition", loop, at)
         return first, last
 

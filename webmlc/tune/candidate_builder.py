@@ -1,7 +1,7 @@
 """Build candidates, and the trials that measure them: what a search does between two trials.
 
     builder = CandidateBuilder(threads=1, processes=ProcessPoolExecutor())
-    candidates = builder.build([task, task], [values, other_values])
+    candidates = builder.build([task, task], [member, other_member])
     trial = builder.trial(task, [control, *candidates], protocol)
 
 A search without kernels, such as one that a test or a benchmark makes up, has a builder of its own.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from typing import Any
 
-from webmlc.schedule.rules.space import Values
 from webmlc.tune.candidates import Candidate, Refusal, make_trial, try_candidate
 from webmlc.tune.model_trial import Scheduled, model_trial
 from webmlc.tune.tasks import Task
@@ -36,9 +36,7 @@ class CandidateBuilder:
         for started in self._started:
             started.result()
 
-    def build(
-        self, tasks: Iterable[Task], members: Iterable[Values]
-    ) -> Iterator[Candidate | Refusal]:
+    def build(self, tasks: Iterable[Task], members: Iterable[Any]) -> Iterator[Candidate | Refusal]:
         """A member of each task's space as code, or why it cannot be built."""
         build = map if self.processes is None else self.processes.map
         return iter(build(try_candidate, tasks, members))

@@ -1,6 +1,6 @@
 """Candidates: schedules of a task as code, and the trial that measures several of them.
 
-    control = candidate(task, values_of(task.match.default()))
+    control = candidate(task, task.match.default())
     other = candidate(task, task.match.space().random(Random(0)))
     trial = make_trial(task, [control, other], threads=1)
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,6 @@ from webmlc.package.memory_plan import (
     scratch_stride,
 )
 from webmlc.package.placement import align
-from webmlc.schedule.rules.space import Value, Values, from_values
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import ModuleControl, Step, join_functions, print_function
 from webmlc.target.wasm.printer import Printed
@@ -71,7 +71,7 @@ class Candidate:
     it is, and its features for the cost model.
     """
 
-    values: Mapping[str, Value]
+    member: Any
     kernel: LoopFunction
     code: Code
     features: NDArray[np.float32]
@@ -89,10 +89,10 @@ class Refusal:
     reason: str
 
 
-def candidate(task: Task, values: Values) -> Candidate:
+def candidate(task: Task, member: Any) -> Candidate:
     """Build a member of the task's space. Raises `InternalError` where a primitive refuses it."""
-    kernel = task.lower(from_values(task.match.default(), values))
-    return Candidate(values, kernel, code_of(task, kernel), features(kernel, task.all_sizes))
+    kernel = task.lower(member)
+    return Candidate(member, kernel, code_of(task, kernel), features(kernel, task.all_sizes))
 
 
 def code_of(task: Task, kernel: LoopFunction) -> Code:
@@ -102,10 +102,10 @@ def code_of(task: Task, kernel: LoopFunction) -> Code:
     return print_function(kernel, task.machine)
 
 
-def try_candidate(task: Task, values: Values) -> Candidate | Refusal:
+def try_candidate(task: Task, member: Any) -> Candidate | Refusal:
     """Build a member of the task's space, or say why that is not possible."""
     try:
-        return candidate(task, values)
+        return candidate(task, member)
     except InternalError as error:
         reason = error.__cause__ or error  # the step that a primitive refused
     except Exception as error:  # a bug of a rule costs one member, not the search

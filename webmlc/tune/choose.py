@@ -32,7 +32,7 @@ from webmlc.core.machine import (
 from webmlc.core.machine_class import MachineClass
 from webmlc.schedule.rules import Alternative, Selection, default_schedule
 from webmlc.schedule.rules.rule import Match
-from webmlc.schedule.rules.space import changes, from_values, values_of
+from webmlc.schedule.rules.space import changes
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tuning import Tuning
 from webmlc.tune.database import AlgorithmRecord, Database, Record
@@ -98,9 +98,11 @@ class TunedChooser:
         """The record that serves a kernel best on each class of machines."""
         key = kernel_key(match.function, match.machine)
         best: dict[MachineClass, Record] = {}
+        space = match.space()
         for record in self.database.records(task=key, state="confirmed"):
             is_usable = record.ratio is not None and record.rule == match.rule.name
-            if is_usable and self._similarity(record) > 0 and record.parameters in match.space():
+            is_usable = is_usable and self._similarity(record) > 0
+            if is_usable and space.read(record.parameters) is not None:
                 machine = machine_class(record.platform, record.device)
                 best[machine] = max(record, best.get(machine, record), key=self._rank)
         return best
@@ -108,11 +110,10 @@ class TunedChooser:
     def _schedule(self, match: Match, record: Record) -> tuple[Schedule, Tuning]:
         """The schedule of a record, and what it changes: nothing if it does not build."""
         assert record.ratio is not None
-        default = match.default()
-        changed = changes(values_of(default), record.parameters) if record.ratio < 1 else {}
+        changed = changes(match.default(), record.parameters) if record.ratio < 1 else {}
         platform = record.platform.key
         try:
-            schedule = match.build(from_values(default, record.parameters)) if changed else None
+            schedule = match.build(match.space().read(record.parameters)) if changed else None
         except InternalError:
             schedule = None
         if schedule is None:

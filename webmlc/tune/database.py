@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,13 +26,12 @@ import numpy as np
 
 from webmlc.core.errors import UserError
 from webmlc.core.machine import MACHINES, Device
-from webmlc.schedule.rules.space import Value
 from webmlc.tune.platforms import Platform, platform_of, to_data
 
 APPLICATION_ID = 0x776D6C63
 """The number in the header of the file that marks it as ours: "wmlc" in ASCII."""
-SCHEMA_VERSION = 2
-"""The version of the tables. A file of version 1 is migrated, one of another version refused."""
+SCHEMA_VERSION = 3
+"""The version of the tables and of the parameters in them. A file of another version is refused."""
 GATHER_SECONDS = 0.3
 """How long the writer waits for more records before it writes. Records of one transaction share the
 pages that it writes: each of 500 takes half as much processor time as each of 80 (measured on a
@@ -52,26 +51,11 @@ CREATE TABLE record (
   features TEXT NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
   PRIMARY KEY (task, platform, sizes, parameters, state)
 ) STRICT;
-"""
-_ALGORITHMS = """
 CREATE TABLE algorithm (
   layer TEXT NOT NULL, machine TEXT NOT NULL, platform TEXT NOT NULL REFERENCES platform,
   name TEXT NOT NULL, ratio REAL NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL,
   date TEXT NOT NULL, PRIMARY KEY (layer, machine, platform)
 ) STRICT;
-"""
-_MIGRATION = f"""
-BEGIN IMMEDIATE;
-ALTER TABLE algorithm RENAME TO algorithm_1;
-{_ALGORITHMS}
-INSERT INTO algorithm SELECT layer, 'relaxed', platform, name, ratio, model, compiler, date
-  FROM algorithm_1 WHERE layer NOT LIKE 'reduce %';
-DROP TABLE algorithm_1;
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
-"""
-"""From version 1, whose algorithms name no machine. Only WebGPU searched the parts of reductions,
-for shaders that have changed since; everything else was measured on WebAssembly.
 """
 
 
@@ -81,6 +65,7 @@ class Record:
 
     - `task`, `name`, `device`, `rule`: of the kernel (see `tasks.Task`).
     - `sizes`: the bucket of its symbolic sizes.
+    - `parameters`: the candidate's member of the task's space, as JSON data (`space.plain`).
     - `milliseconds`: the median of the rounds; `ratio`: the median of its time over that of the
       default in the same round, below 1 where it is faster. `None` where it was disqualified.
     - `features`: of the lowered kernel, for the cost model; empty where they were not computed.
@@ -94,7 +79,7 @@ class Record:
     rule: str
     sizes: str
     platform: Platform
-    parameters: Mapping[str, Value]
+    parameters: Any
     state: State
     milliseconds: float | None
     ratio: float | None
@@ -282,17 +267,15 @@ class Database:
         (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application == 0 and tables == 0:
             with self.connection as connection:
-                connection.executescript(_SCHEMA + _ALGORITHMS)
+                connection.executescript(_SCHEMA)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif application != APPLICATION_ID:
             raise UserError(f"{self.path}: a SQLite file, but not a database of `webmlc tune`")
-        elif version == 1:
-            self.connection.executescript(_MIGRATION)
         elif version != SCHEMA_VERSION:
             raise UserError(
-                f"{self.path}: a database of version {version}, and this webmlc reads version "
-                f"{SCHEMA_VERSION}; tune again into another file"
+                f"{self.path}: a database of version {version}. This webmlc reads version "
+                f"{SCHEMA_VERSION}. Tune again into another file."
             )
 
     @contextmanager
@@ -312,7 +295,7 @@ def _row(record: Record) -> tuple[object, ...]:
         record.task,
         record.platform.key,
         record.sizes,
-        json.dumps(dict(record.parameters), sort_keys=True),
+        json.dumps(record.parameters, sort_keys=True),
         record.state,
         record.milliseconds,
         record.ratio,

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from webmlc.schedule.rules.space import Values, changes
+from webmlc.schedule.rules.space import Leaves, changes
 from webmlc.tune.database import Record
 
 
@@ -23,7 +24,7 @@ class EarlierGains:
         """`records` are those of one platform, the oldest first: the last winner of a kernel
         counts.
         """
-        defaults: defaultdict[tuple[str, str], list[Values]] = defaultdict(list)
+        defaults: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         winners: dict[tuple[str, str], Record] = {}
         for record in records:
             kernel = record.task, record.sizes
@@ -32,26 +33,26 @@ class EarlierGains:
             elif record.ratio == 1.0:
                 defaults[kernel].append(record.parameters)
         saved_ms: defaultdict[tuple[str, str], float] = defaultdict(float)
-        changed: dict[tuple[str, str], Values] = {}
+        changed: dict[tuple[str, str], Leaves] = {}
         for kernel, winner in winners.items():
             values = _changes(defaults[kernel], winner.parameters)
             if values is not None:
                 key = winner.rule, repr(sorted(values.items()))
                 changed[key] = values
                 saved_ms[key] += _saved_ms(winner)
-        self._changes: defaultdict[str, list[Values]] = defaultdict(list)
+        self._changes: defaultdict[str, list[Leaves]] = defaultdict(list)
         for key in sorted(saved_ms, key=lambda key: saved_ms[key], reverse=True):
             if saved_ms[key] > 0:
                 self._changes[key[0]].append(changed[key])
 
-    def changes(self, rule: str) -> Sequence[Values]:
+    def changes(self, rule: str) -> Sequence[Leaves]:
         """What made kernels of a rule faster: the changes that saved most, over all of them, come
         first.
         """
         return self._changes.get(rule, ())
 
 
-def _changes(defaults: Iterable[Values], winner: Values) -> Values | None:
+def _changes(defaults: Iterable[Any], winner: Any) -> Leaves | None:
     """What a winner changes of its default: of several members that are as fast as the default, one
     of which it is, the one that the winner is nearest to. `None` if its rule has other parameters
     since.

@@ -2,7 +2,7 @@
 
 name_in_words("scores.block_rows")        ->  "scores: block rows"
 value_in_words(None)                      ->  "none"
-explanations(default)["contraction.rows"] ->  "Rows of a register tile."
+explanations(default)["kernel.rows"]      ->  "Rows of a register tile."
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import ast
 import inspect
 import re
 import textwrap
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from webmlc.schedule.rules.space import Value
+from msgspec import Struct
+
+from webmlc.schedule.rules.space import Value, inside, parts_of, tag_of
 
 
 def part_in_words(name: str) -> str:
@@ -44,29 +46,27 @@ def value_in_words(value: Value) -> str:
             return value.replace("_", " ")
 
 
-def explanations(parameters: Any, prefix: str = "") -> dict[str, str]:
-    """What each parameter means, by the name it has in a space; parameters without a docstring are
-    left out.
+def explanations(member: Any, path: str = "", text: str = "") -> dict[str, str]:
+    """What each leaf of a member means, by its path; leaves without a docstring are left out.
+    `text` explains the member itself.
     """
-    if isinstance(parameters, tuple):
-        parts = [(str(position), item, "") for position, item in enumerate(parameters)]
-    else:
-        kind: Any = type(parameters)
-        documented = _field_docstrings(kind)
-        names = [field.name for field in fields(parameters)]
-        parts = [(name, getattr(parameters, name), documented.get(name, "")) for name in names]
+    leaf = {path: text} if text else {}
+    if not isinstance(member, Struct | tuple):
+        return leaf
+    documented: Mapping[str, str] = {}
     result: dict[str, str] = {}
-    for name, value, text in parts:
-        if isinstance(value, tuple) or is_dataclass(value):
-            result |= explanations(value, f"{prefix}{name}.")
-        elif text:
-            result[f"{prefix}{name}"] = text
+    if isinstance(member, Struct):
+        documented = _field_docstrings(type(member))
+        if tag := tag_of(member):
+            result, path = leaf, inside(path, tag)
+    for name, part in parts_of(member).items():
+        result |= explanations(part, inside(path, name), documented.get(name, ""))
     return result
 
 
 @cache
 def _field_docstrings(kind: type) -> dict[str, str]:
-    """The docstrings below the fields of a dataclass, on one line each. Python does not keep them,
+    """The docstrings below the fields of a record, on one line each. Python does not keep them,
     so they are read from the source.
     """
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body

@@ -14,15 +14,15 @@ of a model lasts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.schedule.rules.space import Space, Value, Values
+from webmlc.schedule.rules.space import Space, leaves_of
 from webmlc.tune.cost_model import FEWEST, CostModel, OnlineCostModel
-from webmlc.tune.strategies import identity, mutate
 
 POOL = 200
 """Members that the model of parameters screens for each trial: 0.2 ms each (chosen by hand)."""
@@ -30,10 +30,12 @@ BUILT = 2
 """Candidates built for each one measured (chosen by hand: building one takes 0.3 s)."""
 ELITE = 6
 """Fastest members that are mutated."""
+MUTATIONS = (1, 1, 2, 3)
+"""Leaves that a mutation changes, each as likely as the others (chosen by hand)."""
 RANDOM_SHARE = 0.2
 """The share of the members that no model chose."""
 
-Features = Callable[[Sequence[Values]], list[NDArray[np.float32] | None]]
+Features = Callable[[Sequence[Any]], list[NDArray[np.float32] | None]]
 """The features of the code of some members: `None` where a member cannot be built, or is code that
 was measured before."""
 
@@ -43,7 +45,7 @@ class ModelSearch:
 
     def __init__(
         self,
-        space: Space,
+        space: Space[Any],
         seed: int,
         features: Features,
         model: OnlineCostModel,
@@ -54,17 +56,17 @@ class ModelSearch:
         """
         self.space, self.seed, self.features = space, seed, features
         self.generator = Random(seed)
-        self.told: dict[str, tuple[Values, float]] = {}
-        self.asked: set[str] = set()
+        self.told: dict[Any, float] = {}
+        self.asked: set[Any] = set()
         self.model, self.is_slow = model, is_slow
 
-    def ask(self, count: int) -> list[dict[str, Value]]:
+    def ask(self, count: int) -> list[Any]:
         """See `strategies.Strategy`."""
-        finite = [m for m in self.told.values() if math.isfinite(m[1])]
+        finite = {member: ratio for member, ratio in self.told.items() if math.isfinite(ratio)}
         size = max(POOL, 4 * count)
-        mutated = self._mutated([values for values, _ in finite], size // 2)
+        mutated = self._mutated(finite, size // 2)
         drawn = self._drawn(size - len(mutated))
-        pool = list({identity(member): member for member in (*mutated, *drawn)}.values())
+        pool = list(dict.fromkeys((*mutated, *drawn)))
         if not pool:
             return []
         explored = min(len(pool), max(1, round(RANDOM_SHARE * count)))
@@ -77,22 +79,32 @@ class ModelSearch:
             chosen = self._ranked(screened[: BUILT * (count - explored)], count - explored)
         explorers = [m for m in drawn or pool if m not in chosen]
         chosen += self.generator.sample(explorers, min(explored, len(explorers)))
-        self.asked.update(map(identity, chosen))
+        self.asked.update(chosen)
         return chosen
 
-    def tell(self, values: Values, ratio: float | None) -> None:
+    def tell(self, member: Any, ratio: float | None) -> None:
         """See `strategies.Strategy`."""
-        self.asked.add(identity(values))
-        self.told[identity(values)] = (values, math.inf if ratio is None else ratio)
+        self.asked.add(member)
+        self.told[member] = math.inf if ratio is None else ratio
 
-    def _mutated(self, told: list[Values], count: int) -> list[dict[str, Value]]:
-        """At most `count` members near the fastest ones, which were not asked for."""
-        elite = sorted(told, key=lambda v: self.told[identity(v)][1])[:ELITE]
-        chosen = [self.generator.choice(elite) for _ in range(count)] if elite else []
-        mutations = (mutate(self.space, v, self.generator, n) for n, v in enumerate(chosen))
-        return [m for m in mutations if m is not None and identity(m) not in self.asked]
+    def _mutated(self, told: Mapping[Any, float], count: int) -> list[Any]:
+        """At most `count` members that differ from the fastest ones in one to three leaves, which
+        were not asked for.
+        """
+        elite = sorted(told, key=lambda member: told[member])[:ELITE]
+        members = []
+        for _ in range(count if elite else 0):
+            member = self.generator.choice(elite)
+            try:
+                for _ in range(self.generator.choice(MUTATIONS)):
+                    member = self.space.near(member, self.generator)
+            except ValueError:
+                continue
+            if member not in self.asked:
+                members.append(member)
+        return members
 
-    def _drawn(self, count: int) -> list[dict[str, Value]]:
+    def _drawn(self, count: int) -> list[Any]:
         """At most `count` random members, which were not asked for."""
         members = []
         for _ in range(count):
@@ -100,11 +112,11 @@ class ModelSearch:
                 member = self.space.random(self.generator)
             except ValueError:
                 break
-            if identity(member) not in self.asked:
+            if member not in self.asked:
                 members.append(member)
         return members
 
-    def _ranked(self, members: list[dict[str, Value]], count: int) -> list[dict[str, Value]]:
+    def _ranked(self, members: list[Any], count: int) -> list[Any]:
         """The `count` members that the model of features expects to be fastest."""
         rows = zip(members, self.features(members), strict=True)
         built = [(member, row) for member, row in rows if row is not None]
@@ -115,16 +127,21 @@ class ModelSearch:
 
 
 class _ParameterModel:
-    """Trees that predict a member's time from the positions of its choices."""
+    """Trees that predict a member's time from the positions of its leaves among their choices. A
+    leaf that a member does not have is at -1.
+    """
 
-    def __init__(self, space: Space, told: Sequence[tuple[Values, float]], seed: int) -> None:
-        self.space = space
-        times = [ratio for _, ratio in told]
-        self.model = CostModel(self._rows([values for values, _ in told]), times, seed)
+    def __init__(self, space: Space[Any], told: Mapping[Any, float], seed: int) -> None:
+        self.leaves = dict(space.leaves())
+        self.model = CostModel(self._rows(told), list(told.values()), seed)
 
-    def predict(self, members: Sequence[Values]) -> NDArray[np.float64]:
+    def predict(self, members: Iterable[Any]) -> NDArray[np.float64]:
         return self.model.predict(self._rows(members))
 
-    def _rows(self, members: Sequence[Values]) -> NDArray[np.float32]:
-        rows = [[c.values.index(m[c.name]) for c in self.space.choices] for m in members]
+    def _rows(self, members: Iterable[Any]) -> NDArray[np.float32]:
+        rows = []
+        for member in members:
+            leaves = leaves_of(member)
+            every = self.leaves.items()
+            rows.append([v.index(leaves[path]) if path in leaves else -1 for path, v in every])
         return np.array(rows, np.float32)

@@ -10,10 +10,11 @@ compare kernels with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from webmlc.schedule.rules.space import Value, Values, changes
+from webmlc.schedule.rules.space import Value, changes, leaves_of
 from webmlc.target.kernel_work import Kernel, KernelWork, kernel_work
 from webmlc.tune.task_search import TaskSearch
 
@@ -28,7 +29,7 @@ class Outcome:
     search: TaskSearch
     default_ms: float
     ratio: float
-    parameters: Values
+    member: Any
 
     @property
     def tuned_ms(self) -> float:
@@ -53,7 +54,7 @@ class Outcome:
     @property
     def changes(self) -> dict[str, tuple[Value, Value]]:
         """The default and the chosen value of each parameter in which they differ."""
-        return changed_pairs(self.search.control.values, self.parameters)
+        return changed_pairs(self.search.control.member, self.member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,12 @@ def work_of(search: TaskSearch) -> KernelWork:
     return kernel_work(Kernel(task.match.function, lambda: search.control.kernel), task.all_sizes)
 
 
-def changed_pairs(default: Values, values: Values) -> dict[str, tuple[Value, Value]]:
-    """The default and the other value of each parameter in which some values differ from it."""
-    return {name: (default[name], value) for name, value in changes(default, values).items()}
+def changed_pairs(default: Any, member: Any) -> dict[str, tuple[Value, Value]]:
+    """The default and the other value of each leaf in which a member differs from the default, by
+    path. A leaf that the default does not have is `None` there.
+    """
+    leaves = leaves_of(default)
+    return {path: (leaves.get(path), value) for path, value in changes(default, member).items()}
 
 
 def run_ms(outcomes: Iterable[Outcome]) -> tuple[float, float]:
@@ -123,13 +127,13 @@ def run_ms(outcomes: Iterable[Outcome]) -> tuple[float, float]:
     return sum(default for default, _ in pairs), sum(tuned for _, tuned in pairs)
 
 
-def _fastest(search: TaskSearch) -> tuple[float, Mapping[str, Value]]:
+def _fastest(search: TaskSearch) -> tuple[float, Any]:
     """The relative time and the parameters of the confirmed winner, or of the best candidate of a
     search that was interrupted before it confirmed one.
     """
     if search.confirmed is not None:
-        values, ratio = search.confirmed
-        return ratio, values
+        member, ratio = search.confirmed
+        return ratio, member
     times = ((ratio, text) for text, ratio in search.ratios.items() if ratio is not None)
     ratio, text = min(times, default=(1.0, search.control.text))
     return ratio, search.members[text]

@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
+from typing import Any
 
 from webmlc.loops.count_work import count_work
-from webmlc.schedule.rules.space import Values
+from webmlc.schedule.rules.space import leaves_of
 from webmlc.target.kernel_work import KernelWork, least_bytes
 from webmlc.tune.outcomes import Limit, Outcome, limit_of, work_of
-from webmlc.tune.strategies import identity
 from webmlc.tune.task_search import HINTS, WORTHWHILE, TaskSearch
 from webmlc.tune.tasks import Task
 
@@ -74,7 +74,7 @@ class Priorities:
         measured = [s for s in searches if not math.isnan(s.control_ms)]
         key = platform, len(measured)
         if key not in self._limits:
-            outcomes = [Outcome(s, s.control_ms, 1.0, s.control.values) for s in measured]
+            outcomes = [Outcome(s, s.control_ms, 1.0, s.control.member) for s in measured]
             self._limits[key] = limit_of([(o, self._work(o.search)) for o in outcomes])
         return self._limits[key]
 
@@ -107,7 +107,7 @@ def expected_cost(task: Task) -> int:
     return task.calls * max(count_work(function, sizes).flops, moved)
 
 
-def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values]:
+def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Any]:
     """What made other kernels of a search's rule faster, as members of its space that it has not
     built: the changes that save a run of the model most come first, those of earlier runs last. A
     search takes a few of them.
@@ -118,8 +118,8 @@ def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Values
     improvements = [source.improvement for source in nlargest(MOST_SOURCES, sources, key=saved_ms)]
     for changed in (*improvements, *search.earlier_changes[:MOST_SOURCES]):
         if changed:
-            member = {**search.control.values, **changed}
-            if identity(member) not in search.built and member in search.space:
+            member = search.space.at({**leaves_of(search.control.member), **changed})
+            if member is not None and member not in search.built and member in search.space:
                 yield member
 
 

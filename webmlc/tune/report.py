@@ -21,7 +21,6 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from webmlc.core.replace_file import replace_file
-from webmlc.schedule.rules.space import Value
 from webmlc.target.kernel_work import KernelWork
 from webmlc.tune.explain_parameters import (
     explanations,
@@ -180,7 +179,7 @@ def _kernel(outcome: Outcome, longest: float) -> Element:
         note.append(f"{duration(outcome.tuned_ms)} each")
     details = [element("p", _attempts(outcome.search), class_="note")]
     if outcome.changes:
-        details.append(_parameter_list(outcome.search, outcome.changes))
+        details.append(_parameter_list(outcome.search, outcome.member))
     if outcome.search.confirmed is None:
         details.append(
             element("p", "Not confirmed, so a build keeps the default schedule.", class_="note")
@@ -211,11 +210,12 @@ def _bars(rows: Iterable[tuple[str, float]], longest: float) -> Element:
     return element("div", *cells, class_="bars")
 
 
-def _parameter_list(search: TaskSearch, changes: Mapping[str, tuple[Value, Value]]) -> Element:
-    """Parameters with their default and another value, a line for each part of the kernel. A
-    pointer over a parameter shows what it means.
+def _parameter_list(search: TaskSearch, member: Any) -> Element:
+    """The parameters in which a member differs from the default one, with both values: a line for
+    each part of the kernel. A pointer over a parameter shows what it means.
     """
-    meanings = explanations(search.task.match.default())
+    changes = changed_pairs(search.control.member, member)
+    meanings = explanations(search.control.member) | explanations(member)
     lines = []
     for part, names in groupby(changes, key=part_in_words):
         items = [element("li", part)] if part else []
@@ -358,7 +358,7 @@ def _disqualified_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
         yield element(
             "article",
             element("div", name, note),
-            _parameter_list(search, _changes_of(search, text)),
+            _parameter_list(search, search.members[text]),
             class_="kernel",
         )
     if failed:
@@ -393,11 +393,12 @@ def _parameter_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
     """What the parameters that the page names mean. Rules may use one name for several things."""
     meanings: set[tuple[str, str]] = set()
     for search in searches:
-        documented = explanations(search.task.match.default())
-        named = [outcome.changes for outcome in outcomes_of([search])]
-        named += [_changes_of(search, text) for text in search.reasons]
-        names = {name for changes in named for name in changes if name in documented}
-        meanings |= {(own_name_in_words(name), documented[name]) for name in names}
+        default = search.control.member
+        members = [outcome.member for outcome in outcomes_of([search])]
+        for member in (*members, *(search.members[text] for text in search.reasons)):
+            documented = explanations(default) | explanations(member)
+            names = changed_pairs(default, member).keys() & documented.keys()
+            meanings |= {(own_name_in_words(name), documented[name]) for name in names}
     if meanings:
         terms = [
             element("div", element("dt", name), element("dd", text))
@@ -405,8 +406,3 @@ def _parameter_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
         ]
         yield element("h2", "What the parameters mean")
         yield element("dl", *terms, class_="meanings")
-
-
-def _changes_of(search: TaskSearch, text: str) -> dict[str, tuple[Value, Value]]:
-    """The parameters in which the candidate with this text differs from the default."""
-    return changed_pairs(search.control.values, search.members[text])

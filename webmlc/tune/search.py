@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from webmlc.schedule.rules.space import plain
 from webmlc.tune.budget import Budget
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate
@@ -274,7 +275,7 @@ class Search:
                 finalists = search.finalists() if self.seconds_left > 0 else []
                 if finalists:
                     return self._job(search, finalists, confirms=True)
-                search.confirmed = (search.control.values, 1.0)
+                search.confirmed = (search.control.member, 1.0)
         return None
 
     def _comparison_job(self, platform: Platform) -> Job | float | None:
@@ -317,14 +318,14 @@ class Search:
         search.least_ms = min(search.least_ms, *control)
         state: State = "confirmed" if job.confirms else "measured"
         records = [search.record(search.control, state, control, 1.0)]
-        best = (search.control.values, 1.0)
+        best = (search.control.member, 1.0)
         for number, built in enumerate(job.candidates[1:], 1):
             times, reason = measurement.milliseconds[number], measurement.reasons[number]
             ratio = relative_time(times, control) if times else None
             if not job.confirms:
                 search.learn(built, ratio)
             elif ratio is not None and ratio < best[1] and is_faster(times, control):
-                best = (built.values, ratio)
+                best = (built.member, ratio)
             if times:
                 self._starter.model(search.platform).learn(built.features, median(times))
             if ratio is None:
@@ -335,8 +336,8 @@ class Search:
         if job.confirms:
             simple = search.simplified(best[0])
             search.confirmed = (simple, best[1])
-            records = [r for r in records if r.parameters == best[0]]
-            records = [replace(r, parameters=dict(simple)) for r in records]
+            records = [r for r in records if r.parameters == plain(best[0])]
+            records = [replace(r, parameters=plain(simple)) for r in records]
         return records
 
     def _take_in_comparison(self, comparison: Comparison, measurement: Measurement) -> list[Record]:
@@ -345,7 +346,7 @@ class Search:
         """
         records = []
         for search in comparison.take_in(measurement):
-            search.confirmed = (search.control.values, 1.0)
+            search.confirmed = (search.control.member, 1.0)
             times = (search.control_ms,)
             records.append(search.record(search.control, "confirmed", times, 1.0))
         return records
@@ -356,7 +357,7 @@ class Search:
         search.in_flight -= 1
         suspects = job.candidates[1:]
         if job.confirms or not suspects:  # not even the default runs here
-            search.confirmed = (search.control.values, 1.0)
+            search.confirmed = (search.control.member, 1.0)
             search.is_exhausted = True
             search.failure = "" if suspects else reason
         elif len(suspects) > 1:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from webmlc.core.errors import InternalError
-from webmlc.schedule.rules.space import Space, values_of
+from webmlc.schedule.rules.space import Space
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.cost_model import OnlineCostModel
@@ -55,7 +56,7 @@ class SearchStarter:
         """The searches of some tasks. The time of their default is known if it was surveyed."""
         surveyed = [self._surveyed.get(_identity(task, platform)) for task in tasks]
         unknown = [task for task, s in zip(tasks, surveyed, strict=True) if s is None]
-        built = self.builder.build(unknown, [values_of(t.match.default()) for t in unknown])
+        built = self.builder.build(unknown, [t.match.default() for t in unknown])
         searches = []
         for task, survey in zip(tasks, surveyed, strict=True):
             control = next(built) if survey is None else survey.control
@@ -100,17 +101,16 @@ class SearchStarter:
             search.retries.append([first])
             search.best = math.inf  # the default does not count
         else:
-            search.strategy.tell(control.values, 1.0)
+            search.strategy.tell(control.member, 1.0)
             search.ratios[control.text] = 1.0
-            search.members[control.text] = control.values
+            search.members[control.text] = control.member
             search.earlier_changes = self._earlier_gains(platform).changes(task.match.rule.name)
         for record in self._earlier(task, platform):
-            if record.parameters in space:  # an older webmlc had other choices
-                search.resume(record)
+            search.resume(record)
         return search
 
     def _strategy(
-        self, space: Space, platform: Platform, search: Callable[[], TaskSearch]
+        self, space: Space[Any], platform: Platform, search: Callable[[], TaskSearch]
     ) -> Strategy:
         """The strategy of a search, which is not there yet."""
         name, seed = self.options.strategy, self.options.seed

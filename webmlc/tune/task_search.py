@@ -14,18 +14,19 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import repeat
+from itertools import islice, repeat
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.schedule.rules.space import Space, Values, changes
+from webmlc.schedule.rules.space import Leaves, Space, changes, leaves_of, plain
 from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.candidates import Candidate, Refusal
 from webmlc.tune.database import Record, State
 from webmlc.tune.platforms import Platform
-from webmlc.tune.strategies import Strategy, identity
+from webmlc.tune.strategies import Strategy
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Protocol
 from webmlc.version import VERSION
@@ -78,8 +79,8 @@ class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
     `space` holds the members that it may try. `ratios` holds the relative time of each text of code
-    (`None`: disqualified), `reasons` why a text is disqualified. The identity of a member stands
-    for its text if an earlier run has measured it: it is not built again. `refusals` say why a
+    (`None`: disqualified), `reasons` why a text is disqualified. A member stands for its text if an
+    earlier run has measured it: it is not built again. `refusals` say why a
     member could not be built. `best` is the lowest ratio, `improvement` what the member that has
     it changes of the default, and `curve` what the lowest ratio was after each measurement.
     `earlier_changes` of defaults have made kernels of the rule faster in earlier runs. `least_ms`
@@ -91,20 +92,20 @@ class TaskSearch:
 
     task: Task
     platform: Platform
-    space: Space
+    space: Space[Any]
     strategy: Strategy
     control: Candidate
     options: Options
     builder: CandidateBuilder
-    built: dict[str, Candidate | None] = field(default_factory=dict)
-    ratios: dict[str, float | None] = field(default_factory=dict)
-    members: dict[str, Values] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
+    built: dict[Any, Candidate | None] = field(default_factory=dict)
+    ratios: dict[Any, float | None] = field(default_factory=dict)
+    members: dict[Any, Any] = field(default_factory=dict)
+    reasons: dict[Any, str] = field(default_factory=dict)
+    refusals: dict[Any, str] = field(default_factory=dict)
     retries: list[list[Candidate]] = field(default_factory=list)
     best: float = 1.0
-    improvement: Values = field(default_factory=dict)
-    earlier_changes: Sequence[Values] = ()
+    improvement: Leaves = field(default_factory=dict)
+    earlier_changes: Sequence[Leaves] = ()
     curve: list[float] = field(default_factory=list)
     trials: int = 0
     in_flight: int = 0
@@ -114,7 +115,7 @@ class TaskSearch:
     candidate_seconds: float = math.nan
     is_exhausted: bool = False
     failure: str = ""
-    confirmed: tuple[Values, float] | None = None
+    confirmed: tuple[Any, float] | None = None
 
     @property
     def measured(self) -> int:
@@ -151,7 +152,7 @@ class TaskSearch:
         """True if it takes longer to measure a candidate than to build it."""
         return 1e3 * self.candidate_seconds > BUILD_MS
 
-    def propose(self, hints: Iterable[Values] = (), seconds: float = math.inf) -> list[Candidate]:
+    def propose(self, hints: Iterable[Any] = (), seconds: float = math.inf) -> list[Candidate]:
         """The candidates of the next trial: code that was not measured yet, as much as is built and
         measured in about some seconds. The hints come first. Unless they are enough, the strategy
         is asked at least once, however short the time.
@@ -163,12 +164,8 @@ class TaskSearch:
         if count * self.candidate_seconds > seconds:
             count = max(1, int(seconds / self.candidate_seconds))
         fresh: dict[str, Candidate] = {}
-        unknown: dict[str, Values] = {}
-        for values in hints:
-            if len(unknown) == min(HINTS, count):
-                break
-            unknown[identity(values)] = values
-        self._add_fresh([*unknown.values()], fresh)
+        unknown = islice(dict.fromkeys(hints), min(HINTS, count))
+        self._add_fresh([*unknown], fresh)
         for attempt in range(PROPOSALS):
             if len(fresh) >= count or (attempt and time.monotonic() > deadline):
                 break
@@ -181,37 +178,36 @@ class TaskSearch:
             self.is_exhausted = not fresh
         return list(fresh.values())
 
-    def _add_fresh(self, members: Sequence[Values], fresh: dict[str, Candidate]) -> None:
+    def _add_fresh(self, members: Sequence[Any], fresh: dict[str, Candidate]) -> None:
         """Add the code of some members that was not measured yet. The strategy is told the times of
         the others.
         """
-        resumed = [values for values in members if identity(values) in self.ratios]
-        for values in resumed:
-            self.strategy.tell(values, self.ratios[identity(values)])
-        members = [values for values in members if identity(values) not in self.ratios]
-        for values, built in zip(members, self.build(members), strict=True):
+        for member in members:
+            if member in self.ratios:
+                self.strategy.tell(member, self.ratios[member])
+        members = [member for member in members if member not in self.ratios]
+        for member, built in zip(members, self.build(members), strict=True):
             if built is None:
-                self.strategy.tell(values, None)
+                self.strategy.tell(member, None)
             elif built.text in self.ratios:
-                self.strategy.tell(values, self.ratios[built.text])
+                self.strategy.tell(member, self.ratios[built.text])
             elif built.text in fresh:
-                self.strategy.tell(values, 1.0)
+                self.strategy.tell(member, 1.0)
             else:
                 fresh[built.text] = built
 
-    def build(self, members: Sequence[Values]) -> list[Candidate | None]:
+    def build(self, members: Sequence[Any]) -> list[Candidate | None]:
         """The candidate of each member, `None` for one that cannot be built."""
-        keys = [identity(values) for values in members]
-        missing = {k: v for k, v in zip(keys, members, strict=True) if k not in self.built}
-        candidates = self.builder.build(repeat(self.task, len(missing)), missing.values())
-        for key, candidate in zip(missing, candidates, strict=True):
+        missing = [member for member in dict.fromkeys(members) if member not in self.built]
+        candidates = self.builder.build(repeat(self.task, len(missing)), missing)
+        for member, candidate in zip(missing, candidates, strict=True):
             if isinstance(candidate, Refusal):
-                self.built[key], self.refusals[key] = None, candidate.reason
+                self.built[member], self.refusals[member] = None, candidate.reason
             else:
-                self.built[key] = candidate
-        return [self.built[key] for key in keys]
+                self.built[member] = candidate
+        return [self.built[member] for member in members]
 
-    def features_of(self, members: Sequence[Values]) -> list[NDArray[np.float32] | None]:
+    def features_of(self, members: Sequence[Any]) -> list[NDArray[np.float32] | None]:
         """The features of some members' code, `None` for code that was measured before."""
         return [
             None if built is None or built.text in self.ratios else built.features
@@ -220,22 +216,22 @@ class TaskSearch:
 
     def learn(self, built: Candidate, ratio: float | None) -> None:
         """Note the time of a candidate, relative to the control's."""
-        self._note(built.text, built.values, ratio)
+        self._note(built.text, built.member, ratio)
 
     def resume(self, record: Record) -> None:
-        """Take in what an earlier run has measured."""
-        key = identity(record.parameters)
-        if record.parameters != self.control.values and key not in self.ratios:
-            self._note(key, record.parameters, record.ratio)
+        """Take in what an earlier run has measured. An older webmlc had other members."""
+        member = self.space.read(record.parameters)
+        if member not in (None, self.control.member) and member not in self.ratios:
+            self._note(member, member, record.ratio)
             if record.ratio is None:
-                self.reasons[key] = record.reason
+                self.reasons[member] = record.reason
 
-    def _note(self, key: str, values: Values, ratio: float | None) -> None:
+    def _note(self, key: Any, member: Any, ratio: float | None) -> None:
         """Note the relative time of a member, under the key that stands for its code."""
         if ratio is not None and ratio < self.best:
-            self.best, self.improvement = ratio, changes(self.control.values, values)
-        self.ratios[key], self.members[key] = ratio, values
-        self.strategy.tell(values, ratio)
+            self.best, self.improvement = ratio, changes(self.control.member, member)
+        self.ratios[key], self.members[key] = ratio, member
+        self.strategy.tell(member, ratio)
         self.curve.append(self.best)
 
     def control_record(self) -> Record:
@@ -259,7 +255,7 @@ class TaskSearch:
             rule=task.match.rule.name,
             sizes=task.size_bucket,
             platform=self.platform,
-            parameters=built.values,
+            parameters=plain(built.member),
             state=state,
             milliseconds=median(times) if times else None,
             ratio=ratio,
@@ -271,20 +267,24 @@ class TaskSearch:
             date=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
 
-    def simplified(self, values: Values) -> Values:
-        """The same code from fewer changes: parameters that do not matter are the default ones."""
-        (target,) = self.build([values])
-        default = self.control.values
+    def simplified(self, member: Any) -> Any:
+        """The same code from fewer changes: leaves that do not matter are the default ones."""
+        (target,) = self.build([member])
 
-        def is_same(built: Candidate | None) -> bool:
+        def is_same(other: Any) -> bool:
+            built = self.build([other])[0] if other is not None and other in self.space else None
             return built is not None and target is not None and built.text == target.text
 
-        changed = changes(default, values)
-        without = [{**values, name: default[name]} for name in changed]
-        builds = zip(changed, self.build(without), strict=True)
-        simple = {**values, **{name: default[name] for name, built in builds if is_same(built)}}
-        (built,) = self.build([simple])
-        return simple if is_same(built) and simple in self.space else values
+        default = leaves_of(self.control.member)
+        every = {**default, **leaves_of(member)}
+        changed = changes(self.control.member, member).keys() & default.keys()
+        needless = {
+            path: default[path]
+            for path in sorted(changed)
+            if is_same(self.space.at({**every, path: default[path]}))
+        }
+        simple = self.space.at({**every, **needless})
+        return simple if is_same(simple) else member
 
     def finalists(self) -> list[Candidate]:
         """The fastest candidates, the fastest first."""

@@ -218,7 +218,7 @@ def _tasks(module: Module, machine: Machine, values: Mapping[str, int]) -> Itera
         named = name_dimensions(kernel)
         plain = machine_of(kernel, machine)
         match = match_kernel(named.function, plain)
-        if match is None or not match.rule.space(match.facts, plain).choices:
+        if match is None or not any(match.rule.space(match.facts, plain).leaves()):
             continue
         yield Task(
             kernel_key(named.function, plain),

@@ -34,7 +34,7 @@ class Usage:
         match = self.kernels.get(record.task)
         if match is None or match.rule.name != record.rule:
             return False
-        return record.parameters in match.space()
+        return match.space().read(record.parameters) is not None
 
     def has_layer(self, record: AlgorithmRecord) -> bool:
         """True if a layer of the models is the record's."""

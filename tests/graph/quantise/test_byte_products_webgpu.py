@@ -25,7 +25,6 @@ from tests.target.webgpu.gpu import run_on_gpu
 from webmlc.core.machine import ADAPTERS
 from webmlc.host.load import load
 from webmlc.schedule.rules import match_kernel
-from webmlc.schedule.rules.space import from_values
 from webmlc.target.targets import lower
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 
@@ -181,7 +180,7 @@ def test_all_schedules_of_a_product_are_exact(rows: int, adapter: str) -> None:
     arrays = (left.view(np.int32), right.view(np.int32)[..., 0], np.zeros((rows, 24), np.int32))
     space, default = match.space(), match.default()
     generator = Random(rows)
-    for parameters in (default, from_values(default, space.random(generator))):
+    for parameters in (default, space.random(generator)):
         lowered = lower(match.build(parameters).function, machine)
         text = emit_shaders({kernel.name: lowered}).text
         assert (CALLS[0] in text) == (adapter == "gpu")

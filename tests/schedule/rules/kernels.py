@@ -328,6 +328,14 @@ def transposed_matmul(m: Size, n: Size, k: Size) -> LoopFunction:
     )
 
 
+def transposed_matmul_sigmoid(m: Size, n: Size, k: Size) -> LoopFunction:
+    """The same with an epilogue that takes a polynomial."""
+    a, b, one = _tensor("a", m, k), _tensor("b", n, k), _f32(1)
+    y = reduce("matmul", _sizes(m, n), _sizes(k), "add", lambda i, j, r: a[i, r] * b[j, r])
+    z = compute("sigmoid", _sizes(m, n), lambda i, j: one / (one + call("exp", -y[i, j])))
+    return naive([a, b], z)
+
+
 def convolution(
     height: Size, width: Size, channels: int, outputs: int, kernel: int, stride: int = 1,
     batch: Size = 1, skip: bool = True,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.schedule.rules import kernels as k
 from tests.target.webgpu import gpu
@@ -24,7 +25,7 @@ from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
 from webmlc.schedule.rules import choose_rule, find_match, match_kernel
-from webmlc.schedule.rules.space import from_values, values_of
+from webmlc.schedule.rules.webgpu.contraction_facts import Divided, Staged
 from webmlc.schedule.schedule import Schedule, replay
 from webmlc.target.share_memory import shared_bytes
 from webmlc.target.targets import lower, machine_of
@@ -343,10 +344,11 @@ def test_a_thread_transforms_one_channel(machine: Machine) -> None:
 def test_staged_products_keep_the_meaning(case: tuple[LoopFunction, dict[str, int]]) -> None:
     function, symbols = case
     match = find_match(function, WEBGPU)
-    changes = {"rows": 4, "columns": 8, "parts": 1, "stage": 8, "workgroup": 32, "across": 4}
-    values = values_of(match.default()) | changes
-    assert values in match.space()
-    schedule = match.build(from_values(match.default(), values))
+    staged = structs.replace(
+        match.default(), rows=4, columns=8, workgroup=32, across=4, reduction=Staged(8)
+    )
+    assert staged in match.space()
+    schedule = match.build(staged)
     lowered = lower(schedule.function, WEBGPU)
     assert any(buffer.scope == "shared" for buffer in lowered.allocations)
     _keeps_the_meaning(function, schedule, symbols)
@@ -354,10 +356,9 @@ def test_staged_products_keep_the_meaning(case: tuple[LoopFunction, dict[str, in
 
 def test_each_part_of_a_reduction_has_a_loop() -> None:
     match = find_match(k.matmul(7, 12, 12), WEBGPU)
-    changes = {"rows": 5, "columns": 4, "steps": 1, "across": 1, "workgroup": 128, "stage": 0}
-    values = values_of(match.default()) | changes
-    assert {**values, "parts": 6} in match.space()
-    assert {**values, "parts": 12} not in match.space()
+    tile = structs.replace(match.default(), rows=5, columns=4, steps=1, across=1, workgroup=128)
+    assert structs.replace(tile, reduction=Divided(6)) in match.space()
+    assert structs.replace(tile, reduction=Divided(12)) not in match.space()
 
 
 def _keeps_the_meaning(function: LoopFunction, schedule: Schedule, symbols: dict[str, int]) -> None:
@@ -521,9 +522,9 @@ def test_a_row_of_decode_has_the_threads_that_fit_beside_a_tile(width: int, thre
     function = k.attention_of_heads(1, 4, S, S, width)
     match = match_kernel(function, WEBGPU)
     assert match is not None
-    values = values_of(match.default())
-    assert values["workgroup"] == threads and values["rows"] >= 8
-    assert values in match.space()
+    default = match.default()
+    assert default.row.workgroup == threads and default.tile.rows >= 8
+    assert default in match.space()
 
 
 def test_neighbours_read_the_vectors_of_a_key_side_by_side() -> None:

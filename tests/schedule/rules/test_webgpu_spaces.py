@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.lib.stride_tricks import sliding_window_view
 
 from tests.schedule.rules import kernels as k
@@ -19,7 +20,13 @@ from webmlc.core.errors import InternalError
 from webmlc.core.machine import ADAPTERS
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import match_kernel, rules_of
-from webmlc.schedule.rules.space import Value, from_values, values_of
+from webmlc.schedule.rules.webgpu.attention.parameters import (
+    CopiedTile,
+    Parameters,
+    PlainTile,
+    RegisterRow,
+    SharedRow,
+)
 from webmlc.target.targets import lower
 
 Array = np.ndarray[Any, Any]
@@ -149,15 +156,15 @@ def test_random_members_compute_what_numpy_computes(name: str, adapter: str) -> 
     assert match is not None
     software_rule = case.software_rule or case.rule
     assert match.rule.name == (software_rule if adapter == "software" else case.rule)
-    space, default = match.space(), match.default()
+    space = match.space()
     searched = space.without_proofs()  # what a search draws from
     generator = Random(name)
     for _ in range(MEMBERS):
-        values = searched.random(generator)
+        member = searched.random(generator)
         try:
-            schedule = match.build(from_values(default, values))
+            schedule = match.build(member)
         except InternalError:
-            assert values not in space
+            assert member not in space
             continue
         data = k.arguments(case.kernel, case.symbols)
         inputs = [data[b.name] for b in case.kernel.params[:-1]]
@@ -166,26 +173,28 @@ def test_random_members_compute_what_numpy_computes(name: str, adapter: str) -> 
         lowered = lower(schedule.function, machine)
         results = gpu.run_on_gpu(lowered, data, case.symbols, features=machine.features)
         (got,) = results.values()
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=str(values))
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4, err_msg=str(member))
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("tile", "row"),
     [
-        {"rows": 16, "logit_rows": 2},
-        {"rows": 16, "logit_rows": 8},
-        {"rows": 8, "logit_rows": 8, "unrolled": 8},
-        {"rows": 1, "unrolled": 16},
-        {"rows": 8, "keys_per_thread": 0},
+        (PlainTile(16, logit_rows=2), RegisterRow(64, 2, 1)),
+        (CopiedTile(16, 2, logit_rows=8), SharedRow(64)),
+        (PlainTile(8, logit_rows=8), SharedRow(64, unrolled=8)),
+        (None, RegisterRow(64, 2, 1, unrolled=16)),
+        (CopiedTile(8, 2), SharedRow(128)),
     ],
 )
-def test_threads_of_attention_have_other_tiles(changes: dict[str, Value]) -> None:
+def test_threads_of_attention_have_other_tiles(
+    tile: PlainTile | CopiedTile | None, row: SharedRow | RegisterRow
+) -> None:
     kernel, machine = k.attention_of_heads(1, 2, 37, 70, 20), ADAPTERS["gpu"]
     match = match_kernel(kernel, machine)
     assert match is not None
-    values = {**values_of(match.default()), **changes}
-    assert values in match.space()
-    schedule = match.build(from_values(match.default(), values))
+    parameters = Parameters(tile, row)
+    assert parameters in match.space()
+    schedule = match.build(parameters)
     data = k.arguments(kernel, {})
     want = attention(*(data[b.name].astype(np.float64) for b in kernel.params[:-1]))
     (got,) = gpu.run_on_gpu(lower(schedule.function, machine), data, {}).values()
@@ -199,9 +208,11 @@ def test_threads_of_a_row_keep_logits_and_share_keys(adapter: str, keys: int, th
     kernel, machine = k.attention_of_heads(1, 2, 1, S, 32), ADAPTERS[adapter]
     match = match_kernel(kernel, machine)
     assert match is not None
-    values = {**values_of(match.default()), "keys_per_thread": keys, "key_threads": threads}
-    assert values in match.space()
-    lowered = lower(match.build(from_values(match.default(), values)).function, machine)
+    default = match.default()
+    row = structs.replace(default.row, keys=keys, key_threads=threads)
+    parameters = structs.replace(default, row=row)
+    assert parameters in match.space()
+    lowered = lower(match.build(parameters).function, machine)
     for count in (1, 65, 333):
         data = k.arguments(kernel, {"s": count})
         want = attention(*(data[b.name].astype(np.float64) for b in kernel.params[:-1]))

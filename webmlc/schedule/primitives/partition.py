@@ -7,13 +7,19 @@
                                            with T.block("C_tail"):
                                                vi_tail = ...(i_tail + 48)
 
-Buffers that only the loop uses are allocated again for the second part.
+Buffers that only the loop uses are allocated again for the second part. Each part is a `Copy` of
+what the loop had inside:
+
+    for i in T.serial(48): ...      # Copy("i")
+    for i_tail in T.serial(2): ...  # Copy("i_tail", loops={"i": "i_tail"}, blocks={"C": "C_tail"})
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from webmlc.core.bounds import bounds
 from webmlc.core.expr import Expr, Operand, Var, as_expr, as_int
@@ -53,15 +59,57 @@ from webmlc.schedule.tree import (
 )
 from webmlc.schedule.update import with_body
 
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A part of a partitioned loop: its `loop`, and the names that it has for the loops and blocks
+    of the whole. Other names stayed the same.
+    """
+
+    loop: str
+    loops: Mapping[str, str] = field(default_factory=dict)
+    blocks: Mapping[str, str] = field(default_factory=dict)
+
+    def with_loops(self, record: R) -> R:
+        """A dataclass whose fields are names of loops, in this copy."""
+        return _renamed(record, self.loops)
+
+    def with_blocks(self, record: R) -> R:
+        """A dataclass whose fields are names of blocks, in this copy."""
+        return _renamed(record, self.blocks)
+
+    def of(self, part: Copy) -> Copy:
+        """This part of a part, which has names for the loops and blocks of the whole."""
+        return Copy(
+            self.loop,
+            {**self.loops, **{n: self.loops.get(m, m) for n, m in part.loops.items()}},
+            {**self.blocks, **{n: self.blocks.get(m, m) for n, m in part.blocks.items()}},
+        )
+
+
+def _renamed(record: R, names: Mapping[str, str]) -> R:
+    """A dataclass whose fields, or their items, have other names."""
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(renamed, value))
+        return names.get(value, value) if isinstance(value, str) else value
+
+    of_fields: Any = record
+    parts = {f.name: renamed(getattr(record, f.name)) for f in fields(of_fields)}
+    return replace(of_fields, **parts)  # type: ignore[no-any-return]
+
 
 def partition(
     function: LoopFunction, loop: str, at: Operand
-) -> tuple[LoopFunction, tuple[str, str]]:
+) -> tuple[LoopFunction, tuple[Copy, Copy]]:
     """Split the iterations of `loop` into [0, at) and [at, extent).
 
-    Returns the function and the names of the two loops. The second part's loops, blocks, axes and
-    own buffers are renamed with the suffix `_tail`. Raises `ScheduleError` where `at` does not lie
-    inside the loop.
+    Returns the function and its two parts. The second part's loops, blocks, axes and own buffers
+    are renamed with the suffix `_tail`. Raises `ScheduleError` where `at` does not lie inside the
+    loop.
     """
     path, old = path_to_loop(function, "partition", loop)
     require_serial("partition", function, old)
@@ -80,13 +128,15 @@ def partition(
     outer = ranges_along(function, path[:-1])
     ranges = {**outer, old.var: interval_of(at, outer)}
     first = For(old.var, at, _settle(old.body, ranges))
-    copy = _rename(replace_buffers(old.body, buffers), taken_names, block_names(function))
+    inside = replace_buffers(old.body, buffers)
+    copy, loops, new_blocks = _rename(inside, taken_names, block_names(function))
     tail = Var(fresh(f"{loop}_tail", taken_names))
     ranges = {**outer, tail: interval_of(tail_extent, outer)}
     body = _settle(rebind(copy, {old.var: simplify(tail + at, ranges)}, ranges), ranges)
     body_after = replace_last(path, seq(first, For(tail, tail_extent, body)))
     allocations = (*function.allocations, *buffers.values())
-    return with_body(function, body_after, allocations), (loop, tail.name)
+    parts = Copy(loop), Copy(tail.name, {loop: tail.name, **loops}, new_blocks)
+    return with_body(function, body_after, allocations), parts
 
 
 def _own_buffers(function: LoopFunction, loop: For, taken_names: set[str]) -> dict[Buffer, Buffer]:
@@ -105,9 +155,14 @@ def _uses(stmt: Stmt) -> Counter[str]:
     return Counter(names + [store.buffer.name for store in stores(stmt)])
 
 
-def _rename(root: Stmt, taken_names: set[str], taken_blocks: set[str]) -> Stmt:
-    """A copy of `root` with new names for its loops, lets, blocks and axes."""
+def _rename(
+    root: Stmt, taken_names: set[str], taken_blocks: set[str]
+) -> tuple[Stmt, dict[str, str], dict[str, str]]:
+    """A copy of `root` with new names for its loops, lets, blocks and axes; with the new names of
+    loops and of blocks, by the old ones.
+    """
     mapping: dict[Var, Expr] = {}
+    new_blocks: dict[str, str] = {}
     for stmt in walk_statements(root):
         match stmt:
             case For(var=var) | Let(var=var):
@@ -132,16 +187,18 @@ def _rename(root: Stmt, taken_names: set[str], taken_blocks: set[str]) -> Stmt:
                 other = None if otherwise is None else visit(otherwise)
                 return replace(stmt, then=visit(then), otherwise=other)
             case Block(name=name, axes=axes, body=body, init=init):
+                new_blocks[name] = fresh(f"{name}_tail", taken_blocks)
                 return replace(
                     stmt,
-                    name=fresh(f"{name}_tail", taken_blocks),
+                    name=new_blocks[name],
                     axes=tuple(Axis(renamed(a.var), a.extent, a.kind) for a in axes),
                     body=visit(body),
                     init=None if init is None else visit(init),
                 )
         return stmt
 
-    return substitute_statement(visit(root), mapping)
+    copy = substitute_statement(visit(root), mapping)
+    return copy, {old.name: str(new) for old, new in mapping.items()}, new_blocks
 
 
 def _settle(root: Stmt, ranges: Intervals) -> Stmt:

@@ -3,27 +3,27 @@
     facts = rule.match(function, machine)               # what the kernel is; None: not this class
     space = rule.space(facts, machine)                  # what may be chosen
     parameters = rule.default(facts, machine)           # what is chosen, by a cost model
-    schedule = rule.build(facts, parameters)            # the same parameters, the same schedule
+    rule.build(schedule, facts, parameters)             # the same parameters, the same steps
 
 Another choice is a member of the space in place of the default:
 
-    chosen = from_values(parameters, space.random(Random(0)))
-    schedule = rule.build(facts, chosen)
+    rule.build(schedule, facts, space.random(Random(0)))
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import Gpu, Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.thread_iterations import longest_thread
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.space import Constraint, Space, Value, from_values, values_of
+from webmlc.schedule.rules.space import Product
 from webmlc.schedule.schedule import Schedule
 
 F = TypeVar("F")
@@ -40,24 +40,23 @@ class Rule(Generic[F, P, M]):
     A rule that `is_product` gives a thread the whole depth of a product, however deep it is: a
     product of many results has enough threads, and the depth of others is divided before
     (`target.factor_reductions`).
-    `space` names the parameters and their choices. `default` makes parameters `P` (a frozen
-    dataclass): a member of the space, chosen by what the machine's numbers say. `build` applies
-    primitives; it depends on nothing else.
+    `space` has the parameters `P` (frozen `msgspec.Struct` records) that a kernel may have.
+    `default` is the member that the machine's numbers suggest. `build` applies primitives to a
+    schedule without steps; they depend on nothing else.
     """
 
     name: str
     match: Callable[[LoopFunction, M], F | None]
-    space: Callable[[F, M], Space]
+    space: Callable[[F, M], Product[P]]
     default: Callable[[F, M], P]
-    build: Callable[[F, P], Schedule]
+    build: Callable[[Schedule, F, P], None]
     is_product: bool = False
 
 
 AnyRule = Rule[Any, Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class NoParameters:
+class NoParameters(Struct, frozen=True):
     """The parameters of a rule that leaves nothing to choose."""
 
 
@@ -80,7 +79,7 @@ class Match:
         """True if no thread takes more iterations than the machine allows."""
         return _allows(self.machine, self.iterations)
 
-    def space(self) -> Space:
+    def space(self) -> Product[Any]:
         """The parameters that the kernel's schedule may have.
 
         Whether a step is legal may hang on a proof about symbolic sizes, which nothing but the
@@ -89,7 +88,7 @@ class Match:
         space = self.rule.space(self.facts, self.machine)
         if not self.function.symbols:
             return space
-        return proven(space, self.rule.build, self.facts, self.default())
+        return proven(space, self.function, self.rule.build, self.facts)
 
     def default(self) -> Any:
         """The parameters that nobody has searched for."""
@@ -99,13 +98,14 @@ class Match:
         """The schedule of some parameters. Raises `InternalError` where a primitive refuses a step:
         a member of the space always builds.
         """
+        schedule = Schedule(self.function)
         try:
-            return self.rule.build(self.facts, parameters)
+            self.rule.build(schedule, self.facts, parameters)
         except ScheduleError as error:
-            chosen = json.dumps(values_of(parameters))
             rule = f"rule {self.rule.name!r} ({self.machine.device})"
-            message = f"{rule} cannot build {self.function.name!r} with {chosen}: {error}"
+            message = f"{rule} cannot build {self.function.name!r} with {parameters}: {error}"
             raise InternalError(message) from error
+        return schedule
 
     def default_schedule(self) -> Schedule:
         """The schedule that nobody has searched for."""
@@ -128,9 +128,11 @@ def match_rules(rules: Iterable[AnyRule], function: LoopFunction, machine: Machi
         match = Match(function, rule, facts, machine)
         if function.symbols:
             try:
-                match = replace(match, proof=rule.build(facts, match.default()))
+                proof = Schedule(function)
+                rule.build(proof, facts, match.default())
             except ScheduleError:
                 continue
+            match = replace(match, proof=proof)
         if not isinstance(machine, Gpu):
             return match
         schedule = match.proof or match.default_schedule()
@@ -146,15 +148,17 @@ def _allows(machine: Machine, iterations: int) -> bool:
     return not isinstance(machine, Gpu) or iterations <= machine.thread_iterations
 
 
-def proven(space: Space, build: Callable[[F, P], Schedule], facts: F, default: P) -> Space:
+def proven(
+    space: Product[P],
+    function: LoopFunction,
+    build: Callable[[Schedule, F, P], None],
+    facts: F,
+) -> Product[P]:
     """The members of a space that primitives build."""
-
-    def builds(*values: Value) -> bool:
-        chosen = from_values(default, dict(zip(space.names, values, strict=True)))
-        return accepts(lambda: build(facts, chosen))
-
-    every = Constraint("primitives prove every step", space.names, builds, is_proof=True)
-    return Space(space.choices, (*space.constraints, every))
+    return space.that(
+        "primitives prove every step",
+        lambda chosen: accepts(lambda: build(Schedule(function), facts, chosen)),
+    )
 
 
 def accepts(steps: Callable[[], object]) -> bool:

@@ -1,58 +1,184 @@
-"""Search spaces: the parameters of a rule, the choices for each, and what rules some members out.
+"""Search spaces: the parameters that the schedule of a kernel may have.
 
-In: what a rule knows of a kernel. Out: a `Space`, whose members are `Values`: plain data, one value
-for each parameter's name. A rule's own parameters are a frozen dataclass; `values_of` makes plain
-data of one (for a database), and `from_values` the other way.
+In: what a rule knows of a kernel. Out: a `Space`, whose members are the rule's parameters, frozen
+`msgspec.Struct` records. A space is a choice of plain values, a product (a record of spaces), or a
+sum (one of several spaces, whose records have tags):
 
-    >>> space = Space.of(rows=(1, 2, 4, 8), columns=(8, 16)).where(
-    ...     "the tile fits the registers", lambda rows, columns: rows * columns <= 48
+    >>> from msgspec import Struct
+    >>> class Tiles(Struct, frozen=True, tag="tiles"):
+    ...     rows: int
+    ...     columns: int
+    >>> class Parameters(Struct, frozen=True):
+    ...     tiles: Tiles | None
+    ...     workgroup: int
+    >>> tiles = Space.of(Tiles, rows=(1, 2, 4), columns=(8, 16)).where(
+    ...     "the tile fits the registers", lambda rows, columns: rows * columns <= 32
     ... )
+    >>> space = Space.of(Parameters, tiles=Space.either(None, tiles), workgroup=(64, 128))
     >>> len(list(space.members()))
-    6
-    >>> {"rows": 8, "columns": 8} in space
+    12
+    >>> Parameters(Tiles(4, 16), 64) in space
     False
-    >>> space.under("scores").names
-    ('scores.rows', 'scores.columns')
+    >>> space.read({"tiles": {"type": "tiles", "rows": 1, "columns": 8}, "workgroup": 64})
+    Parameters(tiles=Tiles(rows=1, columns=8), workgroup=64)
+    >>> leaves_of(Parameters(Tiles(1, 8), 64))
+    {'tiles': 'tiles', 'tiles.tiles.rows': 1, 'tiles.tiles.columns': 8, 'workgroup': 64}
 
-Parameters may hold others: those of a kernel's parts stand under the part's name, and their space
-is `space_of_part.under(name)`.
+A *leaf* is what may be chosen by itself: a plain value, or which space of a sum. Leaves have paths.
+A choice without values empties its product, and a sum has no empty space: a rule that knows of no
+tiles leaves their sizes empty.
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import prod
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec import json, to_builtins
+from msgspec.structs import asdict
 
 Value = bool | int | str | None
-"""What one parameter may be: JSON data."""
-Values = Mapping[str, Value]
-"""A value for every parameter of a space, by name."""
+"""The value of a leaf: JSON data."""
+Leaves = Mapping[str, Value]
+"""The value of each leaf of a member, by its path."""
 
 P = TypeVar("P")
 
 DRAWS = 1000
-"""Draws of the parameters of a violated constraint before `Space.random` gives up: a constraint
-that one draw in a hundred meets is missed once in 20,000 calls."""
+"""Draws of a part that a constraint is about before a search for a member gives up: a constraint
+that one draw in a hundred meets is missed once in 20,000 times."""
+
+
+class Space(ABC, Generic[P]):
+    """The members of type `P` that may be chosen."""
+
+    @staticmethod
+    def of(record: type[P], **parts: Space[Any] | Sequence[Value]) -> Product[P]:
+        """The records whose fields are members of their spaces; plain values are a `Choice`."""
+        spaces = {n: p if isinstance(p, Space) else Choice(tuple(p)) for n, p in parts.items()}
+        return Product(record, spaces)
+
+    @staticmethod
+    def each(spaces: Sequence[Space[Any]]) -> Product[tuple[Any, ...]]:
+        """The tuples that have a member of each space."""
+        return Product(tuple, {str(number): space for number, space in enumerate(spaces)})
+
+    @staticmethod
+    def either(*spaces: Product[Any] | None) -> Sum:
+        """The members of several products, whose records have tags; `None` stands for itself."""
+        every = [Choice((None,)) if space is None else space for space in spaces]
+        return Sum({space.tag: space for space in every if space.size})
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The members if there were no constraints."""
+
+    @abstractmethod
+    def members(self) -> Iterator[P]:
+        """Every member, the last part changing fastest."""
+
+    @abstractmethod
+    def random(self, generator: Random) -> P:
+        """A member drawn at random. Raises `ValueError` if the constraints leave next to none."""
+
+    @abstractmethod
+    def near(self, member: P, generator: Random) -> P:
+        """A member that differs in one leaf, and in parts of constraints that this one violates.
+        Raises `ValueError` if none is found.
+        """
+
+    @abstractmethod
+    def mended(self, member: P, generator: Random) -> P:
+        """A member that differs in parts of violated constraints. Raises `ValueError` if none is
+        found.
+        """
+
+    @abstractmethod
+    def leaves(self, path: str = "") -> Iterator[tuple[str, tuple[Value, ...]]]:
+        """The path of every leaf, and its choices. The leaf of a sum has tags as choices."""
+
+    @abstractmethod
+    def choose(self, leaves: Leaves, path: str = "") -> P:
+        """See `at`. Raises `KeyError` where a leaf is missing, or is no choice."""
+
+    @abstractmethod
+    def without_proofs(self) -> Space[P]:
+        """A space that holds every member of this one, and others that do not build."""
+
+    @abstractmethod
+    def __contains__(self, member: object) -> bool:
+        """True for a member."""
+
+    def at(self, leaves: Leaves) -> P | None:
+        """What has these leaves, whether it meets all constraints or not; `None` if a leaf is
+        missing, or is no choice. Leaves that it does not have are ignored.
+        """
+        try:
+            return self.choose(leaves)
+        except KeyError:
+            return None
+
+    def read(self, data: Any) -> P | None:
+        """The member that is this JSON data (see `plain`); `None` if none is."""
+        member = self.at(leaves_of(data))
+        is_exact = member is not None and leaves_of(member) == leaves_of(data)
+        return member if is_exact and member in self else None
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A parameter and the values it may have, in a sensible order."""
+class Choice(Space[Any]):
+    """Plain values, in a sensible order."""
 
-    name: str
     values: tuple[Value, ...]
+
+    @property
+    def tag(self) -> None:
+        """No plain value has a tag."""
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+    def members(self) -> Iterator[Value]:
+        return iter(self.values)
+
+    def random(self, generator: Random) -> Value:
+        return self.values[int(generator.random() * len(self.values))]  # faster than `choice`
+
+    def near(self, member: Value, generator: Random) -> Value:
+        return self.random(generator)
+
+    def mended(self, member: Value, generator: Random) -> Value:
+        return member
+
+    def leaves(self, path: str = "") -> Iterator[tuple[str, tuple[Value, ...]]]:
+        yield path, self.values
+
+    def choose(self, leaves: Leaves, path: str = "") -> Value:
+        if leaves[path] not in self:
+            raise KeyError(path)
+        return leaves[path]
+
+    def without_proofs(self) -> Choice:
+        return self
+
+    def __contains__(self, member: object) -> bool:
+        return any(member == v and type(member) is type(v) for v in self.values)  # 1 is not True
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What is true of the values of some parameters together in every member of a space.
+    """What is true of some parts together in every member of a product.
 
-    `is_proof` says that it builds the schedule, which takes as long as all other constraints of a
-    hundred members.
+    A `proof` takes the whole member, and builds its schedule: that takes as long as all other
+    constraints of a hundred members.
     """
 
     text: str
@@ -60,139 +186,195 @@ class Constraint:
     holds: Callable[..., bool]
     is_proof: bool = False
 
-    def is_met(self, values: Values) -> bool:
-        """True where the constraint holds of some values."""
-        return self.holds(*(values[name] for name in self.names))
+
+@dataclass(frozen=True, slots=True)
+class Product(Space[P]):
+    """The records, or tuples, with a member of each space, which meet all constraints."""
+
+    record: Any
+    parts: Mapping[str, Space[Any]]
+    constraints: tuple[Constraint, ...] = ()
+
+    def where(self, text: str, holds: Callable[..., bool]) -> Product[P]:
+        """The members of which `holds` is true; it takes the parts that its parameters are named
+        for: the value of a leaf, or the record of another space.
+        """
+        names = tuple(inspect.signature(holds).parameters)
+        missing = set(names) - set(self.parts)
+        assert not missing, f"the constraint {text!r} is on {missing}, which are no parts"
+        return replace(self, constraints=(*self.constraints, Constraint(text, names, holds)))
+
+    def that(self, text: str, holds: Callable[[P], bool]) -> Product[P]:
+        """The members of which a proof is true."""
+        proof = Constraint(text, tuple(self.parts), holds, is_proof=True)
+        return replace(self, constraints=(*self.constraints, proof))
+
+    @property
+    def tag(self) -> str | None:
+        """What tells its records from those of other spaces of a sum."""
+        tag: str | None = self.record.__struct_config__.tag
+        return tag
+
+    @property
+    def size(self) -> int:
+        return prod(space.size for space in self.parts.values())
+
+    def members(self) -> Iterator[P]:
+        return self._members({}, list(self.parts))
+
+    def _members(self, values: dict[str, Any], missing: list[str]) -> Iterator[P]:
+        """The members with some values. A constraint is checked when its last part is chosen."""
+        if not missing:
+            yield self._made(values)
+            return
+        name, *others = missing
+        due = [c for c in self.constraints if name in c.names and not set(others) & set(c.names)]
+        for value in self.parts[name].members():
+            chosen = {**values, name: value}
+            if all(self._meets(chosen, constraint) for constraint in due):
+                yield from self._members(chosen, others)
+
+    def random(self, generator: Random) -> P:
+        values = {name: space.random(generator) for name, space in self.parts.items()}
+        return self._meeting_all(values, generator)
+
+    def near(self, member: P, generator: Random) -> P:
+        values = parts_of(member)
+        sizes = [len(leaves_of(value)) for value in values.values()]
+        (name,) = generator.choices(list(values), sizes)
+        values[name] = self.parts[name].near(values[name], generator)
+        return self._meeting_all(values, generator)
+
+    def mended(self, member: P, generator: Random) -> P:
+        parts = parts_of(member).items()
+        values = {name: self.parts[name].mended(value, generator) for name, value in parts}
+        return self._meeting_all(values, generator)
+
+    def _meeting_all(self, values: dict[str, Any], generator: Random) -> P:
+        """The member with these values, of which parts of violated constraints are drawn again."""
+        for _ in range(DRAWS):
+            violated = next((c for c in self.constraints if not self._meets(values, c)), None)
+            if violated is None:
+                return self._made(values)
+            name = generator.choice(violated.names)
+            values[name] = self.parts[name].random(generator)
+        raise ValueError(f"{DRAWS} draws did not meet the constraints of the space")
+
+    def leaves(self, path: str = "") -> Iterator[tuple[str, tuple[Value, ...]]]:
+        for name, space in self.parts.items():
+            yield from space.leaves(inside(path, name))
+
+    def choose(self, leaves: Leaves, path: str = "") -> P:
+        parts = self.parts.items()
+        return self._made({name: space.choose(leaves, inside(path, name)) for name, space in parts})
+
+    def without_proofs(self) -> Product[P]:
+        parts = {name: space.without_proofs() for name, space in self.parts.items()}
+        cheap = tuple(c for c in self.constraints if not c.is_proof)
+        return Product(self.record, parts, cheap)
+
+    def __contains__(self, member: object) -> bool:
+        if type(member) is not self.record:
+            return False
+        values = parts_of(member)
+        if values.keys() != self.parts.keys():
+            return False
+        listed = all(value in self.parts[name] for name, value in values.items())
+        return listed and all(self._meets(values, c) for c in self.constraints)
+
+    def _meets(self, values: Mapping[str, Any], constraint: Constraint) -> bool:
+        if constraint.is_proof:
+            return constraint.holds(self._made(values))
+        return constraint.holds(*(values[name] for name in constraint.names))
+
+    def _made(self, values: Mapping[str, Any]) -> P:
+        member: Any = tuple(values.values()) if self.record is tuple else self.record(**values)
+        made: P = member
+        return made
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """The parameters that a schedule may have: all combinations of choices that meet all
-    constraints.
-    """
+class Sum(Space[Any]):
+    """The members of all `spaces`, which are there by their tags."""
 
-    choices: tuple[Choice, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-
-    @staticmethod
-    def of(**choices: tuple[Value, ...]) -> Space:
-        """A space of named choices, without constraints."""
-        empty = [name for name, values in choices.items() if not values]
-        assert not empty, f"nothing to choose for {empty}"
-        return Space(tuple(Choice(name, values) for name, values in choices.items()))
-
-    def where(self, text: str, holds: Callable[..., bool]) -> Space:
-        """The members of which `holds` is true; it takes the parameters that its own are named
-        for.
-        """
-        names = tuple(inspect.signature(holds).parameters)
-        missing = set(names) - set(self.names)
-        assert not missing, f"the constraint {text!r} is on {missing}, which are no parameters"
-        return Space(self.choices, (*self.constraints, Constraint(text, names, holds)))
-
-    def without_proofs(self) -> Space:
-        """A space that holds every member of this one, and combinations that do not build."""
-        return Space(self.choices, tuple(c for c in self.constraints if not c.is_proof))
-
-    def under(self, name: str) -> Space:
-        """The same space, with every parameter's name under that of a part."""
-        return Space(
-            tuple(Choice(f"{name}.{c.name}", c.values) for c in self.choices),
-            tuple(
-                replace(c, text=f"{name}: {c.text}", names=tuple(f"{name}.{n}" for n in c.names))
-                for c in self.constraints
-            ),
-        )
-
-    def __add__(self, other: Space) -> Space:
-        """The parameters of both spaces, which have no name in common."""
-        assert not set(self.names) & set(other.names)
-        return Space((*self.choices, *other.choices), (*self.constraints, *other.constraints))
+    spaces: Mapping[str | None, Product[Any] | Choice]
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the parameters."""
-        return tuple(choice.name for choice in self.choices)
+    def size(self) -> int:
+        return sum(space.size for space in self.spaces.values())
 
-    def __contains__(self, values: object) -> bool:
-        """True for one choice for each parameter, if they meet all constraints."""
-        if not isinstance(values, Mapping) or set(values) != set(self.names):
-            return False
-        listed = all(_is_listed(values[choice.name], choice.values) for choice in self.choices)
-        return listed and all(constraint.is_met(values) for constraint in self.constraints)
+    def members(self) -> Iterator[Any]:
+        return chain.from_iterable(space.members() for space in self.spaces.values())
 
-    def members(self) -> Iterator[dict[str, Value]]:
-        """Every member, the last parameter changing fastest."""
-        for combination in itertools.product(*(choice.values for choice in self.choices)):
-            values = dict(zip(self.names, combination, strict=True))
-            if all(constraint.is_met(values) for constraint in self.constraints):
-                yield values
+    def random(self, generator: Random) -> Any:
+        return generator.choice(list(self.spaces.values())).random(generator)
 
-    def random(self, generator: Random) -> dict[str, Value]:
-        """A member drawn at random. Raises `ValueError` if the constraints leave next to none."""
-        draw = generator.random  # several times as fast as `choice`
-        values = {c.name: c.values[int(draw() * len(c.values))] for c in self.choices}
-        for _ in range(DRAWS):
-            violated = next((c for c in self.constraints if not c.is_met(values)), None)
-            if violated is None:
-                return values
-            choices = {choice.name: choice.values for choice in self.choices}
-            for name in violated.names:
-                values[name] = generator.choice(choices[name])
-        raise ValueError(f"{DRAWS} draws did not meet the constraints of the space")
+    def near(self, member: Any, generator: Random) -> Any:
+        if generator.random() * len(leaves_of(member)) < 1:
+            return self.random(generator)
+        return self.spaces[tag_of(member)].near(member, generator)
 
+    def mended(self, member: Any, generator: Random) -> Any:
+        return self.spaces[tag_of(member)].mended(member, generator)
 
-def _is_listed(value: object, choices: tuple[Value, ...]) -> bool:
-    """True where a value is a choice: 1 is not True."""
-    return any(value == choice and type(value) is type(choice) for choice in choices)
+    def leaves(self, path: str = "") -> Iterator[tuple[str, tuple[Value, ...]]]:
+        yield path, tuple(self.spaces)
+        for tag, space in self.spaces.items():
+            if tag is not None:
+                yield from space.leaves(inside(path, tag))
+
+    def choose(self, leaves: Leaves, path: str = "") -> Any:
+        space = self.spaces[str(leaves[path]) if leaves[path] is not None else None]
+        return space.choose(leaves, path if space.tag is None else inside(path, space.tag))
+
+    def without_proofs(self) -> Sum:
+        return Sum({tag: space.without_proofs() for tag, space in self.spaces.items()})
+
+    def __contains__(self, member: object) -> bool:
+        return any(member in space for space in self.spaces.values())
 
 
-def values_of(parameters: Any, prefix: str = "") -> dict[str, Value]:
-    """Parameters as plain data: those of parts under the parts' names, those of a list of parts
-    under their numbers.
-
-        Attention(rows=12, scores=Product(columns=8), stages=(Stage(vectors=4),))
-            ->  {"rows": 12, "scores.columns": 8, "stages.0.vectors": 4}
-    """
-    result: dict[str, Value] = {}
-    for name, value in _items(parameters):
-        if isinstance(value, tuple) or is_dataclass(value):
-            result |= values_of(value, f"{prefix}{name}.")
-        else:
-            result[f"{prefix}{name}"] = value
-    return result
+def plain(member: Any) -> Any:
+    """A member as JSON data: records are objects, which have their tag under `type`."""
+    return json.decode(json.encode(member))
 
 
-def from_values(like: P, values: Values) -> P:
-    """The parameters that `values_of` made plain data of. `like`: others of the same rule and
-    kernel, the default ones for example.
-    """
-    changed = {
-        name: (
-            from_values(value, _below(name, values))
-            if isinstance(value, tuple) or is_dataclass(value)
-            else values[name]
-        )
-        for name, value in _items(like)
-    }
-    copy: Any = tuple(changed.values()) if isinstance(like, tuple) else type(like)(**changed)
-    result: P = copy
-    return result
+def leaves_of(member: Any, path: str = "") -> dict[str, Value]:
+    """The leaves of a member, or of JSON data of one."""
+    match to_builtins(member):
+        case dict(parts):
+            tag = parts.pop("type", None)
+            leaves: dict[str, Value] = {} if tag is None else {path: tag}
+            path = path if tag is None else inside(path, tag)
+        case list(items) | tuple(items):
+            parts, leaves = parts_of(tuple(items)), {}
+        case value:
+            return {path: value}
+    for name, part in parts.items():
+        leaves |= leaves_of(part, inside(path, name))
+    return leaves
 
 
-def changes(default: Values, values: Values) -> dict[str, Value]:
-    """The values that differ from the default ones, by name."""
-    return {name: value for name, value in values.items() if value != default[name]}
+def changes(default: Any, member: Any) -> dict[str, Value]:
+    """The leaves of a member that the default one does not have, or has with another value."""
+    before = leaves_of(default)
+    after = leaves_of(member).items()
+    return {path: v for path, v in after if path not in before or before[path] != v}
 
 
-def _items(parameters: Any) -> list[tuple[str, Any]]:
-    """The names and values of a dataclass' fields, or of a tuple's items."""
-    if isinstance(parameters, tuple):
-        return [(str(position), item) for position, item in enumerate(parameters)]
-    return [(field.name, getattr(parameters, field.name)) for field in fields(parameters)]
+def parts_of(member: Any) -> dict[str, Any]:
+    """The parts of a record, or of a tuple, by their names in paths."""
+    if isinstance(member, tuple):
+        return {str(number): part for number, part in enumerate(member)}
+    return asdict(member)
 
 
-def _below(name: str, values: Values) -> dict[str, Value]:
-    """The values under a part's name, without it."""
-    start = f"{name}."
-    return {key.removeprefix(start): v for key, v in values.items() if key.startswith(start)}
+def inside(path: str, name: str) -> str:
+    """The path of a part of what a path leads to."""
+    return f"{path}.{name}" if path else name
+
+
+def tag_of(member: Any) -> str | None:
+    """The tag of a record of a sum; `None` for other records, and for `None`."""
+    tag: str | None = None if member is None else member.__struct_config__.tag
+    return tag

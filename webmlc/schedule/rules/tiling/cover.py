@@ -9,11 +9,12 @@ tiles of one size:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.simplify import simplify
+from webmlc.schedule.primitives.partition import Copy
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
@@ -65,13 +66,15 @@ def cover_columns(extent: Expr, widest: int, panel: int, lanes: int) -> tuple[Pa
     return tuple(parts) or (Part(1, Const(0)),)
 
 
-def partition_into(schedule: Schedule, loop: str, parts: Sequence[Part]) -> list[str]:
-    """Partition a loop into parts; returns the loop of each."""
-    loops: list[str] = []
+def partition_into(
+    schedule: Schedule, loop: str, parts: Sequence[Part]
+) -> Iterator[tuple[Copy, Part]]:
+    """Partition a loop into parts; returns each with its copy of what is inside the loop."""
+    copies = [Copy(loop)]
     for part in parts[:-1]:
-        first, loop = schedule.partition(loop, part.extent)
-        loops.append(first)
-    return [*loops, loop]
+        _, last = schedule.partition(copies[-1].loop, part.extent)
+        copies.append(last.of(copies[-1]))
+    return zip(copies, parts, strict=True)
 
 
 def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str | None]:

@@ -116,10 +116,11 @@ def compute_results_at(schedule: Schedule, nest: Nest, loop: str) -> None:
     schedule.compute_at(nest.update, loop)
 
 
-def nest_under(schedule: Schedule, loop: str) -> Nest:
-    """The nest whose blocks alone stand under a loop: part of one that was partitioned."""
-    update, *copies, result = blocks_under(schedule, loop)
-    return Nest(update, result, *copies)
+def order(schedule: Schedule, *loops: str | None) -> None:
+    """Put those of some loops that there are in this order."""
+    present = [loop for loop in loops if loop is not None]
+    if len(present) > 1:
+        schedule.reorder(*present)
 
 
 def axis_loops(schedule: Schedule, block: str, fixed: int = 0) -> list[str | None]:

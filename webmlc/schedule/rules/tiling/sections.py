@@ -11,12 +11,10 @@ the columns that has tiles of its own:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import simplify
-from webmlc.schedule.rules.tiling.axes import axes_of_kind
 from webmlc.schedule.schedule import Schedule
 
 
@@ -41,29 +39,9 @@ def partition_section(
     """Cut an outermost loop of a section; returns the section of its first iterations, and that of
     the last.
     """
-    before = schedule.loops(section.fold)
     _, last = schedule.partition(loop, at)
-    fold = next(
-        name
-        for name in schedule.blocks()
-        if last in schedule.loops(name) and axes_of_kind(schedule.block(name), "reduce")
-    )
-    return (
-        _renamed(
-            section, section.fold, dict(zip(before, schedule.loops(section.fold), strict=True))
-        ),
-        _renamed(section, fold, dict(zip(before, schedule.loops(fold), strict=True))),
-    )
-
-
-def _renamed(section: Section, fold: str, names: Mapping[str, str]) -> Section:
-    return Section(
-        fold,
-        tuple(names[loop] for loop in section.batch),
-        None if section.rows is None else names[section.rows],
-        names[section.columns],
-        tuple(names[loop] for loop in section.reduced),
-    )
+    fold = last.blocks[section.fold]
+    return section, replace(last.with_loops(section), fold=fold)
 
 
 def split_columns(schedule: Schedule, section: Section, width: int) -> list[Section]:

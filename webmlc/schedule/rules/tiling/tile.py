@@ -15,7 +15,7 @@ with the tile's loops unrolled and vectorized: `target` turns the tile of `Y` in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.tiling.axes import write_out
@@ -24,23 +24,35 @@ from webmlc.schedule.rules.tiling.strips import split_strips
 from webmlc.schedule.schedule import Schedule
 
 
-def make_tile(
-    schedule: Schedule,
-    nest: Nest,
-    rows: str | None,
-    columns: str | None,
-    lanes: int,
-    phases: int = 1,
-    strips: int = 1,
-    steps: int = 1,
-) -> None:
-    """Turn the two innermost common loops, `rows` around `columns`, into one register tile.
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How the reduction of a tile runs.
 
     `phases`: each of `phases` neighbouring steps of the innermost reduction loop has a tile of its
     own, and the tiles are added at the end. `strips`: into how many strips, at most, the reduction
     is divided, which are read side by side. `steps`: how many steps, at most, an iteration of the
     innermost reduction loop takes, unless there are phases.
     """
+
+    phases: int = 1
+    strips: int = 1
+    steps: int = 1
+
+
+IN_ORDER = Reduction()
+"""One step of the reduction after the other."""
+
+
+def make_tile(
+    schedule: Schedule,
+    nest: Nest,
+    rows: str | None,
+    columns: str | None,
+    lanes: int,
+    reduction: Reduction = IN_ORDER,
+) -> None:
+    """Turn the two innermost common loops, `rows` around `columns`, into one register tile."""
+    phases, strips, steps = reduction.phases, reduction.strips, reduction.steps
     is_ragged = rows is not None and _is_ragged(schedule, nest, columns, lanes)
     if is_ragged and nest.copy is None:
         nest = replace(nest, copy=schedule.cache_write(nest.update, "local"))
@@ -130,7 +142,9 @@ def vectorize_columns(
     """
     size = extent_of(schedule, loop)
     is_whole = size is not None and size % lanes == 0
-    if is_whole and is_vectorizable(schedule.function, block, loop, lanes, gathers):
+    if is_whole and is_vectorizable(
+        schedule.function, block, loop, lanes, "loads" if gathers else None
+    ):
         if size == lanes:
             schedule.vectorize(loop)
             return

@@ -10,27 +10,30 @@ from webmlc.schedule.rules.wasm.attention import ATTENTION
 from webmlc.schedule.rules.wasm.bands import BANDS
 from webmlc.schedule.rules.wasm.block_product import BLOCK_PRODUCT
 from webmlc.schedule.rules.wasm.contraction import CONTRACTION
+from webmlc.schedule.rules.wasm.row_epilogue import ROW_EPILOGUE
 from webmlc.schedule.rules.wasm.rows import ROWS
 from webmlc.schedule.rules.wasm.sections import SECTIONS
 from webmlc.schedule.rules.wasm.slabs import slabs
 from webmlc.schedule.rules.wasm.stages import STAGES
 from webmlc.schedule.rules.wasm.strassen import STRASSEN
+from webmlc.schedule.rules.wasm.threads import shared
 from webmlc.schedule.rules.wasm.transform import TRANSFORM
 from webmlc.schedule.rules.wasm.updates import UPDATES
 from webmlc.schedule.rules.wasm.window import WINDOW
 
 KERNELS: tuple[AnyRule, ...] = (
-    UPDATES,
-    CONTRACTION,
-    BLOCK_PRODUCT,
-    WINDOW,
-    TRANSFORM,
-    STRASSEN,
-    BANDS,
+    shared(UPDATES, lambda facts: facts.are_independent),
+    shared(CONTRACTION),
+    shared(BLOCK_PRODUCT),
+    shared(WINDOW),
+    shared(TRANSFORM),
+    shared(STRASSEN),
+    shared(BANDS),
     SECTIONS,
-    ATTENTION,
-    ROWS,
-    STAGES,
+    shared(ATTENTION),
+    shared(ROW_EPILOGUE),
+    shared(ROWS),
+    shared(STAGES, lambda facts: facts.are_independent),
 )
 RULES: tuple[AnyRule, ...] = (slabs(KERNELS), *KERNELS)
 """In order of preference; `STAGES` matches every kernel."""

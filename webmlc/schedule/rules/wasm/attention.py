@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
 from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
 from webmlc.schedule.rules.rule import Rule, proven
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import axis_loops, epilogue_of, extent_of
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
@@ -32,16 +34,10 @@ from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, contr
 from webmlc.schedule.rules.wasm.stages import (
     StageFacts,
     StageParameters,
-    default_stage,
-    schedule_stage,
+    default_stages,
+    schedule_stages,
     stage_facts,
     stages_space,
-)
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
 )
 from webmlc.schedule.schedule import Schedule
 
@@ -62,8 +58,7 @@ class Facts:
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """The blocks of rows, and the parameters of the products and of the stages between them."""
 
     block_rows: int
@@ -71,7 +66,6 @@ class Parameters:
     scores: ContractionParameters
     values: ContractionParameters
     stages: tuple[StageParameters, ...]
-    sharing: Sharing
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:
@@ -110,7 +104,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     return Facts(function, row, rows, columns, scores, values, stages, machine.lanes)
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
+def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     """Blocks of rows, and what the products and the stages between them may have."""
     tile, chosen = machine.tile.rows, _block_rows(facts.rows, facts.columns, machine)
     blocks = [
@@ -118,14 +112,14 @@ def space(facts: Facts, machine: Cpu) -> Space:
         for height in divisors(facts.rows, facts.rows)
         if height == chosen or height % tile == 0 or height <= 2 * tile
     ]
-    parts = (
-        Space.of(block_rows=tuple(blocks))
-        + contraction_space(facts.scores, machine).under("scores")
-        + contraction_space(facts.values, machine).under("values")
-        + stages_space(facts.stages, machine).under("stages")
-        + sharing_space(machine).under("sharing")
+    parts = Space.of(
+        Parameters,
+        block_rows=tuple(blocks),
+        scores=contraction_space(facts.scores, machine),
+        values=contraction_space(facts.values, machine),
+        stages=stages_space(facts.stages, machine),
     )
-    return proven(parts, build, facts, default(facts, machine))
+    return proven(parts, facts.function, build, facts)
 
 
 def default(facts: Facts, machine: Cpu) -> Parameters:
@@ -139,19 +133,15 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
         )
         for product in (facts.scores, facts.values)
     )
-    stages = tuple(default_stage(stage, machine) for stage in facts.stages)
-    return Parameters(block, scores, values, stages, default_sharing(machine))
+    return Parameters(block, scores, values, default_stages(facts.stages, machine))
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Put all stages under one loop over blocks of rows, then schedule each."""
-    schedule = Schedule(facts.function)
     fixed = _place_stages(schedule, facts.row, parameters.block_rows)
-    for stage, chosen in zip(facts.stages, parameters.stages, strict=True):
-        schedule_stage(schedule, stage, chosen, facts.lanes, fixed)
+    schedule_stages(schedule, facts.stages, parameters.stages, facts.lanes, fixed)
     schedule_contraction(schedule, facts.scores, parameters.scores, fixed)
     schedule_contraction(schedule, facts.values, parameters.values, fixed)
-    return share_work(schedule, parameters.sharing)
 
 
 ATTENTION = Rule("attention", match, space, default, build)

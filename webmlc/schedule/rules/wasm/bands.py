@@ -15,13 +15,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
 from webmlc.core.affine import terms
 from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.tiling.transforms import TileLoops, find_loops, is_transform
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
@@ -31,12 +33,6 @@ from webmlc.schedule.rules.wasm.contraction_defaults import (
     default_contraction,
 )
 from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, contraction_facts
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
-)
 from webmlc.schedule.rules.wasm.transform import (
     TransformFacts,
     TransformParameters,
@@ -55,18 +51,15 @@ class Facts:
     of one tile take.
     """
 
-    function: LoopFunction
     inputs: TransformFacts
     product: ContractionFacts
     outputs: TransformFacts
     tiles: int | None
     multiple: int
     tile_bytes: int
-    lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """The bands, and the parameters of the transforms and of the product."""
 
     part: int | None
@@ -74,7 +67,6 @@ class Parameters:
     inputs: TransformParameters
     product: ContractionParameters
     outputs: TransformParameters
-    sharing: Sharing
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:
@@ -90,7 +82,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     if not all(is_transform(schedule, stages, machine.lanes) for stages in (before, after)):
         return None
     (*columns, planes), (*lines, last) = before, after
-    outputs = transform_facts(schedule, lines, last)
+    outputs = transform_facts(schedule, lines, last, machine)
     *_, across = find_loops(schedule, lines, last).tiles
     tiles = extent_of(schedule, across)
     multiple = tiles or math.gcd(*terms(schedule.extent(across)).values())
@@ -101,21 +93,21 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     contraction = contraction_facts(trial, product, machine, fixed)
     if contraction is None:
         return None
-    inputs = transform_facts(trial, columns, planes, fixed)
+    inputs = transform_facts(trial, columns, planes, machine, fixed)
     tile_bytes = 4 * rows * width * (results + channels)
-    return Facts(function, inputs, contraction, outputs, tiles, multiple, tile_bytes, machine.lanes)
+    return Facts(inputs, contraction, outputs, tiles, multiple, tile_bytes)
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
+def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     """Rows of tiles, or equal parts of them; and what the transforms and the product may have."""
     least = 2 if facts.tiles is not None else 1
     parts = [n for n in range(least, facts.multiple + 1) if facts.multiple % n == 0]
-    return (
-        Space.of(part=(None, *parts))
-        + transform_space(facts.inputs, machine).under("inputs")
-        + contraction_space(facts.product, machine).under("product")
-        + transform_space(facts.outputs, machine).under("outputs")
-        + sharing_space(machine).under("sharing")
+    return Space.of(
+        Parameters,
+        part=(None, *parts),
+        inputs=transform_space(facts.inputs, machine),
+        product=contraction_space(facts.product, machine),
+        outputs=transform_space(facts.outputs, machine),
     )
 
 
@@ -133,19 +125,17 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
         default_transform(facts.inputs, machine),
         default_contraction(product, machine),
         default_transform(facts.outputs, machine),
-        default_sharing(machine),
     )
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Put all stages under one loop over bands, then schedule each."""
-    schedule, outputs, inputs = Schedule(facts.function), facts.outputs, facts.inputs
+    outputs, inputs = facts.outputs, facts.inputs
     fixed, loops = _place_stages(schedule, outputs.producers, outputs.last, parameters.part)
     planes = find_loops(schedule, inputs.producers, inputs.last, fixed)
-    transform_tiles(schedule, inputs, planes, parameters.inputs, facts.lanes)
-    transform_tiles(schedule, outputs, loops, parameters.outputs, facts.lanes)
+    transform_tiles(schedule, inputs, planes, parameters.inputs)
+    transform_tiles(schedule, outputs, loops, parameters.outputs)
     schedule_contraction(schedule, facts.product, parameters.product, fixed)
-    return share_work(schedule, parameters.sharing)
 
 
 BANDS = Rule("bands", match, space, default, build)

@@ -22,8 +22,10 @@ Chromium on a Zen 4 core).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Cpu
@@ -31,7 +33,7 @@ from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, LoopFunction, loads
 from webmlc.schedule.analysis import collapses, fold_of
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import (
     Part,
     cover,
@@ -43,22 +45,16 @@ from webmlc.schedule.rules.tiling.cover import (
 from webmlc.schedule.rules.tiling.nests import (
     accumulate_locally,
     axis_loops,
-    blocks_under,
     compute_results_at,
     epilogue_of,
     extent_of,
     is_parameter,
+    order,
     readers,
     written_buffer,
 )
 from webmlc.schedule.rules.tiling.tile import vectorize_columns
 from webmlc.schedule.rules.wasm.contraction_defaults import FETCHED_LINES
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
-)
 from webmlc.schedule.schedule import Schedule
 
 UNROLLED_PRODUCTS = 16
@@ -87,7 +83,6 @@ class Facts:
     of a block, of `products` each.
     """
 
-    function: LoopFunction
     dots: str
     update: str
     scales: tuple[str, ...]
@@ -100,9 +95,8 @@ class Facts:
     panel: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The register tiles, and how threads share the panels."""
+class Parameters(Struct, frozen=True):
+    """The register tiles."""
 
     rows: int
     """Rows of a register tile."""
@@ -112,7 +106,6 @@ class Parameters:
     """Words of a block whose products are unrolled."""
     fetches_scales: bool
     """Whether the scales of a panel come from memory at once, before its values do."""
-    sharing: Sharing
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:
@@ -147,7 +140,6 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     for axis in live[len(live) - joined :]:
         extent = extent * axis.extent
     facts = Facts(
-        function,
         dots.name,
         update.name,
         _scales(function, update),
@@ -159,7 +151,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         machine.lanes,
         machine.tile.columns,
     )
-    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+    return facts if accepts(lambda: build(schedule, facts, default(facts, machine))) else None
 
 
 def _is_repeated(fold: Block) -> bool:
@@ -197,28 +189,30 @@ def _scales(function: LoopFunction, update: Block) -> tuple[str, ...]:
     return tuple(buffer.name for buffer in buffers if is_parameter(function, buffer))
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
+def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     """Tiles, how much of a block is unrolled, and whether scales are fetched."""
     words = divisors(facts.words, facts.words)
     panel = facts.panel
     return Space.of(
+        Parameters,
         rows=tuple(range(1, machine.tile.rows + 1)),
         single_columns=(panel, 2 * panel, machine.narrow_tile.columns),
         words=words,
         fetches_scales=(False, True),
-    ) + sharing_space(machine).under("sharing")
+    )
 
 
-def default(facts: Facts, machine: Cpu) -> Parameters:
+def default(facts: Facts, _machine: Cpu) -> Parameters:
     """Tiles that keep the products of a block in registers."""
     most = min(facts.words, UNROLLED_WORDS, max(1, UNROLLED_PRODUCTS // facts.products))
     words = divisors(facts.words, most)[-1]
-    return Parameters(TILE_ROWS, facts.panel, words, True, default_sharing(machine))
+    return Parameters(TILE_ROWS, facts.panel, words, fetches_scales=True)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    """Tile the product, and share its panels."""
-    schedule = Schedule(facts.function)
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
+    """Put the products of a block under their sum, panels outermost, then tile each part of the
+    columns and of the rows.
+    """
     nest = accumulate_locally(schedule, facts.update)
     *outer, column = [n for n in axis_loops(schedule, nest.result) if n is not None]
     compute_results_at(schedule, nest, column)
@@ -226,60 +220,71 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     schedule.compute_at(facts.dots, block)
     schedule.set_scope(facts.dots, "local")
     walk, rows = outer[: len(outer) - facts.joined], outer[len(outer) - facts.joined :]
-    row = None
-    if rows:
-        row = schedule.fuse(*rows) if len(rows) > 1 else rows[0]
-    _Tiling(schedule, facts, parameters).run(column, walk, row)
-    return share_work(schedule, parameters.sharing)
+    row = schedule.fuse(*rows) if len(rows) > 1 else next(iter(rows), None)
+    heights = cover(facts.rows, parameters.rows)
+    has_single = any(part.size == 1 for part in heights)
+    widest = parameters.single_columns if has_single else facts.panel
+    widths = cover_columns(facts.columns, widest, facts.panel, facts.lanes)
+    order(schedule, column, *walk, row)
+    tiling = _Tiling(schedule, facts, parameters, heights)
+    roles = Roles(tuple(walk), row, column)
+    names = _Blocks(facts.dots, facts.update, tuple(filter(None, (nest.copy, nest.result))))
+    for copy, width in partition_into(schedule, column, widths):
+        tiling.columns(copy.with_blocks(names), copy.with_loops(roles), width)
 
 
 BLOCK_PRODUCT = Rule("block product", match, space, default, build)
 
 
 @dataclass(frozen=True, slots=True)
+class Roles:
+    """The loops around a tile, outermost first: `walk` runs along axes that share no panel, `row`
+    along rows (`None` if there is one), `lane` along columns.
+    """
+
+    walk: tuple[str, ...]
+    row: str | None
+    lane: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The products of a block, their sum, and the blocks that read the sum."""
+
+    dots: str
+    update: str
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Tiling:
-    """The steps of one kernel."""
+    """The steps of one kernel, whose rows have these parts."""
 
     schedule: Schedule
     facts: Facts
     parameters: Parameters
+    heights: tuple[Part, ...]
 
-    def run(self, column: str, walk: list[str], row: str | None) -> None:
-        """Put panels outermost, then tile each part of the columns and of the rows."""
-        schedule, facts, parameters = self.schedule, self.facts, self.parameters
-        heights = cover(facts.rows, parameters.rows)
-        has_single = any(part.size == 1 for part in heights)
-        widest = parameters.single_columns if has_single else facts.panel
-        widths = cover_columns(facts.columns, widest, facts.panel, facts.lanes)
-        schedule.reorder(column, *walk, *([] if row is None else [row]))
-        for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
-            self.columns(loop, width, heights, row is not None)
-
-    def columns(self, loop: str, width: Part, heights: tuple[Part, ...], has_rows: bool) -> None:
+    def columns(self, names: _Blocks, roles: Roles, width: Part) -> None:
         """Tile one part of the columns: panels around parts of the rows."""
-        schedule = self.schedule
-        result = blocks_under(schedule, loop)[-1]
-        inside = schedule.loops(result)
-        inside = inside[inside.index(loop) + 1 :]
-        panels, lane = split_off(schedule, loop, width.size)
-        self.order(panels, *inside, lane)
-        if not has_rows:
-            self.tile(blocks_under(schedule, lane or panels or loop), None, lane)
+        schedule, row, panel = self.schedule, roles.row, self.facts.panel
+        assert roles.lane is not None
+        panels, lane = split_off(schedule, roles.lane, width.size)
+        order(schedule, panels, *roles.walk, row, lane)
+        if row is None:
+            self.tile(names, None, lane)
             self.fetch_scales(panels)
             return
-        row = inside[-1]
-        for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
-            names = blocks_under(schedule, each)
-            below = schedule.loops(names[-1])
-            inner_lane = None if lane is None else below[-1]
-            tiles, inner = split_off(schedule, each, height.size)
+        roles = replace(roles, lane=lane)
+        for copy, height in partition_into(schedule, row, self.heights):
+            own_lane = copy.with_loops(roles).lane
+            tiles, inner = split_off(schedule, copy.loop, height.size)
             narrow = None
-            if inner_lane is not None and height.size > 1:
-                panel = self.facts.panel
-                if (extent_of(schedule, inner_lane) or 0) > panel:
-                    narrow, inner_lane = schedule.split(inner_lane, [None, panel])
-            self.order(narrow, tiles, inner, inner_lane)
-            self.tile(names, inner, inner_lane)
+            is_wide = own_lane is not None and (extent_of(schedule, own_lane) or 0) > panel
+            if own_lane is not None and is_wide and height.size > 1:
+                narrow, own_lane = schedule.split(own_lane, [None, panel])
+            order(schedule, narrow, tiles, inner, own_lane)
+            self.tile(copy.with_blocks(names), inner, own_lane)
         self.fetch_scales(panels)
 
     def fetch_scales(self, panels: str | None) -> None:
@@ -294,18 +299,10 @@ class _Tiling:
                 _, lines = schedule.split(lines, [None, count])
                 schedule.unroll(lines)
 
-    def order(self, *loops: str | None) -> None:
-        """Put those loops that there are in this order."""
-        present = [loop for loop in loops if loop is not None]
-        if len(present) > 1:
-            self.schedule.reorder(*present)
-
-    def tile(self, names: list[str], row: str | None, lane: str | None) -> None:
-        """Make one register tile of the blocks `names`: the products of a block, their sum, and
-        what reads it.
-        """
+    def tile(self, names: _Blocks, row: str | None, lane: str | None) -> None:
+        """Make one register tile."""
         schedule, lanes = self.schedule, self.facts.lanes
-        dots, update, *results = names
+        dots, update = names.dots, names.update
         tile = [loop for loop in (row, lane) if loop is not None]
         for loop in reversed(tile):
             schedule.fission(loop)
@@ -317,7 +314,7 @@ class _Tiling:
         if self.parameters.words != self.facts.words:
             _, word = schedule.split(word, [None, self.parameters.words])
         starts.append(self.put_inside(dots, len(tile)))
-        for name in (*starts, update, dots, *results):
+        for name in (*starts, update, dots, *names.results):
             loops = schedule.loops(name)[-len(tile) :] if tile else []
             if lane is not None:
                 vectorize_columns(schedule, name, loops[-1], lanes)

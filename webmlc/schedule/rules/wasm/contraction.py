@@ -13,7 +13,7 @@ Out: register tiles of rows times columns, under loops over panels and over bloc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Const, Expr, as_int, minimum
 from webmlc.core.machine import Cpu
@@ -21,7 +21,6 @@ from webmlc.core.simplify import divides
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import collapses
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.cover import (
     Part,
     cover,
@@ -35,14 +34,14 @@ from webmlc.schedule.rules.tiling.nests import (
     axis_loops,
     compute_results_at,
     extent_of,
-    innermost,
-    nest_under,
     only_fold,
+    order,
 )
 from webmlc.schedule.rules.tiling.strips import strip_counts
-from webmlc.schedule.rules.tiling.tile import make_tile
+from webmlc.schedule.rules.tiling.tile import Reduction, make_tile
 from webmlc.schedule.rules.wasm.contraction_defaults import (
     ContractionParameters,
+    Prefetch,
     contraction_space,
     default_contraction,
 )
@@ -51,60 +50,14 @@ from webmlc.schedule.rules.wasm.contraction_facts import (
     contraction_facts,
     start_nest,
 )
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
-)
 from webmlc.schedule.schedule import Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A kernel of one contraction with its epilogue."""
-
-    function: LoopFunction
-    contraction: ContractionFacts
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The parameters of the contraction, and how threads share it."""
-
-    contraction: ContractionParameters
-    sharing: Sharing
-
-
-def match(function: LoopFunction, machine: Cpu) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> ContractionFacts | None:
     """Matches a product of tensors with its epilogue."""
     schedule = Schedule(function)
     update = only_fold(schedule)
-    if update is None:
-        return None
-    contraction = contraction_facts(schedule, update, machine)
-    return None if contraction is None else Facts(function, contraction)
-
-
-def space(facts: Facts, machine: Cpu) -> Space:
-    """What the contraction may have, and how threads may share it."""
-    contraction = contraction_space(facts.contraction, machine).under("contraction")
-    return contraction + sharing_space(machine).under("sharing")
-
-
-def default(facts: Facts, machine: Cpu) -> Parameters:
-    """The default contraction, shared if that pays."""
-    return Parameters(default_contraction(facts.contraction, machine), default_sharing(machine))
-
-
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    """Tile the contraction, and share its tiles."""
-    schedule = Schedule(facts.function)
-    schedule_contraction(schedule, facts.contraction, parameters.contraction)
-    return share_work(schedule, parameters.sharing)
-
-
-CONTRACTION = Rule("contraction", match, space, default, build)
+    return None if update is None else contraction_facts(schedule, update, machine)
 
 
 def schedule_contraction(
@@ -115,6 +68,29 @@ def schedule_contraction(
     """
     nest = start_nest(schedule, facts.update, facts.group_size)
     _Tiling(schedule, facts, parameters, fixed).run(nest)
+
+
+CONTRACTION = Rule(
+    "contraction", match, contraction_space, default_contraction, schedule_contraction
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The loops around a tile, by what they run along; `None` where there is no such loop.
+
+    `row`: the joined rows, then those of a block or of a part. `walk`: other axes of rows, for each
+    of which a panel is read again. `groups`: groups of channels inside a block of rows. `lane`: the
+    columns, then those of one panel. `half`: the two halves of the matrix, of each of which a tile
+    has a panel. `together`: panels of a half that are fetched together.
+    """
+
+    row: str | None
+    walk: tuple[str, ...]
+    groups: tuple[str, ...]
+    lane: str | None
+    half: str | None = None
+    together: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +114,9 @@ class _Tiling:
         if 0 < parameters.joined < facts.joinable:
             batch = around[-1:] if parameters.walks_batch else []
             walked = [*batch, *around[:-1]]
+        blocks = parameters.blocks
         grouped = []
-        if parameters.has_groups_inside and facts.group is not None:
+        if blocks is not None and blocks.has_groups and facts.group is not None:
             grouped = [facts.group[0]]
         inside = {*joined, *walked, *grouped, facts.column}
         outside = sorted({*positions, *facts.others} - inside)
@@ -153,11 +130,8 @@ class _Tiling:
         schedule.reorder(*outer, *rows, *groups, *walk, column)
         compute_results_at(schedule, nest, column)
         self.fuse_reduction(nest.update)
-        if rows:
-            row = schedule.fuse(*rows) if len(rows) > 1 else rows[0]
-            self.rows_outermost(nest, row, len(groups), len(walk))
-        else:
-            self.columns(nest, None, 0, parameters.rows)
+        row = schedule.fuse(*rows) if len(rows) > 1 else next(iter(rows), None)
+        self.rows_outermost(nest, Roles(row, tuple(walk), tuple(groups), column))
 
     def fuse_reduction(self, update: str) -> None:
         """Fuse the inner reduction loops that step evenly through both operands: a longer inner
@@ -176,84 +150,65 @@ class _Tiling:
         if joined > 1:
             schedule.fuse(*loops[-joined:])
 
-    def rows_outermost(self, nest: Nest, row: str, groups: int, walks: int) -> None:
+    def rows_outermost(self, nest: Nest, roles: Roles) -> None:
         """Block the rows for a cache, if they need it; then tile."""
-        schedule, parameters = self.schedule, self.parameters
-        if parameters.block_rows is None:
-            self.columns(nest, row, walks, parameters.rows)
+        schedule, blocks, height = self.schedule, self.parameters.blocks, self.parameters.rows
+        if blocks is None or roles.row is None:
+            self.columns(nest, roles, height)
             return
-        parts = cover(schedule.extent(row), parameters.block_rows)
-        first, *others = partition_into(schedule, row, parts)
-        tails = [(nest_under(schedule, loop), loop, parameters.tail_rows) for loop in others]
-        _, inner = schedule.split(first, [None, parameters.block_rows])
-        for part, loop, height in ((nest, inner, parameters.rows), *tails):
-            names = schedule.loops(part.result)
-            below = names.index(loop) + 1
-            self.order(*names[below : below + groups], loop)
-            self.columns(part, loop, walks, height)
+        for copy, _ in partition_into(
+            schedule, roles.row, cover(schedule.extent(roles.row), blocks.rows)
+        ):
+            own, row = copy.with_loops(roles), copy.loop
+            if row == roles.row:
+                _, row = schedule.split(row, [None, blocks.rows])
+            order(schedule, *own.groups, row)
+            self.columns(copy.with_blocks(nest), replace(own, row=row), height)
+            height = blocks.tail_rows
 
-    def columns(self, nest: Nest, row: str | None, walks: int, height: int) -> None:
+    def columns(self, nest: Nest, roles: Roles, height: int) -> None:
         """Partition the columns, and tile each part in tiles of `height` rows."""
-        schedule, facts = self.schedule, self.facts
-        extent = Const(1) if row is None else schedule.extent(row)
+        schedule, facts, column = self.schedule, self.facts, roles.lane
+        assert column is not None
+        extent = Const(1) if roles.row is None else schedule.extent(roles.row)
         heights = cover(extent, height)
         widest = max(self.tile_columns(part.size) for part in heights)
         parts = cover_columns(facts.column_extent, widest, facts.panel, facts.lanes)
         widths = self.in_pairs(parts, heights)
-        column = innermost(schedule, nest.result)
-        loops = schedule.loops(nest.result)
-        if row is not None:
-            schedule.reorder(column, *loops[loops.index(row) : -1])
-        for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
-            part = nest_under(schedule, loop) if loop != column else nest
-            self.column_part(part, loop, width, heights, walks, row is not None)
+        if roles.row is not None:
+            schedule.reorder(column, roles.row, *roles.walk)
+        for copy, width in partition_into(schedule, column, widths):
+            self.column_part(copy.with_blocks(nest), copy.with_loops(roles), width, heights)
 
-    def column_part(
-        self,
-        nest: Nest,
-        loop: str,
-        width: Part,
-        heights: tuple[Part, ...],
-        walks: int,
-        has_rows: bool,
-    ) -> None:
+    def column_part(self, nest: Nest, roles: Roles, width: Part, heights: tuple[Part, ...]) -> None:
         """Tile one part of the columns: panels outermost, then parts of rows, then narrower
         panels.
         """
-        schedule = self.schedule
-        inside = schedule.loops(nest.result)
-        inside = inside[inside.index(loop) + 1 :]
-        panels, lane = split_off(schedule, loop, width.size)
+        schedule, row = self.schedule, roles.row
+        assert roles.lane is not None
+        panels, lane = split_off(schedule, roles.lane, width.size)
         half: str | None = None
         if panels is not None and self.reads_halves(heights) and divides(2, width.count):
             half, panels = schedule.split(panels, [2, None])
-        times = self.fetches(heights, inside[1 : 1 + walks] if has_rows else ())
-        is_fetched = self.is_fetched(nest.update, width.size, heights[0]) and as_int(times) != 0
+        times = self.fetches(heights, roles.walk)
+        prefetch = self.prefetch_of(nest.update, width.size, heights[0])
         together: str | None = None
-        if panels is not None and is_fetched:
-            count = self.burst(extent_of(schedule, panels) or 1, width.size)
+        if panels is not None and prefetch is not None and as_int(times) != 0:
+            panel_count = extent_of(schedule, panels) or 1
+            count = self.burst(panel_count, width.size, prefetch)
             if count > 1:
                 panels, together = schedule.split(panels, [None, count])
         around, within = (together, None) if half is None else (None, together)
-        self.order(panels, around, *inside, half, within, lane)
-        if not has_rows:
-            make_tile(schedule, nest, half, lane, self.facts.lanes, self.phases(1, half))
+        order(schedule, panels, around, row, *roles.walk, half, within, lane)
+        if row is None:
+            make_tile(schedule, nest, half, lane, self.facts.lanes, Reduction(self.phases(1, half)))
             return
-        row, walk = inside[0], inside[1 : 1 + walks]
-        fetched = panels
-        for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
-            part = nest_under(schedule, each) if each != row else nest
-            names = schedule.loops(part.result)
-            below = names[names.index(each) + 1 :]
-            streams_below = iter(below[len(walk) :])
-            streams = [
-                next(streams_below) if name is not None else None for name in (half, within, lane)
-            ]
-            if half is not None and each == row:
-                fetched = streams[0]
-            self.row_part(part, each, height, below[: len(walk)], streams)
-        if is_fetched and fetched is not None:
-            self.prefetch(fetched, times)
+        roles = replace(roles, half=half, together=within, lane=lane)
+        for copy, height in partition_into(schedule, row, heights):
+            self.row_part(copy.with_blocks(nest), copy.with_loops(roles), height)
+        fetched = panels if half is None else half
+        if fetched is not None and prefetch is not None and as_int(times) != 0:
+            self.fetch(fetched, times, prefetch)
 
     def fetches(self, heights: tuple[Part, ...], walk: Sequence[str]) -> Expr:
         """How many times a panel is fetched before it is read: once, but not where one tile is all
@@ -269,12 +224,6 @@ class _Tiling:
         for loop in walk:
             walks = walks * self.schedule.extent(loop)
         return minimum(walks - 1, 1)
-
-    def order(self, *loops: str | None) -> None:
-        """Put those loops that there are in this order."""
-        present = [loop for loop in loops if loop is not None]
-        if len(present) > 1:
-            self.schedule.reorder(*present)
 
     def in_pairs(self, widths: Sequence[Part], heights: tuple[Part, ...]) -> list[Part]:
         """The same columns, of which the last of an odd number of panels is alone where others are
@@ -297,33 +246,24 @@ class _Tiling:
         is_alone = heights == (Part(1, Const(1)),) or not is_known
         return self.parameters.has_halves and is_alone and self.phases(1) > 1
 
-    def row_part(
-        self,
-        nest: Nest,
-        row: str,
-        height: Part,
-        walk: list[str],
-        streams: list[str | None],
-    ) -> None:
-        """The register tiles of one part of the rows; `streams`: the loops over the two halves of
-        the matrix, over panels of one that are fetched together, and over a panel's columns.
-        """
-        schedule = self.schedule
-        half, together, lane = streams
+    def row_part(self, nest: Nest, roles: Roles, height: Part) -> None:
+        """Make the register tiles of one part of the rows."""
+        schedule, half, lane = self.schedule, roles.half, roles.lane
+        assert roles.row is not None
         columns = self.tile_columns(height.size)
         narrow: str | None = None
         if lane is not None and (extent_of(schedule, lane) or 0) > columns:
             narrow, lane = schedule.split(lane, [None, columns])
-        tiles, inner = split_off(schedule, row, height.size)
+        tiles, inner = split_off(schedule, roles.row, height.size)
         if half is not None and height.size == 1:
-            self.order(*walk, tiles, together, half, lane)
-            make_tile(schedule, nest, half, lane, self.facts.lanes, self.phases(1, half))
+            order(schedule, *roles.walk, tiles, roles.together, half, lane)
+            make_tile(schedule, nest, half, lane, self.facts.lanes, Reduction(self.phases(1, half)))
             return
-        self.order(half, together, narrow, *walk, tiles, inner, lane)
-        phases = self.phases(height.size)
+        order(schedule, half, roles.together, narrow, *roles.walk, tiles, inner, lane)
         strips = self.strips(height)
         steps = self.parameters.steps if strips == 1 else 1
-        make_tile(schedule, nest, inner, lane, self.facts.lanes, phases, strips, steps)
+        reduction = Reduction(self.phases(height.size), strips, steps)
+        make_tile(schedule, nest, inner, lane, self.facts.lanes, reduction)
 
     def tile_columns(self, rows: int) -> int:
         """The columns of a tile of `rows` rows."""
@@ -343,8 +283,8 @@ class _Tiling:
         has a panel of both halves.
         """
         panels, depth = self.widest_columns(rows) // self.facts.panel, self.facts.depth
-        if not self.parameters.takes_turns or not depth or depth % panels:
-            return 1
+        if not self.parameters.takes_turns or depth <= panels or depth % panels:
+            return 1  # a tile that has a single turn has no loop
         return panels if half is None else panels // 2
 
     def strips(self, height: Part) -> int:
@@ -354,26 +294,27 @@ class _Tiling:
         is_many = height.size > 1 and as_int(height.count) is None
         return 1 if is_many else self.parameters.strips
 
-    def is_fetched(self, update: str, columns: int, height: Part) -> bool:
-        """True where panels are fetched before tiles read them: not in strips, and not those that a
-        cache could not hold.
+    def prefetch_of(self, update: str, columns: int, height: Part) -> Prefetch | None:
+        """How panels are fetched before tiles read them; `None` for panels that a cache could not
+        hold, or that are read in strips.
         """
-        most = self.parameters.prefetched_bytes
-        if most is None or self.facts.panel_size(columns) > most:
-            return False
-        return all(n == 1 for n in strip_counts(self.schedule, update, self.strips(height)))
+        prefetch = self.parameters.prefetch
+        if prefetch is None or self.facts.panel_size(columns) > prefetch.largest_bytes:
+            return None
+        counts = strip_counts(self.schedule, update, self.strips(height))
+        return prefetch if all(count == 1 for count in counts) else None
 
-    def prefetch(self, loop: str, times: Expr) -> None:
+    def fetch(self, loop: str, times: Expr, prefetch: Prefetch) -> None:
         """Let what an iteration of `loop` reads of the right operand come from memory at once,
         before it begins. `times` is 0 in a run where that does not pay.
         """
-        schedule, count = self.schedule, self.parameters.fetched_lines
+        schedule, count = self.schedule, prefetch.lines
         lines = schedule.loops(schedule.prefetch(loop, self.facts.right, times))[-1]
         if (extent_of(schedule, lines) or 1) % count == 0:
             _, lines = schedule.split(lines, [None, count])
             schedule.unroll(lines)
 
-    def burst(self, panels: int, columns: int) -> int:
+    def burst(self, panels: int, columns: int, prefetch: Prefetch) -> int:
         """How many of the panels, a number that divides theirs, are fetched together."""
-        most = self.parameters.burst_bytes // max(1, self.facts.panel_size(columns))
+        most = prefetch.burst_bytes // max(1, self.facts.panel_size(columns))
         return divisors(panels, max(1, min(most, panels - 1)))[-1]

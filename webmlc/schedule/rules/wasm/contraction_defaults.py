@@ -8,12 +8,12 @@ left one in the second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import PAGE_BYTES, Cpu
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import product
 from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, RowAxis
@@ -30,8 +30,29 @@ FETCHED_LINES = 8
 """Cache lines that one iteration of a prefetch asks for, by default (an estimate)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContractionParameters:
+class Blocks(Struct, frozen=True, tag="blocks"):
+    """Blocks of rows, each of which is multiplied by all columns before the next block starts."""
+
+    rows: int
+    """Rows of a block: as many as a cache holds."""
+    tail_rows: int
+    """Rows of a register tile behind the last whole block."""
+    has_groups: bool
+    """Whether a block is multiplied by all groups before the next block starts."""
+
+
+class Prefetch(Struct, frozen=True, tag="prefetch"):
+    """Panels that come from memory before tiles read them."""
+
+    largest_bytes: int
+    """Bytes of the largest panel that is fetched."""
+    burst_bytes: int
+    """Bytes of panels that are fetched together, at most."""
+    lines: int
+    """Cache lines that one iteration of the prefetch asks for."""
+
+
+class ContractionParameters(Struct, frozen=True):
     """The loops of a contraction, its register tiles, and how its right operand is read."""
 
     joined: int
@@ -42,15 +63,10 @@ class ContractionParameters:
     walks_outside: bool
     """Whether the other axes of rows are walked outside of the panels, so that threads share them;
     else under the panels."""
-    has_groups_inside: bool
-    """Whether a block of rows is multiplied by all groups before the next block starts."""
-    block_rows: int | None
-    """Rows that are multiplied by all columns before the next ones are: as many as a cache holds.
-    `None`: all of them."""
+    blocks: Blocks | None
+    """The blocks of rows; `None`: one block has all rows."""
     rows: int
     """Rows of a register tile."""
-    tail_rows: int
-    """Rows of a register tile behind the last whole block."""
     single_columns: int
     """Columns of a register tile of one row."""
     pair_columns: int
@@ -66,54 +82,54 @@ class ContractionParameters:
     decides how many rows there are."""
     steps: int
     """Steps that one iteration of the reduction takes, at most, where it reads no strips."""
-    prefetched_bytes: int | None
-    """The largest panel that is fetched before tiles read it; `None`: none is."""
-    burst_bytes: int
-    """Bytes of panels that are fetched together, at most."""
-    fetched_lines: int
-    """Cache lines that one iteration of a prefetch asks for."""
+    prefetch: Prefetch | None
+    """How panels come from memory before tiles read them; `None`: tiles read them from there."""
 
 
-def contraction_space(facts: ContractionFacts, machine: Cpu) -> Space:
+def contraction_space(facts: ContractionFacts, machine: Cpu) -> Product[ContractionParameters]:
     """What may be chosen for a contraction."""
     panel, widest = facts.panel, machine.narrow_tile.columns
     both = (False, True)
     is_packed = facts.panel_bytes > 0
-    blocks: tuple[int | None, ...] = (None,)
+    heights = tuple(range(1, machine.tile.rows + 1))
+    block_rows: dict[int, None] = {}
     if facts.owns_rows and facts.rows:
-        blocks += tuple(machine.tile.rows * n for n in (1, 2, 4, 8, 16))
-        blocks += tuple({default_contraction(facts, machine).block_rows} - set(blocks))
-    return (
-        Space.of(
-            joined=tuple(range(min(1, facts.joinable), facts.joinable + 1)),
-            walks_batch=both if facts.joinable > 1 else (False,),
-            walks_outside=both if len(facts.rows) > 1 else (False,),
-            has_groups_inside=both if facts.group is not None and facts.owns_rows else (False,),
-            block_rows=blocks,
-            rows=tuple(range(1, machine.tile.rows + 1)),
-            tail_rows=tuple(range(1, machine.tile.rows + 1)),
-            single_columns=(panel, 2 * panel, widest),
-            pair_columns=(panel, 2 * panel),
-            takes_turns=both if facts.depth else (False,),
-            has_halves=both,
-            strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
-            steps=(1, 2, UNROLLED_STEPS),
-            prefetched_bytes=(None, machine.l2_bytes // 2) if is_packed else (None,),
-            burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
-            fetched_lines=(4, FETCHED_LINES, 16),
-        )
-        .where(
-            "blocks of rows are under all groups",
-            lambda has_groups_inside, block_rows: not has_groups_inside or block_rows is not None,
-        )
-        .where(
-            "strips have several steps of all turns",
-            lambda takes_turns, strips, single_columns: (
-                not takes_turns
-                or strips == 1
-                or facts.depth >= 2 * strips * (single_columns // facts.panel)
-            ),
-        )
+        block_rows = dict.fromkeys(machine.tile.rows * n for n in (1, 2, 4, 8, 16))
+        chosen = default_contraction(facts, machine).blocks
+        block_rows |= {} if chosen is None else {chosen.rows: None}
+    blocks = Space.of(
+        Blocks,
+        rows=tuple(block_rows),
+        tail_rows=heights,
+        has_groups=both if facts.group is not None else (False,),
+    )
+    prefetch = Space.of(
+        Prefetch,
+        largest_bytes=(machine.l2_bytes // 2,) if is_packed else (),
+        burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
+        lines=(4, FETCHED_LINES, 16),
+    )
+    return Space.of(
+        ContractionParameters,
+        joined=tuple(range(min(1, facts.joinable), facts.joinable + 1)),
+        walks_batch=both if facts.joinable > 1 else (False,),
+        walks_outside=both if len(facts.rows) > 1 else (False,),
+        blocks=Space.either(None, blocks),
+        rows=heights,
+        single_columns=(panel, 2 * panel, widest),
+        pair_columns=(panel, 2 * panel),
+        takes_turns=both if facts.depth else (False,),
+        has_halves=both,
+        strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
+        steps=(1, 2, UNROLLED_STEPS),
+        prefetch=Space.either(None, prefetch),
+    ).where(
+        "strips have several steps of all turns",
+        lambda takes_turns, strips, single_columns: (
+            not takes_turns
+            or strips == 1
+            or facts.depth >= 2 * strips * (single_columns // facts.panel)
+        ),
     )
 
 
@@ -134,25 +150,24 @@ def default_contraction(facts: ContractionFacts, machine: Cpu) -> ContractionPar
     enough = machine.parallel_iterations
     has_enough = any((as_int(axis.extent) or enough) >= enough for axis in walk)
     steps = _product([axis.steps for axis in rows])
-    tail = steps if block is None else steps % block
+    blocks = None
+    if block is not None:
+        blocks = Blocks(block, tile_height(steps % block, machine), group is not None)
+    prefetch = Prefetch(machine.l2_bytes // 2, machine.l1_bytes, FETCHED_LINES)
     is_reused = (as_int(steps) or 0) >= REUSED_ROWS
     return ContractionParameters(
         joined=joined,
         walks_batch=walks_batch,
         walks_outside=bool(walk) and is_small and has_enough,
-        has_groups_inside=group is not None and facts.owns_rows,
-        block_rows=block,
+        blocks=blocks,
         rows=tile_height(steps if block is None else Const(block), machine),
-        tail_rows=tile_height(tail, machine),
         single_columns=tile_columns(1, machine),
         pair_columns=tile_columns(2, machine),
         takes_turns=facts.panel_bytes > machine.l2_bytes // 4,
         has_halves=True,
         strips=max(1, _strips(facts)) if is_streamed and not is_reused else 1,
         steps=UNROLLED_STEPS if is_streamed else 1,
-        prefetched_bytes=machine.l2_bytes // 2 if is_streamed else None,
-        burst_bytes=machine.l1_bytes,
-        fetched_lines=FETCHED_LINES,
+        prefetch=prefetch if is_streamed else None,
     )
 
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Load
 from webmlc.schedule.analysis import fold_of, reads_evenly, value_nodes
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.tiling.tile import vectorize_columns
 from webmlc.schedule.rules.wasm.pointwise import fuse_even
@@ -48,8 +50,7 @@ class FoldFacts:
     neighbours: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoldParameters:
+class FoldParameters(Struct, frozen=True):
     """The parameters of one fold along the contiguous axis."""
 
     vectors: int
@@ -81,7 +82,7 @@ def fold_facts(schedule: Schedule, update: str, around: str | None, lanes: int) 
     return FoldFacts(size, runs, neighbours)
 
 
-def fold_space(facts: FoldFacts, machine: Cpu) -> Space:
+def fold_space(facts: FoldFacts, machine: Cpu) -> Product[FoldParameters]:
     """Vectors of sums that the registers hold."""
     lanes, registers = machine.lanes, machine.vector_registers
     size, runs = facts.size, facts.runs
@@ -90,6 +91,7 @@ def fold_space(facts: FoldFacts, machine: Cpu) -> Space:
     can_be_apart = size is not None and runs > 1 and size % lanes == 0
     return (
         Space.of(
+            FoldParameters,
             vectors=fitting,
             together=together,
             is_apart=(False, True) if can_be_apart else (False,),

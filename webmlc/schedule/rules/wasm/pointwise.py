@@ -7,9 +7,10 @@ permutation is blocked so that both sides stay in the cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+
+from msgspec import Struct
 
 from webmlc.core.affine import split_linear
 from webmlc.core.expr import Call, Const, Var, as_int
@@ -25,9 +26,9 @@ from webmlc.schedule.analysis import (
     only_moves,
     stride,
 )
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import Part, cover_columns, partition_into, split_off
-from webmlc.schedule.rules.tiling.nests import blocks_under, extent_of
+from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.tiling.tile import vectorize_columns
 from webmlc.schedule.same import Same
 from webmlc.schedule.schedule import Schedule
@@ -43,8 +44,7 @@ MOST_PARTS = 16
 basic_pitch, whose Concats took a third of the time)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointwiseParameters:
+class PointwiseParameters(Struct, frozen=True):
     """The parameters of one pointwise block."""
 
     vectors: int
@@ -57,9 +57,10 @@ class PointwiseParameters:
     """Parts of a Concat that have loops of their own, at most."""
 
 
-def pointwise_space(lanes: int) -> Space:
+def pointwise_space(lanes: int) -> Product[PointwiseParameters]:
     """What may be chosen for any pointwise block on a machine of `lanes` lanes."""
     return Space.of(
+        PointwiseParameters,
         vectors=(1, VECTORS, 4, 8),
         block=(1, 8, BLOCK, 32),
         short_columns=(lanes - 1, BLOCK - 1),
@@ -94,10 +95,10 @@ def schedule_pointwise(
         _schedule_lanes(schedule, block, loops, lanes, parameters)
         return
     parts = [Part(end - begin, Const(1)) for begin, end in pairwise((0, *ends))]
-    for loop, part in zip(partition_into(schedule, loops[-1], parts), parts, strict=True):
+    for copy, part in partition_into(schedule, loops[-1], parts):
         if part.size > 1:
-            (piece,) = blocks_under(schedule, loop)
-            _schedule_lanes(schedule, piece, [loop], lanes, parameters)
+            piece = copy.blocks.get(block, block)
+            _schedule_lanes(schedule, piece, [copy.loop], lanes, parameters)
 
 
 def _ends(schedule: Schedule, block: str, loop: str, lanes: int) -> list[int]:
@@ -108,7 +109,7 @@ def _ends(schedule: Schedule, block: str, loop: str, lanes: int) -> list[int]:
     if (
         extent is None
         or not isinstance(reader.body, Store)
-        or is_vectorizable(schedule.function, block, loop, lanes, True)
+        or is_vectorizable(schedule.function, block, loop, lanes, "loads")
     ):
         return []
     values = {axis.var: b for axis, b in zip(reader.axes, reader.bindings, strict=True)}
@@ -143,13 +144,13 @@ def _schedule_lanes(
         and _vectorize_rows(schedule, block, other, lanes)
     ):
         return
-    if is_vectorizable(schedule.function, block, last, lanes, gathers=True):
+    if is_vectorizable(schedule.function, block, last, lanes, "loads"):
         width = parameters.vectors * lanes
         parts = cover_columns(schedule.extent(last), width, width, lanes)
-        for loop, part in zip(partition_into(schedule, last, parts), parts, strict=True):
-            (piece,) = [block] if loop == last else blocks_under(schedule, loop)
-            _, lane = split_off(schedule, loop, part.size)
+        for copy, part in partition_into(schedule, last, parts):
+            _, lane = split_off(schedule, copy.loop, part.size)
             if lane is not None:
+                piece = copy.blocks.get(block, block)
                 vectorize_columns(schedule, piece, lane, lanes, gathers=True)
     elif other is not None and columns is not None and columns <= parameters.short_columns:
         # A panel: each of its columns keeps a pointer, and has no test of which it is.
@@ -165,14 +166,13 @@ def _vectorize_rows(schedule: Schedule, block: str, rows: str, lanes: int) -> bo
         extent_of(schedule, rows) is None
         or schedule.loops(block)[-2] != rows
         or only_moves(schedule.block(block))
-        or not is_vectorizable(schedule.function, block, rows, lanes, scatters=True)
+        or not is_vectorizable(schedule.function, block, rows, lanes, "stores")
     ):
         return False
     parts = cover_columns(schedule.extent(rows), lanes, lanes, lanes)
-    for loop, part in zip(partition_into(schedule, rows, parts), parts, strict=True):
-        (piece,) = [block] if loop == rows else blocks_under(schedule, loop)
-        column = schedule.loops(piece)[-1]
-        _, row = split_off(schedule, loop, part.size)
+    for copy, part in partition_into(schedule, rows, parts):
+        column = schedule.loops(copy.blocks.get(block, block))[-1]
+        _, row = split_off(schedule, copy.loop, part.size)
         if row is not None:
             schedule.reorder(column, row)
             (schedule.vectorize if part.size == lanes else schedule.unroll)(row)

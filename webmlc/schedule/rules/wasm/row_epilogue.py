@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.machine import Cpu
-from webmlc.schedule.analysis import is_vectorizable, takes_polynomial
-from webmlc.schedule.rules.space import Space
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.analysis import fold_of, is_vectorizable, takes_polynomial
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import (
     accumulate_locally,
     epilogue_of,
@@ -41,27 +45,30 @@ from webmlc.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class EpilogueFacts:
+class Facts:
     """A fold, and the loop of its epilogue that walks whole rows."""
 
     update: str
     row: str
     fold: FoldFacts
+    lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpilogueParameters:
+class Parameters(Struct, frozen=True):
     """The parameters of the fold and of its epilogue."""
 
     fold: FoldParameters
     pointwise: PointwiseParameters
 
 
-def epilogue_facts(schedule: Schedule, machine: Cpu) -> EpilogueFacts | None:
-    """What such a kernel is; `None` where it is something else."""
+def match(function: LoopFunction, machine: Cpu) -> Facts | None:
+    """Matches a fold with such an epilogue."""
+    schedule = Schedule(function)
     update, *others = schedule.blocks()
     epilogue = epilogue_of(schedule.function, schedule.block(update))
-    if epilogue is None or others != [epilogue.name] or not takes_polynomial(epilogue):
+    if fold_of(schedule.block(update)) is None or epilogue is None:
+        return None
+    if others != [epilogue.name] or not takes_polynomial(epilogue):
         return None
     loops = [loop for loop in schedule.loops(others[0]) if extent_of(schedule, loop) != 1]
     if len(loops) < 2:
@@ -75,28 +82,29 @@ def epilogue_facts(schedule: Schedule, machine: Cpu) -> EpilogueFacts | None:
     trial = schedule.copy()
     around = _fold_rows(trial, update, row)[1]
     fold = fold_facts(trial, update, around, machine.lanes)
-    return None if fold is None else EpilogueFacts(update, row, fold)
+    return None if fold is None else Facts(update, row, fold, machine.lanes)
 
 
-def epilogue_space(facts: EpilogueFacts, machine: Cpu) -> Space:
+def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     """What the fold and its epilogue may have."""
-    pointwise = pointwise_space(machine.lanes).under("pointwise")
-    return fold_space(facts.fold, machine).under("fold") + pointwise
+    fold = fold_space(facts.fold, machine)
+    return Space.of(Parameters, fold=fold, pointwise=pointwise_space(machine.lanes))
 
 
-def default_epilogue(facts: EpilogueFacts, machine: Cpu) -> EpilogueParameters:
+def default(facts: Facts, machine: Cpu) -> Parameters:
     """What the fold and its epilogue have by themselves."""
-    return EpilogueParameters(default_fold(facts.fold, machine), DEFAULT_POINTWISE)
+    return Parameters(default_fold(facts.fold, machine), DEFAULT_POINTWISE)
 
 
-def schedule_epilogue(
-    schedule: Schedule, facts: EpilogueFacts, parameters: EpilogueParameters, lanes: int
-) -> None:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Fold the results of a row, then run the epilogue along it."""
     result, around = _fold_rows(schedule, facts.update, facts.row)
     fixed = schedule.loops(result).index(facts.row) + 1
-    schedule_fold(schedule, facts.update, lanes, parameters.fold, around)
-    schedule_pointwise(schedule, result, lanes, parameters.pointwise, fixed)
+    schedule_fold(schedule, facts.update, facts.lanes, parameters.fold, around)
+    schedule_pointwise(schedule, result, facts.lanes, parameters.pointwise, fixed)
+
+
+ROW_EPILOGUE = Rule("row epilogue", match, space, default, build)
 
 
 def _fold_rows(schedule: Schedule, update: str, row: str) -> tuple[str, str]:

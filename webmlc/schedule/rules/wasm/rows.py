@@ -6,9 +6,6 @@ that a row stays in the first-level cache and its statistics in registers:
     for i, j: m[i] = max(m[i], x[i, j])            for i in T.parallel(197):
     for i, j: e[i, j] = exp(x[i, j] - m[i])   ->       for j: m = max(m, x[i, j])
     ...                                                for j: e[j] = exp(x[i, j] - m)
-
-A fold whose epilogue is expensive is no row by itself: a row of results is folded one after the
-other, then the epilogue runs in vectors along it (`row_epilogue`).
 """
 
 from __future__ import annotations
@@ -21,30 +18,16 @@ from webmlc.core.rewrite import variables
 from webmlc.loops.ir import LoopFunction, loads
 from webmlc.schedule.analysis import fold_of, operations
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.rule import NoParameters, Rule, proven
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.rule import Rule, proven
+from webmlc.schedule.rules.space import Product
 from webmlc.schedule.rules.tiling.nests import extent_of, is_parameter, written_buffer
-from webmlc.schedule.rules.wasm.row_epilogue import (
-    EpilogueFacts,
-    EpilogueParameters,
-    default_epilogue,
-    epilogue_facts,
-    epilogue_space,
-    schedule_epilogue,
-)
 from webmlc.schedule.rules.wasm.stages import (
     StageFacts,
     StageParameters,
-    default_stage,
-    schedule_stage,
+    default_stages,
+    schedule_stages,
     stage_facts,
     stages_space,
-)
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
 )
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.trace import Trace
@@ -59,28 +42,15 @@ memory that only a run could size."""
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Stages that share rows, or a fold with an expensive epilogue (`epilogue`).
-
-    `gathering`: the steps that put all stages under `shared` loops over rows.
+    """Stages that share rows. `gathering`: the steps that put all stages under `shared` loops over
+    rows. The kernel has one set of parameters for each stage.
     """
 
     function: LoopFunction
-    epilogue: EpilogueFacts | None
     gathering: Trace
     shared: int
     stages: tuple[StageFacts, ...]
     lanes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The parameters of the stages of a row (or of a fold and its epilogue), and how threads share
-    the rows.
-    """
-
-    stages: tuple[StageParameters, ...]
-    epilogue: EpilogueParameters | NoParameters
-    sharing: Sharing
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:
@@ -88,45 +58,27 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     schedule = Schedule(function)
     if all(fold_of(schedule.block(name)) is None for name in schedule.blocks()):
         return None
-    epilogue = epilogue_facts(schedule, machine)
-    if epilogue is not None:
-        return Facts(function, epilogue, [], 0, (), machine.lanes)
     gathered, shared = _gather_rows(schedule)
     if shared == 0:
         return None
     stages = stage_facts(gathered, machine, shared)
-    return Facts(function, None, gathered.trace, shared, stages, machine.lanes)
+    return Facts(function, gathered.trace, shared, stages, machine.lanes)
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
-    """What each stage may have, and how threads may share the rows."""
-    sharing = sharing_space(machine).under("sharing")
-    if facts.epilogue is not None:
-        return epilogue_space(facts.epilogue, machine).under("epilogue") + sharing
-    stages = stages_space(facts.stages, machine).under("stages")
-    return proven(stages + sharing, build, facts, default(facts, machine))
+def space(facts: Facts, machine: Cpu) -> Product[tuple[StageParameters, ...]]:
+    """What each stage may have."""
+    return proven(stages_space(facts.stages, machine), facts.function, build, facts)
 
 
-def default(facts: Facts, machine: Cpu) -> Parameters:
+def default(facts: Facts, machine: Cpu) -> tuple[StageParameters, ...]:
     """What each stage has by itself."""
-    sharing = default_sharing(machine)
-    if facts.epilogue is not None:
-        return Parameters((), default_epilogue(facts.epilogue, machine), sharing)
-    return Parameters(
-        tuple(default_stage(stage, machine) for stage in facts.stages), NoParameters(), sharing
-    )
+    return default_stages(facts.stages, machine)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    """Gather the stages of a row, schedule each, and share the rows."""
-    schedule = Schedule(facts.function)
-    if facts.epilogue is not None and isinstance(parameters.epilogue, EpilogueParameters):
-        schedule_epilogue(schedule, facts.epilogue, parameters.epilogue, facts.lanes)
-    else:
-        schedule.follow(facts.gathering)
-        for stage, chosen in zip(facts.stages, parameters.stages, strict=True):
-            schedule_stage(schedule, stage, chosen, facts.lanes, facts.shared)
-    return share_work(schedule, parameters.sharing)
+def build(schedule: Schedule, facts: Facts, parameters: tuple[StageParameters, ...]) -> None:
+    """Gather the stages of a row, and schedule each."""
+    schedule.follow(facts.gathering)
+    schedule_stages(schedule, facts.stages, parameters, facts.lanes, facts.shared)
 
 
 def _gather_rows(schedule: Schedule) -> tuple[Schedule, int]:

@@ -22,13 +22,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.expr import Call, Const, Var, as_int
 from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Axis, Block, Buffer, LoopFunction, stores
 from webmlc.schedule.analysis import Contraction, contraction_of, fold_of
 from webmlc.schedule.rules.rule import Rule, accepts, proven
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import loop_of, reads
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import (
@@ -38,12 +40,12 @@ from webmlc.schedule.rules.tiling.nests import (
     extent_of,
 )
 from webmlc.schedule.rules.tiling.softmax_blocks import softmax_blocks
-from webmlc.schedule.rules.tiling.tile import make_tile, vectorize_columns
+from webmlc.schedule.rules.tiling.tile import Reduction, make_tile, vectorize_columns
 from webmlc.schedule.rules.wasm.stages import (
     StageFacts,
     StageParameters,
-    default_stage,
-    schedule_stage,
+    default_stages,
+    schedule_stages,
     stage_facts,
     stages_space,
 )
@@ -91,8 +93,7 @@ class Facts:
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """The register tiles, the stages between them, and how threads share the sections."""
 
     heads: int
@@ -138,7 +139,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         gathered, machine, len(around), tuple(name for name in others if name not in tiled)
     )
     facts = Facts(function, first, names.product, stages, tuple(around), layout, machine.lanes)
-    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+    return facts if accepts(lambda: build(schedule, facts, default(facts, machine))) else None
 
 
 def _sources(every: Mapping[str, Block], reader: str) -> set[str]:
@@ -178,18 +179,20 @@ def _heads_of_a_key(contraction: Contraction, head: Axis) -> int | None:
     return None
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
+def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     """Tiles that fit the registers, and what the stages between the products may have."""
     layout, registers = facts.layout, machine.vector_registers
     vectors = layout.size // facts.lanes
     parts = (
         Space.of(
+            Parameters,
             heads=divisors(layout.shared, MOST_HEADS),
             keys=divisors(layout.keys, registers),
             unrolled=divisors(vectors, 2 * UNROLLED),
             vectors=divisors(vectors, registers),
             values=divisors(layout.keys, MOST_VALUES),
             takes_turns=(False, True),
+            stages=stages_space(facts.stages, machine),
             is_fetched=(False, True),
             is_shared=(False, True),
         )
@@ -204,8 +207,7 @@ def space(facts: Facts, machine: Cpu) -> Space:
             ),
         )
     )
-    stages = stages_space(facts.stages, machine).under("stages")
-    return proven(parts + stages, build, facts, default(facts, machine))
+    return proven(parts, facts.function, build, facts)
 
 
 def default(facts: Facts, machine: Cpu) -> Parameters:
@@ -230,34 +232,31 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
         vectors=width,
         values=values,
         takes_turns=_registers(heads, width, values) <= registers,
-        stages=tuple(default_stage(stage, machine) for stage in facts.stages),
+        stages=default_stages(facts.stages, machine),
         is_fetched=True,
         is_shared=True,
     )
 
 
 def _registers(heads: int, others: int, tiles: int = 1) -> int:
-    """The registers of some tiles of heads, and of keys or vectors of values: their sums, what
-    there is of those that are fewer, and one of what there is of the others.
+    """Vector registers of `tiles` tiles of `heads` × `others`: one for each sum, the shorter side
+    held whole, and one for the longer side, which is streamed.
     """
     return tiles * heads * others + min(heads, others) + 1
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Put all stages under the loops over sections and rows, then schedule each."""
-    schedule = Schedule(facts.function)
     _gather(schedule, facts.scores, facts.around)
     _tile_scores(schedule, facts, parameters)
     fixed = len(facts.around)
-    for stage, chosen in zip(facts.stages, parameters.stages, strict=True):
-        schedule_stage(schedule, stage, chosen, facts.lanes, fixed)
+    schedule_stages(schedule, facts.stages, parameters.stages, facts.lanes, fixed)
     _tile_product(schedule, facts, parameters)
     if parameters.is_fetched:
         for product in (facts.product, facts.scores):
             _fetch(schedule, facts, product)
     if parameters.is_shared:
         schedule.parallel(facts.around[0])
-    return schedule
 
 
 SECTIONS = Rule("attention to sections", match, space, default, build)
@@ -282,9 +281,9 @@ def _split_heads(schedule: Schedule, loop: str, facts: Facts, heads: int) -> lis
 
 
 def _tile_scores(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Sum the scores of some heads and keys side by side, each in a vector. Those of which there
-    are fewer stay in registers for all of the others. All heads read a key before the next one.
-    Then sum the elements of the vectors, those of several keys side by side.
+    """Sum the scores of some heads and keys side by side, each in a vector. The shorter side of a
+    tile stays in registers while the longer side is streamed. All heads read a key before the next
+    key. Then sum the elements of the vectors, with several keys side by side.
     """
     heads, keys, scores = parameters.heads, parameters.keys, facts.scores
     *groups, head = _split_heads(schedule, facts.layout.head, facts, heads)
@@ -345,7 +344,8 @@ def _tile_product(schedule: Schedule, facts: Facts, parameters: Parameters) -> N
     schedule.reorder(*groups, columns, head, column)
     compute_results_at(schedule, nest, column)
     if parameters.takes_turns:
-        make_tile(schedule, nest, head, column, facts.lanes, parameters.values)
+        turns = Reduction(parameters.values)
+        make_tile(schedule, nest, head, column, facts.lanes, turns)
         return
     _, unrolled = schedule.split(schedule.reduce_loops(product)[-1], [None, parameters.values])
     make_tile(schedule, nest, head, column, facts.lanes)

@@ -12,10 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules.rule import AnyRule, Match, Rule, match_rules
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.slabs import results_and_fills
 from webmlc.schedule.schedule import Schedule
 
@@ -24,13 +26,11 @@ from webmlc.schedule.schedule import Schedule
 class Facts:
     """The nests that compute and those that fill, each as a kernel of its own."""
 
-    function: LoopFunction
     result: Match
     fills: Match
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """The parameters of both kernels' rules."""
 
     result: Any
@@ -45,14 +45,14 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Cpu]:
         if halves is None:
             return None
         result, filled = (match_rules(rules, half, machine) for half in halves)
-        return None if result is None or filled is None else Facts(function, result, filled)
+        return None if result is None or filled is None else Facts(result, filled)
 
     return Rule("slabs", match, space, default, build)
 
 
-def space(facts: Facts, _machine: Cpu) -> Space:
+def space(facts: Facts, _machine: Cpu) -> Product[Parameters]:
     """What both kernels may have."""
-    return facts.result.space().under("result") + facts.fills.space().under("fills")
+    return Space.of(Parameters, result=facts.result.space(), fills=facts.fills.space())
 
 
 def default(facts: Facts, _machine: Cpu) -> Parameters:
@@ -60,9 +60,7 @@ def default(facts: Facts, _machine: Cpu) -> Parameters:
     return Parameters(facts.result.default(), facts.fills.default())
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Follow the steps of one schedule, then those of the other."""
-    schedule = Schedule(facts.function)
     schedule.follow(facts.result.build(parameters.result).trace)
     schedule.follow(facts.fills.build(parameters.fills).trace)
-    return schedule

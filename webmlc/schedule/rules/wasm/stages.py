@@ -12,14 +12,14 @@ Threads share the work only where no stage reads another's results.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import fold_of
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import NoParameters, Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.wasm.fold import (
     FoldFacts,
@@ -35,12 +35,6 @@ from webmlc.schedule.rules.wasm.pointwise import (
     PointwiseParameters,
     pointwise_space,
     schedule_pointwise,
-)
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
 )
 from webmlc.schedule.rules.wasm.window import (
     WindowFacts,
@@ -119,18 +113,18 @@ def _kind(
     return window_facts(trial, block, lanes, fixed)
 
 
-def stage_space(stage: StageFacts, machine: Cpu) -> Space:
+def stage_space(stage: StageFacts, machine: Cpu) -> Product[Any]:
     """The parameters that a stage may have."""
     match stage.kind:
         case _ if stage.form == "left":
-            return Space()
+            return Space.of(NoParameters)
         case FoldFacts():
             return fold_space(stage.kind, machine)
         case WindowFacts():
             return window_space(stage.kind, machine)
         case "pointwise":
             return pointwise_space(machine.lanes)
-    return Space()
+    return Space.of(NoParameters)
 
 
 def default_stage(stage: StageFacts, machine: Cpu) -> StageParameters:
@@ -163,7 +157,7 @@ def schedule_stage(
         return
     contiguous_loop(schedule, block)
     if isinstance(parameters, WindowParameters) and isinstance(stage.kind, WindowFacts):
-        schedule_window(schedule, block, lanes, stage.kind, parameters, fixed)
+        schedule_window(schedule, stage.kind, parameters, fixed)
 
 
 def _put_around(schedule: Schedule, block: str, fixed: int) -> str | None:
@@ -175,58 +169,57 @@ def _put_around(schedule: Schedule, block: str, fixed: int) -> str | None:
     return around
 
 
-def stages_space(stages: tuple[StageFacts, ...], machine: Cpu) -> Space:
-    """The parameters of several stages, under their numbers."""
-    space = Space()
-    for number, stage in enumerate(stages):
-        space += stage_space(stage, machine).under(str(number))
-    return space
+def stages_space(
+    stages: tuple[StageFacts, ...], machine: Cpu
+) -> Product[tuple[StageParameters, ...]]:
+    """The parameters of several stages."""
+    return Space.each([stage_space(stage, machine) for stage in stages])
+
+
+def default_stages(stages: tuple[StageFacts, ...], machine: Cpu) -> tuple[StageParameters, ...]:
+    """The parameters that several stages have by default."""
+    return tuple(default_stage(stage, machine) for stage in stages)
+
+
+def schedule_stages(
+    schedule: Schedule,
+    stages: tuple[StageFacts, ...],
+    parameters: tuple[StageParameters, ...],
+    lanes: int,
+    fixed: int,
+) -> None:
+    """Schedule the loops of several stages, under `fixed` loops that they share."""
+    for stage, chosen in zip(stages, parameters, strict=True):
+        schedule_stage(schedule, stage, chosen, lanes, fixed)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A kernel of stages, whatever they are. `can_share`: whether no stage reads another's
-    results.
+    """A kernel of stages, whatever they are. `are_independent`: no stage reads another's results.
+
+    The kernel has one set of parameters for each stage.
     """
 
-    function: LoopFunction
     stages: tuple[StageFacts, ...]
-    can_share: bool
+    are_independent: bool
     lanes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The parameters of each stage, and how threads share them."""
-
-    stages: tuple[StageParameters, ...]
-    sharing: Sharing
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts:
     """Matches every kernel."""
     stages = stage_facts(Schedule(function), machine, 0)
-    return Facts(function, stages, not function.allocations, machine.lanes)
+    return Facts(stages, not function.allocations, machine.lanes)
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
-    """What each stage may have, and how threads may share the work."""
-    stages = stages_space(facts.stages, machine).under("stages")
-    return stages + sharing_space(machine, facts.can_share).under("sharing")
+def build(schedule: Schedule, facts: Facts, parameters: tuple[StageParameters, ...]) -> None:
+    """Schedule every stage."""
+    schedule_stages(schedule, facts.stages, parameters, facts.lanes, 0)
 
 
-def default(facts: Facts, machine: Cpu) -> Parameters:
-    """What each stage has by itself."""
-    stages = tuple(default_stage(stage, machine) for stage in facts.stages)
-    return Parameters(stages, default_sharing(machine, facts.can_share))
-
-
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    """Schedule every stage, then share the work."""
-    schedule = Schedule(facts.function)
-    for stage, chosen in zip(facts.stages, parameters.stages, strict=True):
-        schedule_stage(schedule, stage, chosen, facts.lanes, 0)
-    return share_work(schedule, parameters.sharing)
-
-
-STAGES = Rule("stages", match, space, default, build)
+STAGES: Rule[Facts, tuple[StageParameters, ...], Cpu] = Rule(
+    "stages",
+    match,
+    lambda facts, machine: stages_space(facts.stages, machine),
+    lambda facts, machine: default_stages(facts.stages, machine),
+    build,
+)

@@ -16,30 +16,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Cpu
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import For, LoopFunction, loads
 from webmlc.schedule.analysis import Contraction, contraction_of, takes_polynomial
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import Part, cover, divisors, partition_into, split_off
 from webmlc.schedule.rules.tiling.nests import (
     Nest,
     axis_loops,
-    blocks_under,
     extent_of,
     product,
     written_buffer,
 )
-from webmlc.schedule.rules.tiling.tile import make_tile
+from webmlc.schedule.rules.tiling.tile import Reduction, make_tile
 from webmlc.schedule.rules.tiling.transforms import is_transform
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
-)
 from webmlc.schedule.rules.wasm.tile_costs import UNROLLED_STEPS, tile_height
 from webmlc.schedule.schedule import Schedule
 
@@ -52,7 +47,6 @@ class Facts:
     lines of an image are one loop.
     """
 
-    function: LoopFunction
     pairs: int | None
     sums_bytes: int
     planes_bytes: int | None
@@ -61,8 +55,7 @@ class Facts:
     panel: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """The tiles of the products, and what stays in the cache."""
 
     rows: int
@@ -71,7 +64,6 @@ class Parameters:
     """Steps that one iteration of the products' reduction takes, at most."""
     group: int
     """Pairs of panels that multiply a tile of the planes while it is in the cache."""
-    sharing: Sharing
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:
@@ -83,9 +75,8 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     planes, panels = contraction.left.buffer, contraction.right.buffer
     planes_size, sums = (product(list(buffer.shape)) for buffer in (planes, panels))
     trial = schedule.copy()
-    pair = _nest(trial, 1, machine.tile.columns, machine.lanes)
+    pair, _ = _nest(trial, 1, machine.tile.columns, machine.lanes)
     return Facts(
-        function,
         as_int(panels.shape[1]),
         4 * (sums or 0),
         None if planes_size is None else 4 * planes_size,
@@ -95,13 +86,14 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     )
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
+def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     """Register tiles, and groups that leave at least two for threads."""
     return Space.of(
+        Parameters,
         rows=tuple(range(1, machine.tile.rows + 1)),
         steps=(1, 2, UNROLLED_STEPS),
         group=divisors(facts.pairs, max(1, facts.pairs // 2)) if facts.pairs else (1,),
-    ) + sharing_space(machine).under("sharing")
+    )
 
 
 def default(facts: Facts, machine: Cpu) -> Parameters:
@@ -114,21 +106,22 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
         largest = min(fitting, facts.pairs // machine.parallel_iterations)
         group = divisors(facts.pairs, max(1, largest))[-1]
     rows = tile_height(facts.rows, machine, widens=False)
-    return Parameters(rows, UNROLLED_STEPS, group, default_sharing(machine))
+    return Parameters(rows, UNROLLED_STEPS, group)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Make one loop over panels, under it one over tiles, each with its products and their sums."""
-    schedule = Schedule(facts.function)
-    pair = _nest(schedule, parameters.group, facts.panel, facts.lanes)
+    pair, nest = _nest(schedule, parameters.group, facts.panel, facts.lanes)
     parts = cover(schedule.extent(pair), parameters.rows)
-    for loop, part in zip(partition_into(schedule, pair, parts), parts, strict=True):
-        _multiply(schedule, loop, part, facts.lanes, parameters.steps)
-    return share_work(schedule, parameters.sharing)
+    for copy, part in partition_into(schedule, pair, parts):
+        own = copy.with_blocks(nest)
+        _multiply(schedule, own, copy.loop, part, facts.lanes, parameters.steps)
 
 
-def _nest(schedule: Schedule, group: int, panel: int, lanes: int) -> str:
-    """Nest sums, products and their sums; returns the loop over pairs of rows."""
+def _nest(schedule: Schedule, group: int, panel: int, lanes: int) -> tuple[str, Nest]:
+    """Nest sums, products and their sums; returns the loop over pairs of rows, and the blocks
+    of the products.
+    """
     panels, products, last = schedule.blocks()
     *loops, row, column = axis_loops(schedule, last)
     assert row is not None and column is not None
@@ -149,7 +142,7 @@ def _nest(schedule: Schedule, group: int, panel: int, lanes: int) -> str:
     unrolled = () if takes_polynomial(schedule.block(last)) else (vector,)
     _vectorize(schedule, lane, odd, right, *unrolled)
     _sum_panels(schedule, panels, lanes)
-    return pair
+    return pair, Nest(products, total)
 
 
 def _strassen_product(schedule: Schedule, lanes: int) -> Contraction | None:
@@ -183,7 +176,9 @@ def _sum_panels(schedule: Schedule, panels: str, lanes: int) -> None:
     _vectorize(schedule, lane, vector, plane)
 
 
-def _multiply(schedule: Schedule, loop: str, part: Part, lanes: int, steps: int) -> None:
+def _multiply(
+    schedule: Schedule, nest: Nest, loop: str, part: Part, lanes: int, steps: int
+) -> None:
     """Make tiles of a loop over pairs of rows: all products of a tile, then their sums; those of a
     group of panels one after the other.
     """
@@ -193,11 +188,10 @@ def _multiply(schedule: Schedule, loop: str, part: Part, lanes: int, steps: int)
         if isinstance(inside, For):
             schedule.reorder(inside.var.name, rows)
         rows, _ = schedule.fission(rows)
-    update, result = blocks_under(schedule, rows or loop)[:2]
-    plane, columns = schedule.loops(result)[-2:]
+    plane, columns = schedule.loops(nest.result)[-2:]
     if rows is not None:
         schedule.reorder(plane, rows, columns)
-    make_tile(schedule, Nest(update, result), rows, columns, lanes, steps=steps)
+    make_tile(schedule, nest, rows, columns, lanes, Reduction(steps=steps))
 
 
 STRASSEN = Rule("strassen", match, space, default, build)

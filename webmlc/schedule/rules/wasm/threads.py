@@ -7,8 +7,12 @@ batch).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from webmlc.core.expr import Call, Expr, as_int
 from webmlc.core.machine import Cpu
@@ -16,17 +20,20 @@ from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
 from webmlc.schedule.analysis import operations
 from webmlc.schedule.legality import locals_shared_with
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
+F = TypeVar("F")
+P = TypeVar("P")
 
-@dataclass(frozen=True, slots=True)
-class Sharing:
+
+class Sharing(Struct, frozen=True, tag="shared"):
     """The parameters of how threads share a kernel's work."""
 
-    kernel_operations: int | None
-    """Scalar operations of the whole kernel from which threads share it; `None`: they never do."""
+    kernel_operations: int
+    """Scalar operations of the whole kernel from which threads share it."""
     iterations: int
     """Iterations that a parallel loop should have: loops are fused until it has."""
     loop_operations: int
@@ -37,26 +44,51 @@ class Sharing:
     """Scalar operations of a nest that is shared anew in each iteration of the loop around it."""
 
 
-def sharing_space(machine: Cpu, can_share: bool = True) -> Space:
-    """How threads may share a kernel; `can_share`: whether its nests are independent."""
-    return Space.of(
-        kernel_operations=(None, 0, machine.parallel_operations) if can_share else (None,),
-        iterations=(4, machine.parallel_iterations, 16, 32),
-        loop_operations=(0, machine.shared_loop_operations),
-        nest_operations=(0, machine.shared_nest_operations),
-        part_operations=(machine.inner_nest_operations,),
-    )
+class Shared(Struct, frozen=True):
+    """The parameters of a kernel's loops, and how threads share them."""
+
+    kernel: Any
+    """The parameters of the rule for one thread."""
+    sharing: Sharing | None
+    """How threads share the loops; `None`: one thread runs them all."""
 
 
-def default_sharing(machine: Cpu, can_share: bool = True) -> Sharing:
-    """What the machine says that waking threads costs."""
-    return Sharing(
-        machine.parallel_operations if can_share else None,
-        machine.parallel_iterations,
-        machine.shared_loop_operations,
-        machine.shared_nest_operations,
-        machine.inner_nest_operations,
-    )
+def shared(
+    rule: Rule[F, P, Cpu], are_independent: Callable[[F], bool] = lambda _: True
+) -> Rule[F, Shared, Cpu]:
+    """A rule for several threads: that for one thread, then its outermost loops are shared. Threads
+    share a kernel only if its nests `are_independent`.
+    """
+
+    def space(facts: F, machine: Cpu) -> Product[Shared]:
+        sharing = Space.of(
+            Sharing,
+            kernel_operations=(0, machine.parallel_operations) if are_independent(facts) else (),
+            iterations=(4, machine.parallel_iterations, 16, 32),
+            loop_operations=(0, machine.shared_loop_operations),
+            nest_operations=(0, machine.shared_nest_operations),
+            part_operations=(machine.inner_nest_operations,),
+        )
+        return Space.of(
+            Shared, kernel=rule.space(facts, machine), sharing=Space.either(None, sharing)
+        )
+
+    def default(facts: F, machine: Cpu) -> Shared:
+        sharing = Sharing(
+            machine.parallel_operations,
+            machine.parallel_iterations,
+            machine.shared_loop_operations,
+            machine.shared_nest_operations,
+            machine.inner_nest_operations,
+        )
+        return Shared(rule.default(facts, machine), sharing if are_independent(facts) else None)
+
+    def build(schedule: Schedule, facts: F, parameters: Shared) -> None:
+        rule.build(schedule, facts, parameters.kernel)
+        if parameters.sharing is not None:
+            share_work(schedule, parameters.sharing)
+
+    return Rule(rule.name, rule.match, space, default, build)
 
 
 MOST = 16
@@ -64,11 +96,10 @@ MOST = 16
 themselves: one thread runs the others (an estimate)."""
 
 
-def share_work(schedule: Schedule, sharing: Sharing) -> Schedule:
-    """Make one loop of every nest parallel, if the kernel has enough work; returns the schedule."""
-    least = sharing.kernel_operations
-    if least is None or operations(schedule.function) < least:
-        return schedule
+def share_work(schedule: Schedule, sharing: Sharing) -> None:
+    """Make one loop of every nest parallel, if the kernel has enough work."""
+    if operations(schedule.function) < sharing.kernel_operations:
+        return
     nests = _nests(schedule.function.body)
     while nests:
         nest = nests.pop()
@@ -83,7 +114,6 @@ def share_work(schedule: Schedule, sharing: Sharing) -> Schedule:
             nests += parts
         elif loops:
             schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
-    return schedule
 
 
 def _parts_to_share(

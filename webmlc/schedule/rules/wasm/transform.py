@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr
 from webmlc.core.machine import Cpu
@@ -29,19 +31,13 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.tiling.transforms import (
     TileLoops,
     find_loops,
     picks_row,
     stages_of,
-)
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
 )
 from webmlc.schedule.schedule import Schedule
 
@@ -63,10 +59,10 @@ class TransformFacts:
     channels: int
     planes: bool
     plane_bytes: Expr
+    lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransformParameters:
+class TransformParameters(Struct, frozen=True):
     """The parameters of transforms of tiles."""
 
     channels: int
@@ -78,7 +74,7 @@ class TransformParameters:
 
 
 def transform_facts(
-    schedule: Schedule, producers: Sequence[str], last: str, fixed: int = 0
+    schedule: Schedule, producers: Sequence[str], last: str, machine: Cpu, fixed: int = 0
 ) -> TransformFacts:
     """What the transform of `last` and its producers is, under `fixed` loops not its own."""
     trial = schedule.copy()
@@ -87,12 +83,15 @@ def transform_facts(
     for loop in (*loops.tiles, loops.lane):
         plane = plane * trial.extent(loop)
     channels = extent_of(trial, loops.lane) or 0
-    return TransformFacts(tuple(producers), last, channels, loops.planes, simplify(plane))
+    return TransformFacts(
+        tuple(producers), last, channels, loops.planes, simplify(plane), machine.lanes
+    )
 
 
-def transform_space(facts: TransformFacts, machine: Cpu) -> Space:
+def transform_space(facts: TransformFacts, machine: Cpu) -> Product[TransformParameters]:
     """Whole vectors of channels, up to a cache line."""
     return Space.of(
+        TransformParameters,
         channels=_widths(facts, machine),
         has_lines=(False, True) if facts.planes else (False,),
         few_vectors=(1, FEW_VECTORS, 4),
@@ -120,7 +119,6 @@ def transform_tiles(
     facts: TransformFacts,
     loops: TileLoops,
     parameters: TransformParameters,
-    lanes: int,
 ) -> None:
     """Give each tile its stages, the last after its producers."""
     producers, last = facts.producers, facts.last
@@ -139,7 +137,7 @@ def transform_tiles(
     for name in (*producers, last):
         under = schedule.loops(name)
         inner = under[under.index(across) + 1 :]
-        _finish(schedule, name, inner, lanes, parameters.few_vectors)
+        _finish(schedule, name, inner, facts.lanes, parameters.few_vectors)
 
 
 def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_vectors: int) -> None:
@@ -164,50 +162,20 @@ def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_ve
         schedule.vectorize(line)
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A kernel of transforms of tiles."""
-
-    function: LoopFunction
-    transform: TransformFacts
-    lanes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The parameters of the transforms, and how threads share tiles."""
-
-    transform: TransformParameters
-    sharing: Sharing
-
-
-def match(function: LoopFunction, machine: Cpu) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> TransformFacts | None:
     """Matches stages of linear combinations, the last one writing the kernel's result."""
     schedule = Schedule(function)
     stages = stages_of(schedule, machine.lanes)
     if stages is None:
         return None
     *producers, last = stages
-    return Facts(function, transform_facts(schedule, producers, last), machine.lanes)
+    return transform_facts(schedule, producers, last, machine)
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
-    """What is transformed together, and how threads share tiles."""
-    transform = transform_space(facts.transform, machine).under("transform")
-    return transform + sharing_space(machine).under("sharing")
+def build(schedule: Schedule, facts: TransformFacts, parameters: TransformParameters) -> None:
+    """Give each tile its stages."""
+    loops = find_loops(schedule, facts.producers, facts.last)
+    transform_tiles(schedule, facts, loops, parameters)
 
 
-def default(facts: Facts, machine: Cpu) -> Parameters:
-    """The default transform, shared if that pays."""
-    return Parameters(default_transform(facts.transform, machine), default_sharing(machine))
-
-
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    """Give each tile its stages, and share the tiles."""
-    schedule, transform = Schedule(facts.function), facts.transform
-    loops = find_loops(schedule, transform.producers, transform.last)
-    transform_tiles(schedule, transform, loops, parameters.transform, facts.lanes)
-    return share_work(schedule, parameters.sharing)
-
-
-TRANSFORM = Rule("transform", match, space, default, build)
+TRANSFORM = Rule("transform", match, transform_space, default_transform, build)

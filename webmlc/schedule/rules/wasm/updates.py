@@ -12,25 +12,21 @@ A kernel of several blocks stays as it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_update, is_vectorizable
 from webmlc.schedule.rules.rule import NoParameters, Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.wasm.pointwise import (
     DEFAULT_POINTWISE,
     PointwiseParameters,
     pointwise_space,
     schedule_pointwise,
-)
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
 )
 from webmlc.schedule.schedule import Schedule
 
@@ -48,20 +44,25 @@ class Facts:
     symbolic or if there is none.
     """
 
-    function: LoopFunction
     form: Literal["slices", "ordered", "several"]
     last: int | None
     lanes: int
 
+    @property
+    def are_independent(self) -> bool:
+        """True if the kernel is one nest."""
+        return self.form != "several"
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The parameters of updates."""
 
-    slices: PointwiseParameters | NoParameters
+class Ordered(Struct, frozen=True):
+    """The parameters of updates that only their order tells apart."""
+
     is_unrolled: bool
     """Whether the last axis that is in order is unrolled."""
-    sharing: Sharing
+
+
+Parameters = PointwiseParameters | Ordered | NoParameters
+"""Those of slices, of updates in order, and of several blocks."""
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:
@@ -71,48 +72,50 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     if not any(is_update(schedule.block(name)) for name in names):
         return None
     if len(names) > 1:
-        return Facts(function, "several", None, machine.lanes)
+        return Facts("several", None, machine.lanes)
     ordered = schedule.reduce_loops(names[0])
     slices = [loop for loop in schedule.loops(names[0]) if loop not in ordered]
     if slices and is_vectorizable(schedule.function, names[0], slices[-1], machine.lanes):
-        return Facts(function, "slices", None, machine.lanes)
+        return Facts("slices", None, machine.lanes)
     last = extent_of(schedule, ordered[-1]) if ordered else None
-    return Facts(function, "ordered", last, machine.lanes)
+    return Facts("ordered", last, machine.lanes)
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
-    """Vectors of slices, or whether the last axis is unrolled; and how threads share the work."""
-    can_unroll = facts.last is not None and facts.last <= LONGEST
-    unrolled = Space.of(is_unrolled=(False, True) if can_unroll else (False,))
-    sharing = sharing_space(machine, facts.form != "several").under("sharing")
-    if facts.form == "slices":
-        return pointwise_space(machine.lanes).under("slices") + unrolled + sharing
-    return unrolled + sharing
+def space(facts: Facts, machine: Cpu) -> Product[Any]:
+    """Vectors of slices, or whether the last axis is unrolled."""
+    match facts.form:
+        case "slices":
+            return pointwise_space(machine.lanes)
+        case "ordered":
+            can_unroll = facts.last is not None and facts.last <= LONGEST
+            return Space.of(Ordered, is_unrolled=(False, True) if can_unroll else (False,))
+    return Space.of(NoParameters)
 
 
-def default(facts: Facts, machine: Cpu) -> Parameters:
+def default(facts: Facts, _machine: Cpu) -> Parameters:
     """Vectors of slices; a short last axis is unrolled."""
-    is_short = facts.last is not None and facts.last <= SHORT
-    sharing = default_sharing(machine, facts.form != "several")
-    slices = DEFAULT_POINTWISE if facts.form == "slices" else NoParameters()
-    return Parameters(slices, is_short, sharing)
+    match facts.form:
+        case "slices":
+            return DEFAULT_POINTWISE
+        case "ordered":
+            return Ordered(facts.last is not None and facts.last <= SHORT)
+    return NoParameters()
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    """Put slices inside of what is in order, and share the work."""
-    schedule = Schedule(facts.function)
-    if facts.form == "several":
-        return schedule
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
+    """Put slices inside of what is in order, or unroll the last axis."""
+    if isinstance(parameters, NoParameters):
+        return
     (block,) = schedule.blocks()
     ordered = schedule.reduce_loops(block)
-    if isinstance(parameters.slices, PointwiseParameters):
-        *outer, last = (loop for loop in schedule.loops(block) if loop not in ordered)
-        schedule.reorder(*outer, *ordered, last)
-        fixed = len(outer) + len(ordered)
-        schedule_pointwise(schedule, block, facts.lanes, parameters.slices, fixed, fuse=False)
-    elif parameters.is_unrolled:
-        schedule.unroll(ordered[-1])
-    return share_work(schedule, parameters.sharing)
+    match parameters:
+        case PointwiseParameters():
+            *outer, last = (loop for loop in schedule.loops(block) if loop not in ordered)
+            schedule.reorder(*outer, *ordered, last)
+            fixed = len(outer) + len(ordered)
+            schedule_pointwise(schedule, block, facts.lanes, parameters, fixed, fuse=False)
+        case Ordered(is_unrolled=True):
+            schedule.unroll(ordered[-1])
 
 
-UPDATES = Rule("updates", match, space, default, build)
+UPDATES: Rule[Facts, Parameters, Cpu] = Rule("updates", match, space, default, build)

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.expr import Call, Const, as_int
 from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import walk
 from webmlc.loops.ir import Block, Load, LoopFunction, expressions, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, is_vectorizable, stride
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import (
     Part,
     cover,
@@ -36,17 +38,10 @@ from webmlc.schedule.rules.tiling.nests import (
     axis_loops,
     compute_results_at,
     extent_of,
-    nest_under,
     only_fold,
     product,
 )
 from webmlc.schedule.rules.tiling.tile import make_tile
-from webmlc.schedule.rules.wasm.threads import (
-    Sharing,
-    default_sharing,
-    share_work,
-    sharing_space,
-)
 from webmlc.schedule.schedule import Schedule
 
 PIXELS = 4
@@ -62,20 +57,21 @@ each lane; tiles of 5x5 would nest a thousand values.
 
 @dataclass(frozen=True, slots=True)
 class WindowFacts:
-    """A fold whose lanes are contiguous, with its epilogue.
+    """The fold `update`, whose lanes are contiguous, with its epilogue.
 
     `edge`: columns at both ends whose windows reach beyond the lane axis. `has_rows`: whether the
     loop around the lanes is the fold's own. `is_small`: whether the window is short enough to be
     unrolled.
     """
 
+    update: str
     edge: int
     has_rows: bool
     is_small: bool
+    lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class WindowParameters:
+class WindowParameters(Struct, frozen=True):
     """The parameters of one fold along lanes."""
 
     pixels: int
@@ -111,7 +107,7 @@ def window_facts(schedule: Schedule, update: str, lanes: int, fixed: int = 0) ->
     spatial = [loop for loop in inner if loop not in schedule.reduce_loops(update)]
     outer = [loop for loop in spatial if loop != live[-1]]
     has_rows = len(live) > 1 and outer[-1:] == [live[-2]] and edge == 0
-    return WindowFacts(edge, has_rows, is_small)
+    return WindowFacts(update, edge, has_rows, is_small, lanes)
 
 
 def _has_data_conditions(block: Block) -> bool:
@@ -125,11 +121,12 @@ def _has_data_conditions(block: Block) -> bool:
     )
 
 
-def window_space(facts: WindowFacts, machine: Cpu) -> Space:
+def window_space(facts: WindowFacts, machine: Cpu) -> Product[WindowParameters]:
     """Tiles that fit the registers beside one vector of weights."""
     lanes, registers = machine.lanes, machine.vector_registers
     panel, widest = machine.tile.columns, machine.narrow_tile.columns
     return Space.of(
+        WindowParameters,
         pixels=(1, 2, PIXELS, 6, 8) if facts.has_rows else (1,),
         columns=(lanes, panel, 2 * panel),
         single_columns=(panel, 2 * panel, widest),
@@ -149,16 +146,11 @@ def default_window(facts: WindowFacts, machine: Cpu) -> WindowParameters:
 
 
 def schedule_window(
-    schedule: Schedule,
-    update: str,
-    lanes: int,
-    facts: WindowFacts,
-    parameters: WindowParameters,
-    fixed: int = 0,
+    schedule: Schedule, facts: WindowFacts, parameters: WindowParameters, fixed: int = 0
 ) -> None:
-    """Schedule the fold `update` with its epilogue."""
-    positions = _live_positions(schedule, update)
-    nest = accumulate_locally(schedule, update)
+    """Schedule the fold with its epilogue, under `fixed` loops that are not its own."""
+    positions = _live_positions(schedule, facts.update)
+    nest = accumulate_locally(schedule, facts.update)
     named = axis_loops(schedule, nest.result)
     column = named[positions[-1]]
     assert column is not None
@@ -166,7 +158,7 @@ def schedule_window(
     if column != inner[-1]:
         schedule.reorder(*[loop for loop in inner if loop != column], column)
     compute_results_at(schedule, nest, column)
-    tiles = _Tiles(schedule, lanes, parameters)
+    tiles = _Tiles(schedule, facts.lanes, parameters)
     if facts.edge:
         tiles.between_edges(nest, column, facts.edge)
     elif parameters.pixels > 1:
@@ -214,37 +206,34 @@ class _Tiles:
         """Partition the rows into tiles of pixels."""
         schedule, parameters = self.schedule, self.parameters
         heights = cover(schedule.extent(row), parameters.pixels)
-        for loop, height in zip(partition_into(schedule, row, heights), heights, strict=True):
-            part = nest if loop == row else nest_under(schedule, loop)
-            column = schedule.loops(part.result)[-1]
-            _, pixel = split_off(schedule, loop, height.size)
+        for copy, height in partition_into(schedule, row, heights):
+            across = copy.loops.get(column, column)
+            _, pixel = split_off(schedule, copy.loop, height.size)
             widest = parameters.columns
             if pixel is not None:
-                schedule.reorder(column, pixel)
+                schedule.reorder(across, pixel)
             elif as_int(height.count) is not None:
                 widest = parameters.single_columns
             else:
                 widest = parameters.rest_columns
-            self.columns(part, pixel, column, widest)
+            self.columns(copy.with_blocks(nest), pixel, across, widest)
 
     def between_edges(self, nest: Nest, column: str, edge: int) -> None:
         """Part both ends of the columns from the others: windows along them share no rows."""
         schedule = self.schedule
         inside = schedule.extent(column) - 2 * edge
-        for loop in partition_into(
-            schedule, column, (Part(edge, Const(1)), Part(1, inside), Part(edge, Const(1)))
-        ):
-            self.columns(nest_under(schedule, loop), None, loop, self.parameters.columns)
+        parts = Part(edge, Const(1)), Part(1, inside), Part(edge, Const(1))
+        for copy, _ in partition_into(schedule, column, parts):
+            self.columns(copy.with_blocks(nest), None, copy.loop, self.parameters.columns)
 
     def columns(self, nest: Nest, pixel: str | None, column: str, widest: int) -> None:
         """Partition the columns into panels of at most `widest`, and make the tiles."""
         schedule, lanes = self.schedule, self.lanes
         widths = cover_columns(schedule.extent(column), widest, self.parameters.columns, lanes)
-        for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
-            part = nest if loop == column else nest_under(schedule, loop)
-            names = schedule.loops(part.result)
-            inner = names[names.index(loop) + 1] if pixel is not None else None
-            _, lane = split_off(schedule, loop, width.size)
+        for copy, width in partition_into(schedule, column, widths):
+            part = copy.with_blocks(nest)
+            inner = None if pixel is None else copy.loops.get(pixel, pixel)
+            _, lane = split_off(schedule, copy.loop, width.size)
             if lane is not None and inner is not None:
                 schedule.reorder(inner, lane)
             make_tile(schedule, part, inner, lane, lanes)
@@ -280,51 +269,11 @@ def _step(block: Block) -> int:
     return 1
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A kernel of one fold along lanes."""
-
-    function: LoopFunction
-    update: str
-    window: WindowFacts
-    lanes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The tiles of the fold, and how threads share them."""
-
-    window: WindowParameters
-    sharing: Sharing
-
-
-def match(function: LoopFunction, machine: Cpu) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> WindowFacts | None:
     """Matches a fold whose lanes are contiguous, alone or with its epilogue."""
     schedule = Schedule(function)
     update = only_fold(schedule)
-    if update is None:
-        return None
-    window = window_facts(schedule, update, machine.lanes)
-    return None if window is None else Facts(function, update, window, machine.lanes)
+    return None if update is None else window_facts(schedule, update, machine.lanes)
 
 
-def space(facts: Facts, machine: Cpu) -> Space:
-    """The tiles of the fold, and how threads share them."""
-    return window_space(facts.window, machine).under("window") + sharing_space(machine).under(
-        "sharing"
-    )
-
-
-def default(facts: Facts, machine: Cpu) -> Parameters:
-    """The default tiles, shared if that pays."""
-    return Parameters(default_window(facts.window, machine), default_sharing(machine))
-
-
-def build(facts: Facts, parameters: Parameters) -> Schedule:
-    """Tile the fold, and share its tiles."""
-    schedule = Schedule(facts.function)
-    schedule_window(schedule, facts.update, facts.lanes, facts.window, parameters.window)
-    return share_work(schedule, parameters.sharing)
-
-
-WINDOW = Rule("window", match, space, default, build)
+WINDOW = Rule("window", match, window_space, default_window, schedule_window)

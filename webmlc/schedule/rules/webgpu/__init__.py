@@ -10,7 +10,7 @@ here (`schedule.split_kernels`).
 from __future__ import annotations
 
 from webmlc.schedule.rules.rule import AnyRule
-from webmlc.schedule.rules.webgpu.attention import ATTENTION
+from webmlc.schedule.rules.webgpu.attention.attention import ATTENTION
 from webmlc.schedule.rules.webgpu.block_product import BLOCK_PRODUCT
 from webmlc.schedule.rules.webgpu.columns import COLUMNS
 from webmlc.schedule.rules.webgpu.contraction import CONTRACTION

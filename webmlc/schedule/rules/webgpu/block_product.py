@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import MAX_INVOCATIONS, Gpu
@@ -32,7 +34,7 @@ from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, lane_stride
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import (
     axes_of_kind,
     fuse_all,
@@ -42,12 +44,11 @@ from webmlc.schedule.rules.tiling.axes import (
 )
 from webmlc.schedule.rules.tiling.cover import cover, divisors, partition_into
 from webmlc.schedule.rules.tiling.nests import (
-    blocks_under,
     epilogue_of,
     extent_of,
     written_buffer,
 )
-from webmlc.schedule.rules.webgpu.reduction import STEPS, fold_together
+from webmlc.schedule.rules.webgpu.reduction import STEPS, Tree, fold_together
 from webmlc.schedule.rules.webgpu.rows import clear_first
 from webmlc.schedule.schedule import Schedule
 
@@ -76,7 +77,6 @@ class Facts:
     subgroups, the threads of a single row reduce it at once.
     """
 
-    function: LoopFunction
     row_folds: tuple[str, ...]
     products: tuple[str, ...]
     final: str | None
@@ -87,23 +87,35 @@ class Facts:
     has_subgroups: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """The tiles, and the threads that share a row."""
+class Divided(Struct, frozen=True, tag="divided"):
+    """The threads of a workgroup divide the words of each column of a single row."""
+
+    depth: int
+    """Threads among which the words of a column are divided."""
+    panels: int
+    """Panels that a workgroup computes."""
+    radix: int
+    """Sums that one thread adds at a level of the tree."""
+    words: int
+    """Words of a column that a thread reads at once, at most."""
+    steps: int
+    """Iterations of the other folds that a thread writes out, at most."""
+
+
+class Apart(Struct, frozen=True, tag="apart"):
+    """Each thread computes panels of a single row by itself, like tiles of one row."""
+
+    panels: int
+    """Panels that a workgroup computes, one for each of its threads."""
+
+
+class Parameters(Struct, frozen=True):
+    """The tiles, and how a workgroup computes a row that fills no tile."""
 
     rows: int
     """Rows of a register tile."""
-    depth: int
-    """Threads among which the words of a column are divided, for a single row."""
-    panels: int
-    """Panels that a workgroup computes, for a single row: with a depth of 1, one for each of its
-    threads."""
-    radix: int
-    """Sums that one thread adds at a level of the tree."""
-    words: int = 1
-    """Words of a column that a thread of a single row reads at once, at most."""
-    steps: int = 1
-    """Iterations of the other folds of a single row that a thread writes out, at most."""
+    single: Divided | Apart
+    """How a workgroup computes a single row."""
 
 
 def match(function: LoopFunction, machine: Gpu) -> Facts | None:
@@ -132,7 +144,6 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     live = [a.extent for a in axes_of_kind(last, "spatial")[:-1] if as_int(a.extent) != 1]
     rows = simplify(live[-1]) if live else simplify(column.extent // column.extent)
     facts = Facts(
-        function,
         tuple(block.name for block in row_folds),
         tuple(block.name for block in products),
         None if final is None else final.name,
@@ -142,7 +153,11 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         machine.lanes,
         bool(row_folds) and "subgroups" in machine.features,
     )
-    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+    return (
+        facts
+        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
+        else None
+    )
 
 
 def _is_product(block: Block) -> bool:
@@ -180,26 +195,23 @@ def _is_row_fold(function: LoopFunction, block: Block, products: list[Block]) ->
     )
 
 
-def space(facts: Facts, machine: Gpu) -> Space:
+def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
     """Tiles, and workgroups that fit every device."""
-    return (
-        Space.of(
-            rows=tuple(range(1, MOST_ROWS + 1)),
-            depth=divisors(facts.units, MAX_INVOCATIONS // 2),
-            panels=divisors(facts.panels, machine.workgroup_size),
-            radix=(8, RADIX, 32),
-            words=(1, 2, 3, 4, 8),
-            steps=STEPS,
-        )
-        .where(
-            "a workgroup has at most 256 invocations",
-            lambda depth, panels: 2 * depth * panels <= MAX_INVOCATIONS,
-        )
-        .where(
-            "threads that share a row have few panels",
-            lambda depth, panels: depth == 1 or panels <= SIDE_BY_SIDE,
-        )
+    divided = Space.of(
+        Divided,
+        depth=divisors(facts.units, MAX_INVOCATIONS // 2)[1:],
+        panels=divisors(facts.panels, min(SIDE_BY_SIDE, machine.workgroup_size)),
+        radix=(8, RADIX, 32),
+        words=(1, 2, 3, 4, 8),
+        steps=STEPS,
+    ).where(
+        "a workgroup has at most 256 invocations",
+        lambda depth, panels: 2 * depth * panels <= MAX_INVOCATIONS,
     )
+    most = min(machine.workgroup_size, MAX_INVOCATIONS // 2)
+    apart = Space.of(Apart, panels=divisors(facts.panels, most))
+    rows = tuple(range(1, MOST_ROWS + 1))
+    return Space.of(Parameters, rows=rows, single=Space.either(apart, divided))
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
@@ -208,14 +220,15 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
     are divided.
     """
     if machine.has_slow_barriers:
-        return Parameters(ROWS, 1, _panels_apart(facts, machine), RADIX)
+        return Parameters(ROWS, Apart(_panels_apart(facts, machine)))
     depths = divisors(facts.units, MAX_INVOCATIONS // 2)[1:]
     threads = PANEL // facts.lanes * facts.panels
     enough = [d for d in depths if d >= SIDE_BY_SIDE and threads * d >= machine.filling_threads]
     depth = enough[0] if enough else depths[-1]
     most = max(1, machine.workgroup_size // (2 * depth))
     panels = divisors(facts.panels, min(most, SIDE_BY_SIDE))[-1]
-    return Parameters(ROWS, depth, panels, RADIX, machine.product_words, machine.fold_steps)
+    single = Divided(depth, panels, RADIX, machine.product_words, machine.fold_steps)
+    return Parameters(ROWS, single)
 
 
 def _panels_apart(facts: Facts, machine: Gpu) -> int:
@@ -227,9 +240,8 @@ def _panels_apart(facts: Facts, machine: Gpu) -> int:
     return max(sizes, key=lambda size: (size % machine.lanes == 0, size))
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Put the products under the columns of their epilogue, then tile each part of the rows."""
-    schedule = Schedule(facts.function)
     final = facts.final or schedule.cache_write(facts.products[0], "local")
     *rows, column = axes_of_kind(schedule.block(final), "spatial")
     outer = loops_along(schedule.block(final), rows)
@@ -239,8 +251,8 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
             schedule.set_scope(product, "local")
         schedule.compute_at(product, columns)
     vectors = PANEL // facts.lanes
-    panels = parameters.panels if parameters.depth > 1 else 1
-    group, *_ = schedule.split(columns, [None, panels, vectors, facts.lanes])
+    panels = parameters.single.panels if isinstance(parameters.single, Divided) else 1
+    group, *inner = schedule.split(columns, [None, panels, vectors, facts.lanes])
     live = [loop for loop in outer if as_int(simplify(schedule.extent(loop))) != 1]
     row = live[-1] if live else schedule.add_unit_loop(final) if not outer else outer[-1]
     if len(outer) > 1:
@@ -248,32 +260,37 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     for fold in reversed(facts.row_folds):
         schedule.compute_at(fold, group)
         schedule.set_scope(fold, "local")
-    parts = cover(facts.rows, parameters.rows)
-    for part, loop in zip(parts, partition_into(schedule, row, parts), strict=True):
-        nest = _Nest.under(schedule, loop, facts, parameters)
-        if part.size == 1 and parameters.depth > 1:
-            nest.divide()
+    names = _Blocks(facts.row_folds, facts.products, final)
+    around = schedule.loops(final)
+    roles = Roles(tuple(around[: around.index(row)]), row, group, *inner)
+    for copy, part in partition_into(schedule, row, cover(facts.rows, parameters.rows)):
+        own, single = copy.with_blocks(names), parameters.single
+        nest = _Nest(schedule, facts, single, own, copy.with_loops(roles))
+        if part.size == 1 and isinstance(single, Divided):
+            nest.divide(single)
         else:
             nest.tile(part.size)
-    return schedule
 
 
 BLOCK_PRODUCT = Rule("block product", match, space, default, build, is_product=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Nest:
-    """The blocks of one part of the rows, and their loops: `outer` around all of them, then `row`
-    and `group`. Under it are the reductions of the row, and the loops `panel`, `half` and `lane`
-    around the products and the block that reads them.
-    """
+class _Blocks:
+    """The reductions of a row, the products, and the block that reads both."""
 
-    schedule: Schedule
-    facts: Facts
-    parameters: Parameters
     row_folds: tuple[str, ...]
     products: tuple[str, ...]
     final: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The loops of one part of the rows: `outer` around all blocks, then `row` and `group`. Under
+    `group` are the reductions of the row, and `panel`, `half` and `lane` around the products and
+    the block that reads them.
+    """
+
     outer: tuple[str, ...]
     row: str
     group: str
@@ -281,66 +298,61 @@ class _Nest:
     half: str
     lane: str
 
-    @classmethod
-    def under(cls, schedule: Schedule, row: str, facts: Facts, parameters: Parameters) -> _Nest:
-        """The nest under a loop over rows."""
-        names = blocks_under(schedule, row)
-        count = len(facts.row_folds)
-        loops = schedule.loops(names[-1])
-        position = loops.index(row)
-        return cls(
-            schedule, facts, parameters, tuple(names[:count]), tuple(names[count:-1]), names[-1],
-            tuple(loops[:position]), *loops[position:],
-        )  # fmt: skip
 
-    def divide(self) -> None:
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The steps of one part of the rows."""
+
+    schedule: Schedule
+    facts: Facts
+    single: Divided | Apart
+    blocks: _Blocks
+    roles: Roles
+
+    def divide(self, single: Divided) -> None:
         """Let the threads of a workgroup compute a row's panels together."""
-        schedule, parameters = self.schedule, self.parameters
-        for fold in self.row_folds:
-            fold_together(
-                schedule,
-                fold,
-                self.threads,
-                parameters.radix,
-                self.width,
-                at_once=self.facts.has_subgroups,
-                steps=parameters.steps,
-            )
-        partials = [name for product in self.products for name in self.split_product(product)]
-        together = (*self.products, self.final)
-        schedule.fission(self.lane)
-        schedule.fission(self.half, together)
-        first = partials[:: len(partials) // len(self.products)]
+        schedule = self.schedule
+        at_once = self.facts.has_subgroups
+        tree = Tree(self.threads, single.radix, single.steps, self.width, at_once)
+        for fold in self.blocks.row_folds:
+            fold_together(schedule, fold, tree)
+        partials = [
+            name for product in self.blocks.products for name in self.split_product(product, single)
+        ]
+        together = (*self.blocks.products, self.blocks.final)
+        schedule.fission(self.roles.lane)
+        schedule.fission(self.roles.half, together)
+        first = partials[:: len(partials) // len(self.blocks.products)]
         trees = [name for name in partials if name not in first]
-        *_, last = schedule.fission(self.panel, (*trees, *together))
+        *_, last = schedule.fission(self.roles.panel, (*trees, *together))
         if trees:  # after all products: their loads do not wait for a tree
             schedule.fission(last, together)
         for name in partials:
-            steps = parameters.words if name in first else parameters.steps
+            steps = single.words if name in first else single.steps
             self.share_partial(name, steps)
-        for name in self.products:
-            self.put_lanes_inside(name)
-        schedule.vectorize(schedule.loops(self.final)[-1])
-        panel, half = schedule.loops(self.final)[-3:-1]
+        for name in self.blocks.products:
+            self.put_lanes_inside(name, single.steps)
+        schedule.vectorize(schedule.loops(self.blocks.final)[-1])
+        panel, half = schedule.loops(self.blocks.final)[-3:-1]
         self.bind_threads(schedule.fuse(panel, half))
-        self.bind_groups(*self.outer, self.row, self.group)
+        self.bind_groups(*self.roles.outer, self.roles.row, self.roles.group)
 
-    def split_product(self, product: str) -> list[str]:
+    def split_product(self, product: str, single: Divided) -> list[str]:
         """Divide a product's words among threads, whose sums are added level by level; returns the
         blocks whose results other threads read.
         """
-        schedule, parameters = self.schedule, self.parameters
+        schedule = self.schedule
         buffer = written_buffer(schedule.block(product))
         assert buffer is not None
         axis = len(buffer.shape) - 1
         loop = self.flat_units(product)
-        if parameters.depth < self.facts.units:
-            _, loop = schedule.split(loop, [None, parameters.depth])
+        if single.depth < self.facts.units:
+            _, loop = schedule.split(loop, [None, single.depth])
         partials = [schedule.rfactor(loop, axis)]
-        count = parameters.depth
-        while count > parameters.radix:
+        count = single.depth
+        while count > single.radix:
             (loop,) = schedule.reduce_loops(product)
-            count = next(d for d in divisors(count, count) if count // d <= parameters.radix)
+            count = next(d for d in divisors(count, count) if count // d <= single.radix)
             _, loop = schedule.split(loop, [None, count])
             partials.append(schedule.rfactor(loop, axis))
         return partials
@@ -362,7 +374,7 @@ class _Nest:
         """
         schedule = self.schedule
         loops, reduced = schedule.loops(name), schedule.reduce_loops(name)
-        panel, half, lane, *inner = loops[loops.index(self.group) + 1 :]
+        panel, half, lane, *inner = loops[loops.index(self.roles.group) + 1 :]
         (thread,) = (loop for loop in inner if loop not in reduced)
         schedule.reorder(thread, panel, half, *reduced, lane)
         copy = schedule.cache_write(name, "local")
@@ -374,43 +386,43 @@ class _Nest:
         schedule.bind(thread, "threadIdx.y")
         schedule.bind(schedule.fuse(panel, half), "threadIdx.x")
 
-    def put_lanes_inside(self, product: str) -> None:
+    def put_lanes_inside(self, product: str, steps: int) -> None:
         """Add whole vectors of a product."""
         schedule = self.schedule
         lane, *reduced = schedule.loops(product)[-1 - len(schedule.reduce_loops(product)) :]
         schedule.reorder(*reduced, lane)
         for block in (schedule.decompose_reduction(product, reduced[0]), product):
             schedule.vectorize(schedule.loops(block)[-1])
-        write_out(schedule, reduced[0], self.parameters.steps)
+        write_out(schedule, reduced[0], steps)
 
     def tile(self, rows: int) -> None:
         """Let each thread compute a tile of rows times a panel's columns."""
         schedule = self.schedule
-        tile, row = schedule.split(self.row, [None, rows])
-        across = divisors(as_int(schedule.extent(self.group)) or 1, self.threads)[-1]
-        schedule.reorder(tile, self.group, row)
-        group, thread = schedule.split(self.group, [None, across])
-        if self.row_folds:
+        tile, row = schedule.split(self.roles.row, [None, rows])
+        across = divisors(as_int(schedule.extent(self.roles.group)) or 1, self.threads)[-1]
+        schedule.reorder(tile, self.roles.group, row)
+        group, thread = schedule.split(self.roles.group, [None, across])
+        if self.blocks.row_folds:
             schedule.fission(row)
-        for fold in self.row_folds:
+        for fold in self.blocks.row_folds:
             self.fold_alone(fold)
-        row = schedule.loops(self.final)[-4]
-        schedule.reorder(self.panel, row, self.half, self.lane)
+        row = schedule.loops(self.blocks.final)[-4]
+        schedule.reorder(self.roles.panel, row, self.roles.half, self.roles.lane)
         starts = {name: schedule.decompose_reduction(name, self.unroll_values(name)[0])
-                  for name in self.products}  # fmt: skip
-        for loop in (self.lane, self.half, row):
+                  for name in self.blocks.products}  # fmt: skip
+        for loop in (self.roles.lane, self.roles.half, row):
             schedule.fission(loop)
-        for name in self.products:
+        for name in self.blocks.products:
             reduced = schedule.reduce_loops(name)
             inner = schedule.loops(name)[-3 - len(reduced) : -len(reduced)]
             schedule.reorder(*reduced, *inner)
-        for name in (*starts.values(), *self.products, self.final):
+        for name in (*starts.values(), *self.blocks.products, self.blocks.final):
             *unrolled, lane = schedule.loops(name)[-3:]
             schedule.vectorize(lane)
             for loop in unrolled:
                 schedule.unroll(loop)
         self.bind_threads(thread)
-        self.bind_groups(*self.outer, tile, group)
+        self.bind_groups(*self.roles.outer, tile, group)
 
     def fold_alone(self, fold: str) -> None:
         """Let a thread reduce whole rows, some elements at once."""
@@ -424,13 +436,13 @@ class _Nest:
     @property
     def width(self) -> int:
         """The threads of a workgroup that read the same word of different columns."""
-        panels = self.parameters.panels
-        return panels if self.parameters.depth == 1 else PANEL // self.facts.lanes * panels
+        panels = self.single.panels
+        return panels if isinstance(self.single, Apart) else PANEL // self.facts.lanes * panels
 
     @property
     def threads(self) -> int:
         """The threads of a workgroup."""
-        return self.width * self.parameters.depth
+        return self.width if isinstance(self.single, Apart) else self.width * self.single.depth
 
     def bind_threads(self, loop: str) -> None:
         """Make the iterations of a loop the threads of a workgroup, in rows of its width."""

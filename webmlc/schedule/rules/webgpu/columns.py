@@ -18,13 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from msgspec import Struct
+
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import has_vector_types
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loop_of, result_axes, size_of
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.fold_tile import (
@@ -71,7 +73,6 @@ class Facts:
     make no whole ones.
     """
 
-    function: LoopFunction
     fold: str
     rows: int | None
     results: int
@@ -79,8 +80,7 @@ class Facts:
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """How a workgroup folds its columns."""
 
     across: int
@@ -114,8 +114,12 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     has_vectors = steps is not None and columns is not None and columns % machine.lanes == 0
     vectors = columns // machine.lanes if has_vectors and columns is not None else 0
     results = prod(n or 1 for n in extents)
-    facts = Facts(function, fold.name, rows, results, vectors, machine.lanes)
-    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+    facts = Facts(fold.name, rows, results, vectors, machine.lanes)
+    return (
+        facts
+        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
+        else None
+    )
 
 
 def _are_many(fold: Block, machine: Gpu) -> bool:
@@ -126,10 +130,11 @@ def _are_many(fold: Block, machine: Gpu) -> bool:
     return prod(n or 1 for n in extents) >= machine.filling_threads * machine.lanes
 
 
-def space(facts: Facts, _machine: Gpu) -> Space:
+def space(facts: Facts, _machine: Gpu) -> Product[Parameters]:
     """The shape of a workgroup, and how its threads load and fold."""
     return (
         Space.of(
+            Parameters,
             across=tuple(sorted({2, 4, 8, 16, 32} | set(_widths(facts)))),
             down=DOWN,
             is_vectorized=(False, True) if facts.vectors else (False,),
@@ -174,9 +179,8 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
     return Parameters(across, down, bool(widths), steps, machine.fold_radix)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each thread its columns and its rows, and let a tree fold what the threads have."""
-    schedule = Schedule(facts.function)
     spatial, reduced = attach_epilogue(schedule, facts.fold)
     column = _column_loop(schedule, facts.fold)
     outer = [loop for loop in spatial if loop != column]
@@ -203,7 +207,6 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     group = fuse_all(schedule, [*outer, groups])
     assert group is not None
     schedule.bind(group, "blockIdx.x")
-    return schedule
 
 
 def _column_loop(schedule: Schedule, fold: str) -> str:

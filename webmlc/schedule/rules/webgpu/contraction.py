@@ -16,8 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import prod
+
+from msgspec import structs
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import QUAD, Gpu
@@ -34,7 +37,7 @@ from webmlc.schedule.analysis import (
 )
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule, accepts, proven
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import (
     axes_of_kind,
     fuse_all,
@@ -63,8 +66,10 @@ from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     MOST_STEPS,
     PAIR,
+    Divided,
     Facts,
     Parameters,
+    Staged,
     can_divide,
     can_stage,
     cover_cost,
@@ -125,29 +130,40 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         may_overlap=machine.compiles_slowly,
     )
     facts = replace(facts, quad_rows=quad_rows(facts, machine))
-    if facts.quad_rows and not accepts(lambda: build(facts, default(facts, machine))):
+    if facts.quad_rows and not accepts(
+        lambda: build(Schedule(function), facts, default(facts, machine))
+    ):
         facts = replace(facts, quad_rows=0)
-    if function.symbols and not accepts(lambda: build(facts, default(facts, machine))):
+    if function.symbols and not accepts(
+        lambda: build(Schedule(function), facts, default(facts, machine))
+    ):
         facts = replace(facts, can_share=False)
-    if not facts.are_rows_adjacent and not accepts(lambda: build(facts, default(facts, machine))):
+    if not facts.are_rows_adjacent and not accepts(
+        lambda: build(Schedule(function), facts, default(facts, machine))
+    ):
         return None
     return facts
 
 
-def space(facts: Facts, machine: Gpu) -> Space:
+def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
     """Tiles that fit the registers, and how workgroups are made of them."""
     rows = 1 if facts.rows is None else as_int(facts.rows)
     tallest = machine.tile.rows if rows is None else min(rows, machine.tile.rows)
     depth, divided = as_int(facts.depth), facts.divided_depth
+    tile = partial(Parameters, steps=1, body=1, across=1)
     tiles = Space.of(
+        Parameters,
         workgroup=workgroup_sizes(machine),
         rows=tuple(range(1, tallest + 1)),
         columns=tuple(machine.tile.columns * n // 2 for n in (1, 2, 4)),
         steps=(1,) if depth is None else divisors(depth, MOST_STEPS),
         body=(STEPS, BODY, 2 * BODY),
         across=(1, 2, 4, ACROSS, 2 * ACROSS),
-        parts=(1,) if divided is None else divisors(divided, MOST_PARTS),
-        stage=(0, *stages(facts)),
+        reduction=Space.either(
+            None,
+            Space.of(Divided, parts=divisors(divided or 1, MOST_PARTS)[1:]),
+            Space.of(Staged, stage=stages(facts)),
+        ),
     )
     tiles = (
         tiles.where(
@@ -156,29 +172,32 @@ def space(facts: Facts, machine: Gpu) -> Space:
         )
         .where(
             "threads divide the reduction of whole tiles, in workgroup memory",
-            lambda workgroup, rows, columns, parts: can_divide(
-                facts, workgroup, rows, columns, parts
+            lambda workgroup, rows, columns, reduction: (
+                not isinstance(reduction, Divided)
+                or can_divide(facts, tile(workgroup, rows, columns), reduction.parts)
             ),
         )
         .where(
             "each part is a multiple of the steps that are unrolled",
-            lambda steps, parts: parts == 1 or facts.part_steps(parts) % steps == 0,
+            lambda steps, reduction: (
+                not isinstance(reduction, Divided) or facts.part_steps(reduction.parts) % steps == 0
+            ),
         )
         .where(
             "the threads of a full workgroup copy a stage to its memory",
-            lambda workgroup, rows, columns, across, parts, stage: can_stage(
-                facts, Parameters(workgroup, rows, columns, 1, 1, across, parts, stage)
+            lambda workgroup, rows, columns, across, reduction: (
+                not isinstance(reduction, Staged)
+                or can_stage(facts, tile(workgroup, rows, columns, across=across), reduction.stage)
             ),
         )
     )
     if facts.are_rows_adjacent:
         return tiles
-    return proven(tiles, build, facts, default(facts, machine))
+    return proven(tiles, facts.function, build, facts)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Tile each section, and make workgroups of its tiles."""
-    schedule = Schedule(facts.function)
     nest = _prepare(schedule, facts.fold, facts.joined)
     if parameters.parts > 1:
         sections = split_rows(schedule, nest, parameters.rows)
@@ -187,16 +206,17 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
             if len(sections) > 1:
                 sharing = replace(sharing, down=1, rows=_tile_rows(schedule, section, parameters))
             share_reduction(schedule, section, sharing, facts.lanes)
-        return schedule
+        return
     panels = [nest]
     if not _paired_tiles(schedule, nest, facts, parameters):
         panels = split_columns(schedule, nest, parameters.columns)
     if facts.quad_rows:
         for part in panels:
             for rows, height, tiles in _quad_sections(schedule, part, facts, parameters):
-                tile = _tile(schedule, rows, facts, replace(parameters, rows=height), tiles)
+                of_height = structs.replace(parameters, rows=height)
+                tile = _tile(schedule, rows, facts, of_height, tiles)
                 bind_quads(schedule, rows, tile, parameters)
-        return schedule
+        return
     tiled = []
     for part in panels:
         if tiles := _overlapping(schedule, part, facts, parameters.rows, 1):
@@ -206,25 +226,24 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
             left = _unstaged(schedule, rows, facts, parameters)
             tiled += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
     if not tiled:
-        return schedule
+        return
     # The sections share their workgroups: what fits beside the widest fits beside all.
     across = [_across(schedule, threads, parameters) for _, threads in tiled]
     widest = max(across)
-    if parameters.stage:
-        widest = max(widest, staging_of(facts, parameters).across)
+    if isinstance(parameters.reduction, Staged):
+        widest = max(widest, staging_of(facts, parameters, parameters.reduction.stage).across)
     down = max(1, parameters.workgroup // widest)
     for (section, threads), width in zip(tiled, across, strict=True):
         _bind(schedule, section, threads, width, down)
-    return schedule
 
 
 def _quad_sections(
     schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters
 ) -> Iterator[tuple[Section, int, int]]:
-    """Pairs of tiles beside each other, then the tile that is left. Each comes with the rows of its
-    tiles, and with the number of tiles if the last ones overlap, else 0. A number of rows that only
-    a run knows fills the tiles of quads, then other tiles, then none. Few rows are left over then,
-    in low tiles, so that the shader stays short.
+    """Yield the sections of pairs of tiles beside each other, then of the tile that is left. A
+    section comes with the height of its tiles, and with their number if the last two overlap (else
+    0). Symbolic rows fill tiles of quads, then other tiles, then single rows. Few rows are left
+    over, so low tiles keep the shader short.
     """
     pair = PAIR * parameters.columns
     columns = [nest]
@@ -250,16 +269,16 @@ def _quad_sections(
 
 
 def _overlapping(schedule: Schedule, nest: Section, facts: Facts, height: int, below: int) -> int:
-    """The tiles of a section, of which so many must be below each other, if the last ones overlap
-    and what is left over needs no section then; else 0.
+    """How many tiles of `height` rows cover this section if the last two overlap, so that no
+    remainder section is needed; 0 if they do not. Tiles come in stacks of `below`.
     """
     count = None if nest.rows is None else as_int(simplify(schedule.extent(nest.rows)))
     return 0 if count is None else cover_cost(count, height, below, facts.section_rows)[1]
 
 
 def _paired_tiles(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters) -> int:
-    """The tiles beside each other, where quads need pairs of them, if the last ones overlap for
-    that; else 0.
+    """How many tiles cover the columns in pairs if the last pairs overlap; 0 if they do not, or if
+    quads need no pairs.
     """
     columns = as_int(facts.columns)
     is_whole = as_int(simplify(schedule.extent(nest.columns))) == columns
@@ -281,9 +300,9 @@ def _unstaged(
 ) -> list[Section]:
     """Schedule the rows that fill whole workgroups with stages; returns the sections left."""
     rows = None if nest.rows is None else simplify(schedule.extent(nest.rows))
-    if parameters.stage == 0 or rows is None:
+    if not isinstance(parameters.reduction, Staged) or rows is None:
         return [nest]
-    staging = staging_of(facts, parameters)
+    staging = staging_of(facts, parameters, parameters.reduction.stage)
     height = staging.down * staging.rows
     if as_int(simplify(rows // height)) == 0:
         return [nest]

@@ -7,7 +7,7 @@ Where barriers are slow, no threads divide it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from webmlc.core.expr import Const, Expr, as_expr, as_int
 from webmlc.core.machine import QUAD, Gpu
@@ -18,8 +18,10 @@ from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     PAIR,
+    Divided,
     Facts,
     Parameters,
+    Staged,
     can_divide,
     can_stage,
     cover_cost,
@@ -106,7 +108,7 @@ def _filling_threads(choice: Parameters, machine: Gpu) -> int:
     """The threads that fill a GPU."""
     if choice.parts > 1:
         return machine.divided_threads
-    is_unstaged = machine.shared_bytes > 0 and choice.stage == 0
+    is_unstaged = machine.shared_bytes > 0 and choice.reduction is None
     return machine.product_threads // 2 if is_unstaged else machine.product_threads
 
 
@@ -115,10 +117,9 @@ def _staged(facts: Facts, tile: Parameters, machine: Gpu) -> Parameters:
     if not machine.shared_bytes:
         return tile
     for steps in reversed(stages(facts)):
-        staged = replace(tile, stage=steps)
         is_short = steps * tile.rows * tile.columns <= STAGE_PRODUCTS
-        if is_short and can_stage(facts, staged):
-            return staged
+        if is_short and tile.reduction is None and can_stage(facts, tile, steps):
+            return replace(tile, reduction=Staged(steps))
     return tile
 
 
@@ -136,8 +137,8 @@ def _default_choices(facts: Facts, machine: Gpu) -> list[Parameters]:
     whole = Parameters(machine.workgroup_size, 1, width, steps, body, across)
     if facts.rows is None:
         narrow = replace(whole, columns=facts.lanes)
-        shared = [replace(narrow, parts=n) for n in _default_parts(facts, narrow, machine)[1:]]
-        return [*(replace(whole, parts=n) for n in _default_parts(facts, whole, machine)), *shared]
+        shared = [_divided(narrow, n) for n in _default_parts(facts, narrow, machine)[1:]]
+        return [*(_divided(whole, n) for n in _default_parts(facts, whole, machine)), *shared]
     if facts.quad_rows == QUAD:
         tallest = min(tallest, SHORT_TILE)
     count = multiple_of(facts.rows)
@@ -154,7 +155,7 @@ def _default_choices(facts: Facts, machine: Gpu) -> list[Parameters]:
     divided_columns = machine.divided_tile.columns
     divided = replace(whole, workgroup=machine.divided_workgroup)
     return [
-        replace(whole if parts == 1 else divided, rows=rows, columns=columns, parts=parts)
+        _divided(replace(whole if parts == 1 else divided, rows=rows, columns=columns), parts)
         for columns in dict.fromkeys((width, divided_columns))
         for rows in heights
         for parts in _default_parts(facts, replace(divided, rows=rows, columns=columns), machine)
@@ -232,11 +233,16 @@ def _default_parts(facts: Facts, tile: Parameters, machine: Gpu) -> list[int]:
     return [
         parts
         for parts in divisors(depth, MOST_PARTS)
-        if can_divide(facts, tile.workgroup, tile.rows, tile.columns, parts)
+        if can_divide(facts, tile, parts)
         and facts.part_steps(parts) % tile.steps == 0
         and tile.workgroup % parts == 0
         and (parts == 1 or facts.steps // parts >= shortest)
     ]
+
+
+def _divided(tile: Parameters, parts: int) -> Parameters:
+    """The tile whose reduction some threads divide."""
+    return tile if parts == 1 else replace(tile, reduction=Divided(parts))
 
 
 def row_tile(extent: Expr, largest: int) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.affine import terms
 from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES
@@ -108,8 +110,21 @@ class Facts:
         return depth // parts if self.outer_depth is None else depth
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Divided(Struct, frozen=True, tag="divided"):
+    """Several threads divide the reduction of a tile."""
+
+    parts: int
+    """Threads that divide it."""
+
+
+class Staged(Struct, frozen=True, tag="staged"):
+    """Full workgroups copy columns to their memory, for some steps of the reduction at a time."""
+
+    stage: int
+    """Steps whose columns are copied at once."""
+
+
+class Parameters(Struct, frozen=True):
     """The tile of a thread and the tiles of a workgroup."""
 
     workgroup: int
@@ -124,10 +139,13 @@ class Parameters:
     """Steps of the reduction that are unrolled at most, over several loops."""
     across: int
     """Tiles of a row that a workgroup computes, at most."""
-    parts: int = 1
-    """Threads that divide the reduction of a tile."""
-    stage: int = 0
-    """Steps of the reduction whose columns a full workgroup copies to its memory; 0: none."""
+    reduction: Divided | Staged | None = None
+    """How a workgroup runs the reduction; `None`: each thread by itself, from memory."""
+
+    @property
+    def parts(self) -> int:
+        """Threads that divide the reduction of a tile."""
+        return self.reduction.parts if isinstance(self.reduction, Divided) else 1
 
 
 def multiple_of(extent: Expr) -> int:
@@ -137,10 +155,9 @@ def multiple_of(extent: Expr) -> int:
 
 
 def cover_cost(count: int, height: int, below: int, section: float | None) -> tuple[float, int]:
-    """The cost of covering rows with tiles, so many of them below each other, in quads, and the
-    number of tiles if the last ones overlap for that, or 0 if rows that are left over have a
-    section of their own. A section costs as much as so many rows of tiles; `None`: tiles do not
-    overlap.
+    """The cost of covering `count` rows with tiles of `height` rows, in stacks of `below`. And the
+    number of tiles if the last two stacks overlap, 0 if rows that are left over have a section of
+    their own. `section`: what a section costs, in rows of tiles; `None`: tiles never overlap.
 
     >>> cover_cost(64, 16, 2, section=1), cover_cost(49, 12, 2, section=1)
     ((96, 0), (85.66666666666667, 0))
@@ -176,13 +193,14 @@ def paired_columns(facts: Facts, width: int) -> int:
     return count + again if again <= left + facts.section(count) else 0
 
 
-def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int) -> bool:
-    """True if the threads of a workgroup can divide the reduction in these parts: tiles cover the
-    columns, and the rows where these are several axes, and the sums of all threads fit into
-    workgroup memory.
+def can_divide(facts: Facts, tile: Parameters, parts: int) -> bool:
+    """True if the threads of a workgroup can divide the reduction of such tiles in these parts:
+    tiles cover the columns, and the rows where these are several axes, and the sums of all threads
+    fit into workgroup memory.
     """
     if parts == 1:
         return True
+    workgroup, rows, columns = tile.workgroup, tile.rows, tile.columns
     row_count = 1 if facts.rows is None else multiple_of(facts.rows)
     column_count = as_int(facts.columns)
     if column_count is None or parts > workgroup or not facts.can_share:
@@ -197,31 +215,31 @@ def can_divide(facts: Facts, workgroup: int, rows: int, columns: int, parts: int
 
 
 def stages(facts: Facts) -> tuple[int, ...]:
-    """The numbers of steps of a stage that divide the innermost reduction loop into several."""
+    """The numbers of steps of a stage that divide the innermost reduction loop into several. Quads
+    share loads without stages.
+    """
     depth = as_int(facts.depth)
-    if depth is None or facts.rows is None:
+    if depth is None or facts.rows is None or facts.quad_rows:
         return ()
     return tuple(steps for steps in STAGES if depth % steps == 0)
 
 
-def staging_of(facts: Facts, parameters: Parameters) -> Staging:
-    """The full workgroup of these parameters: tiles beside each other, then below."""
+def staging_of(facts: Facts, parameters: Parameters, stage: int) -> Staging:
+    """The full workgroup that copies such a stage: tiles beside each other, then below."""
     columns = as_int(facts.columns) or 1
     across = unroll_factor(as_expr(columns // parameters.columns), parameters.across)
     down = max(1, parameters.workgroup // across)
-    return Staging(down, across, parameters.rows, parameters.columns, parameters.stage)
+    return Staging(down, across, parameters.rows, parameters.columns, stage)
 
 
-def can_stage(facts: Facts, parameters: Parameters) -> bool:
+def can_stage(facts: Facts, parameters: Parameters, stage: int) -> bool:
     """True if a full workgroup can copy a stage of its columns to its memory, each thread as much
     as the others.
     """
-    if parameters.stage == 0:
-        return True
     columns = as_int(facts.columns)
-    if parameters.parts > 1 or facts.rows is None or columns is None:
+    if facts.rows is None or columns is None:
         return False
-    staging = staging_of(facts, parameters)
+    staging = staging_of(facts, parameters, stage)
     height, width = staging.down * staging.rows, staging.across * staging.columns
     rows = as_int(facts.rows)
     has_rows = rows >= height if rows is not None else multiple_of(facts.rows) % height == 0

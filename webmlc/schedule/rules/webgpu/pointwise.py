@@ -1,7 +1,7 @@
 """Elementwise kernels, transposes, gathers, concatenations: no block reduces, and none reads what a
 block of the kernel writes.
 
-One thread makes a vector of `Gpu.lanes` adjacent elements, here 4, or one element. A vector is
+One thread makes a vector of `Machine.lanes` adjacent elements, here 4, or one element. A vector is
 possible where each lane writes next to the one before it, reads at a constant stride, and the
 innermost axes, fused if need be, are a multiple of the lanes. Blocks follow each other in one
 dispatch: each is bound to threads on its own.
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.expr import Var, as_int
 from webmlc.core.machine import Gpu
 from webmlc.core.simplify import simplify
@@ -29,7 +31,7 @@ from webmlc.schedule.analysis import (
     stride,
 )
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along, reads, written
 from webmlc.schedule.rules.webgpu.threads import bind_threads, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
@@ -47,8 +49,7 @@ class Facts:
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """How the elements become threads."""
 
     workgroup: int
@@ -69,10 +70,10 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     return Facts(function, vectors, lanes)
 
 
-def space(facts: Facts, machine: Gpu) -> Space:
+def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
     """All sizes of workgroups, each with and without vectors if some block can be vectorised."""
     vectorized = (False, True) if any(facts.vectors) else (False,)
-    return Space.of(workgroup=workgroup_sizes(machine), is_vectorized=vectorized)
+    return Space.of(Parameters, workgroup=workgroup_sizes(machine), is_vectorized=vectorized)
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
@@ -95,9 +96,8 @@ def _is_strided(block: Block) -> bool:
     return any(step is not None and as_int(step) not in (0, 1) for step in steps)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each vector of a block's elements (or each element) to a thread."""
-    schedule = Schedule(facts.function)
     for name, count in zip(schedule.blocks(), facts.vectors, strict=True):
         block = schedule.block(name)
         loops = loops_along(block, axes_of_kind(block, "spatial"))
@@ -107,7 +107,6 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
             schedule.vectorize(lanes)
             loops = [*loops[:-count], outer]
         bind_threads(schedule, loops, parameters.workgroup)
-    return schedule
 
 
 def axes_of_vectors(block: Block, lanes: int) -> int:

@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
+from msgspec import Struct
+
 from webmlc.core.bounds import SYMBOL
 from webmlc.core.expr import Const, Expr, as_int, maximum, minimum
 from webmlc.core.machine import MAX_INVOCATIONS, Gpu
@@ -28,7 +30,7 @@ from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import (
     axes_of_kind,
     fuse_all,
@@ -64,8 +66,7 @@ class Facts:
     are_short: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """How a workgroup folds a row."""
 
     workgroup: int
@@ -109,7 +110,11 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
             return None  # a thread for each row
         are_short = None if as_int(are_short) == 0 else are_short
     facts = Facts(function, "subgroups" in machine.features, are_short)
-    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+    return (
+        facts
+        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
+        else None
+    )
 
 
 def _are_short(rows: Expr, length: Expr, machine: Gpu) -> Expr:
@@ -128,9 +133,9 @@ def _product(axes: Iterable[Axis]) -> Expr:
     return prod((axis.extent for axis in axes), start=Const(1))
 
 
-def space(_facts: Facts, machine: Gpu) -> Space:
+def space(_facts: Facts, machine: Gpu) -> Product[Parameters]:
     """Threads, the levels of their tree, and the elements that they read at once."""
-    return Space.of(workgroup=workgroup_sizes(machine), radix=(4, 8, 16), steps=STEPS)
+    return Space.of(Parameters, workgroup=workgroup_sizes(machine), radix=(4, 8, 16), steps=STEPS)
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
@@ -150,9 +155,8 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
     return Parameters(workgroup, machine.fold_radix, machine.fold_steps)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each row to a workgroup."""
-    schedule = Schedule(facts.function)
     inline_stages(schedule)
     last = _final(schedule)
     final = schedule.block(last)
@@ -171,17 +175,10 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     if facts.are_short is not None:
         _give_short_rows_to_threads(schedule, unit, group, facts.are_short, parameters.workgroup)
     share_out(schedule, last, inner, parameters.workgroup, parameters.steps)
+    workgroup, radix, steps = parameters.workgroup, parameters.radix, parameters.steps
     for name in producers:
-        fold_together(
-            schedule,
-            name,
-            parameters.workgroup,
-            parameters.radix,
-            at_once=facts.has_subgroups,
-            steps=parameters.steps,
-        )
+        fold_together(schedule, name, Tree(workgroup, radix, steps, at_once=facts.has_subgroups))
     schedule.bind(group, "blockIdx.x")
-    return schedule
 
 
 def _give_short_rows_to_threads(
@@ -190,16 +187,15 @@ def _give_short_rows_to_threads(
     """Copy the nest under `unit` for sizes at which rows are short, and give each iteration of the
     copy of its loop `row` to a thread. A run leaves one of the two nests without workgroups.
     """
-    depth = schedule.loops(blocks_under(schedule, unit)[-1]).index(row)
-    unit, copy = schedule.partition(unit, 1 - are_short)
-    names = blocks_under(schedule, copy)
-    group, thread = schedule.split(schedule.loops(names[-1])[depth], [None, size])
+    names = blocks_under(schedule, unit)
+    long, short = schedule.partition(unit, 1 - are_short)
+    group, thread = schedule.split(short.loops[row], [None, size])
     for name in names[:-1]:
-        clear_first(schedule, name)
+        clear_first(schedule, short.blocks[name])
     schedule.bind(group, "blockIdx.x")
     schedule.bind(thread, "threadIdx.x")
-    schedule.bind(unit, "blockIdx.y")
-    schedule.bind(copy, "blockIdx.y")
+    for part in (long, short):
+        schedule.bind(part.loop, "blockIdx.y")
 
 
 def _final(schedule: Schedule) -> str:
@@ -244,33 +240,37 @@ def share_out(schedule: Schedule, block: str, loops: list[str], size: int, steps
     schedule.bind(thread, "threadIdx.x")
 
 
-def fold_together(
-    schedule: Schedule,
-    fold: str,
-    size: int,
-    radix: int,
-    width: int | None = None,
-    *,
-    at_once: bool = False,
-    steps: int = 1,
-) -> None:
-    """Let the `size` threads of a workgroup fold together: each for itself, then a tree, level by
-    level, or one loop if `at_once`; every thread has the result. With a `width`, the workgroup has
-    rows of so many threads. Up to `steps` iterations of a thread are written out.
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """How the `size` threads of a workgroup fold together: each for itself, then a tree, at each
+    level of which a thread folds `radix` results. If `at_once`, one loop takes the place of the
+    tree. With a `width`, the workgroup has rows of that many threads. Up to `steps` iterations of a
+    thread are written out.
     """
+
+    size: int
+    radix: int
+    steps: int = 1
+    width: int | None = None
+    at_once: bool = False
+
+
+def fold_together(schedule: Schedule, fold: str, tree: Tree) -> None:
+    """Let the threads of a workgroup fold together; every thread has the result."""
+    size = tree.size
     loop = fuse_all(schedule, schedule.reduce_loops(fold))
     assert loop is not None
-    while (as_int(schedule.extent(loop)) or size) > radix:
+    while (as_int(schedule.extent(loop)) or size) > tree.radix:
         _, part = schedule.split(loop, [None, size])
         partial = schedule.rfactor(part, -1)
-        _fold_apart(schedule, partial, part, width, steps)
+        _fold_apart(schedule, partial, part, tree.width, tree.steps)
         loop = schedule.loops(fold)[-1]
-        if at_once:
+        if tree.at_once:
             break
-        size = max(1, size // radix)
+        size = max(1, size // tree.radix)
     clear_first(schedule, fold)
-    if not at_once:
-        write_out(schedule, loop, steps)
+    if not tree.at_once:
+        write_out(schedule, loop, tree.steps)
 
 
 def _fold_apart(schedule: Schedule, partial: str, part: str, width: int | None, steps: int) -> None:

@@ -41,7 +41,6 @@ from webmlc.schedule.schedule import Schedule
 class Facts:
     """A kernel whose blocks lead to `finals`: blocks whose results no other block reads."""
 
-    function: LoopFunction
     finals: tuple[str, ...]
 
 
@@ -55,17 +54,15 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     finals = _separate_finals(schedule.function)
     if finals is None:
         return None
-    facts = Facts(function, finals)
+    facts = Facts(finals)
     has_room = accepts(lambda: _place_all(schedule, facts, machine.workgroup_size, machine))
     return facts if has_room else None
 
 
-def build(facts: Facts, parameters: Workgroup) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Workgroup) -> None:
     """Give each row to a thread."""
-    schedule = Schedule(facts.function)
     inline_stages(schedule)
     _place_all(schedule, facts, parameters.workgroup)
-    return schedule
 
 
 def _separate_finals(function: LoopFunction) -> tuple[str, ...] | None:

@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, LoopFunction, blocks, walk_statements
 from webmlc.schedule.rules.rule import AnyRule, Match, Rule, match_rules
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loops_along
 from webmlc.schedule.rules.tiling.slabs import results_and_fills
 from webmlc.schedule.rules.webgpu.pointwise import axes_of_vectors
@@ -35,15 +37,13 @@ class Facts:
     each of these blocks the innermost axes that make a loop of whole vectors, or 0.
     """
 
-    function: LoopFunction
     result: Match
     fills: tuple[str, ...]
     vectors: tuple[int, ...]
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """The parameters of the rule of the nests that compute. The slabs have none of their own."""
 
     result: Any
@@ -62,14 +62,14 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Gpu]:
         fills = tuple(blocks(halves[1].body))
         vectors = tuple(axes_of_vectors(block, machine.lanes) for block in fills)
         names = tuple(block.name for block in fills)
-        return Facts(function, result, names, vectors, machine.lanes)
+        return Facts(result, names, vectors, machine.lanes)
 
     return Rule("slabs", match, space, default, build)
 
 
-def space(facts: Facts, _machine: Gpu) -> Space:
+def space(facts: Facts, _machine: Gpu) -> Product[Parameters]:
     """What the nests that compute may have."""
-    return facts.result.space().under("result")
+    return Space.of(Parameters, result=facts.result.space())
 
 
 def default(facts: Facts, _machine: Gpu) -> Parameters:
@@ -77,16 +77,14 @@ def default(facts: Facts, _machine: Gpu) -> Parameters:
     return Parameters(facts.result.default())
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Follow the steps of the schedule of what computes, then give each vector of a slab (or each
     element) to a thread.
     """
-    schedule = Schedule(facts.function)
     schedule.follow(facts.result.build(parameters.result).trace)
     threads = _threads(schedule.function)
     for name, count in zip(facts.fills, facts.vectors, strict=True):
         _fill(schedule, name, count, facts.lanes, threads)
-    return schedule
 
 
 def _threads(function: LoopFunction) -> dict[str, int]:

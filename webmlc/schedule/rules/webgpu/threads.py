@@ -7,13 +7,14 @@ workgroup.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import fuse_all
 from webmlc.schedule.schedule import Schedule
 
@@ -21,17 +22,16 @@ SIZES = (32, 64, 128, 256)
 """Invocations to choose from: multiples of what adapters run in lockstep (8 to 64)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workgroup:
+class Workgroup(Struct, frozen=True):
     """The parameters of a rule that only has threads to choose."""
 
     workgroup: int
     """Invocations of a workgroup; fewer where the kernel has no more."""
 
 
-def workgroup_space(_facts: Any, machine: Gpu) -> Space:
+def workgroup_space(_facts: Any, machine: Gpu) -> Product[Workgroup]:
     """The sizes of workgroups that every device can run."""
-    return Space.of(workgroup=workgroup_sizes(machine))
+    return Space.of(Workgroup, workgroup=workgroup_sizes(machine))
 
 
 def default_workgroup(_facts: Any, machine: Gpu) -> Workgroup:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.machine import Gpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.transforms import find_loops, picks_row, stages_of
 from webmlc.schedule.rules.webgpu.threads import bind_threads, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
@@ -27,13 +29,11 @@ from webmlc.schedule.schedule import Schedule
 class Facts:
     """A kernel of transforms of tiles: its stages, the last of which writes the result."""
 
-    function: LoopFunction
     stages: tuple[str, ...]
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """How tiles become threads."""
 
     workgroup: int
@@ -45,12 +45,12 @@ class Parameters:
 def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     """Matches stages of linear combinations, the last one writing the kernel's result."""
     stages = stages_of(Schedule(function), machine.lanes)
-    return None if stages is None else Facts(function, stages, machine.lanes)
+    return None if stages is None else Facts(stages, machine.lanes)
 
 
-def space(_facts: Facts, machine: Gpu) -> Space:
+def space(_facts: Facts, machine: Gpu) -> Product[Parameters]:
     """All sizes of workgroups, with and without vectors."""
-    return Space.of(workgroup=workgroup_sizes(machine), is_vectorized=(False, True))
+    return Space.of(Parameters, workgroup=workgroup_sizes(machine), is_vectorized=(False, True))
 
 
 def default(_facts: Facts, machine: Gpu) -> Parameters:
@@ -61,9 +61,8 @@ def default(_facts: Facts, machine: Gpu) -> Parameters:
     return Parameters(machine.workgroup_size, is_vectorized=False)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each thread all stages of its tile."""
-    schedule = Schedule(facts.function)
     *producers, last = facts.stages
     loops = find_loops(schedule, producers, last)
     outer, vector = [*loops.tiles, loops.lane], list[str]()
@@ -84,7 +83,6 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         ):
             schedule.vectorize(inner.pop())
         _unroll(schedule, name, inner)
-    return schedule
 
 
 def _unroll(schedule: Schedule, block: str, loops: list[str]) -> None:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, LoopFunction, Store, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loop_of
 from webmlc.schedule.schedule import Schedule
 
@@ -37,14 +39,12 @@ class Facts:
     and that along the lines of the result.
     """
 
-    function: LoopFunction
     operand: str
     along_operand: Axis
     along_result: Axis
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """The tile of a workgroup."""
 
     tile: int
@@ -80,8 +80,12 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     if len(crossed) != 1:
         return None
     ((operand, along_operand),) = crossed.items()
-    facts = Facts(function, operand, along_operand, along_result[0])
-    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+    facts = Facts(operand, along_operand, along_result[0])
+    return (
+        facts
+        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
+        else None
+    )
 
 
 def _length(axis: Axis) -> int:
@@ -89,9 +93,9 @@ def _length(axis: Axis) -> int:
     return as_int(simplify(axis.extent)) or 0
 
 
-def space(_facts: Facts, _machine: Gpu) -> Space:
+def space(_facts: Facts, _machine: Gpu) -> Product[Parameters]:
     """Square tiles, of which a workgroup copies some rows at once."""
-    return Space.of(tile=(16, TILE), rows=(4, ROWS, 16)).where(
+    return Space.of(Parameters, tile=(16, TILE), rows=(4, ROWS, 16)).where(
         "a workgroup has so many invocations", lambda tile, rows: tile * rows <= MAX_INVOCATIONS
     )
 
@@ -101,9 +105,8 @@ def default(_facts: Facts, _machine: Gpu) -> Parameters:
     return Parameters(TILE, ROWS)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each tile to a workgroup."""
-    schedule = Schedule(facts.function)
     (name,) = schedule.blocks()
     block = schedule.block(name)
     row, column = (loop_of(block, axis) for axis in (facts.along_operand, facts.along_result))
@@ -121,7 +124,6 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     loops = schedule.loops(copy)
     _share(schedule, loops[loops.index(group) + 1 :], parameters)
     _share(schedule, [row, column], parameters)
-    return schedule
 
 
 def _share(schedule: Schedule, loops: list[str], parameters: Parameters) -> None:

@@ -27,7 +27,6 @@ from webmlc.schedule.schedule import Schedule
 class Facts:
     """The block of updates, alone in its kernel."""
 
-    function: LoopFunction
     block: str
 
 
@@ -37,17 +36,15 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     names = schedule.blocks()
     if len(names) != 1 or not is_update(schedule.block(names[0])):
         return None
-    return Facts(function, names[0])
+    return Facts(names[0])
 
 
-def build(facts: Facts, parameters: Workgroup) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Workgroup) -> None:
     """Give each slice to a thread."""
-    schedule = Schedule(facts.function)
     block = schedule.block(facts.block)
     slices = loops_along(block, axes_of_kind(block, "spatial"))
     if bind_threads(schedule, slices, parameters.workgroup) is None:
         schedule.bind(schedule.add_unit_loop(facts.block), "threadIdx.x")
-    return schedule
 
 
 UPDATES = Rule("updates", match, workgroup_space, default_workgroup, build)

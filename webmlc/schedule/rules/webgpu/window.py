@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webmlc.core.expr import as_int
 from webmlc.core.machine import WORD_BYTES, Gpu
 from webmlc.core.simplify import simplify
@@ -19,7 +21,7 @@ from webmlc.loops.ir import LoopFunction, Store, blocks
 from webmlc.schedule.analysis import accesses, has_vector_types
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.axes import axes_of_kind, result_axes, size_of
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.fold_tile import (
@@ -57,7 +59,6 @@ class Facts:
     which share what they read; `has_words`: whether all elements are words of four bytes.
     """
 
-    function: LoopFunction
     fold: str
     window: int | None
     row: int
@@ -68,8 +69,7 @@ class Facts:
     has_words: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """How the results become threads."""
 
     workgroup: int
@@ -107,7 +107,6 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     has_pairs = can_pair and 0 in (lane_steps(fold, axis, PAIR) or ())
     accessed = [access for block in blocks(function.body) for access in accesses(block)]
     return Facts(
-        function,
         fold.name,
         window,
         near,
@@ -119,10 +118,11 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     )
 
 
-def space(facts: Facts, machine: Gpu) -> Space:
+def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
     """Workgroups, vectors and their neighbours, and whether the window is unrolled."""
     can_unroll = facts.window is not None and facts.window <= LARGEST_WINDOW
     return Space.of(
+        Parameters,
         workgroup=workgroup_sizes(machine),
         is_vectorized=(False, True) if facts.has_vectors else (False,),
         neighbours=divisors(facts.row, MOST_NEIGHBOURS),
@@ -151,9 +151,8 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
     return Parameters(machine.workgroup_size, has_vectors, neighbours, is_short)
 
 
-def build(facts: Facts, parameters: Parameters) -> Schedule:
+def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each thread its vectors and the window's loops around them."""
-    schedule = Schedule(facts.function)
     spatial, reduced = attach_epilogue(schedule, facts.fold)
     tile: list[TileLoop] = []
     outer = list(spatial)
@@ -173,7 +172,6 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
         for loop in reduced:
             schedule.unroll(loop)
     run_tile(schedule, facts.fold, tile, reduced)
-    return schedule
 
 
 WINDOW = Rule("window", match, space, default, build)

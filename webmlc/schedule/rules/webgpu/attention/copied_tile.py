@@ -1,6 +1,6 @@
 """Attention of a tile of rows by a workgroup of a GPU, whose threads keep what they compute.
 
-It is the online softmax of `attention_tiles.py`. But the keys of a step are copied to workgroup
+It is the online softmax of `plain_tile.py`. But the keys of a step are copied to workgroup
 memory, some elements of each at a time, so that threads beside each other read keys beside each
 other from memory. A thread computes the logits of a few rows and keys and keeps them: it finds
 their maximum and stores their exponentials. The sums of the values stay in registers, too, from the
@@ -21,20 +21,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_INVOCATIONS
 from webmlc.core.simplify import simplify
 from webmlc.schedule.rules.tiling.axes import fuse_all
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops, key_product
-from webmlc.schedule.rules.webgpu.attention_memory import (
+from webmlc.schedule.rules.webgpu.attention.facts import Facts, Loops, key_product
+from webmlc.schedule.rules.webgpu.attention.parameters import (
     VECTOR,
+    CopiedTile,
     Memory,
-    Row,
+    RegisterRow,
+    SharedRow,
+    covers,
     fits,
     row_memory,
 )
-from webmlc.schedule.rules.webgpu.attention_tiles import Tile
+from webmlc.schedule.rules.webgpu.attention.plain_tile import Tile, begin_tiles
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.schedule import Schedule
 
@@ -58,15 +63,11 @@ HEIGHTS = (8, 16, 24, 32)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A tile of `height` rows, in steps of `groups * KEYS` keys, of which `stage` vectors are
-    copied at once. A thread has the logits of `logit_rows` rows; `threads` share the result.
-    """
+    """A tile in steps of `groups * KEYS` keys, whose `threads` share the result."""
 
-    height: int
-    logit_rows: int
+    tile: CopiedTile
     groups: int
     threads: int
-    stage: int
 
     @property
     def keys(self) -> int:
@@ -74,30 +75,36 @@ class Shape:
         return self.groups * KEYS
 
 
-def shape_of(facts: Facts, height: int, logit_rows: int, stage: int, row: Row) -> Shape | None:
-    """The tile of some rows. `None` if a workgroup has fewer threads, if its memory does not hold
-    the tile beside a single `row`, or if the kernel has no such tiles.
+def shape_of(
+    facts: Facts, tile: CopiedTile, row: SharedRow | RegisterRow | None = None
+) -> Shape | None:
+    """The shape of a tile. `None` if a workgroup has fewer threads, if its memory does not hold the
+    tile beside a single `row`, or if the kernel has no such tiles.
     """
-    vectors = facts.key_vectors
-    if not facts.copies_keys or vectors is None or vectors % stage or height % logit_rows:
+    vectors, height = facts.key_vectors, tile.rows
+    if not facts.copies_keys or vectors is None or vectors % tile.stage or height % tile.logit_rows:
         return None
-    if facts.rows is None and stage == vectors:
+    if facts.rows is None and tile.stage == vectors:
         return None  # whole keys are one run of memory, where a row would have no gap
     groups = _key_groups(facts)
-    most = height // logit_rows * GROUPS
+    most = height // tile.logit_rows * GROUPS
     if groups is None or not facts.vectors <= most <= MAX_INVOCATIONS:
         return None
     threads = max(n for n in divisors(height, height) if n * facts.vectors <= most) * facts.vectors
-    shape = Shape(height, logit_rows, groups, threads, stage)
-    has_single_rows = facts.rows is None or facts.rows % height > 0
-    left_over = row_memory(facts, row) if has_single_rows else Memory()
+    shape = Shape(tile, groups, threads)
+    has_single_rows = row is not None and not covers(facts, tile)
+    left_over = row_memory(facts, row) if row is not None and has_single_rows else Memory()
     return shape if fits(facts, _memory(facts, shape), left_over) else None
 
 
-def longest_stage(facts: Facts, height: int, logit_rows: int, row: Row) -> int:
-    """The most vectors of a key that can be copied at once; 0 if there are no such tiles."""
-    stages = (n for n in STAGES if shape_of(facts, height, logit_rows, n, row) is not None)
-    return max(stages, default=0)
+def longest_stage(
+    facts: Facts, row: SharedRow | RegisterRow, tile: CopiedTile
+) -> CopiedTile | None:
+    """The tile with the most vectors of a key that can be copied at once; `None` if there is no
+    such tile.
+    """
+    tiles = (replace(tile, stage=stage) for stage in STAGES)
+    return next((tile for tile in tiles if shape_of(facts, tile, row) is not None), None)
 
 
 def _key_groups(facts: Facts) -> int | None:
@@ -121,43 +128,33 @@ def _memory(facts: Facts, shape: Shape) -> Memory:
     row, two results of each thread's rows, and four values of each row. Narrow keys take 32 bits
     there, too.
     """
-    copied = shape.keys * (shape.stage + 1) * VECTOR
-    results = shape.height * shape.groups
-    rows = [shape.height] * 4
-    scalars = (shape.height * (shape.keys + 1), results, results, *rows)
+    tile = shape.tile
+    copied = shape.keys * (tile.stage + 1) * VECTOR
+    results = tile.rows * shape.groups
+    rows = [tile.rows] * 4
+    scalars = (tile.rows * (shape.keys + 1), results, results, *rows)
     return Memory((), scalars, copied) if facts.has_narrow_keys else Memory((copied,), scalars)
 
 
-def schedule_register_tile(
-    schedule: Schedule, facts: Facts, loops: Loops, shape: Shape, steps: int
-) -> None:
-    """Give each tile of rows to a workgroup, and write out `steps` steps of the sums over keys. All
-    blocks are under the loops over rows and batch.
-    """
+def schedule_copied_tile(schedule: Schedule, facts: Facts, loops: Loops, shape: Shape) -> None:
+    """Give each tile of rows to a workgroup. All blocks are under the loops over rows and batch."""
     assert loops.row is not None
-    tile, row = schedule.split(loops.row, [None, shape.height])
-    schedule.reorder(tile, *loops.batch, row)
-    schedule.fission(row)
-    batch = fuse_all(schedule, loops.batch)
-    assert batch is not None
-    depth = schedule.loops(facts.final).index(batch) + 1
-    work = _RegisterTile(
-        schedule, facts, shape.height, shape.threads, shape.keys, depth, steps, shape.logit_rows
-    )
-    work.parts = shape.groups
+    tile, groups = shape.tile, shape.groups
+    batch, tiles, depth = begin_tiles(schedule, facts, loops, tile.rows)
+    work = _RegisterTile(schedule, facts, tile, shape.threads, shape.keys, depth, parts=groups)
     step = work.roll()
     schedule.set_scope(facts.product, "local")
-    work.keep_logits(step, shape.stage)
+    work.keep_logits(step, tile.stage)
     work.keep_maximum()
     work.keep_sums()
     work.share_result()
     schedule.bind(batch, "blockIdx.x")
-    schedule.bind(tile, "blockIdx.y")
+    schedule.bind(tiles, "blockIdx.y")
 
 
 class _RegisterTile(Tile):
-    """The schedule of a tile whose threads keep their logits: those of `logit_rows` rows, and of a
-    key of each `parts`.
+    """The schedule of a tile whose threads keep their logits: those of some rows, and of a
+    key of each part.
     """
 
     def share(self, row: str, part: str, *others: str) -> str:
@@ -165,7 +162,7 @@ class _RegisterTile(Tile):
         threads. `others` are loops inside.
         """
         schedule = self.schedule
-        rows, inner = schedule.split(row, [None, self.logit_rows])
+        rows, inner = schedule.split(row, [None, self.tile.logit_rows])
         schedule.reorder(rows, part, *others, inner)
         thread = schedule.fuse(rows, part)
         for loop in (*others, inner):
@@ -211,7 +208,7 @@ class _RegisterTile(Tile):
         self.copy_keys(copy, chunk, stage)
         self.share_keys(init)
         key, part = schedule.split(key, [None, self.parts])
-        rows, row = schedule.split(row, [None, self.logit_rows])
+        rows, row = schedule.split(row, [None, self.tile.logit_rows])
         schedule.reorder(rows, part, vector, key, lane, row)
         for loop in (vector, key, lane, row):
             schedule.unroll(loop)
@@ -242,7 +239,7 @@ class _RegisterTile(Tile):
         row, partial = self.divide_maximum()
         self.unroll(schedule.reduce_loops(self.largest)[-1])
         own_row, key, part = self.inner(partial)[1:]
-        rows, own_row = schedule.split(own_row, [None, self.logit_rows])
+        rows, own_row = schedule.split(own_row, [None, self.tile.logit_rows])
         schedule.reorder(rows, part, own_row, key)
         copy = schedule.cache_write(partial, "local")
         schedule.reverse_compute_at(copy, own_row)
@@ -258,7 +255,7 @@ class _RegisterTile(Tile):
         schedule, facts = self.schedule, self.facts
         self.share_keys(facts.exponentials)
         row, part = self.inner(self.sums)[1:]
-        rows, row = schedule.split(row, [None, self.logit_rows])
+        rows, row = schedule.split(row, [None, self.tile.logit_rows])
         schedule.reorder(rows, part, row)
         schedule.compute_at(self.sum_of_step, row)
         schedule.set_scope(self.sum_of_step, "local")

@@ -1,6 +1,6 @@
 """Attention of one row by a workgroup of a GPU, whose threads keep what they compute.
 
-It is the online softmax of `attention_rows.py`, but a step has several keys for each thread. A
+It is the online softmax of `shared_row.py`, but a step has several keys for each thread. A
 thread keeps their logits, its part of the sum of exponentials, and its part of one vector of the
 result. So there are fewer steps, whose threads wait for memory and for each other. Four threads
 multiply the query by one key: their loads lie side by side.
@@ -25,9 +25,10 @@ from math import prod
 
 from webmlc.core.expr import as_int
 from webmlc.schedule.rules.tiling.axes import write_out
-from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops, key_product
-from webmlc.schedule.rules.webgpu.attention_rows import Steps, Writing, step_of
-from webmlc.schedule.rules.webgpu.reduction import fold_together
+from webmlc.schedule.rules.webgpu.attention.facts import Facts, Loops, key_product
+from webmlc.schedule.rules.webgpu.attention.parameters import RegisterRow
+from webmlc.schedule.rules.webgpu.attention.shared_row import Steps, step_of
+from webmlc.schedule.rules.webgpu.reduction import Tree, fold_together
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.schedule import Schedule
 
@@ -42,24 +43,16 @@ def key_threads_of(facts: Facts, workgroup: int) -> tuple[int, ...]:
     return tuple(n for n in KEY_THREADS if vectors % n == 0 and threads % n == 0)
 
 
-def schedule_register_row(
-    schedule: Schedule,
-    facts: Facts,
-    loops: Loops,
-    workgroup: int,
-    writing: Writing,
-    keys_per_thread: int,
-    key_threads: int,
-) -> None:
-    """Give each row to a workgroup, whose threads keep the logits of `keys_per_thread` keys of a
-    step, or of fewer if there are no more. All blocks are under the loops over rows and batch.
+def schedule_register_row(schedule: Schedule, facts: Facts, loops: Loops, row: RegisterRow) -> None:
+    """Give each row to a workgroup, whose threads keep the logits of as many keys of a step, or of
+    fewer if there are no more. All blocks are under the loops over rows and batch.
     """
-    parts, threads = step_of(facts, workgroup)
+    parts, threads = step_of(facts, row.workgroup)
     fewer = facts.keys is not None and (facts.keys - 1) // threads
-    turns = min(keys_per_thread, fewer or keys_per_thread)
-    steps = RegisterSteps(schedule, facts, parts, threads * turns, writing)
-    steps.keys_per_thread, steps.key_threads = turns, key_threads
-    steps.place(loops, workgroup)
+    turns = min(row.keys, fewer or row.keys)
+    steps = RegisterSteps(schedule, facts, row, parts, threads * turns)
+    steps.keys_per_thread, steps.key_threads = turns, row.key_threads
+    steps.place(loops)
 
 
 @dataclass(slots=True)
@@ -125,14 +118,10 @@ class RegisterSteps(Steps):
             self.fold_together(self.largest, self.keys)
             return
         threads, radix = self.fold_tree(self.threads)
-        fold_together(
-            self.schedule,
-            self.largest,
-            self.threads,
-            max(radix, self.threads // threads),
-            at_once=self.facts.has_subgroups,
-            steps=self.writing.fold_steps,
-        )
+        radix = max(radix, self.threads // threads)
+        at_once = self.facts.has_subgroups
+        tree = Tree(self.threads, radix, self.row.fold_steps, at_once=at_once)
+        fold_together(self.schedule, self.largest, tree)
 
     def factor_score(self) -> str | None:
         """Divide the product of the query and a key among `key_threads` threads; returns the block
@@ -162,7 +151,7 @@ class RegisterSteps(Steps):
         count = prod(as_int(schedule.extent(loop)) or 1 for loop in elements)
         for loop in elements:
             self.unroll(loop)
-        write_out(schedule, repeat, self.writing.unrolled // count)
+        write_out(schedule, repeat, self.row.unrolled // count)
         schedule.bind(schedule.fuse(key, part), "threadIdx.x")
 
     def share_keys(self, block: str) -> tuple[str, str]:

@@ -25,12 +25,12 @@ class Facts:
     """The blocks of a kernel of attention, by what they compute: the `final` one divides a product
     with the values by the sum of the exponentials. `rows` and `keys`: how many there are, `None` if
     symbols say; `columns`: elements of a row of the result; `lanes`: those of a vector, which one
-    thread computes; `tallest`: the rows of the tallest tile that the primitives build. On machines
+    thread computes; `heights`: the rows of plain tiles that primitives build. On machines
     with subgroups, a workgroup folds what its threads have at once. `shares_memory`: whether tiles
     may count on the memory of single rows (software adapters keep the tiles that they were measured
     with). `key_vectors`: the vectors of a key, where neighbours on a GPU can read them side by
     side; else `None`. `has_narrow_keys`: whether they have less than 32 bits. `copies_keys`:
-    whether tiles copy keys to workgroup memory.
+    whether tiles can copy keys to workgroup memory.
     """
 
     function: LoopFunction
@@ -44,7 +44,7 @@ class Facts:
     keys: int | None
     columns: int
     lanes: int
-    tallest: int = 1
+    heights: tuple[int, ...] = ()
     has_subgroups: bool = False
     shares_memory: bool = False
     key_vectors: int | None = None

@@ -20,36 +20,17 @@ from dataclasses import dataclass
 
 from webmlc.schedule.rules.tiling.axes import fuse_all, write_out
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops
-from webmlc.schedule.rules.webgpu.reduction import fold_together, share_out
+from webmlc.schedule.rules.webgpu.attention.facts import Facts, Loops
+from webmlc.schedule.rules.webgpu.attention.parameters import RegisterRow, SharedRow
+from webmlc.schedule.rules.webgpu.reduction import Tree, fold_together, share_out
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.schedule import Schedule
 
-RADIX = 8
-"""Results of threads that one thread folds at each level of a tree, by default: 64 threads take two
-levels (as in `reduction.py`)."""
-MAX_UNROLLED = 64
-"""Iterations of a loop that are written out, by default: drivers count and bound each iteration of
-others (an estimate: the elements of most heads)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """What a thread writes out: it folds `radix` results at each level of a tree, `fold_steps` of
-    them without a loop, and `unrolled` iterations of another loop, at most.
-    """
-
-    radix: int
-    unrolled: int
-    fold_steps: int
-
-
-def schedule_row(
-    schedule: Schedule, facts: Facts, loops: Loops, workgroup: int, writing: Writing
-) -> None:
+def schedule_row(schedule: Schedule, facts: Facts, loops: Loops, row: SharedRow) -> None:
     """Give each row to a workgroup. All blocks are under the loops over rows and batch."""
-    parts, keys = step_of(facts, workgroup)
-    Steps(schedule, facts, parts, keys, writing).place(loops, workgroup)
+    parts, keys = step_of(facts, row.workgroup)
+    Steps(schedule, facts, row, parts, keys).place(loops)
 
 
 def step_of(facts: Facts, workgroup: int) -> tuple[int, int]:
@@ -74,9 +55,9 @@ class Steps:
 
     schedule: Schedule
     facts: Facts
+    row: SharedRow | RegisterRow
     parts: int
     keys: int
-    writing: Writing
     depth: int = 0
     largest: str = ""
     """The maximum of a step."""
@@ -92,7 +73,7 @@ class Steps:
         """The threads that have keys."""
         return self.keys
 
-    def place(self, loops: Loops, workgroup: int) -> None:
+    def place(self, loops: Loops) -> None:
         """Give each row to a workgroup. All blocks are under the loops over rows and batch."""
         schedule = self.schedule
         batch = fuse_all(schedule, loops.batch)
@@ -101,7 +82,7 @@ class Steps:
         step = self.roll()
         self.share_logits(step)
         self.share_sums()
-        self.share_result(list(loops.columns), workgroup)
+        self.share_result(list(loops.columns))
         schedule.bind(batch, "blockIdx.x")
         if loops.row is not None:
             schedule.bind(loops.row, "blockIdx.y")
@@ -210,34 +191,33 @@ class Steps:
             for block in (init, self.product):
                 schedule.vectorize(schedule.loops(block)[-1])
 
-    def share_result(self, columns: list[str], workgroup: int) -> None:
+    def share_result(self, columns: list[str]) -> None:
         """Add the parts, and give the elements of the row to threads."""
         schedule, facts = self.schedule, self.facts
         for block in (facts.total, facts.product):
             schedule.set_scope(block, "local")
-        share_out(schedule, facts.final, columns, workgroup)
+        share_out(schedule, facts.final, columns, self.row.workgroup)
         turn = schedule.loops(facts.final)[-1]
         schedule.compute_at(facts.product, turn)
         clear_first(schedule, facts.product)
         (part,) = schedule.reduce_loops(facts.product)
-        write_out(schedule, part, self.writing.fold_steps)
+        write_out(schedule, part, self.row.fold_steps)
         self.fold_together(facts.total, self.threads)
 
     def fold_together(self, block: str, count: int) -> None:
         """Let the threads fold `count` results. Their number divides it: a step reads nothing of
         the next one. Subgroups fold all at once.
         """
-        if self.facts.has_subgroups:
-            fold_together(self.schedule, block, count, count)
-            return
-        threads, radix = self.fold_tree(count)
-        fold_together(self.schedule, block, threads, radix, steps=self.writing.fold_steps)
+        tree = Tree(count, count)
+        if not self.facts.has_subgroups:
+            tree = Tree(*self.fold_tree(count), self.row.fold_steps)
+        fold_together(self.schedule, block, tree)
 
     def fold_tree(self, count: int) -> tuple[int, int]:
         """The threads that fold `count` results, and the results that each of them folds. If they
         are few, every thread folds them all.
         """
-        radix = self.writing.radix
+        radix = self.row.radix
         if count <= radix:
             return count, count
         threads = next(n for n in divisors(count, count) if n * radix >= count)
@@ -245,4 +225,4 @@ class Steps:
 
     def unroll(self, loop: str) -> None:
         """Write a loop out, or as much of it as `unrolled` allows."""
-        write_out(self.schedule, loop, self.writing.unrolled)
+        write_out(self.schedule, loop, self.row.unrolled)

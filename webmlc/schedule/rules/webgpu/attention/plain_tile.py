@@ -16,33 +16,40 @@ rows, not once for each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from webmlc.core.expr import as_int
 from webmlc.schedule.rules.tiling.axes import fuse_all, unroll_factor
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.attention_facts import Facts, Loops
-from webmlc.schedule.rules.webgpu.attention_memory import Row, fits, memory_of, row_memory
+from webmlc.schedule.rules.webgpu.attention.facts import Facts, Loops
+from webmlc.schedule.rules.webgpu.attention.parameters import (
+    LOGIT_ROWS,
+    CopiedTile,
+    PlainTile,
+    RegisterRow,
+    SharedRow,
+    fits,
+    memory_of,
+    row_memory,
+)
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
 from webmlc.schedule.schedule import Schedule
 
 HEIGHTS = (8, 16)
 """The rows that a tile may have: 16 rows of 64 elements fill most of a workgroup's memory."""
-LOGIT_ROWS = 4
-"""Rows of the logits that a thread computes together, by default: each key is read for so many
-(chosen by hand: with four keys, 16 sums stay in registers)."""
 MOST_THREADS = 64
 """Threads of a workgroup, at most: as many as the machine's workgroup has."""
-SMALL_ROW = Row(MOST_THREADS)
+SMALL_ROW = SharedRow(MOST_THREADS)
 """A single row that a workgroup of a tile computes."""
 FEWEST_THREADS = 32
 """Threads of a workgroup, at least: adapters run so many in lockstep."""
-STEPS = 4
-"""Steps of a reduction that are written out by default: a vec4 of keys."""
 
 
 def tile_threads(
-    facts: Facts, height: int, logit_rows: int = LOGIT_ROWS, row: Row = SMALL_ROW
+    facts: Facts,
+    height: int,
+    logit_rows: int = LOGIT_ROWS,
+    row: SharedRow | RegisterRow = SMALL_ROW,
 ) -> int | None:
     """The threads that compute a tile, which are also the keys of a step; `None` if there are too
     few, if they cannot share its logits, or if the memory of a workgroup does not hold the tile,
@@ -71,48 +78,52 @@ def step_keys(facts: Facts, height: int, threads: int, logit_rows: int) -> int |
     return next((keys for keys in counts if facts.keys is None or facts.keys > keys), None)
 
 
-def schedule_tile(
-    schedule: Schedule, facts: Facts, loops: Loops, height: int, steps: int, logit_rows: int
-) -> None:
-    """Give each tile of rows to a workgroup, whose threads compute the logits of `logit_rows` rows
-    each, and write out `steps` steps of the reductions. All blocks are under the loops over rows
-    and batch.
-    """
+def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, tile: PlainTile) -> None:
+    """Give each tile of rows to a workgroup. All blocks are under the loops over rows and batch."""
+    height, logit_rows = tile.rows, tile.logit_rows
     threads = tile_threads(facts, height, logit_rows)
     keys = None if threads is None else step_keys(facts, height, threads, logit_rows)
-    assert loops.row is not None and threads is not None and keys is not None
-    tile, row = schedule.split(loops.row, [None, height])
-    schedule.reorder(tile, *loops.batch, row)
-    schedule.fission(row)
-    batch = fuse_all(schedule, loops.batch)
-    assert batch is not None
-    depth = schedule.loops(facts.final).index(batch) + 1
-    work = Tile(schedule, facts, height, threads, keys, depth, steps, logit_rows)
+    assert threads is not None and keys is not None
+    batch, tiles, depth = begin_tiles(schedule, facts, loops, height)
+    parts = max(divisors(keys, max(1, threads // height)))
+    work = Tile(schedule, facts, tile, threads, keys, depth, parts)
     step = work.roll()
     work.share_logits(step)
     work.share_maximum(step)
     work.share_sums()
     work.share_result()
     schedule.bind(batch, "blockIdx.x")
-    schedule.bind(tile, "blockIdx.y")
+    schedule.bind(tiles, "blockIdx.y")
+
+
+def begin_tiles(
+    schedule: Schedule, facts: Facts, loops: Loops, height: int
+) -> tuple[str, str, int]:
+    """Put each tile of rows under a loop of its own. Returns the loop over batches, that over tiles
+    outside of it, and how many loops are around a tile.
+    """
+    assert loops.row is not None
+    tiles, row = schedule.split(loops.row, [None, height])
+    schedule.reorder(tiles, *loops.batch, row)
+    schedule.fission(row)
+    batch = fuse_all(schedule, loops.batch)
+    assert batch is not None
+    return batch, tiles, schedule.loops(facts.final).index(batch) + 1
 
 
 @dataclass(slots=True)
 class Tile:
-    """The schedule of a tile of `height` rows, in steps of `keys` keys. The loops of a block inside
-    the workgroup begin at `depth`. Reductions write out `unrolled` steps, and each thread computes
-    the logits of `logit_rows` rows. The names are those of the blocks that a step has.
+    """The schedule of a tile, in steps of `keys` keys. The loops of a block inside the workgroup
+    begin at `depth`. The names are those of the blocks that a step has.
     """
 
     schedule: Schedule
     facts: Facts
-    height: int
+    tile: PlainTile | CopiedTile
     threads: int
     keys: int
     depth: int
-    unrolled: int
-    logit_rows: int
-    parts: int = field(init=False)
+    parts: int
     """The parts of a step that threads fold for themselves, for each row."""
     largest: str = ""
     """The maximum of a step."""
@@ -122,10 +133,6 @@ class Tile:
     """The sums of the exponentials of a part of all steps."""
     product_of_step: str = ""
     """The product with the values of a step."""
-
-    def __post_init__(self) -> None:
-        most = max(1, self.threads // self.height)
-        self.parts = max(divisors(self.keys, most))
 
     def inner(self, block: str) -> list[str]:
         """The loops of a block inside the workgroup."""
@@ -174,8 +181,8 @@ class Tile:
         schedule.compute_at(facts.logits, step)
         schedule.set_scope(facts.logits, "shared")
         row, key = self.inner(facts.logits)[1:]
-        rows, row = schedule.split(row, [None, self.logit_rows])
-        count = self.height // self.logit_rows * self.keys // self.threads
+        rows, row = schedule.split(row, [None, self.tile.logit_rows])
+        count = self.tile.rows // self.tile.logit_rows * self.keys // self.threads
         keys, key = schedule.split(key, [None, count])
         schedule.reorder(rows, keys, key, row)
         thread = schedule.fuse(rows, keys)
@@ -197,7 +204,7 @@ class Tile:
         results = [loop for loop in loops[loops.index(thread) + 1 :] if loop not in reduced]
         schedule.reorder(*reduced, *reversed(results))
         init = schedule.decompose_reduction(block, reduced[0])
-        factor = unroll_factor(schedule.extent(reduced[-1]), self.unrolled)
+        factor = unroll_factor(schedule.extent(reduced[-1]), self.tile.steps)
         if factor > 1:
             steps, inner = schedule.split(reduced[-1], [None, factor])
             *outer, last = reversed(results)
@@ -270,7 +277,7 @@ class Tile:
         results = [loop for loop in loops[loops.index(product) + 1 :] if loop != key]
         schedule.reorder(key, *results)
         init = schedule.decompose_reduction(self.product_of_step, key)
-        self.unroll(key, self.unrolled)
+        self.unroll(key, self.tile.steps)
         for block in (init, self.product_of_step):
             self.write_out(schedule.loops(block)[-len(results) :])
 
@@ -279,7 +286,7 @@ class Tile:
         schedule, facts = self.schedule, self.facts
         row, column = self.inner(block)[-2:]
         groups = self.threads // facts.vectors
-        rows, row = schedule.split(row, [None, self.height // groups])
+        rows, row = schedule.split(row, [None, self.tile.rows // groups])
         vector, lane = schedule.split(column, [None, facts.lanes])
         schedule.reorder(rows, vector, row, lane)
         thread = schedule.fuse(rows, vector)
