@@ -260,7 +260,7 @@ def prepare(
     parts = compile_model(folder / "model.onnx", BuildOptions(target, state="off", adapter=adapter))
     write_package(folder / "package", parts)
     seconds = time.process_time() - begin
-    symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.symbols}
+    symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.manifest.symbols}
     steps = {
         device: [(w.flops, w.moved, w.least) for w in (s.work for s in works)]
         for device in parts.programs

@@ -36,7 +36,7 @@ export async function openFastest(base, manifest, open) {
   const storage = hasStates(manifest) ? null : pageStorage(); // how long a prompt is, no sample says
   const { findAdapter } = await base.adapter();
   const adapter = storage && (await findAdapter(true).catch(() => null));
-  if (!storage || !adapter || manifest.weights.bytes > MOST_BYTES) return (await open("auto")).model;
+  if (!storage || !adapter || manifest.weights.reduce((sum, { bytes }) => sum + bytes, 0) > MOST_BYTES) return (await open("auto")).model;
   const { vendor, architecture, device, description } = adapter.info ?? {};
   const key = `webmlc device: ${[base.url.href, vendor, architecture, device, description].join(" | ")}`;
   const build = Object.values(manifest.files).map(({ sha256 }) => sha256.slice(0, 8)).join("");

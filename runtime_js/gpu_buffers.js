@@ -3,7 +3,7 @@
 // The device may belong to the caller, so that every buffer is destroyed by itself.
 
 import { AdapterError } from "./errors.js";
-import { align } from "./placement.js";
+import { align } from "./memory_plan.js";
 
 export const BINDING_MULTIPLE = 16; // bindings have a multiple of these bytes, because kernels may read whole vec4<f32>
 

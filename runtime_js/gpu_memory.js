@@ -9,8 +9,7 @@
 
 import { AdapterError, codeOf, InternalError } from "./errors.js";
 import { BINDING_MULTIPLE } from "./gpu_buffers.js";
-import { boundSymbols, checkNew, checkPlaces, GROWTH, layout, statePlaces } from "./memory_plan.js";
-import { align } from "./placement.js";
+import { align, boundSymbols, checkNew, checkPlaces, GROWTH, layout, statePlaces } from "./memory_plan.js";
 import { bufferBytes } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -23,16 +22,13 @@ import { bufferBytes } from "./sizes.js";
 /** @typedef {import("./gpu_program.js").GpuPlace} GpuPlace */
 /** A uniform buffer, and the values of symbols that it holds. */
 /** @typedef {{ names: string[], buffer: GPUBuffer, values: Int32Array }} Uniform */
-/**
- * `sizes` are the numbers of workgroups. `hasLength` says that they depend on the length of a session.
- * @typedef {{ kernel: import("./gpu_program.js").Kernel, group: GPUBindGroup, sizes: import("./types.d.ts").Size[], hasLength: boolean }} Dispatch
- */
+/** `sizes` are the numbers of workgroups. @typedef {{ kernel: import("./gpu_program.js").Kernel, group: GPUBindGroup, sizes: import("./types.d.ts").Size[] }} Dispatch */
 /** The places of buffers for symbols up to `capacity`, and the uniforms and dispatches (by step) that were needed so far. */
 /** @typedef {{ capacity: Symbols, layout: Layout, uniforms: Map<string, Uniform>, dispatches: Map<number, Dispatch>, block?: Block }} Plan */
 /**
- * The symbols of a run, the bytes of its buffers, and the numbers of workgroups by step. In a session, `values` has its length, and
- * `symbols` the largest length.
- * @typedef {{ symbols: Symbols, values: Symbols, sizes: Map<string, number>, workgroups: Map<number, number[]>, plan: Plan }} Binding
+ * The symbols of a run, and the bytes of its buffers. `values` has the named sizes, too; in a session it has its length, and `symbols`
+ * the largest length.
+ * @typedef {{ symbols: Symbols, values: Symbols, sizes: Map<string, number>, plan: Plan }} Binding
  */
 /** Plans, the bindings that use them, by symbols, and the binding of the stage before. */
 /** @typedef {{ plans: Plan[], bindings: Map<string, Binding>, latest?: Binding }} Plans */
@@ -74,7 +70,7 @@ export class GpuMemory {
       const sizes = bufferBytes(this.program, symbols);
       const plan = this.#planFor(owner, symbols, sizes, block);
       if (states && block) checkPlaces(block.places, { ...plan.layout, sizes }, states);
-      binding = { symbols, values: symbols, sizes, workgroups: new Map(), plan };
+      binding = { symbols, values: symbols, sizes, plan };
       if (owner.bindings.size >= MAX_BINDINGS) owner.bindings.delete([...owner.bindings.keys()][0]);
       owner.bindings.set(key, binding);
     }

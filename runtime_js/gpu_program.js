@@ -5,8 +5,8 @@
 
 import { AdapterError, InternalError } from "./errors.js";
 import { BINDING_MULTIPLE } from "./gpu_buffers.js";
-import { CONSTANT_ALIGNMENT, placeConstants, placeDerived } from "./memory_plan.js";
-import { align } from "./placement.js";
+import { CONSTANT_ALIGNMENT } from "./manifest_records.js";
+import { align, memoryOf, placeInOrder } from "./memory_plan.js";
 import { bufferBytes, evaluate, neededFiles } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
@@ -85,23 +85,25 @@ export async function openDevice(source, program) {
 }
 
 /**
- * Allocate buffers at these addresses, in as few buffers of the GPU as its limits allow. Returns the place of each.
+ * Allocate resident buffers, in as few buffers of the GPU as its limits allow. Returns the place of each.
  * @param {GpuBuffers} buffers
- * @param {{ addresses: Map<string, number>, end: number }} places
- * @param {(name: string) => number} sizeOf
+ * @param {Program} program
+ * @param {number[]} numbers
  * @param {boolean} isMapped
  * @returns {Map<string, GpuPlace>}
  */
-function allocateBuffers(buffers, { addresses, end }, sizeOf, isMapped) {
+export function allocateBuffers(buffers, program, numbers, isMapped) {
+  const sizes = bufferBytes(program, {});
+  const { addresses, end } = placeInOrder(program, numbers, sizes);
   const limit = Math.floor(buffers.device.limits.maxBufferSize / CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT;
   const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
   /** @type {{ buffer: GPUBuffer, start: number, end: number }[]} */
   const parts = [];
   /** @type {Map<string, GpuPlace>} */
   const places = new Map();
-  for (const [name, address] of [...addresses].sort((a, b) => a[1] - b[1])) {
+  for (const [name, address] of addresses) {
     let part = parts.at(-1);
-    if (!part || address + Math.max(sizeOf(name), 1) > part.end) {
+    if (!part || address + Math.max(sizes.get(name) ?? 0, 1) > part.end) {
       const last = Math.min(end, address + limit);
       part = { buffer: buffers.create("weights", last - address, usage, isMapped), start: address, end: last };
       parts.push(part);
@@ -109,17 +111,6 @@ function allocateBuffers(buffers, { addresses, end }, sizeOf, isMapped) {
     places.set(name, { buffer: part.buffer, offset: address - part.start });
   }
   return places;
-}
-
-/**
- * Allocate the buffers that loading computes. Returns the place of each.
- * @param {GpuBuffers} buffers
- * @param {Manifest} manifest
- * @param {Device} target
- */
-export function allocateDerived(buffers, manifest, target) {
-  const sizes = bufferBytes(/** @type {Program} */ (manifest.programs[target]), {});
-  return allocateBuffers(buffers, placeDerived(manifest, target), (name) => sizes.get(name) ?? 0, false);
 }
 
 /**
@@ -133,26 +124,16 @@ export function allocateDerived(buffers, manifest, target) {
  */
 export async function loadConstants(buffers, base, manifest, target, onBytes) {
   const program = /** @type {Program} */ (manifest.programs[target]);
-  const spans = new Map(manifest.weights.files.flatMap((f) => Object.entries(f.tensors)));
-  const tensors = new Map(program.buffers.map((b) => [b.name, b.tensor ?? ""]));
-  const sizeOf = (/** @type {string} */ name) => {
-    const [from, to] = spans.get(tensors.get(name) ?? "") ?? [0, 0];
-    return to - from;
-  };
-  const groups = [false, true].map((atLoad) => placeConstants(manifest, target, "webgpu", 0, atLoad));
-  const constants = new Map(groups.flatMap((places) => [...allocateBuffers(buffers, places, sizeOf, true)]));
+  const { constants: lasting, temporary } = memoryOf(program, "webgpu");
+  const constants = new Map([lasting, temporary].flatMap((numbers) => [...allocateBuffers(buffers, program, numbers, true)]));
   const weights = new Set([...constants.values()].map(({ buffer }) => buffer));
   const bytes = new Map([...weights].map((buffer) => [buffer, new Uint8Array(buffer.getMappedRange())]));
-  /** @type {Map<string, Uint8Array>} */
-  const views = new Map();
-  for (const [name, { buffer, offset }] of constants) {
-    const all = /** @type {Uint8Array} */ (bytes.get(buffer));
-    views.set(tensors.get(name) ?? "", all.subarray(offset, offset + sizeOf(name)));
-  }
+  const tensors = new Map(program.buffers.map(({ name, tensor }) => [name, tensor]));
+  const owners = new Map([...constants].map(([name, place]) => [tensors.get(name), place]));
   const downloads = neededFiles(manifest, program.buffers).map((file) => {
-    const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, last]]) => {
-      const view = views.get(tensor);
-      return view ? [{ begin, end: last, view }] : [];
+    const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, end]]) => {
+      const place = owners.get(tensor);
+      return place ? [{ begin, end, view: /** @type {Uint8Array} */ (bytes.get(place.buffer)).subarray(place.offset, place.offset + end - begin) }] : [];
     });
     const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => scatter(data, start, destinations);
     return destinations.length ? streamWeights(base, file, onChunk, onBytes) : undefined;
@@ -169,10 +150,11 @@ export async function loadConstants(buffers, base, manifest, target, onBytes) {
  */
 export function certainSteps({ steps }) {
   let end = 0; // of the branches of the latest `if`
-  return steps.filter(({ device, control, sections = [] }, index) => {
+  return steps.filter((step, index) => {
+    const { device, control } = step;
     const isCertain = index >= end;
     if (isCertain && control?.kind === "if") end = /** @type {Control} */ (steps[control.target - 1].control).target; // `else`
-    return isCertain && device === "webgpu" && !control && !sections.length;
+    return isCertain && device === "webgpu" && !control && !launchOf(step).sections.length;
   });
 }
 
@@ -283,19 +265,24 @@ export class Kernels {
   }
 }
 
+/** What a step of the GPU launches: `withSchedules` leaves one of its launches. @param {Step} step */
+export function launchOf({ launches }) {
+  return Object.values(launches)[0];
+}
+
 /** The entry point that a step launches. @param {Step} step */
-function entryOf({ entry, kernel }) {
-  return entry || kernel;
+function entryOf(step) {
+  return launchOf(step).entry || step.kernel;
 }
 
 /** For each optional section of a step, if it has workgroups. @param {Step} step @param {Symbols} values */
-function neededSections({ sections = [] }, values) {
-  return sections.map((size) => evaluate(size, values) > 0);
+function neededSections(step, values) {
+  return launchOf(step).sections.map((size) => evaluate(size, values) > 0);
 }
 
 /** True if a step binds a uniform, of symbols and integers. @param {Step} step */
-export function hasUniform({ symbols = [], integers = [] }) {
-  return symbols.length + integers.length > 0;
+export function hasUniform(step) {
+  return step.symbols.length + launchOf(step).integers.length > 0;
 }
 
 /**
@@ -305,7 +292,7 @@ export function hasUniform({ symbols = [], integers = [] }) {
  * @param {Program} program
  * @param {(bytes: number) => void} onBytes
  */
-export async function fetchShaders(base, manifest, { shaders = {} }, onBytes) {
+export async function fetchShaders(base, manifest, { shaders }, onBytes) {
   const [path] = Object.values(shaders);
   return path === undefined ? "" : new TextDecoder().decode(await fetchFile(base, manifest, path, onBytes));
 }

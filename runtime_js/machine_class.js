@@ -11,6 +11,7 @@ import { builtin } from "./platform.js";
 /** @typedef {import("./types.d.ts").MachineClass} MachineClass */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Step} Step */
 
 const QUAD = 4; // threads
 const QUADS = "software-subgroups"; // the variant whose quads share loads
@@ -28,9 +29,9 @@ export function engineName() {
  * @param {MachineClass[]} classes
  * @param {MachineClass} machine
  */
-export function machineNumber(classes, { device, engine, adapter = "", parallel = false }) {
+export function machineNumber(classes, { device, engine, adapter, is_parallel }) {
   const isSame = (/** @type {MachineClass} */ other) =>
-    other.device === device && other.engine === engine && (other.adapter ?? "") === adapter && (other.parallel ?? false) === parallel;
+    other.device === device && other.engine === engine && other.adapter === adapter && other.is_parallel === is_parallel;
   const index = classes.findIndex(isSame);
   return 1 + (index < 0 && adapter ? classes.findIndex((other) => other.adapter === adapter) : index);
 }
@@ -59,7 +60,7 @@ function hasQuads(adapter) {
  * @param {GPUAdapter | GPUDevice | null} adapter
  * @param {string} [choice]
  */
-function chooseShaders({ shaders = {}, shader_features: features = {} }, adapter, choice) {
+function chooseShaders({ shaders, shader_features: features }, adapter, choice) {
   const names = Object.keys(shaders);
   if (choice && !shaders[choice]) {
     throw new PackageError(`the package has no ${choice} shaders (it has ${names}); build it with --adapter all`);
@@ -81,7 +82,7 @@ function withFeatures({ buffers, resources, halves }, features = []) {
   if (!halves || !features.includes("shader-f16")) return { buffers, resources: needed };
   const isHalf = new Set(halves.buffers);
   return {
-    buffers: buffers.map((buffer, number) => (isHalf.has(number) ? { ...buffer, dtype: "float16" } : buffer)),
+    buffers: buffers.map((buffer, number) => (isHalf.has(number) ? { ...buffer, dtype: /** @type {const} */ ("float16") } : buffer)),
     resources: { ...needed, arena: { ...resources.arena, webgpu: halves.arena } },
   };
 }
@@ -96,23 +97,25 @@ function withFeatures({ buffers, resources, halves }, features = []) {
  * @returns {Manifest}
  */
 export function withSchedules(manifest, device, threads, adapter, choice) {
-  const { machines = [] } = manifest;
+  const { machines } = manifest;
   const full = /** @type {Program} */ (manifest.programs[device]);
-  const { steps, shaders, shader_features: features, halves, ...program } = full;
-  const variant = shaders && chooseShaders(full, adapter, choice);
   const engine = engineName();
-  const machine = machineNumber(machines, { device: "wasm", engine, parallel: threads > 1 });
-  const { vendor, architecture } = infoOf(adapter);
-  const name = [vendor, architecture].filter(Boolean).join(" ");
-  const gpu = machineNumber(machines, { device: "webgpu", engine, adapter: name });
-  const chosen = {
-    ...program,
-    steps: steps.map(({ variants, ...step }) => {
-      const { alternatives, ...launch } = { ...step, ...variants?.[variant ?? ""] };
-      return { ...launch, ...alternatives?.[gpu] };
-    }),
-    machine,
-    ...(shaders && variant && { shaders: { [variant]: shaders[variant] }, ...withFeatures(full, features?.[variant]) }),
-  };
-  return { ...manifest, programs: { ...manifest.programs, [device]: chosen } };
+  const machine = machineNumber(machines, { device: "wasm", engine, adapter: "", is_parallel: threads > 1 });
+  /** @type {Program} */
+  let program = { ...full, machine };
+  if (Object.keys(full.shaders).length) {
+    const variant = chooseShaders(full, adapter, choice);
+    const { vendor, architecture } = infoOf(adapter);
+    const name = [vendor, architecture].filter(Boolean).join(" ");
+    const gpu = machineNumber(machines, { device: "webgpu", engine, adapter: name, is_parallel: false });
+    const steps = full.steps.map((step) => ({ ...step, launches: chosenLaunch(step, variant, gpu) }));
+    program = { ...program, steps, shaders: { [variant]: full.shaders[variant] }, ...withFeatures(full, full.shader_features[variant]) };
+  }
+  return { ...manifest, programs: { ...manifest.programs, [device]: program } };
+}
+
+/** What a step launches in a variant of the shaders, on a class of machines. @param {Step} step @param {string} variant @param {number} machine */
+function chosenLaunch({ launches }, variant, machine) {
+  const name = variant in launches ? variant : Object.keys(launches)[0];
+  return name === undefined ? launches : { [variant]: launches[`${name}@${machine}`] ?? launches[name] };
 }

@@ -8,10 +8,11 @@
 import { arrayOf, asStored, isArrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { described } from "./kinds.js";
-import { CONSTANT_ALIGNMENT } from "./memory_plan.js";
-import { align } from "./placement.js";
+import { fault } from "./manifest_faults.js";
+import { FORMAT, VERSION } from "./manifest_records.js";
+import { buffersOf } from "./memory_plan.js";
 import { RUNTIME_VERSION } from "./platform.js";
-import { unfold } from "./repetitions.js";
+import { unfold, unfolded } from "./repetitions.js";
 import { evaluate, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";
 import { headOf, missingPackage, wrongFile, wrongManifest } from "./wrong_files.js";
@@ -26,7 +27,6 @@ import { headOf, missingPackage, wrongFile, wrongManifest } from "./wrong_files.
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 /** An input after its check, and the bytes of its data. @typedef {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }} Input */
 
-const VERSION = 8;
 const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices
 
 /**
@@ -49,85 +49,57 @@ export async function fetchManifest(base) {
 }
 
 /**
- * Check the format of a parsed manifest, and add what its JSON leaves out.
- * @param {any} manifest
+ * Read a parsed manifest: check its format and all its fields, and add what its JSON leaves out.
+ * @param {any} json
  * @param {string} url
  * @returns {Manifest}
  */
-export function complete(manifest, url) {
-  if (manifest?.format !== "webmlc") throw new PackageError(`${url}: ${wrongManifest(manifest)}`);
-  if (manifest.version !== VERSION) {
-    const { version, compiler } = manifest;
+export function complete(json, url) {
+  if (json?.format !== FORMAT) throw new PackageError(`${url}: ${wrongManifest(json)}`);
+  const { format, version, ...manifest } = json;
+  if (version !== VERSION) {
     throw new PackageError(
-      `${url}: is a package of format ${version}, which ${compiler} wrote. This runtime, of webmlc ${RUNTIME_VERSION}, reads format ${VERSION}. ` +
-        "Build the package again, or use the runtime of the version that wrote it",
+      `${url}: is a package of format ${version}, which ${manifest.compiler} wrote. This runtime, of webmlc ${RUNTIME_VERSION}, reads format ` +
+        `${VERSION}. Build the package again, or use the runtime of the version that wrote it`,
     );
   }
-  /** @type {string[]} */
-  const tensors = [];
-  for (const file of manifest.weights.files) {
-    const entries = unfold(file.tensors);
-    tensors.push(...entries.map(([name]) => name));
-    file.tensors = spans(file.start, entries);
+  let problem;
+  try {
+    unfoldAll(manifest);
+    problem = fault(manifest, "Manifest") || misfit(manifest);
+  } catch (error) {
+    problem = ` is damaged (${/** @type {Error} */ (error).message})`;
   }
-  for (const [device, program] of Object.entries(manifest.programs)) {
-    program.buffers = unfold(program.buffers);
-    program.steps = unfold(program.steps);
-    addDefaults(device, program, tensors);
-  }
+  if (problem) throw new PackageError(`${url}: ${problem.replace(/^\./, "")}. Build the package again`);
   return manifest;
 }
 
-/**
- * The place of each tensor in a weights file. Tensors follow each other, aligned.
- * @param {number} start
- * @param {[string, number][]} tensors
- */
-function spans(start, tensors) {
-  let end = start;
-  return Object.fromEntries(
-    tensors.map(([name, length]) => {
-      const begin = align(end, CONSTANT_ALIGNMENT);
-      end = begin + length;
-      return [name, [begin, end]];
-    }),
-  );
+/** Write out what the file says in a shorter form: see webmlc/package/manifest_json.py. @param {any} manifest */
+function unfoldAll(manifest) {
+  for (const file of manifest.weights ?? []) {
+    file.tensors = Object.fromEntries(unfold(file.tensors).map(([name, begin, end]) => [name, [begin, end]]));
+  }
+  manifest.programs = unfolded(manifest.programs ?? {});
+  for (const { steps, buffers } of Object.values(manifest.programs)) {
+    for (const step of steps) step.arguments = step.arguments.map((/** @type {number} */ number) => buffers[number]?.name ?? number);
+  }
 }
 
-/**
- * Add the fields that the JSON of a program leaves out, because they can be derived. See webmlc/package/manifest_to_json.py.
- * @param {string} device
- * @param {{ sizes?: Record<string, any>, buffers: any[], steps: any[] }} program
- * @param {string[]} tensors
- */
-function addDefaults(device, program, tensors) {
-  /** @type {Map<any, import("./types.d.ts").Size>} */
-  const sizes = new Map();
-  /** @param {any} size @returns {any} */
-  const sized = (size) => (Array.isArray(size) ? [size[0], ...size.slice(1).map(sized)] : (sizes.get(size) ?? size));
-  for (const [name, size] of Object.entries(program.sizes ?? {})) sizes.set(name, sized(size));
-  for (const buffer of program.buffers) {
-    if (buffer.tensor !== undefined) buffer.tensor = tensors[buffer.tensor];
-    buffer.name ??= buffer.tensor;
-    buffer.kind ??= buffer.tensor === undefined ? "scratch" : "constant";
-    buffer.dtype ??= "float32";
-    buffer.shape = buffer.shape.map(sized);
-  }
-  let unused = 0; // the first buffer that no argument uses so far
-  for (const step of program.steps) {
-    step.arguments = step.arguments.map((/** @type {number} */ distance) => {
-      const position = unused + distance;
-      unused = Math.max(unused, position + 1);
-      return program.buffers[position].name;
-    });
-    for (const launch of [step, ...Object.values(step.variants ?? {})]) {
-      launch.workgroups &&= launch.workgroups.map(sized);
-      launch.sections &&= launch.sections.map(sized);
+/** What does not fit together in a manifest of the right types, or "". @param {Manifest} manifest */
+function misfit({ programs }) {
+  for (const [device, { buffers, steps, segments, memory }] of Object.entries(programs)) {
+    const place = `.programs.${device}`;
+    let next = 0;
+    for (const segment of segments) if (segment.type === "run") next = segment.first === next && segment.last >= next ? segment.last : NaN;
+    if (next !== steps.length) return `${place}.segments miss steps`;
+    const index = steps.findIndex(({ device: on, control, launches }) => on === "webgpu" && !control && !Object.keys(launches).length);
+    if (index >= 0) return `${place}.steps[${index}].launches are missing`;
+    for (const [on, plan] of Object.entries(memory)) {
+      const numbers = [...buffersOf(plan), ...plan.arena.flatMap(([, below]) => below)];
+      if (numbers.some((number) => !buffers[number])) return `${place}.memory.${on} places a buffer that does not exist`;
     }
-    step.device ??= device;
-    step.outputs ??= 1;
-    step.origin ??= [];
   }
+  return "";
 }
 
 /**
@@ -281,7 +253,7 @@ function origins(manifest, symbols, names) {
  * @returns {Symbols}
  */
 export function bindFromMemory(program, segment, bytes) {
-  const type = arrayOf(program.buffers.find((b) => b.name === segment.bind)?.dtype ?? "");
+  const type = arrayOf(program.buffers.find((b) => b.name === segment.buffer)?.dtype ?? "");
   const values = new type(bytes.slice().buffer);
   /** @type {Symbols} */
   const symbols = {};

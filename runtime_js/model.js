@@ -7,7 +7,7 @@ import { bindMembers } from "./members.js";
 import { holdProcess, keepAlive, releaseProcess } from "./platform.js";
 import { hasGpuResults, throwIfAborted } from "./run_options.js";
 import { Signature } from "./signature.js";
-import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
+import { evaluate, hasStates, lengthOf, symbolsOf, valuesOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
@@ -16,7 +16,7 @@ import { fetchFile } from "./weights.js";
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Port} Port */
 /** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Stage} Stage */
+/** @typedef {import("./types.d.ts").Segment} Segment */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./webmlc.js").RunOptions} RunOptions */
@@ -30,7 +30,7 @@ import { fetchFile } from "./weights.js";
  *   variant: import("./variants.js").Variant | null,
  *   shaders: import("./webmlc.js").Model["shaders"],
  *   resources: import("./webmlc.js").Model["resources"],
- *   executors: Executors, stages: Stage[], overlaps: boolean,
+ *   executors: Executors, overlaps: boolean,
  * }} Loaded  `overlaps`: one run may start before the last has ended, as the program is one segment on a GPU, which keeps their order
  */
 
@@ -39,6 +39,11 @@ const IN_FLIGHT = 3; // runs that overlap: while one is read back, the GPU has a
 /** Free the resources of a program. Resolves when its workers have ended. @param {Executors} executors */
 export async function dispose(executors) {
   await Promise.all(Object.values(executors).map((executor) => executor.dispose()));
+}
+
+/** The fields of a record that have a value. @param {object} record @returns {any} */
+function withoutNulls(record) {
+  return Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null));
 }
 
 export class Model {
@@ -83,8 +88,9 @@ export class Model {
     const signature = (/** @type {import("./types.d.ts").Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
     this.inputs = manifest.inputs.map(signature);
     this.outputs = manifest.outputs.map(signature);
-    this.sequences = manifest.sequences ?? {};
-    this.typed = manifest.typed ?? {};
+    this.sequences = manifest.sequences;
+    /** @type {import("./webmlc.js").Model["typed"]} */
+    this.typed = Object.fromEntries(Object.entries(manifest.typed).map(([name, kind]) => [name, withoutNulls(kind)]));
     this.files = Object.keys(manifest.files);
     this.threads = threads;
     this.threadsReason = threadsReason;
@@ -144,7 +150,7 @@ export class Model {
     const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? IN_FLIGHT : 1);
     // Where values are on the GPU, a download may come before the first upload.
     const usesGpu = this.device === "webgpu" && (hasGpuInputs(inputs) || (options?.results && hasGpuResults(options.results)));
-    const readsFirst = startsNow && !usesGpu && !this.#trapped && signature.readsInputsFirst(this.#stages(signature, ports));
+    const readsFirst = startsNow && !usesGpu && !this.#trapped && signature.readsInputsFirst(this.#segments(signature, ports));
     const feeds = readsFirst ? inputs : copyInputs(inputs);
     const task = () => this.#run(signature, feeds, ports, options, states);
     return this.#enqueue(task, { startsNow, overlaps, signal: options?.signal });
@@ -208,8 +214,8 @@ export class Model {
 
   /** The number of rows that a run with these symbols appends to the states that grow. @param {Symbols} symbols */
   rows(symbols) {
-    const state = this.#program.buffers.find(({ kind, shape }) => kind === "state" && symbolsOf(shape).has(this.#length));
-    return state ? evaluate(state.shape[0], { ...symbols, [this.#length]: 0 }) : 0;
+    const state = this.#program.buffers.find((buffer) => buffer.kind === "state" && this.#grows(buffer));
+    return state ? evaluate(state.shape[0], valuesOf(this.#program, { ...symbols, [this.#length]: 0 })) : 0;
   }
 
   /**
@@ -277,12 +283,11 @@ export class Model {
     const onGpu = isOnGpu || (results && hasGpuResults(results)) ? this.#onGpu(ports, results, new Set(values.values())) : null;
     /** @type {number[]} */
     const times = [];
-    for (const stage of this.#stages(signature, ports)) {
-      const { segment, uploads: names } = stage;
+    for (const segment of this.#segments(signature, ports)) {
       if (!this.#replacesStates) throwIfAborted(signal);
-      if ("bind" in segment) {
-        if (onGpu) await onGpu.download(values, [segment.bind]);
-        const bound = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.bind)));
+      if (segment.type === "bind") {
+        if (onGpu) await onGpu.download(values, [segment.buffer]);
+        const bound = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.buffer)));
         symbols = binder.unique({ ...symbols, ...bound });
         sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
         checkRequirements(this.#manifest, symbols, bound);
@@ -294,11 +299,11 @@ export class Model {
       }
       const executor = this.#loaded.executors[segment.device];
       if (!executor) throw modelDisposed();
-      if (onGpu && segment.device === "wasm") await onGpu.download(values, names);
+      if (onGpu && segment.device === "wasm") await onGpu.download(values, segment.uploads);
       /** @type {import("./types.d.ts").Uploads} */
-      const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
-      for (const [name, value] of await executor.execute(stage, sizes, uploads, states, onGpu?.receivers)) values.set(name, value);
-      if (measure) times.push(...(await executor.profile(stage, sizes, uploads, states)));
+      const uploads = segment.uploads.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
+      for (const [name, value] of await executor.execute(segment, sizes, uploads, states, onGpu?.receivers)) values.set(name, value);
+      if (measure) times.push(...(await executor.profile(segment, sizes, uploads, states)));
     }
     return { symbols, values, times, onGpu };
   }
@@ -315,15 +320,20 @@ export class Model {
     throw new InputError(`a GPUBuffer needs a model on the GPU; this one runs on the CPU: ${this.deviceReason}`);
   }
 
-  /** The stages of a run that returns the outputs of `ports`. @param {Signature} signature @param {Port[]} ports @returns {Stage[]} */
-  #stages(signature, ports) {
+  /** The segments of a run that returns the outputs of `ports`. @param {Signature} signature @param {Port[]} ports @returns {Segment[]} */
+  #segments(signature, ports) {
     const isWhole = signature === this.#signature && ports.length === this.outputs.length;
-    return isWhole ? this.#loaded.stages : signature.stages(this.device, ports);
+    return isWhole ? this.#program.segments : signature.segments(this.device, ports);
   }
 
   /** True if sessions have states that a run replaces: a run that ended half-way would leave some of them new. */
   get #replacesStates() {
-    return this.#program.buffers.some(({ kind, shape }) => kind === "state" && !symbolsOf(shape).has(this.#length));
+    return this.#program.buffers.some((buffer) => buffer.kind === "state" && !this.#grows(buffer));
+  }
+
+  /** True if the size of a state depends on the length of the session. @param {import("./types.d.ts").Buffer} state */
+  #grows({ shape }) {
+    return symbolsOf(shape, this.#program.sizes).has(this.#length);
   }
 
   /**

@@ -95,7 +95,6 @@ const HANDLERS = {
     thread.words = request.words;
     thread.counter = request.counter;
     thread.leader = new Leader(request);
-    return { result: thread.leader.stages };
   },
   start({ leader }, { module }) {
     leader.start(module);

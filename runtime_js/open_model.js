@@ -81,8 +81,8 @@ async function openFrom(base, { device = "auto", threads, variant, shaders, inli
     const manifest = await fetchManifest(base);
     base.files?.use(manifest);
     onManifest?.(manifest, base);
-    const typedValues = manifest.typed && base.typedValues(); // arrive beside the weights
-    typedValues?.catch(() => {}); // reported below, if the model opens
+    const typedValues = Object.keys(manifest.typed).length && base.typedValues(); // arrive beside the weights
+    if (typedValues) typedValues.catch(() => {}); // reported below, if the model opens
     if (hasStates(manifest)) base.session().catch(() => {}); // arrives beside the weights, not during the first run
     let spare = cpu;
     const open = async (/** @type {"auto" | Device} */ on, reason = "") => {
@@ -173,7 +173,7 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
   const manifest = withSchedules(full, device, options.threads, adapter, options.shaders);
   const program = /** @type {Program} */ (manifest.programs[device]);
   const devices = usedDevices(manifest, device);
-  const modules = (devices.has("wasm") && program.modules) || {};
+  const modules = devices.has("wasm") ? program.modules : {};
   const variant = chooseVariant(modules, options.variant);
   const module = variant ? modules[variant] : "";
   const download = downloadBytes(manifest, program, module);
@@ -211,12 +211,11 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
     dispose(executors); // also those that opened meanwhile
     throw error;
   }
-  const { weights, arena, memory, largest_binding: largestBinding, features, row = null } = program.resources;
-  const { stages } = Object.values(executors)[0];
+  const { weights, arena, memory, largest_binding: largestBinding, features, row } = program.resources;
   const resources = { weights, arena, memory, largestBinding, features, download, row };
   const overlaps = !executors.wasm && program.segments.length === 1 && !program.steps.some(({ control }) => control);
-  const [shaders = null] = /** @type {import("./webmlc.js").Model["shaders"][]} */ (Object.keys(program.shaders ?? {}));
-  return { ...choice, variant, shaders, executors, stages, overlaps, resources };
+  const [shaders = null] = /** @type {import("./webmlc.js").Model["shaders"][]} */ (Object.keys(program.shaders));
+  return { ...choice, variant, shaders, executors, overlaps, resources };
 }
 
 /**
@@ -237,16 +236,10 @@ function chooseThreads(threads, { workers }) {
   return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };
 }
 
-/**
- * The devices that the program needs: those of its steps, and its target if a constant is an output or if there are no steps.
- * @param {Manifest} manifest
- * @param {Device} target
- */
+/** The devices that the program needs: those of its segments, or if it has none, its target. @param {Manifest} manifest @param {Device} target */
 function usedDevices(manifest, target) {
-  const program = /** @type {Program} */ (manifest.programs[target]);
-  const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
-  const devices = new Set(runs(program).map((run) => run.device));
-  return manifest.outputs.some((o) => constants.has(o.buffer)) || !devices.size ? devices.add(target) : devices;
+  const devices = new Set(runs(/** @type {Program} */ (manifest.programs[target])).map((run) => run.device));
+  return devices.size ? devices : devices.add(target);
 }
 
 /**
@@ -257,6 +250,6 @@ function usedDevices(manifest, target) {
  */
 function downloadBytes(manifest, program, module) {
   const weights = neededFiles(manifest, program.buffers).reduce((sum, file) => sum + file.bytes, 0);
-  const paths = [module, ...Object.values(program.shaders ?? {})];
+  const paths = [module, ...Object.values(program.shaders)];
   return paths.reduce((sum, path) => sum + (manifest.files[path]?.bytes ?? 0), weights);
 }

@@ -1,5 +1,14 @@
 // Read the repetitions in the lists of a manifest. The twin of `unfold` in webmlc/package/repetitions.py, which explains them.
 
+const MOST = 1e6; // items of one repetition
+
+/** A value with its whole lists, and with those of the objects in it. @param {any} value @returns {any} */
+export function unfolded(value) {
+  if (Array.isArray(value)) return unfold(value);
+  if (typeof value !== "object" || !value) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, unfolded(inner)]));
+}
+
 /**
  * Replace each repetition of a list by its items.
  * @param {any[]} items
@@ -7,8 +16,9 @@
  */
 export function unfold(items) {
   return items.flatMap((item) => {
-    if (item.count === undefined) return [item];
+    if (item?.count === undefined) return [item];
     const { count, items: templates } = item;
+    if (count > MOST) throw new Error(`${count} repetitions`);
     return Array.from({ length: count }, (_, i) => filled(templates[i % templates.length], Math.floor(i / templates.length)));
   });
 }

@@ -40,7 +40,7 @@ function bufferAxisOf({ shape }, manifest) {
  * @param {RunOptions} options
  */
 export function runAlone(model, manifest, inputs, options = {}) {
-  const presents = (manifest.states ?? []).map(({ past, present }) => ({ ...past, name: present }));
+  const presents = manifest.states.map(({ past, present }) => ({ ...past, name: present }));
   const names = new Set(chosenOutputs([...manifest.outputs, ...presents], options).map(({ name }) => name));
   const outputs = manifest.outputs.map(({ name }) => name).filter((name) => names.has(name));
   const { signal } = options;
@@ -55,12 +55,12 @@ export function runAlone(model, manifest, inputs, options = {}) {
     const rows = new Map(await readStates(model, states));
     const after = { ...states.symbols, ...symbols };
     if (lengthOf(manifest)) after[lengthOf(manifest)] = states.length;
-    for (const { past, present, size } of manifest.states ?? []) {
+    for (const { past, present, size } of manifest.states) {
       if (!names.has(present)) continue;
       const axis = bufferAxisOf(past, manifest);
       const stored = axis < 0 ? after : { ...after, [capacityOf(manifest)]: states.capacity };
       const tensor = toPresent(past, rows.get(past.buffer), axisOf(past, manifest), stored);
-      const result = axis < 0 || size === undefined ? tensor : resized(tensor, axis, evaluate(size, after));
+      const result = axis < 0 || size === null ? tensor : resized(tensor, axis, evaluate(size, after));
       results[present] = arrays[present] ? { ...result, data: received({ ...past, name: present }, result.data, arrays[present]) } : result;
     }
     return results;
@@ -76,7 +76,7 @@ export function runAlone(model, manifest, inputs, options = {}) {
  * @param {(states: States, feeds: Record<string, any>, symbols: Symbols) => Promise<T>} use
  */
 export async function withStates(model, manifest, inputs, use) {
-  const ports = manifest.states ?? [];
+  const ports = manifest.states;
   const pasts = ports.filter(({ past }) => past.name in inputs);
   const missing = ports.find(({ past }) => !(past.name in inputs));
   if (pasts.length && missing) throw new InputError(`input "${missing.past.name}" is missing, but other pasts are there`);
@@ -94,7 +94,7 @@ export async function withStates(model, manifest, inputs, use) {
   const stored = new Set(buffers.map(({ past }) => sizeOf(past, bufferAxisOf(past, manifest))));
   if (stored.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...stored]}`);
   if (capacity) symbols[capacity] = Math.max(0, ...stored);
-  const rows = [model.rows(symbols), ...ports.map(({ rows: size }) => (size === undefined ? 0 : evaluate(size, symbols)))];
+  const rows = [model.rows(symbols), ...ports.map(({ rows: size }) => (size === null ? 0 : evaluate(size, symbols)))];
   const states = { ...newStates(Math.max(length, ...stored) + Math.max(...rows) || 1), length };
   try {
     if (pasts.length) {

@@ -54,7 +54,7 @@ export class Session {
   /** @param {number} length */
   truncate(length) {
     this.#check();
-    if (this.#manifest.states?.some(({ past }) => axisOf(past, this.#manifest) < 0)) {
+    if (this.#manifest.states.some(({ past }) => axisOf(past, this.#manifest) < 0)) {
       throw new InputError("the model has states that do not grow: call reset, or load");
     }
     if (!(Number.isInteger(length) && length >= 0 && length <= this.length)) {

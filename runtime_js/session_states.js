@@ -24,8 +24,8 @@ export function axisOf({ shape }, manifest) {
 
 /** The symbols of the shapes of states, but for the length. @param {Manifest} manifest @param {Symbols} symbols @returns {Symbols} */
 export function stateSizes(manifest, symbols) {
-  const [{ buffers }] = Object.values(manifest.programs); // all programs have the same states
-  const names = buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape)] : []));
+  const [program] = Object.values(manifest.programs); // all programs have the same states
+  const names = program.buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape, program.sizes)] : []));
   const sizes = names.filter((name) => name !== lengthOf(manifest) && name in symbols);
   return Object.fromEntries(sizes.map((name) => [name, symbols[name]]));
 }

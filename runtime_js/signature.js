@@ -1,19 +1,21 @@
 // The inputs and outputs of a model's runs, with what is computed once for all runs that have them.
 //
 //   in:  a manifest
-//   out: the symbols of a run; the outputs that it returns; its stages
+//   out: the symbols of a run; the outputs that it returns; its segments
 
 import { Binder } from "./binder.js";
 import { arrayOf } from "./dtypes.js";
 import { elementCount, shapeOf } from "./manifest.js";
+import { resultBuffers } from "./memory_plan.js";
 import { chosenOutputs, received } from "./run_options.js";
-import { selectStages } from "./transfers.js";
+import { selectSegments } from "./transfers.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Executor} Executor */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").Stage} Stage */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Segment} Segment */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./webmlc.js").RunOptions} RunOptions */
@@ -21,9 +23,9 @@ import { selectStages } from "./transfers.js";
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
 export class Signature {
-  /** @type {Map<string, Stage[]>} By device and outputs. */
-  #stages = new Map();
-  /** @type {WeakMap<Stage[], boolean>} */
+  /** @type {Map<string, Segment[]>} By device and outputs. */
+  #segments = new Map();
+  /** @type {WeakMap<Segment[], boolean>} */
   #readsFirst = new WeakMap();
 
   /** @param {Manifest} manifest */
@@ -57,26 +59,27 @@ export class Signature {
     return { dtype: port.dtype, shape, data: result ? received(port, data, result) : data };
   }
 
-  /** The stages of a run that returns the outputs of `ports`. @param {Device} device @param {Port[]} ports @returns {Stage[]} */
-  stages(device, ports) {
+  /** The segments of a run that returns the outputs of `ports`. @param {Device} device @param {Port[]} ports @returns {Segment[]} */
+  segments(device, ports) {
     const key = ports === this.manifest.outputs ? device : [device, ...ports.map(({ name }) => name)].join("\n");
-    const stages = this.#stages.get(key) ?? selectStages(this.manifest, device, ports);
-    this.#stages.set(key, stages);
-    return stages;
+    const program = /** @type {Program} */ (this.manifest.programs[device]);
+    const segments = this.#segments.get(key) ?? selectSegments(program, resultBuffers({ ...this.manifest, outputs: ports }));
+    this.#segments.set(key, segments);
+    return segments;
   }
 
-  /** True if only the first of these stages reads the inputs. @param {Stage[]} stages */
-  readsInputsFirst(stages) {
-    const answer = this.#readsFirst.get(stages);
+  /** True if only the first of these segments reads the inputs. @param {Segment[]} segments */
+  readsInputsFirst(segments) {
+    const answer = this.#readsFirst.get(segments);
     if (answer !== undefined) return answer;
     const { inputs, outputs } = this.manifest;
     const buffers = new Set(inputs.map(({ buffer }) => buffer));
-    const downloads = new Set(stages.flatMap((stage) => stage.downloads));
-    const first = stages.findIndex(({ segment }) => "device" in segment && !segment.once);
-    const later = stages.slice(first + 1).flatMap(({ segment, uploads }) => ("bind" in segment ? segment.bind : uploads));
+    const downloads = new Set(segments.flatMap((segment) => (segment.type === "run" ? segment.downloads : [])));
+    const first = segments.findIndex((segment) => segment.type === "run" && !segment.once);
+    const later = segments.slice(first + 1).flatMap((segment) => (segment.type === "run" ? segment.uploads : segment.buffer));
     const returned = outputs.map(({ buffer }) => buffer).filter((buffer) => !downloads.has(buffer)); // as the inputs they are
     const readsFirst = ![...later, ...returned].some((name) => buffers.has(name));
-    this.#readsFirst.set(stages, readsFirst);
+    this.#readsFirst.set(segments, readsFirst);
     return readsFirst;
   }
 

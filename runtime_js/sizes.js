@@ -1,7 +1,8 @@
 // Evaluate the sizes in a manifest, and compute the bytes of buffers.
 
 import { arrayOf } from "./dtypes.js";
-import { InputError, PackageError } from "./errors.js";
+import { InputError } from "./errors.js";
+import { LARGEST_BUFFER } from "./manifest_records.js";
 
 /** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Program} Program */
@@ -9,7 +10,6 @@ import { InputError, PackageError } from "./errors.js";
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
 const UNLIMITED = 2 ** 31 - 1; // the trip count of a loop without one
-const LARGEST_BUFFER = 2 ** 32 - 2 ** 16; // bytes: 32-bit memory without its first page
 
 const truncmod = (/** @type {number} */ a, /** @type {number} */ b) => (b ? a % b : 0);
 const truncdiv = (/** @type {number} */ a, /** @type {number} */ b) => (b ? (a - (a % b)) / b : 0);
@@ -56,7 +56,7 @@ export function capacityOf({ symbols }) {
 
 /** True if sessions keep states, which grow or are replaced. @param {import("./types.d.ts").Manifest} manifest */
 export function hasStates(manifest) {
-  return Boolean(lengthOf(manifest) || manifest.states);
+  return Boolean(lengthOf(manifest) || manifest.states.length);
 }
 
 /** The loops of a program, in order. Each has a symbol that counts its iterations. @param {Program} program */
@@ -66,7 +66,7 @@ export function loops({ steps }) {
 
 /** The largest number of iterations of a loop. @param {Control} loop @param {Symbols} symbols */
 export function tripCount({ trips }, symbols) {
-  return trips === undefined ? UNLIMITED : evaluate(trips, symbols);
+  return trips === null ? UNLIMITED : evaluate(trips, symbols);
 }
 
 /**
@@ -78,26 +78,45 @@ export function tripCount({ trips }, symbols) {
 export function evaluate(size, symbols) {
   if (typeof size === "number") return size;
   if (typeof size === "string") return symbols[size];
-  const [name, ...operands] = size;
-  const operator = OPERATORS[name];
-  if (!operator) throw new PackageError(`manifest.json: unknown size operator ${name}`);
+  const [operator, ...operands] = size;
   const [a, b, c] = operands.map((operand) => evaluate(operand, symbols));
-  const value = +operator(a, b, c) + 0; // turns -0 into 0
+  const value = +OPERATORS[operator](a, b, c) + 0; // turns -0 into 0
   if (Number.isSafeInteger(value)) return value;
   throw new InputError(`with these inputs a size is beyond ${Number.MAX_SAFE_INTEGER}`);
 }
 
+/** True if all symbols in a size have values. @param {Size} size @param {Symbols} values @returns {boolean} */
+function isKnown(size, values) {
+  if (typeof size === "number") return true;
+  if (typeof size === "string") return Object.hasOwn(values, size);
+  return /** @type {Size[]} */ (size.slice(1)).every((operand) => isKnown(operand, values));
+}
+
 /**
- * The symbols in a shape.
+ * The symbols, and the named sizes of a program as far as these symbols decide them.
+ * @param {Program} program
+ * @param {Symbols} symbols
+ * @returns {Symbols}
+ */
+export function valuesOf({ sizes }, symbols) {
+  const values = { ...symbols };
+  for (const name in sizes) if (isKnown(sizes[name], values)) values[name] = evaluate(sizes[name], values);
+  return values;
+}
+
+/**
+ * The symbols in a shape, also behind the names of `sizes`.
  * @param {Size[]} shape
+ * @param {Record<string, Size>} [sizes]
  * @returns {Set<string>}
  */
-export function symbolsOf(shape) {
+export function symbolsOf(shape, sizes = {}) {
   /** @type {Set<string>} */
   const names = new Set();
   const visit = (/** @type {Size} */ size) => {
-    if (typeof size === "string") names.add(size);
-    else if (Array.isArray(size)) for (const operand of /** @type {Size[]} */ (size.slice(1))) visit(operand);
+    if (Array.isArray(size)) for (const operand of /** @type {Size[]} */ (size.slice(1))) visit(operand);
+    else if (typeof size === "string" && Object.hasOwn(sizes, size)) visit(sizes[size]);
+    else if (typeof size === "string") names.add(size);
   };
   shape.forEach(visit);
   return names;
@@ -110,12 +129,15 @@ export function symbolsOf(shape) {
  * @returns {Map<string, number>}
  */
 export function bufferBytes(program, symbols) {
-  const bytes = (/** @type {{ dtype: string, shape: Size[] }} */ { dtype, shape }) => {
-    const width = arrayOf(dtype).BYTES_PER_ELEMENT;
-    return shape.reduce((/** @type {number} */ size, d) => evaluate(["mul", size, d], symbols), width);
-  };
-  const buffers = program.buffers.filter(({ shape }) => [...symbolsOf(shape)].every((name) => name in symbols));
-  return new Map(buffers.map((buffer) => [buffer.name, checkedBytes(buffer.name, bytes(buffer))]));
+  const values = valuesOf(program, symbols);
+  /** @type {Map<string, number>} */
+  const sizes = new Map();
+  for (const { name, dtype, shape } of program.buffers) {
+    if (!shape.every((size) => isKnown(size, values))) continue;
+    const bytes = shape.reduce((/** @type {number} */ product, size) => product * evaluate(size, values), arrayOf(dtype).BYTES_PER_ELEMENT);
+    sizes.set(name, checkedBytes(name, bytes));
+  }
+  return sizes;
 }
 
 /** The bytes, or 0 if symbols that are not checked yet make them negative. @param {string} name @param {number} bytes */
@@ -131,5 +153,5 @@ function checkedBytes(name, bytes) {
  */
 export function neededFiles(manifest, buffers) {
   const tensors = new Set(buffers.map((b) => b.tensor));
-  return manifest.weights.files.filter((f) => Object.keys(f.tensors).some((t) => tensors.has(t)));
+  return manifest.weights.filter((f) => Object.keys(f.tensors).some((t) => tensors.has(t)));
 }

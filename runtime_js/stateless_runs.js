@@ -15,20 +15,35 @@ import { capacityOf, lengthOf } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Executor} Executor */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
 /** True if each run replaces all states of a model, whose sizes do not depend on a session. @param {Manifest} manifest */
 export function replacesAllStates(manifest) {
-  return Boolean(manifest.states) && !lengthOf(manifest) && !capacityOf(manifest);
+  return manifest.states.length > 0 && !lengthOf(manifest) && !capacityOf(manifest);
+}
+
+/** The segments of a program whose states are inputs and outputs: each is on one device. @param {Program} program @returns {Program["segments"]} */
+function withStatesMoved({ buffers, steps, segments }) {
+  const states = buffers.filter(({ kind }) => kind === "state").map(({ name }) => name);
+  const uses = segments.map((segment) => new Set(segment.type === "run" ? steps.slice(segment.first, segment.last).flatMap((step) => step.arguments) : []));
+  return segments.map((segment, i) => {
+    if (segment.type === "bind") return segment;
+    const used = states.filter((name) => uses[i].has(name));
+    const isElsewhere = (/** @type {Set<string>[]} */ others, /** @type {string} */ name) => others.some((names) => names.has(name));
+    const uploads = used.filter((name) => !isElsewhere(uses.slice(0, i), name));
+    const downloads = used.filter((name) => !isElsewhere(uses.slice(i + 1), name));
+    return { ...segment, uploads: [...segment.uploads, ...uploads], downloads: [...segment.downloads, ...downloads] };
+  });
 }
 
 /** A manifest whose states are inputs and outputs. @param {Manifest} manifest @returns {Manifest} */
 function withStatesAsPorts(manifest) {
-  const { states = [], inputs, outputs } = manifest;
+  const { states, inputs, outputs } = manifest;
   const programs = Object.entries(manifest.programs).map(([device, program]) => {
     const buffers = program.buffers.map((buffer) => (buffer.kind === "state" ? { ...buffer, kind: "input" } : buffer));
-    return [device, { ...program, buffers }];
+    return [device, { ...program, buffers, segments: withStatesMoved(program) }];
   });
   return {
     ...manifest,
@@ -56,7 +71,7 @@ export class StatelessRuns extends Signature {
 
   /** @override @param {Record<string, any>} inputs */
   complete(inputs) {
-    const pasts = this.#sessions.states?.map(({ past }) => past) ?? [];
+    const pasts = this.#sessions.states.map(({ past }) => past);
     const missing = pasts.filter(({ name }) => inputs?.[name] === undefined);
     if (!missing.length) return inputs;
     if (missing.length < pasts.length) throw new InputError(`input "${missing[0].name}" is missing, but other pasts are there`);

@@ -13,7 +13,7 @@
 // The leader wakes a thread named the caller instead. The caller wakes the helpers, and sleeps. They cannot go to the leader's
 // core then, because it is busy.
 
-import { AWAKE, RUNNING } from "./memory_plan.js";
+import { CONTROL } from "./manifest_records.js";
 
 /** @typedef {import("./types.d.ts").Help} Help */
 /** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
@@ -62,7 +62,7 @@ export function help({ tid, threads, module, memory, control, generation }) {
       run(0, 0, tid, threads);
       milliseconds = performance.now() - before;
     } catch (error) {
-      Atomics.store(new Int32Array(memory.buffer), RUNNING / 4, 0); // the leader must not wait for this helper's chunk
+      Atomics.store(new Int32Array(memory.buffer), CONTROL.running / 4, 0); // the leader must not wait for this helper's chunk
       throw error;
     }
   }
@@ -100,13 +100,13 @@ export function passOnCalls(control) {
  */
 export function withHelpers(memory, control, awake, work) {
   const words = new Int32Array(memory.buffer);
-  words[AWAKE / 4] = Number(awake);
-  Atomics.store(words, RUNNING / 4, 1);
+  words[CONTROL.awake / 4] = Number(awake);
+  Atomics.store(words, CONTROL.running / 4, 1);
   wake(control);
   try {
     work(); // clears RUNNING at the end
   } finally {
-    Atomics.store(words, RUNNING / 4, 0); // after a trap helpers must not look for work either
+    Atomics.store(words, CONTROL.running / 4, 0); // after a trap helpers must not look for work either
   }
 }
 

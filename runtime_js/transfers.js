@@ -1,55 +1,54 @@
-// Choose what a run that returns only some outputs downloads, and which of its last steps it may skip.
+// Choose what a run that returns only some outputs downloads, and which of the last steps it may skip.
 //
-// The twin of `select_stages` in webmlc/package/transfers.py, which explains the algorithm.
-//
-//   in:  a manifest, the target of the program, the ports of the outputs
-//   out: stages, as memory_plan.js plans them
+// The twin of `select_segments` in webmlc/package/transfers.py, which explains the algorithm.
 
-import { outputsOf, resultBuffers, stages } from "./memory_plan.js";
-
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Port} Port */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").Stage} Stage */
+/** @typedef {import("./types.d.ts").Segment} Segment */
 
 /**
- * The stages of a run that returns these outputs.
- * @param {Manifest} manifest
- * @param {Device} target
- * @param {Port[]} outputs
- * @returns {Stage[]}
+ * The segments of a run that returns these results.
+ * @param {Program} program
+ * @param {Set<string>} results  names of buffers
+ * @returns {Segment[]}
  */
-export function selectStages(manifest, target, outputs) {
-  const program = /** @type {Program} */ (manifest.programs[target]);
-  const needed = resultBuffers({ ...manifest, outputs });
-  for (const { name, kind } of program.buffers) if (kind === "state") needed.add(name);
-  const segments = [...program.segments];
-  for (const [i, segment] of [...segments.entries()].reverse()) {
-    if ("bind" in segment) {
-      needed.add(segment.bind);
+export function selectSegments(program, results) {
+  const moved = new Set(results); // what the host reads, and what later runs upload
+  const needed = new Set(program.buffers.filter(({ kind }) => kind === "state").map(({ name }) => name));
+  const devices = new Set(); // of later runs
+  /** @type {Segment[]} */
+  const selected = [];
+  for (const segment of [...program.segments].reverse()) {
+    if (segment.type === "bind") {
+      moved.add(segment.buffer);
+      selected.unshift(segment);
       continue;
     }
-    const run = segment.once ? segment : withoutLastSteps(program, segment, needed);
-    for (const step of program.steps.slice(run.first, run.last)) for (const name of step.arguments) needed.add(name);
-    segments[i] = run;
+    const last = segment.once ? segment.last : lastNeeded(program, segment, (name) => moved.has(name) || needed.has(name));
+    const downloads = segment.downloads.filter((name) => moved.has(name));
+    if (last === segment.first && !downloads.length && !devices.has(segment.device)) continue;
+    devices.add(segment.device);
+    for (const name of segment.uploads) moved.add(name);
+    for (const step of program.steps.slice(segment.first, last)) for (const name of step.arguments) needed.add(name);
+    selected.unshift({ ...segment, last, downloads });
   }
-  const selected = { ...manifest, outputs, programs: { [target]: { ...program, segments } } };
-  return stages(selected, target).filter(({ segment, downloads }) => "bind" in segment || segment.first < segment.last || downloads.length);
+  return selected;
+}
+
+/** The buffers that a step writes. @param {import("./types.d.ts").Step} step */
+function outputsOf({ arguments: names, outputs }) {
+  return names.slice(names.length - outputs);
 }
 
 /**
- * Cut off the last steps of a segment if none of the `needed` buffers is theirs. Steps of control flow stay, up to their targets.
+ * The end of the steps of a segment that write needed buffers, or that such steps follow. Steps of control flow stay, up to their targets.
  * @param {Program} program
- * @param {Run} run
- * @param {Set<string>} needed
- * @returns {Run}
+ * @param {Run} segment
+ * @param {(name: string) => boolean} isNeeded
  */
-function withoutLastSteps({ steps }, run, needed) {
-  const { device, first, module_first: base = 0 } = run;
-  let { last } = run;
-  while (last > first && !steps[last - 1].control && !outputsOf(steps[last - 1]).some((name) => needed.has(name))) last--;
-  for (const { control } of steps.slice(first, run.last)) if (control) last = Math.max(last, control.target);
-  return device === "wasm" ? { ...run, last, module_last: base + last - first } : { ...run, last };
+function lastNeeded({ steps }, { first, last: end }, isNeeded) {
+  let last = end;
+  while (last > first && !steps[last - 1].control && !outputsOf(steps[last - 1]).some(isNeeded)) last--;
+  for (const { control } of steps.slice(first, end)) if (control) last = Math.max(last, control.target);
+  return last;
 }

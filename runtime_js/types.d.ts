@@ -1,149 +1,20 @@
-// The types that modules of the runtime share. webmlc/package/manifest.py explains those of the manifest.
+// The types that modules of the runtime share. Those of the manifest are generated.
 
-export type Device = "wasm" | "webgpu";
-/** A dimension: an integer, a symbol's name, or [operator, Size, ...]. */
-export type Size = number | string | [string, ...Size[]];
-export type Symbols = Record<string, number>;
+import type { Bind, Manifest, Port, Run, WeightFile } from "./manifest_types.d.ts";
 
-export interface Port {
-  name: string;
-  dtype: string;
-  shape: Size[];
-  buffer: string;
-}
+export * from "./manifest_types.d.ts";
 
-export interface Buffer {
-  name: string;
-  dtype: string;
-  shape: Size[];
-  kind: "input" | "constant" | "derived" | "state" | "scratch";
-  /** The name of a constant in the weights. */
-  tensor?: string;
-}
-
-/** The action of a step that calls no kernel. */
-export interface Control {
-  kind: "if" | "else" | "loop" | "next";
-  target: number;
-  symbol?: string;
-  trips?: Size;
-}
-
-export interface Step {
-  device: Device;
-  kernel: string;
-  arguments: string[];
-  /** The number of arguments that are written: the last ones. */
-  outputs: number;
-  symbols?: string[];
-  workgroups?: [Size, Size, Size];
-  /** What the step launches instead on the machines of a class, by the number of the class. */
-  alternatives?: Record<string, { kernel: string; workgroups: [Size, Size, Size] }>;
-  /** The entry point on the GPU, if it does not have the name of the kernel. */
-  entry?: string;
-  /** What follows the symbols in the uniform. */
-  integers?: number[];
-  /** The workgroups of each section that a pipeline may leave out, in the order of the overrides of the shader. */
-  sections?: Size[];
-  /** What differs in variants of the shaders from the first one. */
-  variants?: Record<string, Pick<Step, "workgroups" | "alternatives" | "entry" | "integers" | "sections">>;
-  control?: Control;
-  origin: string[];
-}
-
-/** Consecutive steps on one device. */
-export interface Run {
-  device: Device;
-  first: number;
-  last: number;
-  module_first?: number;
-  module_last?: number;
-  /** True if it runs at load, and computes derived buffers. */
-  once?: boolean;
-}
-
-/** Binds symbols during a run: `symbols[i]` is element `elements[i]` of the buffer `bind`. */
-export interface Bind {
-  bind: string;
-  symbols: string[];
-  elements: number[];
-  origin: string[];
-}
-
+/** The unit of execution. */
 export type Segment = Run | Bind;
 
-export interface Resources {
-  weights: number;
-  arena: Partial<Record<Device, number | null>>;
-  memory: number | null;
-  largest_binding: number | null;
-  row?: { steps: number; bytes: number; bytes_per_row: number };
-  scratch_per_thread: number;
-  features: string[];
-}
+export type Device = "wasm" | "webgpu";
+export type Symbols = Record<string, number>;
 
-export interface Program {
-  buffers: Buffer[];
-  steps: Step[];
-  segments: Segment[];
-  resources: Resources;
-  modules?: Record<string, string>;
-  /** The files of the shaders by variant. The loader leaves one. */
-  shaders?: Record<string, string>;
-  /** The features that variants of the shaders need. The loader adds those of its variant to the resources. */
-  shader_features?: Record<string, string[]>;
-  /** The numbers of the float32 buffers that variants with `shader-f16` store as float16, and their arena. The loader applies them. */
-  halves?: { buffers: number[]; arena: number | null };
-  /** The number of this CPU's class of machines, or 0. The loader sets it. */
-  machine?: number;
-}
-
-/** Machines with schedules of their own: see webmlc/core/machine_class.py. */
-export interface MachineClass {
-  device: Device;
-  engine: string;
-  adapter?: string;
-  parallel?: boolean;
-}
-
-export interface WeightFile {
-  path: string;
-  bytes: number;
-  chunk_bytes: number;
-  /** The hash of the hashes of all chunks. */
-  chunks_sha256: string;
-  tensors: Record<string, [number, number]>;
-}
-
-export interface Manifest {
-  format: string;
-  version: number;
-  name: string;
-  compiler: string;
-  symbols: { name: string; input: string; axis: number }[];
-  inputs: Port[];
-  outputs: Port[];
-  sequences?: Record<string, string[] | null>;
-  /** Inputs and outputs that are values of the page: see typed/typed.d.ts. */
-  typed?: Record<string, { kind: string; rate?: number; values?: string[]; labels?: string }>;
-  /** Conditions on symbols. The rules are in manifest.js. */
-  requirements: [rule: string, left: Size, right: Size, node: string][];
-  /** Each buffer holds an int32 per node: how many of its indices are out of range. */
-  checks: [buffer: string, nodes: string[]][];
-  /** Inputs and outputs of the model that states replace. */
-  states?: StatePort[];
-  /** The classes of machines for which some kernels have other schedules, numbered from 1. */
-  machines?: MachineClass[];
-  weights: { bytes: number; files: WeightFile[] };
-  files: Record<string, { bytes: number; sha256: string }>;
-  programs: Partial<Record<Device, Program>>;
-}
-
-/** A segment with its transfers: names of buffers. */
-export interface Stage {
-  segment: Segment;
-  uploads: string[];
-  downloads: string[];
+declare module "./manifest_types.d.ts" {
+  interface Program {
+    /** The number of this CPU's class of machines, or 0. The loader sets it. */
+    machine?: number;
+  }
 }
 
 /** Addresses in the memory of a device, and the bytes of buffers whose symbols are bound. */
@@ -159,17 +30,6 @@ export interface Layout {
   stateBytes: number;
   /** The states that do not grow. */
   replacedStates: Set<string>;
-}
-
-/**
- * The input and the output that the model had in place of a state. A past that is a buffer has an axis whose size is the symbol of
- * the capacity. A run writes at most `rows` rows to it, and the present has `size` rows.
- */
-export interface StatePort {
-  past: Port;
-  present: string;
-  rows?: Size;
-  size?: Size;
 }
 
 /**
@@ -205,8 +65,6 @@ export interface GpuSpan {
 export type Uploads = [string, Uint8Array | GpuSpan][];
 
 export interface Executor {
-  /** The stages of a run that returns all outputs. */
-  stages: Stage[];
   /** The reason why it cannot run any more. */
   failure: Error | null;
   /** The size of the WebAssembly memory, if the executor has one that this thread can see. */
@@ -215,8 +73,8 @@ export interface Executor {
    * Reads the uploads before it returns. Equal symbols are one object (binder.js). With states, the symbol of their length has its largest value, for which memory is
    * planned; kernels see `states.length`. Only a GPU takes and returns values on it; `receivers` says where those go that stay.
    */
-  execute(stage: Stage, symbols: Symbols, uploads: Uploads, states?: States, receivers?: Map<string, GPUBuffer | null>): Promise<Uploads> | Uploads;
-  profile(stage: Stage, symbols: Symbols, uploads: Uploads, states?: States): Promise<number[]>;
+  execute(segment: Run, symbols: Symbols, uploads: Uploads, states?: States, receivers?: Map<string, GPUBuffer | null>): Promise<Uploads> | Uploads;
+  profile(segment: Run, symbols: Symbols, uploads: Uploads, states?: States): Promise<number[]>;
   /** The bytes of the valid rows of each state on this device. */
   readStates(states: States): Promise<Transfers>;
   /** Replace the rows of the states of a session, whose length is the new one. */
@@ -325,7 +183,7 @@ export interface Open {
 }
 
 export interface Execute {
-  stage: Stage;
+  segment: Run;
   symbols: Symbols;
   uploads: Transfers;
   states?: States;

@@ -3,14 +3,15 @@
 // This is the page's part. While the worker starts and computes, the page downloads the module and the weights, and starts the
 // helpers.
 //
-//   in:  a stage, the values of the symbols, the bytes of uploads
-//   out: the bytes of the stage's downloads
+//   in:  a segment, the values of the symbols, the bytes of uploads
+//   out: the bytes of the segment's downloads
 //
-// The first time, a message to the worker requests the stage, and a message answers it. See repeats.js and short_runs.js for
+// The first time, a message to the worker requests the segment, and a message answers it. See repeats.js and short_runs.js for
 // later times.
 
 import { fromData, HostError, modelDisposed, toData } from "./errors.js";
-import { LENGTH, PAGE, usedOn } from "./memory_plan.js";
+import { PAGE, PAGE_BYTES } from "./manifest_records.js";
+import { buffersOf, LENGTH, memoryOf, moduleLast } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
 import { abandon, FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
@@ -25,7 +26,6 @@ import { Workers } from "./workers.js";
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
@@ -34,7 +34,7 @@ import { Workers } from "./workers.js";
 /** The symbols and the session for which memory is bound. @typedef {{ symbols: Symbols, session: number | undefined }} Bound */
 /**
  * A request that can be repeated. `places` are those of the uploads, in order. `isLarge` says that results are slow to allocate.
- * @typedef {Bound & { slot: number, stage: Stage, downloads: Transfers, places: Transfers, isLarge: boolean, pace: Pace }} Repeatable
+ * @typedef {Bound & { slot: number, segment: Run, downloads: Transfers, places: Transfers, isLarge: boolean, pace: Pace }} Repeatable
  */
 
 /**
@@ -54,7 +54,6 @@ async function compile(base, manifest, path, onBytes) {
 const MAX_REQUESTS = 16;
 const CALLER_DELAY_MS = 100; // after the first run: helpers do not sleep between runs that follow at once
 const HELPERS_DELAY_MS = 30; // into the first run, which is mostly compilation and uses the other cores
-const PAGE_BYTES = 4096; // bytes of the operating system's smallest page
 const MOST_COUNTED = 1 << 26; // bytes after which V8 collects garbage, whatever else it has allocated
 const COUNTED_PER_BYTE = 8; // so that at most 8 MB of small models wait for the collector
 const MIN_SPARE = 16 * PAGE_BYTES; // smaller results are allocated quickly
@@ -96,8 +95,6 @@ function areAlike(a, b) {
 }
 
 export class WasmDevice {
-  /** @type {Stage[]} */
-  stages = [];
   nextId = 0;
   /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} By id of the message. */
   pending = new Map();
@@ -163,8 +160,7 @@ export class WasmDevice {
    */
   async load(base, manifest, target, threads, path, onBytes) {
     const program = /** @type {Program} */ (manifest.programs[target]);
-    const names = usedOn(program, "wasm", target);
-    const files = neededFiles(manifest, program.buffers.filter(({ name }) => names.has(name)));
+    const files = neededFiles(manifest, buffersOf(memoryOf(program, "wasm")).map((number) => program.buffers[number]));
     const { words } = this;
     this.threads = threads;
     this.hasLength = lengthOf(manifest) !== "";
@@ -187,45 +183,45 @@ export class WasmDevice {
       return streamWeights(base, file, take, onBytes, compilation, backlog);
     });
     const start = compilation?.then((module) => this.#call({ type: "start", module }));
-    [this.stages, this.module] = await Promise.all([opening, compilation, start, ...downloads]);
+    [this.module] = await Promise.all([compilation, opening, start, ...downloads]);
     this.control = control;
   }
 
   /**
-   * Run a stage, and return copies of its downloads. The first time, a message requests the stage. Later the page writes the
+   * Run a segment, and return copies of its downloads. The first time, a message requests it. Later the page writes the
    * uploads to their places in memory, and the request is repeated, in the worker or in the page, whichever is faster.
-   * @param {Stage} stage
+   * @param {Run} segment
    * @param {Symbols} symbols  an object that stands for all equal symbols
    * @param {Transfers} uploads
    * @param {States} [states]
    * @returns {Promise<Transfers> | Transfers}
    */
-  execute(stage, symbols, uploads, states) {
+  execute(segment, symbols, uploads, states) {
     const session = states?.id;
     if (states && this.hasLength) uploads = [...uploads, [LENGTH, new Uint8Array(new Int32Array([states.length]).buffer)]];
-    const request = this.failure ? undefined : this.requests.find((r) => r.stage === stage && r.symbols === symbols && r.session === session);
-    if (!request) return this.#request(stage, symbols, uploads, states);
+    const request = this.failure ? undefined : this.requests.find((r) => r.segment === segment && r.symbols === symbols && r.session === session);
+    if (!request) return this.#request(segment, symbols, uploads, states);
     const { way } = request.pace;
     if (way === "there" || !this.module || !this.bound || !areAlike(this.bound, request)) return this.#repeatThere(request, uploads);
     return this.pageRun ? this.#repeatHere(request, way, this.pageRun, uploads) : this.#repeatHereFirst(request, way, uploads);
   }
 
   /**
-   * Request a stage by message.
-   * @param {Stage} stage
+   * Request a segment by message.
+   * @param {Run} segment
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @param {States} [states]
    * @returns {Promise<Transfers>}
    */
-  async #request(stage, symbols, uploads, states) {
+  async #request(segment, symbols, uploads, states) {
     const { words, requests } = this;
     try {
       const slot = this.slots++ % MAX_REQUESTS;
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
       const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
       const transfer = copies.map(([, { buffer }]) => buffer);
-      const { downloads, places, memoryBytes, isNew, haveMoved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
+      const { downloads, places, memoryBytes, isNew, haveMoved } = await this.#call({ type: "execute", slot, segment, symbols, uploads: copies, states }, transfer);
       this.bound = { symbols, session: states?.id };
       if (isNew || haveMoved || requests.length === MAX_REQUESTS) requests.length = 0;
       if (isNew) {
@@ -236,7 +232,7 @@ export class WasmDevice {
       if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
       if (words) {
         const isLarge = downloads.some((/** @type {Transfers[number]} */ [, { length }]) => length >= MIN_SPARE);
-        requests.push({ ...this.bound, slot, stage, downloads, places, isLarge, pace: new Pace(this.threads, this.inlineMilliseconds) });
+        requests.push({ ...this.bound, slot, segment, downloads, places, isLarge, pace: new Pace(this.threads, this.inlineMilliseconds) });
       }
       return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
@@ -282,14 +278,13 @@ export class WasmDevice {
    * @returns {Transfers}
    */
   #repeatHere(request, way, run, uploads) {
-    const { stage, downloads, places, isLarge, pace } = request;
+    const { segment, downloads, places, isLarge, pace } = request;
     const { memory, control, threads } = this;
-    const { module_first: first = 0, module_last: last = 0 } = /** @type {Run} */ (stage.segment);
     if (this.failure) throw this.failure;
     const begin = performance.now();
     const work = (/** @type {number} */ count) => {
       fill(places, uploads);
-      run(first, last, 0, count);
+      run(segment.module_first, moduleLast(segment), 0, count);
     };
     try {
       if (memory && control && way === "together") withHelpers(memory, control, true, () => work(threads));
@@ -346,16 +341,16 @@ export class WasmDevice {
   }
 
   /**
-   * Measure the milliseconds of each step of a stage.
-   * @param {Stage} stage
+   * Measure the milliseconds of each step of a segment.
+   * @param {Run} segment
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @param {States} [states]
    * @returns {Promise<number[]>}
    */
-  profile(stage, symbols, uploads, states) {
+  profile(segment, symbols, uploads, states) {
     this.bound = { symbols, session: states?.id };
-    return this.#call({ type: "profile", stage, symbols, uploads, states });
+    return this.#call({ type: "profile", segment, symbols, uploads, states });
   }
 
   /** Copies of the valid rows of each state. @param {States} states @returns {Promise<Transfers>} */

@@ -10,6 +10,7 @@
 // beyond that a larger memory replaces it. The blocks of sessions are at its end, behind `room` bytes that all runs share.
 
 import { InputError, InternalError, toData } from "./errors.js";
+import { CONTROL, PAGE } from "./manifest_records.js";
 import {
   boundSymbols,
   checkNew,
@@ -17,19 +18,15 @@ import {
   GROWTH,
   layout,
   LENGTH,
-  MACHINE,
-  PAGE,
+  moduleLast,
+  NOWHERE,
   runs,
-  SCRATCH_BASE,
   scratchStride,
-  SLOT_TABLE,
-  stages,
   stateBytes,
   statePlaces,
 } from "./memory_plan.js";
-import { NOWHERE } from "./placement.js";
 import { canShareMemory } from "./platform.js";
-import { lengthOf, loops, tripCount } from "./sizes.js";
+import { lengthOf, loops, tripCount, valuesOf } from "./sizes.js";
 import { announceMemory, instantiate, withHelpers } from "./threads.js";
 import { hashOf, scatter } from "./weights.js";
 
@@ -38,7 +35,6 @@ import { hashOf, scatter } from "./weights.js";
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
 /** @typedef {import("./types.d.ts").Open} Open */
-/** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").StatePlaces} StatePlaces */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
@@ -86,7 +82,6 @@ export class Leader {
     this.target = target;
     this.threads = threads;
     this.program = /** @type {Program} */ (manifest.programs[target]);
-    this.stages = stages(manifest, target);
     this.control = control;
     this.helpers = ports;
     // Allocate memory for the smallest run, in which every symbol is 1. That is enough for loading.
@@ -125,7 +120,7 @@ export class Leader {
     const tensors = new Map(this.program.buffers.map(({ name, tensor }) => [name, tensor]));
     return runs(this.program)
       .filter(({ once, device }) => once && device === "wasm")
-      .flatMap(({ first, last, module_first: base = 0 }) =>
+      .flatMap(({ first, last, module_first: base }) =>
         this.program.steps.slice(first, last).map(({ arguments: names }, i) => {
           const needs = names.flatMap((name) => ends.get(tensors.get(name) ?? "") ?? []);
           return { step: base + i, needs };
@@ -145,14 +140,15 @@ export class Leader {
   }
 
   /**
-   * Run a stage. The downloads are views of the memory if it can be shared, else copies.
+   * Run a segment. The downloads are views of the memory if it can be shared, else copies.
    * @param {Execute} request
    * @returns {Transfers}
    */
   execute(request) {
-    const { run, downloads } = this.#prepare(request);
-    this.#runSteps(run.module_first ?? 0, run.module_last ?? 0);
-    return downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
+    const { segment } = request;
+    this.#prepare(request);
+    this.#runSteps(segment.module_first, moduleLast(segment));
+    return segment.downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
   }
 
   /** Views of the uploads of the request that was executed last. @param {Execute} request @returns {Transfers} */
@@ -162,9 +158,10 @@ export class Leader {
 
   /** Measure the milliseconds of each step. @param {Execute} request @returns {number[]} */
   profile(request) {
-    const { run } = this.#prepare(request);
+    const { segment } = request;
+    this.#prepare(request);
     const times = [];
-    for (let step = run.module_first ?? 0; step < (run.module_last ?? 0); step++) {
+    for (let step = segment.module_first; step < moduleLast(segment); step++) {
       const before = performance.now();
       this.#runSteps(step, step + 1);
       times.push(performance.now() - before);
@@ -173,11 +170,9 @@ export class Leader {
   }
 
   /** Bind the symbols, and write the uploads. @param {Execute} request */
-  #prepare({ stage, symbols, uploads, states }) {
+  #prepare({ symbols, uploads, states }) {
     this.#bind(symbols, states);
     for (const [name, data] of uploads) this.#view(name).set(data);
-    const { segment, downloads } = stage;
-    return { run: /** @type {Run} */ (segment), downloads };
   }
 
   /** For some tenths of a millisecond, call a loop so that the engine optimises it. Returns false after the last loop. */
@@ -209,12 +204,12 @@ export class Leader {
     if (block) {
       for (const [slot, offset] of binding.stateSlots) slots[slot] = block.address + offset;
       // The page may have written the length already.
-      if (binding.lengthSlot >= 0) slots[binding.lengthSlot] = words[SLOT_TABLE / 4 + binding.lengthSlot];
+      if (binding.lengthSlot >= 0) slots[binding.lengthSlot] = words[CONTROL.slots / 4 + binding.lengthSlot];
       if (isNew) for (const [, view] of this.readStates({ ...states, length: 0 })) view.fill(0);
     }
-    words.set(slots, SLOT_TABLE / 4);
-    words.set([binding.layout.scratch, scratchStride(this.program)], SCRATCH_BASE / 4);
-    words[MACHINE / 4] = this.program.machine ?? 0;
+    words.set(slots, CONTROL.slots / 4);
+    words.set([binding.layout.scratch, scratchStride(this.program)], CONTROL.scratch / 4);
+    words[CONTROL.machine / 4] = this.program.machine ?? 0;
     this.binding = binding;
     this.session = states?.id;
   }
@@ -271,8 +266,9 @@ export class Leader {
     const addresses = program.buffers.map(({ name }) => plan.offsets.get(name) ?? plan.constants.get(name) ?? 0);
     const names = [...manifest.symbols.map((s) => s.name), ...boundSymbols(program)];
     const values = { ...Object.fromEntries(names.map((name) => [name, 0])), ...symbols };
+    const sizes = valuesOf(program, values);
     // For each loop: its symbol, which the module increments, and its trip count.
-    const counts = loops(program).flatMap((loop) => [0, tripCount(loop, values)]);
+    const counts = loops(program).flatMap((loop) => [0, tripCount(loop, sizes)]);
     const slots = [...addresses, ...names.map((name) => values[name]), ...counts];
     const positions = new Map(program.buffers.map(({ name }, slot) => [name, slot]));
     const stateSlots = [...plan.states].map(([name, offset]) => /** @type {[number, number]} */ ([positions.get(name), offset]));
@@ -326,7 +322,7 @@ export class Leader {
   #view(name) {
     const { layout: plan, lengthSlot } = /** @type {Binding} */ (this.binding);
     const state = plan.states.get(name);
-    if (name === LENGTH) return this.bytes.subarray(SLOT_TABLE + 4 * lengthSlot, SLOT_TABLE + 4 * lengthSlot + 4);
+    if (name === LENGTH) return this.bytes.subarray(CONTROL.slots + 4 * lengthSlot, CONTROL.slots + 4 * lengthSlot + 4);
     const inBlock = state !== undefined && /** @type {Block} */ (this.blocks.get(this.session ?? NaN)).address + state;
     const address = inBlock || /** @type {number} */ (plan.offsets.get(name) ?? plan.constants.get(name));
     return this.bytes.subarray(address, address + (plan.sizes.get(name) ?? 0));

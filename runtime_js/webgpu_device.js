@@ -7,12 +7,12 @@
 import { AdapterError, codeOf, DeviceLostError, InputError, InternalError, modelDisposed } from "./errors.js";
 import { GpuBuffers, writeWords } from "./gpu_buffers.js";
 import { GpuMemory } from "./gpu_memory.js";
-import { allocateDerived, certainSteps, fetchShaders, hasUniform, Kernels, loadConstants, openDevice } from "./gpu_program.js";
+import { allocateBuffers, certainSteps, fetchShaders, hasUniform, Kernels, launchOf, loadConstants, openDevice } from "./gpu_program.js";
 import { checkedInput, checkRoom, GpuValues, wordBytes } from "./gpu_tensor.js";
 import { kindOf } from "./kinds.js";
-import { CONSTANT_ALIGNMENT, layout, placeConstants, runs, stages, stateBytes } from "./memory_plan.js";
-import { align } from "./placement.js";
-import { evaluate, lengthOf, symbolsOf, tripCount } from "./sizes.js";
+import { CONSTANT_ALIGNMENT } from "./manifest_records.js";
+import { align, layout, memoryOf, runs, stateBytes } from "./memory_plan.js";
+import { evaluate, lengthOf, tripCount, valuesOf } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Base} Base */
 /** @typedef {import("./types.d.ts").Control} Control */
@@ -22,7 +22,6 @@ import { evaluate, lengthOf, symbolsOf, tripCount } from "./sizes.js";
 /** @typedef {import("./types.d.ts").Port} Port */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Step} Step */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
@@ -87,15 +86,16 @@ export class WebGpuDevice {
     const loadRuns = runs(this.program).filter(({ once, device }) => once && device === "webgpu");
     if (!loadRuns.length) return;
     const { constants } = this.memory;
-    for (const [name, place] of allocateDerived(this.buffers, manifest, target)) constants.set(name, place);
+    const { derived, temporary } = memoryOf(this.program, "webgpu");
+    for (const [name, place] of allocateBuffers(this.buffers, this.program, derived, false)) constants.set(name, place);
     const plan = { capacity: {}, layout: layout(manifest, target, "webgpu", {}), uniforms: new Map(), dispatches: new Map() };
-    const binding = { symbols: {}, values: {}, sizes: plan.layout.sizes, workgroups: new Map(), plan };
+    const binding = { symbols: {}, values: valuesOf(this.program, {}), sizes: plan.layout.sizes, plan };
     const encoder = this.device.createCommandEncoder();
     const pass = encoder.beginComputePass();
     for (const { first, last } of loadRuns) for (let i = first; i < last; i++) this.#encode(pass, binding, i);
     pass.end();
     this.device.queue.submit([encoder.finish()]);
-    for (const name of placeConstants(manifest, target, "webgpu", 0, true).addresses.keys()) {
+    for (const { name } of temporary.map((number) => this.program.buffers[number])) {
       this.buffers.destroy(constants.get(name)?.buffer);
       constants.delete(name);
     }
@@ -107,10 +107,9 @@ export class WebGpuDevice {
     this.isShared = isShared;
     this.program = /** @type {Program} */ (manifest.programs[target]);
     /** If runs compile what loading has not. */
-    this.isIncremental = this.program.steps.some(({ control, sections }) => control?.kind === "if" || sections?.length);
+    this.isIncremental = this.program.steps.some((step) => step.control?.kind === "if" || launchOf(step)?.sections.length);
     /** @type {Set<string>} The first steps and the values of symbols with which nothing is left to compile. */
     this.complete = new Set();
-    this.stages = stages(manifest, target);
     this.length = lengthOf(manifest); // the symbol of the length of sessions, or ""
     this.buffers = new GpuBuffers(device);
     this.memory = new GpuMemory(this.buffers, manifest, target);
@@ -146,16 +145,15 @@ export class WebGpuDevice {
   }
 
   /**
-   * Run a stage. Without control flow, it is submitted before this returns.
-   * @param {Stage} stage
+   * Run a segment. Without control flow, it is submitted before this returns.
+   * @param {Run} segment
    * @param {Symbols} symbols
    * @param {Uploads} uploads
    * @param {States} [states]
    * @param {Receivers} [receivers]  of downloads that stay on the GPU
    * @returns {Promise<Uploads>}
    */
-  async execute({ segment, downloads }, symbols, uploads, states, receivers) {
-    const { first, last } = /** @type {Run} */ (segment);
+  async execute({ first, last, downloads }, symbols, uploads, states, receivers) {
     const { steps } = this.program;
     const values = this.#valuesOf(symbols, states);
     this.iterations = {};
@@ -201,9 +199,9 @@ export class WebGpuDevice {
     return missing;
   }
 
-  /** The values of symbols in a run. @param {Symbols} symbols @param {States} [states] @returns {Symbols} */
+  /** The values of symbols and of named sizes in a run. @param {Symbols} symbols @param {States} [states] */
   #valuesOf(symbols, states) {
-    return states && this.length ? { ...symbols, [this.length]: states.length } : symbols;
+    return valuesOf(this.program, states && this.length ? { ...symbols, [this.length]: states.length } : symbols);
   }
 
   /**
@@ -214,7 +212,7 @@ export class WebGpuDevice {
    * @param {Binding} binding
    */
   #decide(control, index, condition, binding) {
-    const { kind, target, symbol = "" } = control;
+    const { kind, target, symbol } = control;
     const { iterations } = this;
     if (kind === "else") return target;
     if (kind === "if") return condition ? index + 1 : target;
@@ -226,17 +224,16 @@ export class WebGpuDevice {
 
   /**
    * Measure the milliseconds of each step, by timestamps.
-   * @param {Stage} stage
+   * @param {Run} segment
    * @param {Symbols} symbols
    * @param {Uploads} uploads
    * @param {States} [states]
    */
-  async profile({ segment }, symbols, uploads, states) {
+  async profile({ first, last }, symbols, uploads, states) {
     const { device, buffers } = this;
     if (!device.features.has("timestamp-query")) {
       throw new AdapterError("this GPU adapter offers no timestamp-query, which profiling needs");
     }
-    const { first, last } = /** @type {Run} */ (segment);
     const count = 2 * (last - first);
     const steps = this.program.steps.slice(first, last).filter(({ control }) => !control);
     const values = this.#valuesOf(symbols, states);
@@ -332,19 +329,14 @@ export class WebGpuDevice {
   }
 
   /**
-   * Add the dispatch of a step to a pass. The numbers of workgroups are cached unless they depend on the length of a session.
+   * Add the dispatch of a step to a pass.
    * @param {GPUComputePassEncoder} pass
    * @param {Binding} binding
    * @param {number} index
    */
-  #encode(pass, { plan, values, workgroups }, index) {
-    const { kernel, group, sizes, hasLength } = plan.dispatches.get(index) ?? this.#dispatch(plan, values, index);
-    let counts = workgroups.get(index);
-    if (!counts) {
-      counts = sizes.map((size) => evaluate(size, values));
-      if (!hasLength) workgroups.set(index, counts);
-    }
-    const [x, y, z] = counts;
+  #encode(pass, { plan, values }, index) {
+    const { kernel, group, sizes } = plan.dispatches.get(index) ?? this.#dispatch(plan, values, index);
+    const [x, y, z] = sizes.map((size) => evaluate(size, values));
     if (!x || !y || !z) return;
     pass.setPipeline(kernel.pipeline);
     pass.setBindGroup(0, group);
@@ -355,19 +347,20 @@ export class WebGpuDevice {
   #dispatch(plan, values, index) {
     const step = this.program.steps[index];
     const kernel = this.kernels?.of(step);
-    if (!kernel || !step.workgroups) throw new InternalError(`step ${step.kernel} is no webgpu step`);
+    if (!kernel) throw new InternalError(`step ${step.kernel} is no webgpu step`);
     const resources = step.arguments.map((name) => this.memory.resource(plan, name));
     if (hasUniform(step)) resources.push({ buffer: this.#uniform(plan, values, step) });
     const entries = resources.map((resource, position) => ({ binding: position, resource }));
     const group = this.device.createBindGroup({ layout: kernel.layout, entries });
-    const hasLength = this.length !== "" && symbolsOf(step.workgroups).has(this.length);
-    const dispatch = { kernel, group, sizes: step.workgroups, hasLength };
+    const dispatch = { kernel, group, sizes: launchOf(step).workgroups };
     plan.dispatches.set(index, dispatch);
     return dispatch;
   }
 
   /** A uniform buffer with the symbols and integers of a step, which is cached. @param {Plan} plan @param {Symbols} values @param {Step} step */
-  #uniform({ uniforms }, values, { symbols: names = [], integers = [] }) {
+  #uniform({ uniforms }, values, step) {
+    const { symbols: names } = step;
+    const { integers } = launchOf(step);
     const key = [names, integers].join(";");
     const uniform = uniforms.get(key);
     if (uniform) return uniform.buffer;

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import wasmtime
+from msgspec import structs
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Var, const
 from webmlc.core.machine import Device
-from webmlc.package.manifest import Buffer, Manifest, Port, Step, Symbol
+from webmlc.package.manifest import Buffer, Launch, Manifest, Port, Step, Symbol
 from webmlc.package.write import Parts, ProgramParts, write_package
 
-N = Var("n")
 W = np.array([1, -2, 0.5, 3], np.float32)
 
 TRAP_ROWS = 7
@@ -85,17 +84,17 @@ fn relu(@builtin(global_invocation_id) id: vec3<u32>) {
 """
 
 BUFFERS = (
-    Buffer("x", DType.float32, (N, const(4)), "input"),
-    Buffer("w", DType.float32, (const(4),), "constant", "weight"),
-    Buffer("t", DType.float32, (N, const(4))),
-    Buffer("y", DType.float32, (N, const(4))),
+    Buffer("x", ("n", 4), kind="input"),
+    Buffer("w", (4,), kind="constant", tensor="weight"),
+    Buffer("t", ("n", 4)),
+    Buffer("y", ("n", 4)),
 )
-GROUPS = ((N + 7) // 8, const(1), const(1))
+LAUNCH = Launch((["floordiv", ["add", "n", 7], 8], 1, 1))
 
 
 def step(device: Device, kernel: str, *arguments: str) -> Step:
-    groups = GROUPS if device == "webgpu" else None
-    return Step(device, kernel, arguments, 1, ("n",), groups, (f"/{kernel}",))
+    launches = {"gpu": LAUNCH} if device == "webgpu" else {}
+    return Step(device, kernel, arguments, 1, ("n",), launches, origin=(f"/{kernel}",))
 
 
 def expected(x: np.ndarray) -> np.ndarray:
@@ -107,11 +106,13 @@ def parts(*, mixed: bool = False) -> Parts:
     scale = ("scale", "x", "w", "t")
     relu = ("relu", "t", "y")
     return Parts(
-        name="scaled",
-        compiler="hand",
-        symbols=(Symbol("n", "x", 0),),
-        inputs=(Port("x", DType.float32, (N, const(4)), "x"),),
-        outputs=(Port("y", DType.float32, (N, const(4)), "y"),),
+        manifest=Manifest(
+            name="scaled",
+            compiler="hand",
+            symbols=(Symbol("n", "x", 0),),
+            inputs=(Port("x", DType.float32, ("n", 4), "x"),),
+            outputs=(Port("y", DType.float32, ("n", 4), "y"),),
+        ),
         programs={
             "wasm": ProgramParts(BUFFERS, (step("wasm", *scale), step("wasm", *relu))),
             "webgpu": ProgramParts(
@@ -164,14 +165,15 @@ def begun_on_cpu(folder: Path) -> Manifest:
 def fixed(folder: Path) -> Manifest:
     """Write a package that runs no step: one output is the input, the other a constant."""
     given = parts()
-    port = Port("x", DType.float32, (N, const(4)), "x")
-    weight = Port("w", DType.float32, (const(4),), "w")
+    port = Port("x", DType.float32, ("n", 4), "x")
+    weight = Port("w", DType.float32, (4,), "w")
     return write_package(
         folder,
         replace(
             given,
-            inputs=(port,),
-            outputs=(replace(port, name="same"), weight),
+            manifest=structs.replace(
+                given.manifest, inputs=(port,), outputs=(structs.replace(port, name="same"), weight)
+            ),
             programs={d: ProgramParts(BUFFERS[:2], ()) for d in given.programs},
             modules={},
             shaders={},

@@ -130,7 +130,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def note(*arguments: Any, **options: Any) -> Parts:
         parts = compile_model(*arguments, **options)
-        names.append(parts.name)
+        names.append(parts.manifest.name)
         return parts
 
     monkeypatch.setattr(webmlc.compile, "compile_model", note)

@@ -61,7 +61,7 @@ from webmlc.package.emit_code import (
     package_parts,
 )
 from webmlc.package.manifest import Manifest
-from webmlc.package.manifest_from_json import from_json
+from webmlc.package.manifest_json import from_json
 from webmlc.package.program import signature
 from webmlc.package.write import Parts, write_package
 from webmlc.schedule.rules import default_schedule

@@ -20,8 +20,6 @@ import pytest
 
 from tests.browser.pages import Page, PageReport, open_pages
 from tests.packages import WGSL, W, mixed, parts, scaled
-from webmlc.core.dtypes import DType
-from webmlc.core.expr import const
 from webmlc.package.manifest import Buffer
 from webmlc.package.write import write_package
 
@@ -271,7 +269,7 @@ def test_a_failure_of_the_gpu_stops_its_download(tmp_path: Path) -> None:
     """The weights for the GPU arrive slowly. The second download is for the CPU."""
     (tmp_path / "index.html").write_text(BLANK)
     package = parts()
-    large = Buffer("large", DType.float32, (const(6 << 20),), "constant", "large")
+    large = Buffer("large", (6 << 20,), kind="constant", tensor="large")
     programs = {
         device: replace(program, buffers=(*program.buffers, large))
         for device, program in package.programs.items()

@@ -18,7 +18,7 @@ from webmlc.host import load as host
 from webmlc.host.load import Model, load
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import DEFAULT_LIMITS, find_adapter, larger_limits
-from webmlc.package.resources import Resources
+from webmlc.package.manifest import Resources
 from webmlc.package.write import write_package
 
 MIB = 1 << 20

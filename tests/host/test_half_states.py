@@ -61,7 +61,7 @@ def test_a_session_of_halves(tmp_path: Path, name: str, dtype: str, device: Devi
     x, w = (rng.standard_normal(shape).astype(half) for shape in ((6, 4), (4, 4)))
     model = webmlc.load(tmp_path, device)
     session = model.session(capacity=8)
-    past = {p.past.name: np.zeros((0, 4), half) for p in model.manifest.state_ports}
+    past = {p.past.name: np.zeros((0, 4), half) for p in model.manifest.states}
     if name == "inner":
         past = {key: rows[None] for key, rows in past.items()}
     for start, end in ((0, 3), (3, 4), (4, 6)):

@@ -15,7 +15,7 @@ from webmlc.core.errors import InputError
 from webmlc.host.load import Model
 from webmlc.package.manifest import Run
 from webmlc.package.read_manifest import read_manifest
-from webmlc.package.transfers import select_stages
+from webmlc.package.transfers import select_segments
 
 pytestmark = pytest.mark.xdist_group("outputs")  # one worker builds what the tests share
 
@@ -68,8 +68,8 @@ def test_last_steps_for_other_outputs_are_left_out(package: Path) -> None:
     buffers = {port.name: port.buffer for port in read_manifest(package).outputs}
 
     def count(*names: str) -> int:
-        stages = select_stages(program, [buffers[name] for name in names], "wasm")
-        return sum(s.segment.last - s.segment.first for s in stages if isinstance(s.segment, Run))
+        segments = select_segments(program, [buffers[name] for name in names])
+        return sum(run.last - run.first for run in segments if isinstance(run, Run))
 
     assert count(*NAMES) == len(program.steps)
     assert count("a") < count("total") <= len(program.steps)

@@ -16,8 +16,7 @@ from tests import packages
 from tests.node import Script, copy_with_red_zones
 from webmlc.core.errors import InternalError
 from webmlc.host.red_zones import PATTERN, check_zones, zones
-from webmlc.package.memory_plan import layout
-from webmlc.package.placement import RED_ZONE, Interval, place_apart
+from webmlc.package.memory_plan import RED_ZONE, layout
 from webmlc.package.write import write_package
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -73,7 +72,7 @@ def test_every_byte_of_a_zone_is_checked(
 ) -> None:
     manifest = packages.scaled(tmp_path)
     program = manifest.programs[device]
-    plan = layout(manifest, device, device, {"n": 3}, placing=place_apart)
+    plan = layout(manifest, device, device, {"n": 3}, red_zone=RED_ZONE)
     around = tuple(zones(program, plan, device))
     (run,) = program.runs
     memory = np.full(plan.total, 0, np.uint8)
@@ -90,14 +89,17 @@ def test_every_byte_of_a_zone_is_checked(
         memory[at] = PATTERN
 
 
-def test_zones_touch_no_buffer() -> None:
-    intervals = [Interval(100, 0, 1, 64), Interval(0, 0, 0, 256, 1), Interval(5, 3, 4, 64, -1)]
-    placement = place_apart(intervals)
-    ends = [o + max(i.bytes, 1) for o, i in zip(placement.offsets, intervals, strict=True)]
-    assert [o % i.alignment for o, i in zip(placement.offsets, intervals, strict=True)] == [0] * 3
-    starts = [*sorted(placement.offsets), placement.total]
-    gaps = [start - end for start, end in zip(starts, [0, *sorted(ends)], strict=True)]
-    assert min(gaps) >= RED_ZONE
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_zones_touch_no_buffer(tmp_path: Path, device: Literal["wasm", "webgpu"]) -> None:
+    manifest = packages.scaled(tmp_path)
+    for rows in (0, 1, 3, 1000):
+        plan = layout(manifest, device, device, {"n": rows}, red_zone=RED_ZONE)
+        starts = sorted(plan.offsets, key=lambda name: plan.offsets[name])
+        ends = [plan.offsets[name] + max(plan.sizes[name], 1) for name in starts]
+        bounds = [*(plan.offsets[name] for name in starts), plan.total]
+        first = plan.constants["w"] + plan.sizes["w"] if device == "wasm" else 0
+        gaps = [start - end for start, end in zip(bounds, [first, *ends], strict=True)]
+        assert min(gaps) >= RED_ZONE
 
 
 MODEL = """<ir_version: 8, opset_import: ["" : 18]> g (float[n,3] x, bool[n] c) => (float[k,3] y)

@@ -8,17 +8,18 @@ import { withSchedules } from "../../runtime_js/machine_class.js";
 const chunks = [];
 for await (const chunk of process.stdin) chunks.push(chunk);
 const { adapters, shaders, features, halves, choice } = JSON.parse(Buffer.concat(chunks).toString());
-const step = { kernel: "product", workgroups: [8, 1, 1], variants: { software: { workgroups: [2, 1, 1] } } };
+const launch = (x) => ({ workgroups: [x, 1, 1], entry: "", integers: [], sections: [] });
+const step = { kernel: "product", launches: { gpu: launch(8), software: launch(2) } };
 const buffers = ["a", "b"].map((name) => ({ name, dtype: "float32" }));
 const resources = { features: [], arena: { webgpu: 1024 } };
-const manifest = { programs: { webgpu: { buffers, steps: [step], resources, shaders, shader_features: features, halves } } };
+const manifest = { machines: [], programs: { webgpu: { buffers, steps: [step], resources, shaders, shader_features: features ?? {}, halves } } };
 const results = adapters.map((adapter) => {
   try {
     const offered = { ...adapter, features: new Set(adapter.features) };
     const { webgpu } = withSchedules(manifest, "webgpu", 1, offered, choice).programs;
     const dtypes = webgpu.buffers.map(({ dtype }) => dtype);
     const { features: needed, arena } = webgpu.resources;
-    return { shaders: webgpu.shaders, features: needed, workgroups: webgpu.steps[0].workgroups, dtypes, arena: arena.webgpu };
+    return { shaders: webgpu.shaders, features: needed, workgroups: Object.values(webgpu.steps[0].launches)[0].workgroups, dtypes, arena: arena.webgpu };
   } catch ({ code, message }) {
     return { code, error: message };
   }

@@ -1,14 +1,16 @@
-// Compute the stages and layouts of manifests with the code of the runtime.
-//   in (stdin):   [{ manifest, target, symbols, threads }]
-//   out (stdout): [{ stages, loading, layouts: { wasm, webgpu } }]
+// Compute the layouts of manifests, and the segments of runs that return some outputs, with the code of the runtime.
+//   in (stdin):   [{ manifest, target, symbols, threads, redZone, outputs: [buffer] }]
+//   out (stdout): [{ segments, loading, layouts: { wasm, webgpu } }]
 
 import { complete } from "../../runtime_js/manifest.js";
-import { layout, placeConstants, placeDerived, stages } from "../../runtime_js/memory_plan.js";
+import { layout, memoryOf, placeInOrder } from "../../runtime_js/memory_plan.js";
+import { bufferBytes } from "../../runtime_js/sizes.js";
+import { selectSegments } from "../../runtime_js/transfers.js";
 
 let input = "";
 for await (const chunk of process.stdin) input += chunk;
 
-const plain = ({ offsets, sizes, arena, constants, scratch, total, states, stateBytes }) => ({
+const plain = ({ offsets, sizes, arena, constants, scratch, total, states, stateBytes, replacedStates }) => ({
   offsets: Object.fromEntries(offsets),
   sizes: Object.fromEntries(sizes),
   arena,
@@ -17,26 +19,23 @@ const plain = ({ offsets, sizes, arena, constants, scratch, total, states, state
   total,
   states: Object.fromEntries(states),
   stateBytes,
+  replacedStates: [...replacedStates].sort(),
 });
 
 const cases = JSON.parse(input).map((item) => ({ ...item, manifest: complete(item.manifest, "case") }));
-const results = cases.map(({ manifest, target, symbols, threads }) => ({
-  stages: stages(manifest, target).map(({ segment, uploads, downloads }) => ({
-    segment:
-      "bind" in segment
-        ? segment.bind
-        : [segment.first, segment.last, segment.module_first ?? 0, segment.module_last ?? 0],
-    uploads,
-    downloads,
-  })),
-  loading: [
-    placeConstants(manifest, target, "webgpu", 0),
-    placeConstants(manifest, target, "webgpu", 0, true),
-    placeDerived(manifest, target),
-  ].map(({ addresses, end }) => [Object.fromEntries(addresses), end]),
-  layouts: {
-    wasm: plain(layout(manifest, target, "wasm", symbols, threads)),
-    webgpu: plain(layout(manifest, target, "webgpu", symbols, threads)),
-  },
-}));
+const results = cases.map(({ manifest, target, symbols, threads, redZone, outputs }) => {
+  const program = manifest.programs[target];
+  const { temporary, derived, constants } = memoryOf(program, "webgpu");
+  return {
+    segments: selectSegments(program, new Set(outputs)),
+    loading: [constants, temporary, derived].map((numbers) => {
+      const { addresses, end } = placeInOrder(program, numbers, bufferBytes(program, {}));
+      return [Object.fromEntries(addresses), end];
+    }),
+    layouts: {
+      wasm: plain(layout(manifest, target, "wasm", symbols, threads, redZone)),
+      webgpu: plain(layout(manifest, target, "webgpu", symbols, threads, redZone)),
+    },
+  };
+});
 process.stdout.write(JSON.stringify(results));

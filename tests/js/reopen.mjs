@@ -6,18 +6,15 @@
 import { InternalError } from "../../runtime_js/errors.js";
 import { complete } from "../../runtime_js/manifest.js";
 import { Model } from "../../runtime_js/model.js";
-import { selectStages } from "../../runtime_js/transfers.js";
 import { answerLines } from "./answer_lines.mjs";
 
 await answerLines(async ({ manifest: json, runs }) => {
   const manifest = complete(json, new URL("http://localhost/"));
-  const stages = selectStages(manifest, "webgpu", manifest.outputs);
   let opened = 0;
   let disposed = 0;
   /** A program whose runs overlap. @param {boolean} fails */
   const program = (fails) => ({
     device: "webgpu",
-    stages,
     overlaps: true,
     executors: {
       webgpu: {

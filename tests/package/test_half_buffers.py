@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+
+from msgspec import structs
 
 from tests.schedule.rules import kernels as k
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const
 from webmlc.core.machine import PLAIN_ADAPTERS
 from webmlc.graph.ir import Function, Module
 from webmlc.package.half_buffers import HalfBuffers, half_buffers, stores_halves
-from webmlc.package.manifest import Bind, Buffer, Port, Step
-from webmlc.package.program import Signature
+from webmlc.package.manifest import Bind, Buffer, Manifest, Port, Step
 from webmlc.package.write import ProgramParts
 from webmlc.target.webgpu.target import VARIANTS
 
-SHAPE = (Const(3), Const(4))
+SHAPE = (3, 4)
 NAMES = ("x", "a", "b", "c", "d", "y")
 KERNEL = replace(k.transpose((0, 1), 3, 4), name="copy")
 SOURCE, TARGET = (buffer.name for buffer in KERNEL.params)
 
 
-def chosen(*body: Step | Bind, halves: tuple[str, ...] = NAMES) -> HalfBuffers:
+def chosen(
+    *body: Step | Bind,
+    halves: tuple[str, ...] = NAMES,
+    displacements: Mapping[int, tuple[int, ...]] | None = None,
+) -> HalfBuffers:
     """What a program with these steps stores as halves, if these of its values may be."""
     kernels = {name: replace(KERNEL, name=name) for name in ("copy", "other")}
     main = Function("main", (), (), (), {}, {})
     module = Module("m", {"main": main}, kernels, halves=frozenset(halves))
     used = {name for item in body if isinstance(item, Step) for name in item.arguments}
     buffers = [
-        Buffer(name, DType.float32, SHAPE, "input" if name == "x" else "scratch")
+        Buffer(name, SHAPE, kind="input" if name == "x" else "scratch")
         for name in NAMES
         if name in used
     ]
     ports = [Port(name, DType.float32, SHAPE, name) for name in ("x", "y")]
-    signature = Signature((ports[0],), (ports[1],), (), {})
-    return half_buffers(ProgramParts(buffers, body), module, signature, "webgpu")
+    signature = Manifest("m", "", inputs=(ports[0],), outputs=(ports[1],))
+    program = ProgramParts(buffers, body, displacements=displacements or {})
+    return half_buffers(program, module, signature, "webgpu")
 
 
 def call(source: str, target: str, kernel: str = "copy", **changes: object) -> Step:
     """A step that copies a buffer."""
-    return replace(Step("webgpu", kernel, (source, target)), **changes)  # type: ignore[arg-type]
+    return structs.replace(Step("webgpu", kernel, (source, target)), **changes)
 
 
 def test_what_only_kernels_on_the_gpu_use_is_stored_as_halves() -> None:
@@ -54,8 +60,8 @@ def test_inputs_outputs_and_what_a_host_reads_stay_as_they_are() -> None:
     assert chosen(*steps, Bind("b", ("n",), (0,))).buffers == {"a"}
     on_cpu = call("b", "c", "third", device="wasm")
     assert chosen(*steps, on_cpu).buffers == {"a"}
-    displaced = call("b", "c", "third", displacements=(0, 16))
-    assert chosen(*steps, displaced).buffers == {"a"}
+    displaced = call("b", "c", "third")
+    assert chosen(*steps, displaced, displacements={2: (0, 16)}).buffers == {"a"}
     assert chosen(*steps, halves=("a",)).buffers == {"a"}
 
 

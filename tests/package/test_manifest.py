@@ -1,21 +1,23 @@
 """The manifest round-trips, and what is wrong with one is named."""
 
 import json
-from dataclasses import replace
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from tests.node import answer_once
 from tests.packages import mixed
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Expr, Var, call, const, maximum, minimum
 from webmlc.core.rewrite import evaluate
-from webmlc.package.manifest import Buffer
-from webmlc.package.manifest_from_json import from_json
-from webmlc.package.manifest_to_json import to_json
-from webmlc.package.size_json import from_size, from_sizes, name_sizes, to_size
+from webmlc.package.manifest import Buffer, Run
+from webmlc.package.manifest_json import from_json, to_json
+from webmlc.package.manifest_schema import ROOT, generated_files
+from webmlc.package.sizes import from_size, name_sizes, to_size, with_names, without_names
+from webmlc.package.write import with_named_sizes
 
 N = Var("n")
 
@@ -28,46 +30,47 @@ def test_a_manifest_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
 
 
 def test_sizes_that_buffers_share_are_said_once(tmp_path: Path) -> None:
-    manifest = mixed(tmp_path)
-    program = manifest.programs["wasm"]
-    half = (N + 1) // 2
-    buffers = tuple(
-        replace(b, shape=(half, const(4)) if b.kind == "scratch" else b.shape)
-        for b in (*program.buffers, *(replace(b, name=f"{b.name}.2") for b in program.buffers))
-    )
-    shared = replace(manifest, programs={"wasm": replace(program, buffers=buffers)})
-    text = to_json(shared)
-    sizes = {"#0": "n", "#1": ["floordiv", ["add", "#0", 1], 2]}
-    assert json.loads(text)["programs"]["wasm"]["sizes"] == sizes
-    assert text.count('["floordiv"') == 1
-    assert from_json(text) == shared
+    program = mixed(tmp_path).programs["wasm"]
+    half = ["floordiv", ["add", "n", 1], 2]
+    buffers = [
+        structs.replace(b, shape=(half, 4) if b.kind == "scratch" else b.shape)
+        for b in program.buffers
+    ]
+    shared = with_named_sizes(structs.replace(program, buffers=tuple(buffers)))
+    assert shared.sizes == {"#0": half}
+    assert [b.shape for b in shared.buffers] == [("n", 4), (4,), ("#0", 4), ("#0", 4)]
+    assert shared.shape(shared.buffers[2]) == (half, 4)
+    assert shared.values({"n": 9}) == {"n": 9, "#0": 5}
+    assert shared.symbols_of(shared.buffers[2]) == {"n"}
+    assert shared.values({}) == {}
 
 
 def test_parts_that_sizes_share_are_said_once() -> None:
-    blocks = (N + 63) // 64
-    names = name_sizes([blocks % 7, blocks + 1, N])
-    sizes = {name: to_size(size, names) for size, name in names.items()}
-    assert sizes == {"#0": "n", "#1": ["floordiv", ["add", "#0", 63], 64]}
-    again = from_size(to_size(blocks % 7, names), from_sizes(sizes))
-    assert str(again) == str(blocks % 7)
+    blocks = ["floordiv", ["add", "n", 63], 64]
+    sizes = name_sizes([["floormod", blocks, 7], ["add", blocks, 1], "n"])
+    assert sizes == {"#0": blocks}
+    names = {str(size): name for name, size in sizes.items()}
+    assert with_names(["floormod", blocks, 7], names) == ["floormod", "#0", 7]
+    assert without_names(["floormod", "#0", 7], sizes) == ["floormod", blocks, 7]
 
 
-def test_arguments_of_equal_layers_are_equal(tmp_path: Path) -> None:
+def test_equal_layers_are_said_once(tmp_path: Path) -> None:
     """Each layer reads the result of the one before, and a weight."""
     manifest = mixed(tmp_path)
     program = manifest.programs["wasm"]
     layers = [(f"y{i}", f"w{i}", f"y{i + 1}") for i in range(5)]
     names = dict.fromkeys(name for layer in layers for name in layer)
-    buffers = tuple(Buffer(name, DType.float32, (const(2), const(4))) for name in names)
-    steps = tuple(replace(program.steps[0], arguments=layer) for layer in layers)
-    run = replace(program.runs[0], first=0, last=5)
-    chain = replace(program, buffers=buffers, steps=steps, segments=(run,))
-    text = to_json(replace(manifest, programs={"wasm": chain}, inputs=(), outputs=(), symbols=()))
+    buffers = tuple(Buffer(name, (2, 4)) for name in names)
+    steps = tuple(structs.replace(program.steps[0], arguments=layer) for layer in layers)
+    run = Run("wasm", 0, 5)
+    chain = structs.replace(program, buffers=buffers, steps=steps, segments=(run,), memory={})
+    alone = structs.replace(manifest, programs={"wasm": chain}, inputs=(), outputs=(), symbols=())
+    text = to_json(alone)
     (layer,) = json.loads(text)["programs"]["wasm"]["steps"]
-    arguments = ["{#0,-1,-1,-1,-1}", 0, 0]
-    step = {"kernel": "scale", "arguments": arguments, "origin": ["/scale"]}
+    arguments = ["{#0+2}", "{#1+2}", "{#2+2}"]
+    step = {"device": "wasm", "kernel": "scale", "arguments": arguments, "origin": ["/scale"]}
     assert layer == {"count": 5, "items": [step]}
-    assert from_json(text).programs["wasm"] == chain
+    assert from_json(text) == alone
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,12 @@ def test_a_size_that_json_cannot_say_is_our_error() -> None:
         to_size(call("shift_left", N, 2))
 
 
+def test_generated_files_are_those_of_the_records() -> None:
+    """Run `python -m webmlc.package.manifest_schema` after a change of a record."""
+    for path, text in generated_files().items():
+        assert (ROOT / path).read_text("utf-8") == text, path
+
+
 def edit(text: str, *path: Any, value: Any = None) -> str:
     """The manifest with one field replaced, or deleted where `value` is None."""
     data = json.loads(text)
@@ -108,51 +117,98 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
     return json.dumps(data)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (("format",), None, "not a webmlc package"),
-        (("version",), 99, "package version 99, this webmlc reads 8: rebuild it"),
-        (("name",), 3, "name is 3, expected str"),
-        (("inputs", 0, "dtype"), "float13", r"inputs\[0\].dtype is 'float13'"),
-        (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is not a size"),
-        (("inputs", 0, "shape"), [True], "True is not a size"),
-        (("symbols", 0, "axis"), 5, "symbol n has no axis to be bound from"),
-        (
-            ("programs", "wasm", "steps", 1, "kernel"),
-            None,
-            r"programs.wasm.steps\[1\].kernel is missing",
-        ),
-        (
-            ("programs", "wasm", "steps", 0, "arguments"),
-            [0, 99],
-            r"programs.wasm.steps\[0\].arguments are not all buffers",
-        ),
-        (("programs", "wasm", "segments"), [], "the segments of programs.wasm miss steps"),
-        (
-            ("programs", "webgpu", "steps", 0, "workgroups"),
-            [1],
-            "workgroups does not have three sizes",
-        ),
-        (
-            ("weights", "files", 0, "tensors"),
-            [["weight"]],
-            r"weights.files\[0\].tensors\[0\] is not a pair \[name, length\]",
-        ),
-        (
-            ("weights", "files"),
-            [],
-            r"wasm.buffers\[1\].tensor is 0, but the weights files hold 0 tensors",
-        ),
-    ],
-)
+WASM, WEBGPU = ("programs", "wasm"), ("programs", "webgpu")
+DAMAGED: list[tuple[tuple[Any, ...], Any, str, str | None]] = [
+    (("format",), None, "not a webmlc package", "not a webmlc package"),
+    (("version",), 8, "package version 8, this webmlc reads 9: rebuild it", "Build the package"),
+    (("name",), 3, "name: Expected `str`, got `int`", "name is 3, not string"),
+    (("title",), "x", "unknown field `title`", "title is no field"),
+    (
+        ("inputs", 0, "dtype"),
+        "float13",
+        r"inputs\[0\].dtype: Invalid enum value 'float13'",
+        r"inputs\[0\].dtype is \"float13\", not bfloat16 or",
+    ),
+    (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is not a size", "not Size"),
+    (("inputs", 0, "shape"), [True], r"inputs\[0\].shape\[0\]: Expected", "true, not Size"),
+    (("symbols", 0, "axis"), 5, "symbol n has no axis to be bound from", None),
+    (("symbols", 0, "axis"), "0", r"symbols\[0\].axis: Expected `int`", 'is "0", not integer'),
+    (
+        (*WASM, "steps", 1, "kernel"),
+        None,
+        r"programs.wasm.steps\[1\]: Object missing required field `kernel`",
+        r"programs.wasm.steps\[1\].kernel is missing",
+    ),
+    (
+        (*WASM, "steps", 0, "arguments"),
+        [0, 99],
+        r"programs.wasm.steps\[0\].arguments\[1\]: Expected `str`, got `int`",
+        r"programs.wasm.steps\[0\].arguments\[1\] is 99, not string",
+    ),
+    ((*WASM, "segments"), [], "the segments of programs.wasm miss steps", "wasm.segments miss"),
+    (
+        (*WASM, "segments", 0, "type"),
+        "loop",
+        r"programs.wasm.segments\[0\].type: Invalid value 'loop'",
+        'type is "loop", not run or bind',
+    ),
+    (
+        (*WEBGPU, "steps", 0, "launches", "gpu", "workgroups"),
+        [1],
+        r"launches\[...\].workgroups: Expected `array` of length 3, got 1",
+        r"launches.gpu.workgroups is \[1\], not 3 items",
+    ),
+    ((*WEBGPU, "steps", 0, "launches"), None, r"steps\[0\].launches is missing", "are missing"),
+    (
+        (*WASM, "memory", "wasm", "arena", 0),
+        [99, []],
+        "memory.wasm places a buffer that does not exist",
+        "memory.wasm places a buffer that does not exist",
+    ),
+    (
+        (*WASM, "memory", "wasm", "arena", 0),
+        [0, [1]],
+        "memory.wasm.arena has a place on one that does not precede it",
+        None,
+    ),
+    (
+        ("weights", 0, "tensors"),
+        [["weight"]],
+        "is damaged: ValueError",
+        "places are wrong|tuple|items",
+    ),
+    (("weights",), [], r"programs.wasm uses tensors \['weight'\] that are in no weights", None),
+    (("weights", 0, "path"), "../secret", r"weights\[0\].path: Expected", "not a name of a file"),
+    ((*WASM, "modules", "relaxed"), "/etc/passwd", "programs.wasm", "not a name of a file"),
+    (("programs",), [], "is damaged", "programs is"),
+    ((*WASM, "buffers"), [{"count": 10**9, "items": [{}]}], "malformed|damaged", "is damaged"),
+]
+"""A field, its value (None: without it), and the errors of Python and of the runtime. A name or a
+number of something that does not exist may show only when a run needs it there.
+"""
+
+
+@pytest.mark.parametrize(("path", "value", "message", "_"), DAMAGED)
 def test_a_wrong_field_is_named(
-    tmp_path: Path, path: tuple[Any, ...], value: Any, message: str
+    tmp_path: Path, path: tuple[Any, ...], value: Any, message: str, _: str | None
 ) -> None:
     mixed(tmp_path)
     text = (tmp_path / "manifest.json").read_text()
     with pytest.raises(PackageError, match=message):
         from_json(edit(text, *path, value=value))
+
+
+def test_the_runtime_names_wrong_fields_too(tmp_path: Path) -> None:
+    mixed(tmp_path)
+    text = (tmp_path / "manifest.json").read_text()
+    cases = [case for case in DAMAGED if case[3] is not None]
+    texts = [edit(text, *path, value=value) for path, value, _, _ in cases]
+    answers = answer_once(Path(__file__).parents[1] / "js" / "faults.mjs", [text, *texts])
+    assert answers[0] == ["", "", ""]
+    for (path, _, _, message), (name, code, actual) in zip(cases, answers[1:], strict=True):
+        assert (name, code) == ("PackageError", "package"), path
+        assert message is not None and re.search(message, actual), (path, actual)
+        assert "manifest.json" in actual and len(actual) < 700
 
 
 def test_text_that_is_no_json_is_a_package_error() -> None:

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from tests.packages import BUFFERS, mixed, parts, scaled
-from webmlc.core.expr import const
-from webmlc.package.memory_plan import LARGE, layout, lifetimes
+from webmlc.package.memory_plan import LARGE, layout
 from webmlc.package.placement import align
-from webmlc.package.transfers import stages
+from webmlc.package.plan_memory import lifetimes
 from webmlc.package.write import write_package
 
 
@@ -27,7 +27,7 @@ def test_the_layout_of_a_program(tmp_path: Path) -> None:
 def test_large_weights_start_at_a_page(tmp_path: Path) -> None:
     count = LARGE // 4
     small = parts()
-    buffers = tuple(replace(b, shape=(const(count),)) if b.name == "w" else b for b in BUFFERS)
+    buffers = tuple(structs.replace(b, shape=(count,)) if b.name == "w" else b for b in BUFFERS)
     programs = {d: replace(p, buffers=buffers) for d, p in small.programs.items()}
     weight = np.zeros(count, np.float32)
     large = replace(small, programs=programs, constants={"weight": weight})
@@ -40,11 +40,10 @@ def test_large_weights_start_at_a_page(tmp_path: Path) -> None:
 def test_crossing_buffers_move_once_and_live_on_both_sides(tmp_path: Path) -> None:
     manifest = mixed(tmp_path)
     program = manifest.programs["webgpu"]
-    first, second = stages(program, ["y"], "webgpu")
+    first, second = program.runs
     assert (first.uploads, first.downloads) == (("x",), ("t",))
     assert (second.uploads, second.downloads) == (("t",), ("y",))
-    assert (second.segment.module_first, second.segment.module_last) == (2, 3)
-    both = stages(program, ["y"], "webgpu")
-    assert lifetimes(program, both, "webgpu", "webgpu") == {"x": (0, 0), "t": (0, 0)}
-    assert lifetimes(program, both, "wasm", "webgpu") == {"t": (1, 1), "y": (1, 1)}
+    assert (second.module_first, second.module_last) == (2, 3)
+    assert lifetimes(program, "webgpu", "webgpu") == {"x": (0, 0), "t": (0, 0)}
+    assert lifetimes(program, "wasm", "webgpu") == {"t": (1, 1), "y": (1, 1)}
     assert layout(manifest, "webgpu", "wasm", {"n": 1}).constants == {}

@@ -4,9 +4,10 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from tests.packages import parts
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import const
 from webmlc.package.manifest import Port
 from webmlc.package.write import write_package
 
@@ -45,8 +46,10 @@ console.log(values, rows, columns);
 
 def test_typescript_knows_the_inputs_and_outputs_of_a_package(tmp_path: Path) -> None:
     model = parts()
-    mask = Port("*/mask", DType.bool, (const(3),), model.inputs[0].buffer)
-    write_package(tmp_path, replace(model, name="two\nlines", inputs=(*model.inputs, mask)))
+    mask = Port("*/mask", DType.bool, (3,), model.manifest.inputs[0].buffer)
+    inputs = (*model.manifest.inputs, mask)
+    manifest = structs.replace(model.manifest, name="two\nlines", inputs=inputs)
+    write_package(tmp_path, replace(model, manifest=manifest))
     text = (tmp_path / "model.d.ts").read_text()
     assert text.startswith("// The types of two lines, ")
     assert "/** float32 [n, 4] */\n  x: " in text

@@ -29,9 +29,9 @@ from webmlc.core.machine_class import MachineClass, adapter_name
 from webmlc.host import choose_schedules, webgpu_adapter
 from webmlc.host.webgpu_adapter import find_adapter
 from webmlc.package.manifest import Program
-from webmlc.package.manifest_from_json import from_json
-from webmlc.package.manifest_to_json import to_json
+from webmlc.package.manifest_json import from_json, to_json
 from webmlc.package.read_manifest import read_manifest
+from webmlc.package.sizes import evaluate
 
 SCRIPT = Path(__file__).parents[1] / "js" / "choose_shaders.mjs"
 PATHS = {kind: f"kernels.{kind}.wgsl.deflate" for kind in ADAPTERS}
@@ -79,6 +79,13 @@ def program_of(package: Path) -> Program:
     return read_manifest(package).programs["webgpu"]
 
 
+def workgroups(program: Program, variant: str) -> list[list[int]]:
+    """The workgroups of each step in a variant of the shaders."""
+    values = program.values({"n": ROWS})
+    sizes = [step.launch_in(variant).workgroups for step in program.steps]
+    return [[evaluate(size, values) for size in launch] for launch in sizes]
+
+
 def in_python(package: Path, shaders: Any = None) -> str | None:
     """Check a run of a package in Python, and return the variant of its shaders."""
     model = webmlc.load(package, device="webgpu", shaders=shaders)
@@ -90,19 +97,18 @@ def in_python(package: Path, shaders: Any = None) -> str | None:
 
 def test_the_variants_share_all_but_the_shaders_and_the_workgroups(site: Path) -> None:
     every, gpu = (program_of(site / name) for name in ("all", "gpu"))
-    assert (every.buffers, every.segments, every.resources) == (
-        gpu.buffers,
+    assert (every.segments, every.memory, every.resources) == (
         gpu.segments,
+        gpu.memory,
         gpu.resources,
     )
-    assert [step.workgroups for step in every.steps] == [step.workgroups for step in gpu.steps]
-    assert [list(step.variants) for step in every.steps] == [[*SOFTWARE_ADAPTERS]] * 2
+    assert workgroups(every, "gpu") == workgroups(gpu, "gpu")
+    assert [list(step.launches) for step in every.steps] == [["gpu", *SOFTWARE_ADAPTERS]] * 2
     assert (every.shaders, every.shader_features) == (SHADERS, NEEDS)
     assert (gpu.shaders, gpu.shader_features) == ({"gpu": SHADERS["gpu"]}, {})
     webmlc.build(MODEL, site / "software", adapter="software")
     software = program_of(site / "software")
-    launches = [step.variants["software"].workgroups for step in every.steps]
-    assert launches == [step.workgroups for step in software.steps]
+    assert workgroups(every, "software") == workgroups(software, "software")
     assert software.shaders == {kind: SHADERS[kind] for kind in SOFTWARE_ADAPTERS}
     for kind, package in (("gpu", "gpu"), *((kind, "software") for kind in SOFTWARE_ADAPTERS)):
         path = SHADERS[kind]
@@ -127,7 +133,7 @@ def test_equal_variants_are_one_file(tmp_path: Path) -> None:
     assert program.shaders == dict.fromkeys(PLAIN_ADAPTERS, SHADERS["gpu"])
     assert program.shader_features == {}
     assert not {path for kind, path in SHADERS.items() if kind != "gpu"} & manifest.files.keys()
-    assert not any(step.variants for step in program.steps)
+    assert all([*step.launches] == ["gpu"] for step in program.steps)
 
 
 def test_python_takes_the_shaders_for_its_adapter(site: Path) -> None:
@@ -147,6 +153,7 @@ def test_python_takes_the_shaders_for_its_adapter(site: Path) -> None:
 def test_a_program_needs_the_features_of_its_variant(site: Path) -> None:
     for kind, path in SHADERS.items():
         program = choose_schedules.program_in(program_of(site / "all"), kind)
+        assert all([*step.launches] == [kind] for step in program.steps)
         assert program.shaders == {kind: path}
         assert program.resources.features == NEEDS.get(kind, ())
 
@@ -386,9 +393,9 @@ def test_kernels_that_differ_in_sizes_share_an_entry_point(tmp_path: Path) -> No
         model.graph.initializer.append(numpy_helper.from_array(weights, name))
     x = random.standard_normal((64, 32), np.float32)
     manifest = webmlc.build(model, tmp_path / "model", adapter="software")
-    steps = [step for step in manifest.programs["webgpu"].steps if step.integers]
+    steps = [step for step in manifest.programs["webgpu"].steps if step.launch.integers]
     assert len(steps) == 2
-    assert len({step.integers for step in steps}) == 2
+    assert len({step.launch.integers for step in steps}) == 2
     assert {step.entry_in("software") for step in steps} == {steps[0].kernel}
     (z,) = webmlc.load(tmp_path / "model", device="webgpu").run({"x": x}).values()
     (reference,) = ReferenceEvaluator(model).run(None, {"x": x})
@@ -434,7 +441,7 @@ def test_a_pipeline_contains_the_sections_that_runs_need(
     model.graph.initializer.append(numpy_helper.from_array(w, "w"))
     (tmp_path / "index.html").write_text(BLANK)
     manifest = webmlc.build(model, tmp_path / "model", adapter="software")
-    assert any(len(step.sections) == 2 for step in manifest.programs["webgpu"].steps)
+    assert any(len(step.launch.sections) == 2 for step in manifest.programs["webgpu"].steps)
     counts = [n for group in groups for n in group]
     (page,) = open_pages({"/": tmp_path}, Page("/", RUN_ROWS, arg=groups))
     compiled, results = page.value["compiled"], page.value["results"]

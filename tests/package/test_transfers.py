@@ -1,13 +1,10 @@
 """What crosses between CPU and GPU, on programs that go back and forth."""
 
-from webmlc.core.dtypes import DType
-from webmlc.core.expr import const
-from webmlc.core.machine import Device
-from webmlc.package.manifest import Buffer, Program, Step
-from webmlc.package.resources import Resources
-from webmlc.package.transfers import Stage, segments_of, stages
+from msgspec.structs import replace
 
-NOTHING = Resources(0, {}, None, None)
+from webmlc.core.machine import Device
+from webmlc.package.manifest import Bind, Buffer, Program, Resources, Run, Segment, Step
+from webmlc.package.transfers import segments_of, select_segments, with_transfers
 
 
 def program(*steps: tuple[Device, str], constants: str = "") -> Program:
@@ -18,23 +15,20 @@ def program(*steps: tuple[Device, str], constants: str = "") -> Program:
         made.append(Step(device, "k", (*reads, *writes), len(writes)))
     names = dict.fromkeys(a for s in made for a in s.arguments) | dict.fromkeys(constants)
     buffers = tuple(
-        Buffer(n, DType.float32, (const(4),), "constant" if n in constants else "scratch")
-        for n in names
+        Buffer(n, (4,), kind="constant" if n in constants else "scratch") for n in names
     )
-    return Program(buffers, tuple(made), segments_of(made, 10), NOTHING)
+    return Program(buffers, tuple(made), segments_of(made, 10), Resources())
 
 
-def crossings(result: tuple[Stage, ...]) -> list[tuple[str, str]]:
-    return [("".join(s.uploads), "".join(s.downloads)) for s in result]
+def crossings(segments: tuple[Segment, ...]) -> list[tuple[str, str]]:
+    runs = [segment for segment in segments if isinstance(segment, Run)]
+    return [("".join(run.uploads), "".join(run.downloads)) for run in runs]
 
 
 def test_segments_number_the_module_steps() -> None:
     made = program(("wasm", "x>a"), ("webgpu", "a>b"), ("wasm", "b>c"), ("wasm", "c>d"))
-    assert [(s.device, s.first, s.last, s.module_first, s.module_last) for s in made.segments] == [
-        ("wasm", 0, 1, 10, 11),
-        ("webgpu", 1, 2, 0, 0),
-        ("wasm", 2, 4, 11, 13),
-    ]
+    numbers = [(r.device, r.first, r.last, r.module_first, r.module_last) for r in made.runs]
+    assert numbers == [("wasm", 0, 1, 10, 11), ("webgpu", 1, 2, 0, 1), ("wasm", 2, 4, 11, 13)]
 
 
 def test_a_buffer_crosses_only_when_the_newest_copy_is_elsewhere() -> None:
@@ -42,7 +36,7 @@ def test_a_buffer_crosses_only_when_the_newest_copy_is_elsewhere() -> None:
     made = program(
         ("webgpu", "x>a"), ("wasm", "a>b"), ("webgpu", "ab>c"), ("wasm", "ac>d"), ("webgpu", "d>y")
     )
-    assert crossings(stages(made, ["y"], "webgpu")) == [
+    assert crossings(with_transfers(made, ["y"], "webgpu")) == [
         ("x", "a"),
         ("a", "b"),
         ("b", "c"),
@@ -54,18 +48,52 @@ def test_a_buffer_crosses_only_when_the_newest_copy_is_elsewhere() -> None:
 def test_a_second_writer_needs_what_the_first_wrote() -> None:
     # Both steps write parts of y: the second device must have the first's part.
     made = program(("webgpu", "x>y"), ("wasm", "x>y"))
-    assert crossings(stages(made, ["y"], "webgpu")) == [("x", "y"), ("xy", "y")]
+    assert crossings(with_transfers(made, ["y"], "webgpu")) == [("x", "y"), ("xy", "y")]
 
 
 def test_an_output_is_read_where_it_was_last_written() -> None:
     made = program(("webgpu", "x>a"), ("wasm", "x>b"))
-    assert crossings(stages(made, ["a", "b"], "webgpu")) == [("x", "a"), ("x", "b")]
+    assert crossings(with_transfers(made, ["a", "b"], "webgpu")) == [("x", "a"), ("x", "b")]
 
 
 def test_constants_do_not_cross_but_can_be_outputs() -> None:
     made = program(("wasm", "wx>y"), constants="wv")
-    assert crossings(stages(made, ["y", "v"], "wasm")) == [("x", "y"), ("", "v")]
+    assert crossings(with_transfers(made, ["y", "v"], "wasm")) == [("x", "y"), ("", "v")]
 
 
 def test_a_program_without_steps_has_nothing_to_run() -> None:
-    assert stages(program(), ["x"], "wasm") == ()
+    assert with_transfers(program(), ["x"], "wasm") == ()
+
+
+def selected(made: Program, results: str, device: Device) -> list[tuple[int, int, str, str]]:
+    """The steps and transfers of a run of a program with outputs `yz` that returns `results`."""
+    planned = replace(made, segments=with_transfers(made, ["y", "z"], device))
+    runs = [run for run in select_segments(planned, set(results)) if isinstance(run, Run)]
+    return [(r.first, r.last, "".join(r.uploads), "".join(r.downloads)) for r in runs]
+
+
+def test_a_run_for_some_outputs_leaves_out_the_last_steps() -> None:
+    made = program(("wasm", "x>a"), ("wasm", "a>y"), ("wasm", "y>z"))
+    assert selected(made, "yz", "wasm") == [(0, 3, "x", "yz")]
+    assert selected(made, "y", "wasm") == [(0, 2, "x", "y")]
+    assert selected(made, "z", "wasm") == [(0, 3, "x", "z")]
+    assert selected(made, "", "wasm") == []
+
+
+def test_a_run_for_some_outputs_leaves_out_the_last_runs_with_their_transfers() -> None:
+    made = program(("webgpu", "x>a"), ("webgpu", "a>y"), ("wasm", "a>b"), ("wasm", "b>z"))
+    assert selected(made, "yz", "webgpu") == [(0, 2, "x", "ay"), (2, 4, "a", "z")]
+    assert selected(made, "y", "webgpu") == [(0, 2, "x", "y")]
+    assert selected(made, "z", "webgpu") == [(0, 1, "x", "a"), (2, 4, "a", "z")]
+
+
+def test_a_run_that_brings_a_value_for_a_later_one_stays() -> None:
+    """The first run on the CPU brings x there, which the last one reads, too."""
+    made = program(("wasm", "x>y"), ("webgpu", "w>a"), ("wasm", "xa>z"))
+    assert selected(made, "z", "webgpu") == [(0, 0, "x", ""), (1, 2, "w", "a"), (2, 3, "a", "z")]
+
+
+def test_the_buffer_of_a_bind_is_needed() -> None:
+    made = program(("webgpu", "x>n"), ("webgpu", "x>y"))
+    bound = segments_of([made.steps[0], Bind("n", ("k",), (0,)), made.steps[1]])
+    assert selected(replace(made, segments=bound), "", "webgpu") == [(0, 1, "x", "n")]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tests.packages import parts, scaled
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Var, const
-from webmlc.package.manifest import Buffer, Port
+from webmlc.package.manifest import Buffer, Launch, Port
 from webmlc.package.write import write_package
 
 
@@ -49,20 +49,29 @@ def test_a_build_that_fails_leaves_the_older_package(tmp_path: Path) -> None:
 
 def test_static_resources_are_exact(tmp_path: Path) -> None:
     given = parts()
-    fixed = {Var("n"): const(100)}
     buffers = [
-        replace(b, shape=tuple(fixed.get(d, d) if isinstance(d, Var) else d for d in b.shape))
+        structs.replace(b, shape=tuple(100 if size == "n" else size for size in b.shape))
         for b in given.programs["wasm"].buffers
     ]
-    port = Port("x", DType.float32, (const(100), const(4)), "x")
-    static = replace(
-        given,
+    port = Port("x", DType.float32, (100, 4), "x")
+    manifest = structs.replace(
+        given.manifest,
         symbols=(),
         inputs=(port,),
-        outputs=(replace(port, name="y", buffer="y"),),
+        outputs=(structs.replace(port, name="y", buffer="y"),),
+    )
+    launches = {"gpu": Launch((13, 1, 1))}
+    static = replace(
+        given,
+        manifest=manifest,
         programs={
             d: replace(
-                p, buffers=buffers, body=[replace(s, symbols=(), workgroups=None) for s in p.steps]
+                p,
+                buffers=buffers,
+                body=[
+                    structs.replace(s, symbols=(), launches=s.launches and launches)
+                    for s in p.steps
+                ],
             )
             for d, p in given.programs.items()
         },
@@ -76,7 +85,7 @@ def test_static_resources_are_exact(tmp_path: Path) -> None:
 
 def test_weights_are_grouped_by_who_needs_them(tmp_path: Path) -> None:
     given = parts()
-    own = Buffer("u", DType.float32, (const(2),), "constant", "only_wasm")
+    own = Buffer("u", (2,), kind="constant", tensor="only_wasm")
     wasm = given.programs["wasm"]
     more = replace(wasm, buffers=(*wasm.buffers, own))
     both = replace(
@@ -104,7 +113,7 @@ def test_constants_with_the_same_bytes_share_a_tensor(tmp_path: Path) -> None:
         "short": packed[:5],
     }
     buffers = [
-        Buffer(f"b_{name}", DType.of(array.dtype), tuple(map(const, array.shape)), "constant", name)
+        Buffer(f"b_{name}", array.shape, DType.of(array.dtype), "constant", name)
         for name, array in constants.items()
     ]
     package = parts()
@@ -119,10 +128,12 @@ def test_constants_with_the_same_bytes_share_a_tensor(tmp_path: Path) -> None:
 
 def test_a_package_that_no_host_loads_is_our_error_and_is_not_written(tmp_path: Path) -> None:
     package = parts()
-    unknown = replace(package.outputs[0], buffer="renamed")
+    unknown = structs.replace(package.manifest.outputs[0], buffer="renamed")
+    manifest = structs.replace(package.manifest, outputs=(unknown,))
     with pytest.raises(InternalError, match=r"(?s)no host can load .* unknown buffers .*renamed"):
-        write_package(tmp_path / "package", replace(package, outputs=(unknown,)))
-    unbound = replace(package.programs["wasm"].buffers[-1], name="b", shape=(Var("nowhere"),))
+        write_package(tmp_path / "package", replace(package, manifest=manifest))
+    last = package.programs["wasm"].buffers[-1]
+    unbound = structs.replace(last, name="b", shape=("nowhere",))
     wasm = replace(package.programs["wasm"], buffers=[*package.programs["wasm"].buffers, unbound])
     programs = {**package.programs, "wasm": wasm}
     with pytest.raises(InternalError, match=r"programs.wasm binds no symbols \['nowhere'\]"):

@@ -12,10 +12,10 @@ import pytest
 import wasmtime
 from wasmtime import _ffi as ffi
 
+from webmlc.core.control_area import CONTROL
 from webmlc.core.machine import Features
 from webmlc.loops.ir import LoopFunction
-from webmlc.target.wasm.emit_module import SLOTS, Module, Step, emit_module
-from webmlc.target.wasm.threads import RUNNING
+from webmlc.target.wasm.emit_module import Module, Step, emit_module
 
 PAGE = 65536
 """The bytes of a page of WebAssembly memory. The arrays start at the second page."""
@@ -59,10 +59,10 @@ def run_module(
     data = ctypes.cast(memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8 * (pages * PAGE)))
     view = np.frombuffer(data.contents, np.uint8)
     view[PAGE:] = 0xCD
-    view[RUNNING : RUNNING + 4].view(np.int32)[:] = 1
+    view[CONTROL.running : CONTROL.running + 4].view(np.int32)[:] = 1
     view[256:264].view(np.int32)[:] = scratch, module.scratch_bytes
     slots = [*addresses, *symbols]
-    view[SLOTS : SLOTS + 4 * len(slots)].view(np.int32)[:] = slots
+    view[CONTROL.slots : CONTROL.slots + 4 * len(slots)].view(np.int32)[:] = slots
     for array, address in zip(arrays, addresses, strict=True):
         view[address : address + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
     compiled = wasmtime.Module(engine(), wasmtime.wat2wasm(module.text))

@@ -18,12 +18,12 @@ import wasmtime
 
 from tests.target.conftest import PAGE, SharedMemory, engine
 from tests.target.programs import PROGRAMS, gemm
+from webmlc.core.control_area import CONTROL as AT
 from webmlc.core.machine import RELAXED
 from webmlc.loops.text import parse_function
 from webmlc.target.targets import lower
-from webmlc.target.wasm.emit_module import SLOTS, Step, emit_module, print_function
+from webmlc.target.wasm.emit_module import Step, emit_module, print_function
 from webmlc.target.wasm.printer import names_taken
-from webmlc.target.wasm.threads import AWAKE, DONE, OFFER, RUNNING
 
 ROWS = 4096
 LONG = """
@@ -79,7 +79,7 @@ class Shared:
         data = ctypes.cast(self.memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8 * (pages * PAGE)))
         self.bytes = np.frombuffer(data.contents, np.uint8)
         self.words = self.bytes.view(np.int32)
-        self.words[SLOTS // 4 : SLOTS // 4 + 2] = self.ones, self.sums
+        self.words[AT.slots // 4 : AT.slots // 4 + 2] = self.ones, self.sums
         self.bytes[self.ones : self.sums].view(np.float32)[:] = 1
         self.done = 0
 
@@ -99,7 +99,7 @@ class Shared:
         sums = self.bytes[self.sums : self.sums + ROWS * 4].view(np.float32)
         np.testing.assert_array_equal(sums, 256)
         sums[:] = np.nan
-        assert self.words[RUNNING // 4] == 0
+        assert self.words[AT.running // 4] == 0
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def shared() -> Shared:
 
 
 def test_the_leader_finishes_without_helpers(shared: Shared) -> None:
-    shared.words[RUNNING // 4] = 1
+    shared.words[AT.running // 4] = 1
     shared.call(0, 4)
     shared.check()
 
@@ -122,7 +122,7 @@ def test_helpers_take_chunks(shared: Shared) -> None:
     they may arrive late.
     """
     for _ in range(200):
-        shared.words[RUNNING // 4] = 1
+        shared.words[AT.running // 4] = 1
         helpers = [threading.Thread(target=shared.call, args=(t, 3), daemon=True) for t in (1, 2)]
         for helper in helpers:
             helper.start()
@@ -132,7 +132,7 @@ def test_helpers_take_chunks(shared: Shared) -> None:
         for helper in helpers:
             helper.join(60)
             assert not helper.is_alive(), "a helper stays when the run is over"
-        if shared.words[DONE // 4] > 0:
+        if shared.words[AT.done // 4] > 0:
             return
     pytest.fail("no helper ever took a chunk")
 
@@ -149,17 +149,17 @@ def test_warming_a_loop_writes_nothing(shared: Shared) -> None:
 THIEF = f"""(module (import "env" "memory" (memory 1 65536 shared))
   (func (export "steal") (local $offer i64)
     (loop $again
-      (local.set $offer (i64.atomic.load offset={OFFER} (i32.const 0)))
+      (local.set $offer (i64.atomic.load offset={AT.offer} (i32.const 0)))
       (br_if $again (i64.eqz (i64.and (local.get $offer) (i64.const 0xffff))))
-      (br_if $again (i64.ne (local.get $offer) (i64.atomic.rmw.cmpxchg offset={OFFER} (i32.const 0)
-        (local.get $offer) (i64.sub (local.get $offer) (i64.const 1))))))))"""
+      (br_if $again (i64.ne (local.get $offer) (i64.atomic.rmw.cmpxchg offset={AT.offer}
+        (i32.const 0) (local.get $offer) (i64.sub (local.get $offer) (i64.const 1))))))))"""
 """A module that takes a chunk as helpers do, and never runs it."""
 
 
 @pytest.mark.parametrize("awake", [0, 1])
 def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) -> None:
     """The host clears `RUNNING` while the leader waits for the helper's chunk."""
-    shared.words[AWAKE // 4] = awake
+    shared.words[AT.awake // 4] = awake
     thief = wasmtime.Module(engine(), wasmtime.wat2wasm(THIEF))
     steal = shared.export("steal", thief)
     failures: list[str] = []
@@ -167,7 +167,7 @@ def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) ->
     def lead() -> None:
         try:
             while True:  # a helper may arrive late
-                shared.words[RUNNING // 4] = 1
+                shared.words[AT.running // 4] = 1
                 shared.call(0, 2)
         except wasmtime.Trap as error:
             failures.append(str(error))
@@ -177,6 +177,6 @@ def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) ->
     steal()
     time.sleep(0.2)
     assert leader.is_alive(), "the leader does not wait for a chunk that was taken"
-    shared.words[RUNNING // 4] = 0
+    shared.words[AT.running // 4] = 0
     leader.join(60)
     assert "unreachable" in failures[0]

@@ -319,7 +319,7 @@ def inspect(
         on_stage=stages,
     )
     parts = compile_model(model, options)
-    sizes = symbol_sizes(dimensions(dim), {symbol.name for symbol in parts.symbols})
+    sizes = symbol_sizes(dimensions(dim), {symbol.name for symbol in parts.manifest.symbols})
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
         stages(Stage(f"{device}: work", work, kernel if kernel in stages.kernels else None))

@@ -11,14 +11,13 @@ The twin for JavaScript is `runtime_js/machine_class.js`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from webmlc.core.machine import Device
+from webmlc.core.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class MachineClass:
+class MachineClass(Record):
     """What a loader knows of the machine that it runs on.
 
     - `device`: what runs the kernels.

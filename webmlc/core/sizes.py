@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from webmlc.core.errors import InputError
 from webmlc.core.expr import Call, Const, Expr, Leaf, Var
@@ -23,6 +24,28 @@ from webmlc.core.rewrite import rewrite, walk
 
 LARGEST_SIZE = 2**53 - 1
 """The largest magnitude of a size: a JavaScript number represents every integer up to it."""
+
+
+Rule = Literal["equal", "unequal", "at most", "broadcast", "stretch"]
+"""A condition on a pair of sizes (`holds`)."""
+
+
+def holds(rule: Rule, left: int, right: int) -> bool:
+    """True if two sizes obey a rule: they are equal, or differ, or the left one is at most as large
+    as the right one, or they are equal unless one of them (broadcast) or the left one (stretch) is
+    1.
+    """
+    match rule:
+        case "equal":
+            return left == right
+        case "unequal":
+            return left != right
+        case "at most":
+            return left <= right
+        case "broadcast":
+            return left == right or 1 in (left, right)
+        case "stretch":
+            return left in (right, 1)
 
 
 def _truncdiv(a: int, b: int) -> int:

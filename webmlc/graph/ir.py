@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.core.simplify import simplify
+from webmlc.core.sizes import Rule, holds
 
 if TYPE_CHECKING:
     from webmlc.loops.ir import LoopFunction
@@ -123,9 +124,6 @@ class Node:
         return self.origin[0] if self.origin else self.outputs[0]
 
 
-Rule = Literal["equal", "unequal", "at most", "broadcast", "stretch"]
-
-
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """An assumption of shape inference about two sizes, one of them symbolic: a run checks it.
@@ -141,17 +139,7 @@ class Requirement:
 
     def allows(self, left: int, right: int) -> bool:
         """True if the two sizes may have these values."""
-        match self.rule:
-            case "equal":
-                return left == right
-            case "unequal":
-                return left != right
-            case "at most":
-                return left <= right
-            case "broadcast":
-                return left == right or 1 in (left, right)
-            case "stretch":
-                return left in (right, 1)
+        return holds(self.rule, left, right)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
-from webmlc.core.expr import Const, Expr
-from webmlc.core.rewrite import variables
-from webmlc.core.sizes import evaluate_size
-from webmlc.graph.ir import Rule
+from webmlc.core.sizes import Rule, holds
 from webmlc.package.manifest import Bind, Manifest, Port, Program
+from webmlc.package.sizes import evaluate, shape_text, size_text, symbols_of
 
 Array = NDArray[Any]
 LIMIT = 1 << 31
@@ -64,8 +62,9 @@ def bind(
         if arrays[port.name].shape != expected:
             origins = _origins(manifest, symbols)
             raise InputError(
-                f"input {port.name!r} has shape {_text(arrays[port.name].shape)}, expected "
-                f"{_text(port.shape)} = {_text(expected)}" + (f" with {origins}" if origins else "")
+                f"input {port.name!r} has shape {shape_text(arrays[port.name].shape)}, expected "
+                f"{shape_text(port.shape)} = {shape_text(expected)}"
+                + (f" with {origins}" if origins else "")
             )
     check_requirements(manifest, symbols, symbols)
     return symbols
@@ -134,17 +133,17 @@ def check_requirements(
     """
     for requirement in manifest.requirements:
         left, right = requirement.left, requirement.right
-        names = {symbol.name for symbol in variables(left) | variables(right)}
+        names = symbols_of((left, right))
         if not names <= symbols.keys() or names.isdisjoint(fresh):
             continue
         try:
-            a, b = evaluate_size(left, symbols), evaluate_size(right, symbols)
+            a, b = evaluate(left, symbols), evaluate(right, symbols)
         except InputError as error:
             raise InputError(f"node {requirement.node!r}: {error}") from error
-        if requirement.allows(a, b):
+        if holds(requirement.rule, a, b):
             continue
         sizes = " and ".join(
-            str(size) if isinstance(size, Const) else f"{size} = {value}"
+            str(size) if isinstance(size, int) else f"{size_text(size)} = {value}"
             for size, value in ((left, a), (right, b))
         )
         origins = _origins(manifest, symbols, names)
@@ -161,7 +160,7 @@ def check_counts(
     indices out of range.
     """
     for check in manifest.checks:
-        counts = values[check.value].view(np.int32)
+        counts = values[check.buffer].view(np.int32)
         for node, count in zip(check.nodes, counts.tolist(), strict=True):
             if count:
                 origins = _origins(manifest, symbols)
@@ -186,7 +185,7 @@ def _origins(
 
 def shape_of(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """Evaluate the shape of a port. Raises `InputError` if a size is negative."""
-    shape = tuple(evaluate_size(d, symbols) for d in port.shape)
+    shape = tuple(evaluate(size, symbols) for size in port.shape)
     for size in shape:
         if size < 0:
             raise InputError(f"with these inputs a size of {port.name!r} is {size}: negative")
@@ -202,7 +201,8 @@ def _array(port: Port, value: Any) -> Array:
         )
     if array.ndim != len(port.shape):
         raise InputError(
-            f"input {port.name!r} has shape {_text(array.shape)}, expected {_text(port.shape)}"
+            f"input {port.name!r} has shape {shape_text(array.shape)}, "
+            f"expected {shape_text(port.shape)}"
         )
     if array.nbytes >= LIMIT:
         raise InputError(f"input {port.name!r} has {array.nbytes} bytes: more than 32-bit memory")
@@ -215,8 +215,6 @@ def _numpy_name(dtype: DType) -> str:
 
 
 def _names(manifest: Manifest) -> str:
-    return ", ".join(f"{p.name!r} ({p.dtype}{_text(p.shape)})" for p in manifest.inputs) or "none"
-
-
-def _text(shape: tuple[Expr, ...] | tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
+    return (
+        ", ".join(f"{p.name!r} ({p.dtype}{shape_text(p.shape)})" for p in manifest.inputs) or "none"
+    )

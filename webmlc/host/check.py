@@ -53,6 +53,7 @@ from webmlc.host.reference import (
 )
 from webmlc.host.try_model import Build, random_inputs, suggest_options
 from webmlc.package.manifest import MANIFEST
+from webmlc.package.sizes import from_size
 
 Array = NDArray[Any]
 BATCHES = (1, 2)
@@ -298,7 +299,7 @@ class _Comparison:
         """
         manifest = self.model.manifest
         places = {symbol.name: (symbol.input, symbol.axis) for symbol in manifest.symbols}
-        for symbol in batch_symbols(port.shape for port in manifest.inputs):
+        for symbol in batch_symbols(map(from_size, port.shape) for port in manifest.inputs):
             name, axis = places.get(symbol, ("", 0))
             for size in BATCHES:
                 if symbol in sizes or not name or first[name].shape[axis] == size:

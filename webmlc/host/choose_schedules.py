@@ -7,13 +7,13 @@ WebAssembly module reads from memory. The twin for JavaScript is `runtime_js/mac
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from msgspec.structs import replace
 
 from webmlc.core.errors import PackageError
 from webmlc.core.machine import SOFTWARE_ADAPTERS, AdapterKind, Device
 from webmlc.core.machine_class import MachineClass, adapter_name, machine_number
 from webmlc.host.webgpu_adapter import find_adapter, is_software, offered_features
-from webmlc.package.manifest import Manifest, Program, Step
+from webmlc.package.manifest import Manifest, Program
 
 
 def choose_schedules(
@@ -29,12 +29,11 @@ def choose_schedules(
     number = machine_number(manifest.machines, cpu)
     program = manifest.programs[device]
     if program.shaders:
-        program = program_in(program, choose_shaders(program, shaders))
-    if any(step.alternatives for step in program.steps):
-        gpu = MachineClass("webgpu", "wgpu", adapter_name(find_adapter().info))
-        gpu_number = machine_number(manifest.machines, gpu)
-        steps = tuple(_step_on(step, gpu_number) for step in program.steps)
-        program = replace(program, steps=steps)
+        gpu_number = 0
+        if any("@" in key for step in program.steps for key in step.launches):
+            gpu = MachineClass("webgpu", "wgpu", adapter_name(find_adapter().info))
+            gpu_number = machine_number(manifest.machines, gpu)
+        program = program_in(program, choose_shaders(program, shaders), gpu_number)
     return replace(manifest, programs={**manifest.programs, device: program}), number
 
 
@@ -60,32 +59,20 @@ def choose_shaders(program: Program, choice: AdapterKind | None) -> str:
     return max(usable, key=lambda v: len(needs[v]), default=next(iter(shaders)))
 
 
-def program_in(program: Program, variant: str) -> Program:
-    """A program as a variant of the shaders runs it."""
+def program_in(program: Program, variant: str, machine: int = 0) -> Program:
+    """A program as the machines of a class run it with a variant of the shaders."""
     needs = program.shader_features.get(variant, ())
     program = program.with_halves() if "shader-f16" in needs else replace(program, halves=None)
     features = (*program.resources.features, *needs)
+    steps = (
+        replace(step, launches={variant: step.launch_in(variant, machine)}) if step.launches
+        else step
+        for step in program.steps
+    )  # fmt: skip
     return replace(
         program,
-        steps=tuple(_step_in(step, variant) for step in program.steps),
+        steps=tuple(steps),
         resources=replace(program.resources, features=features),
         shaders={variant: program.shaders[variant]},
         shader_features={},
     )
-
-
-def _step_in(step: Step, variant: str) -> Step:
-    """A step as a variant of the shaders runs it."""
-    other = step.variants.get(variant)
-    if other is None:
-        return replace(step, variants={})
-    launch = {f.name: getattr(other, f.name) for f in fields(other)}
-    return replace(step, **launch, variants={})
-
-
-def _step_on(step: Step, number: int) -> Step:
-    """A step as the machines of a class run it."""
-    launch = step.alternatives.get(number)
-    if launch is None:
-        return replace(step, alternatives={})
-    return replace(step, kernel=launch.kernel, workgroups=launch.workgroups, alternatives={})

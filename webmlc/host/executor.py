@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, SessionLostError, UserError
 from webmlc.core.machine import Device
-from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Control, Manifest, Program, Run
-from webmlc.package.memory_plan import Layout
-from webmlc.package.placement import Placing, place, place_apart
+from webmlc.package.memory_plan import RED_ZONE, Layout
+from webmlc.package.sizes import evaluate
 
 Array = NDArray[Any]
 Names = Sequence[str]
@@ -52,9 +51,9 @@ class Loaded:
     machine: int = 0
 
     @property
-    def placing(self) -> Placing:
-        """How the memory plan places buffers."""
-        return place_apart if self.red_zones else place
+    def red_zone(self) -> int:
+        """The bytes before and behind each buffer that are checked."""
+        return RED_ZONE if self.red_zones else 0
 
     @property
     def program(self) -> Program:
@@ -62,9 +61,9 @@ class Loaded:
         return self.manifest.programs[self.program_device]
 
 
-def trip_count(loop: Control, symbols: Mapping[str, int]) -> int:
+def trip_count(loop: Control, values: Mapping[str, int]) -> int:
     """The largest number of iterations of a loop."""
-    return UNLIMITED if loop.trips is None else evaluate_size(loop.trips, symbols)
+    return UNLIMITED if loop.trips is None else evaluate(loop.trips, values)
 
 
 class Cache(Generic[T]):
@@ -187,8 +186,8 @@ class Executor(Protocol):
     def release(self, states: States) -> None:
         """Free the states of a session."""
 
-    def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
-        """Write `uploads` (bytes), run the steps, return the bytes of the buffers `downloads`."""
+    def execute(self, run: Run, uploads: Mapping[str, Array]) -> dict[str, Array]:
+        """Write `uploads` (bytes), run the steps, and return the bytes of the run's downloads."""
 
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """Measure the seconds of each step."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from webmlc.core.errors import (
@@ -30,7 +31,6 @@ from webmlc.core.errors import (
 )
 from webmlc.core.machine import ADAPTERS, AdapterKind, Device, Features
 from webmlc.core.package_files import CHAT_TEMPLATE, LANGUAGE_FILES
-from webmlc.core.sizes import evaluate_size
 from webmlc.core.turns import Turns
 from webmlc.generate.generate import Generation, TextGenerator
 from webmlc.generate.options import GenerateOptions
@@ -52,14 +52,15 @@ from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
 from webmlc.package.compression import inflate
-from webmlc.package.manifest import Bind, Manifest, Port, Run
+from webmlc.package.manifest import Bind, Manifest, Port, Run, Segment
 from webmlc.package.read_manifest import read_manifest
-from webmlc.package.transfers import Stage, select_stages, stages
+from webmlc.package.sizes import evaluate
+from webmlc.package.transfers import select_segments
 from webmlc.package.weights import read_file, read_weights
 
 Array = NDArray[Any]
 Inputs = Mapping[str, Array]
-Stages = Sequence[Stage]
+Segments = Sequence[Segment]
 T = TypeVar("T")
 
 
@@ -95,8 +96,7 @@ class Model:
         self.threads = threads
         self.shaders = next(iter(loaded.program.shaders), None)
         self._loaded = loaded
-        self._stages = stages(self.program, self.manifest.results, self.device)
-        self._selections: dict[tuple[str, ...], Stages] = {}
+        self._selections: dict[tuple[str, ...], Segments] = {}
         self._turns = Turns()
         self._process = os.getpid()
         self._executors = self._open()
@@ -106,7 +106,7 @@ class Model:
 
     def _open(self) -> dict[Device, Executor]:
         """Create executors for the devices that the program uses."""
-        devices = {s.segment.device for s in self._stages if isinstance(s.segment, Run)}
+        devices = {run.device for run in self.program.runs}
         executors: dict[Device, Executor] = {}
         if "wasm" in devices:
             executors["wasm"] = WasmExecutor(self._loaded, self.threads)
@@ -187,18 +187,18 @@ class Model:
             return run_alone(self, inputs, outputs)
         ports = chosen_ports(self.manifest.outputs, outputs)
         arrays = read_inputs(self.manifest, inputs)
-        run = partial(self._run_segments, arrays, self._stages_of(ports), False, states)
+        run = partial(self._run_segments, arrays, self._segments_of(ports), False, states)
         symbols, values, _ = self.exclusively(run, states)
         return {port.name: output_of(port, values[port.buffer], symbols) for port in ports}
 
-    def _stages_of(self, ports: Sequence[Port]) -> Stages:
-        """The stages of a run that returns only these outputs."""
+    def _segments_of(self, ports: Sequence[Port]) -> Segments:
+        """The segments of a run that returns only these outputs."""
         if len(ports) == len(self.manifest.outputs):
-            return self._stages
+            return self.program.segments
         names = tuple(port.name for port in ports)
         if names not in self._selections:
-            results = (*(p.buffer for p in ports), *(c.value for c in self.manifest.checks))
-            self._selections[names] = select_stages(self.program, results, self.device)
+            results = structs.replace(self.manifest, outputs=tuple(ports)).results
+            self._selections[names] = select_segments(self.program, results)
         return self._selections[names]
 
     def session(self, capacity: int | None = None) -> Session:
@@ -301,7 +301,7 @@ class Model:
 
     def _profile(self, inputs: Inputs, states: States | None) -> list[float]:
         arrays = read_inputs(self.manifest, inputs)
-        run = partial(self._run_segments, arrays, self._stages, True, states)
+        run = partial(self._run_segments, arrays, self.program.segments, True, states)
         return self.exclusively(run, states)[2]
 
     def restore(self) -> None:
@@ -367,7 +367,7 @@ class Model:
         return result
 
     def _run_segments(
-        self, arrays: Mapping[str, Array], stages: Stages, measure: bool, states: States | None
+        self, arrays: Mapping[str, Array], segments: Segments, measure: bool, states: States | None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Run the segments in order, and update the states.
 
@@ -384,20 +384,20 @@ class Model:
         ports = self.manifest.inputs
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in ports}
         times: list[float] = []
-        for stage in stages:
-            match stage.segment:
+        for segment in segments:
+            match segment:
                 case Run(once=True, first=first, last=last):  # executed when memory was allocated
                     times += [0.0] * (last - first)
                 case Run(device=device) as run:
                     self._executors[device].bind({**symbols, **longest}, states)
-                    uploads = {name: values[name] for name in stage.uploads}
+                    uploads = {name: values[name] for name in run.uploads}
                     if states is not None:
                         states.is_torn = self._replaces_states
-                    values |= self._executors[device].execute(run, stage.downloads, uploads)
+                    values |= self._executors[device].execute(run, uploads)
                     if measure:
                         times += self._executors[device].profile(run, uploads)
-                case Bind(buffer=buffer) as segment:
-                    new_symbols = bind_from_memory(self.program, segment, values[buffer])
+                case Bind() as bind_:
+                    new_symbols = bind_from_memory(self.program, bind_, values[bind_.buffer])
                     symbols |= new_symbols
                     check_requirements(self.manifest, symbols, new_symbols)
         if states is not None:
@@ -413,21 +413,23 @@ class Model:
     def _replaces_states(self) -> bool:
         """True if a run replaces some states. Rows that it appends to others count at its end."""
         length = self.manifest.length
-        return any(port.axis(length) is None for port in self.manifest.state_ports)
+        return any(port.axis(length) is None for port in self.manifest.states)
 
     def state_sizes(self, symbols: Mapping[str, int]) -> dict[str, int]:
         """The symbols of the shapes of states, but for the length. None before the first run."""
         states = (buffer for buffer in self.program.buffers if buffer.kind == "state")
-        names = {name for buffer in states for name in buffer.symbols}
+        names = {name for buffer in states for name in self.program.symbols_of(buffer)}
         names.discard(self.manifest.length)
         return {name: symbols[name] for name in sorted(names) if name in symbols}
 
     def rows(self, symbols: Mapping[str, int]) -> int:
         """The number of rows that a run appends to the states that grow."""
-        length = self.manifest.length
-        growing = (b for b in self.program.buffers if b.kind == "state" and length in b.symbols)
-        state = next(growing, None)
-        return 0 if state is None else evaluate_size(state.shape[0], {**symbols, length: 0})
+        length, program = self.manifest.length, self.program
+        states = (b for b in program.buffers if b.kind == "state")
+        state = next((b for b in states if length in program.symbols_of(b)), None)
+        if state is None:
+            return 0
+        return evaluate(state.shape[0], program.values({**symbols, length: 0}))
 
     def _longest(self, states: States, symbols: Mapping[str, int]) -> int:
         """The largest length of a session to which a run can still append its rows. Memory is

@@ -3,8 +3,7 @@
 In: a port of the manifest, whose sizes are expressions. Out: a record whose sizes are numbers and
 texts:
 
-    >>> from webmlc.core.expr import Var, const
-    >>> ModelPort.of(Port("image", DType.float32, (Var("batch"), const(3), Var("h") * 2), "x"))
+    >>> ModelPort.of(Port("image", DType.float32, ("batch", 3, ["mul", "h", 2]), "x"))
     image: float32[batch, 3, h * 2]
 """
 
@@ -14,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int
 from webmlc.package.manifest import Manifest, Port
+from webmlc.package.sizes import Size, size_text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,16 +31,20 @@ class ModelPort:
     @classmethod
     def of(cls, port: Port) -> ModelPort:
         """The record of a port of the manifest."""
-        sizes = [(as_int(size), str(size).replace("T.", "")) for size in port.shape]
-        return cls(port.name, port.dtype, tuple(t if n is None else n for n, t in sizes))
+        return cls(port.name, port.dtype, tuple(map(_shown, port.shape)))
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def _shown(size: Size) -> int | str:
+    """A number, or the text of a size that a run computes."""
+    return size if isinstance(size, int) else size_text(size).replace("T.", "")
+
+
 def inputs_without_session(manifest: Manifest) -> tuple[Port, ...]:
     """The inputs, and those that states replace, which only a run without a session takes."""
-    return (*manifest.inputs, *(port.past for port in manifest.state_ports))
+    return (*manifest.inputs, *(port.past for port in manifest.states))
 
 
 def signature_text(inputs: Sequence[ModelPort], outputs: Sequence[ModelPort]) -> str:

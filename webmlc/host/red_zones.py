@@ -1,6 +1,6 @@
 """Red zones: bytes around each buffer that no kernel may change, a debug mode of the memory plan.
 
-In: a layout whose buffers lie apart (`memory_plan.place_apart`). Out: where the zones lie, and an
+In: a layout whose buffers lie apart (`memory_plan.layout`). Out: where the zones lie, and an
 error that names the buffer and the steps beside which a zone was changed. `load(..., red_zones=
 True)` switches them on: the executors fill the zones when they bind symbols, and check them after
 each run.
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import Device
 from webmlc.package.manifest import Program, Run
-from webmlc.package.memory_plan import Layout
-from webmlc.package.placement import RED_ZONE, align
+from webmlc.package.memory_plan import RED_ZONE, Layout
+from webmlc.package.placement import align
 
 PATTERN = 0xFE
 """Each byte of a zone: large numbers as floats and as integers, so that a kernel whose result

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from webmlc.core.machine import Device
-from webmlc.package.manifest import Manifest, Program
-from webmlc.package.resources import RowWork
+from webmlc.package.manifest import Manifest, Port, Program, RowWork
+from webmlc.package.sizes import shape_text
 
 _RUNTIME_SUFFIXES = (".js", ".html", ".css")
 
@@ -25,8 +25,8 @@ def package_report(manifest: Manifest, folder: Path) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "folder": str(folder),
-        "inputs": {p.name: f"{p.dtype}[{', '.join(map(str, p.shape))}]" for p in manifest.inputs},
-        "outputs": {p.name: f"{p.dtype}[{', '.join(map(str, p.shape))}]" for p in manifest.outputs},
+        "inputs": {p.name: _type(p) for p in manifest.inputs},
+        "outputs": {p.name: _type(p) for p in manifest.outputs},
         "programs": {
             device: _program(manifest, device, program)
             for device, program in manifest.programs.items()
@@ -43,6 +43,10 @@ def package_report(manifest: Manifest, folder: Path) -> dict[str, Any]:
         ],
         "files": {path: file.bytes for path, file in manifest.files.items()},
     }
+
+
+def _type(port: Port) -> str:
+    return f"{port.dtype}{shape_text(port.shape)}"
 
 
 def _machine(manifest: Manifest, number: int) -> str:

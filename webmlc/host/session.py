@@ -20,19 +20,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from msgspec import structs
 
 from webmlc.core.errors import InputError, UserError
-from webmlc.core.sizes import evaluate_size
 from webmlc.host.bind import bind, chosen_ports, read_inputs, shape_of
 from webmlc.host.executor import Array, States
 from webmlc.package.manifest import Manifest, StatePort
+from webmlc.package.sizes import evaluate
 
 if TYPE_CHECKING:
     from webmlc.host.load import Model
@@ -89,7 +89,7 @@ class Session:
         Raises `InputError` if the model has states that do not grow: these have no earlier value.
         """
         manifest = self._model.manifest
-        if any(p.axis(manifest.length) is None for p in manifest.state_ports):
+        if any(p.axis(manifest.length) is None for p in manifest.states):
             raise InputError("the model has states that do not grow: call reset, or load")
         self._model.exclusively(partial(self._truncate, length), self.states)
 
@@ -144,9 +144,9 @@ def run_alone(
     """Run a model with states without a session. If its states replace inputs and outputs, it takes
     and returns these, or those of them that `outputs` names.
     """
-    presents = [replace(port.past, name=port.present) for port in model.manifest.state_ports]
+    presents = [structs.replace(port.past, name=port.present) for port in model.manifest.states]
     chosen = {port.name for port in chosen_ports((*model.manifest.outputs, *presents), outputs)}
-    ports = [port for port in model.manifest.state_ports if port.present in chosen]
+    ports = [port for port in model.manifest.states if port.present in chosen]
     with session_of(model, inputs) as (session, feeds, symbols):
         results = session.run(feeds, [p.name for p in model.outputs if p.name in chosen])
         if ports:
@@ -169,7 +169,7 @@ def session_of(
     one run. Yields also the other inputs and their symbols. Among these, the capacity is the number
     of rows of the pasts that are buffers.
     """
-    ports, name = model.manifest.state_ports, model.manifest.length
+    ports, name = model.manifest.states, model.manifest.length
     present = [port for port in ports if port.past.name in inputs]
     pasts = {p.past.buffer: _past(p, inputs, name) for p in present}
     feeds = {n: a for n, a in inputs.items() if n not in {p.past.name for p in ports}}
@@ -184,19 +184,17 @@ def session_of(
     symbols = bind(model.manifest, read_inputs(model.manifest, feeds), length)
     new, stored = model.rows(symbols), {0}
     if symbol := model.manifest.capacity:
-        places = [(p.past.buffer, p.buffer_axis(symbol)) for p in present]
+        places = [(p.past.buffer, p.axis(symbol)) for p in present]
         stored = {pasts[name].shape[axis] for name, axis in places if axis is not None} or {0}
         if len(stored) > 1:
             raise InputError(f"the pasts have different numbers of rows: {sorted(stored)}")
-        new = max(
-            new, *(evaluate_size(port.rows, symbols) for port in ports if port.rows is not None)
-        )
+        new = max(new, *(evaluate(port.rows, symbols) for port in ports if port.rows is not None))
         symbols[symbol] = max(stored)
     for port in present:
         _check_replaced(port, inputs[port.past.name], symbols, name)
     session = model.session(max(length, *stored) + new or 1)
     for port in present:
-        axis = port.buffer_axis(symbol)
+        axis = port.axis(symbol)
         if axis is not None:
             pasts[port.past.buffer] = _padded(pasts[port.past.buffer], axis, session.capacity)
     try:
@@ -241,11 +239,11 @@ def _present(
     number of rows of the pasts as the capacity. `capacity` is that of the session.
     """
     axis, shape = port.axis(manifest.length), list(shape_of(port.past, symbols))
-    buffer_axis = port.buffer_axis(manifest.capacity)
+    buffer_axis = port.axis(manifest.capacity)
     if buffer_axis is not None and port.size is not None:
         shape[buffer_axis] = capacity
         whole = rows.view(port.past.dtype.numpy).reshape(shape)
-        return whole.take(range(evaluate_size(port.size, symbols)), buffer_axis)
+        return whole.take(range(evaluate(port.size, symbols)), buffer_axis)
     if axis is None:
         return rows.view(port.past.dtype.numpy).reshape(shape)
     array = rows.view(port.past.dtype.numpy).reshape(shape[axis], *shape[:axis], *shape[axis + 1 :])

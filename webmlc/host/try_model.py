@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 from webmlc.build_options import BuildOptions
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
-from webmlc.core.expr import Var
 from webmlc.core.replace_file import replace_file
-from webmlc.core.rewrite import variables
-from webmlc.core.sizes import evaluate_size
-from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.host.load import Model, load
 from webmlc.host.model_port import inputs_without_session
 from webmlc.package.manifest import MANIFEST, Port
+from webmlc.package.manifest_examples import manifest_examples
+from webmlc.package.sizes import evaluate, symbols_of
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -90,16 +88,15 @@ def random_inputs(
         inputs_without_session(model.manifest),
         dict(arrays or {}),
     )
-    symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
+    symbols = {name for port in ports for name in symbols_of(port.shape)}
     sizes = {**_sizes_of_arrays(ports, given), **sizes}
-    manifest, results = model.manifest, [port.shape for port in model.manifest.outputs]
-    values = example_sizes(manifest.requirements, results, symbols, sizes)
+    values = manifest_examples(model.manifest, symbols, sizes)
     inputs = {port.name: _random_array(port, values, generator) for port in ports}
     return inputs | given
 
 
 def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
-    shape = tuple(evaluate_size(d, sizes) for d in port.shape)
+    shape = tuple(evaluate(size, sizes) for size in port.shape)
     if port.dtype.is_float:
         return generator.standard_normal(shape).astype(port.dtype.numpy)
     if "length" in port.name:
@@ -145,11 +142,11 @@ def read_arrays(path: Path) -> dict[str, Array]:
 def _sizes_of_arrays(ports: Sequence[Port], arrays: Mapping[str, Array]) -> dict[str, int]:
     """The sizes of the symbolic dimensions of some inputs."""
     return {
-        dimension.name: size
+        dimension: size
         for port in ports
         if port.name in arrays
         for dimension, size in zip(port.shape, arrays[port.name].shape, strict=False)
-        if isinstance(dimension, Var)
+        if isinstance(dimension, str)
     }
 
 

@@ -25,13 +25,13 @@ import wasmtime
 from numpy.typing import NDArray
 from wasmtime import _ffi as ffi
 
+from webmlc.core.control_area import CONTROL
 from webmlc.core.errors import InputError, InternalError, PackageError, UserError
 from webmlc.host.executor import (
     GROWTH,
     Array,
     Cache,
     Loaded,
-    Names,
     StatePlaces,
     States,
     check_new,
@@ -44,15 +44,11 @@ from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
     PAGE,
-    SCRATCH_BASE,
-    SLOT_TABLE,
     Layout,
     layout,
     scratch_stride,
 )
 from webmlc.target.wasm.assemble import engine_config
-from webmlc.target.wasm.emit_module import MACHINE
-from webmlc.target.wasm.threads import RUNNING
 
 Function = Callable[[int, int, int, int], None]
 Job = tuple["Future[None]", Function, tuple[int, int, int, int]]
@@ -164,10 +160,10 @@ class WasmExecutor:
                 slots[slot] = memory.blocks[states].address + offset
             if self.loaded.manifest.length:
                 slots[binding.length_slot] = states.length
-        memory.write_words(SLOT_TABLE, slots)
+        memory.write_words(CONTROL.slots, slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
-        memory.write_words(SCRATCH_BASE, [binding.layout.scratch, stride])
-        memory.write_words(MACHINE, [self.loaded.machine])
+        memory.write_words(CONTROL.scratch, [binding.layout.scratch, stride])
+        memory.write_words(CONTROL.machine, [self.loaded.machine])
         for zone in binding.zones:
             memory.bytes[zone.first : zone.last] = PATTERN
         if memory is not self.memory and not grows:
@@ -179,7 +175,12 @@ class WasmExecutor:
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded, program = self.loaded, self.loaded.program
         plan = layout(
-            loaded.manifest, loaded.program_device, "wasm", symbols, self.threads, loaded.placing
+            loaded.manifest,
+            loaded.program_device,
+            "wasm",
+            symbols,
+            self.threads,
+            red_zone=loaded.red_zone,
         )
         expected = program.resources.arena.get("wasm")
         if expected is not None and plan.arena != expected and not loaded.red_zones:
@@ -191,7 +192,7 @@ class WasmExecutor:
         values = {**dict.fromkeys(names, 0), **symbols}
         slots += values.values()
         for loop in program.loops:  # its symbol, which the module counts, and its iterations
-            slots += [0, trip_count(loop, values)]
+            slots += [0, trip_count(loop, program.values(values))]
         around = tuple(zones(program, plan, "wasm")) if loaded.red_zones else ()
         positions = {b.name: slot for slot, b in enumerate(program.buffers)}
         state_slots = tuple((positions[name], offset) for name, offset in plan.states.items())
@@ -220,12 +221,12 @@ class WasmExecutor:
         if self.memory is not None and states in self.memory.blocks:
             self.memory.free.append(self.memory.blocks.pop(states))
 
-    def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
+    def execute(self, run: Run, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
         memory, binding = self._current
         _upload(memory, binding, uploads)
         self._run_checked(memory, binding, run)
-        return {name: _view(memory, binding, name).copy() for name in downloads}
+        return {name: _view(memory, binding, name).copy() for name in run.downloads}
 
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`."""
@@ -322,7 +323,7 @@ class WasmExecutor:
         calls: list[Future[None]] = []
         try:
             if self.helpers:
-                memory.write_words(RUNNING, [1])
+                memory.write_words(CONTROL.running, [1])
                 calls = [
                     helper.submit(
                         partial(_help, memory, run), (first, last, helper.tid, self.threads)
@@ -338,7 +339,7 @@ class WasmExecutor:
             raise InternalError(f"host: a kernel of steps {steps} trapped: {cause}") from cause
         finally:
             if self.helpers:
-                memory.write_words(RUNNING, [0])
+                memory.write_words(CONTROL.running, [0])
 
 
 _OPEN: WeakSet[WasmExecutor] = WeakSet()
@@ -358,7 +359,7 @@ def _help(memory: Memory, run: Function, *arguments: int) -> None:
     try:
         run(*arguments)
     except BaseException:
-        memory.write_words(RUNNING, [0])
+        memory.write_words(CONTROL.running, [0])
         raise
 
 

@@ -19,14 +19,11 @@ import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
-from webmlc.core.expr import Expr
-from webmlc.core.sizes import evaluate_size
 from webmlc.host.executor import (
     GROWTH,
     Array,
     Cache,
     Loaded,
-    Names,
     StatePlaces,
     States,
     check_new,
@@ -43,9 +40,10 @@ from webmlc.host.webgpu_adapter import (
     for_naga,
     request_device,
 )
-from webmlc.package.manifest import Control, Run, Step
-from webmlc.package.memory_plan import ALIGNMENT, Layout, layout, place_constants, place_derived
+from webmlc.package.manifest import Control, Memory, Run, Step
+from webmlc.package.memory_plan import ALIGNMENT, Layout, buffer_bytes, layout, place_in_order
 from webmlc.package.placement import align
+from webmlc.package.sizes import Size, evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Dispatch:
 
     pipeline: Any
     bind_group: Any
-    workgroups: tuple[Expr, Expr, Expr]
+    workgroups: tuple[Size, Size, Size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +113,10 @@ class WebGpuExecutor:
         self.loaded = loaded
         self.device = request_device(loaded)
         _OPEN.add(self)
-        self.constants = self._upload_constants()
-        temporary = self._upload_constants(at_load=True)
-        self.constants |= temporary | self._new_derived()
+        memory = loaded.program.memory.get("webgpu", Memory())
+        temporary = self._upload_constants(memory.temporary)
+        self.constants = self._upload_constants(memory.constants) | temporary
+        self.constants |= self._new_buffers(memory.derived)
         self.layouts: dict[str, Any] = {}
         self.pipelines = self._pipelines()
         self.arena: Any = None
@@ -127,6 +126,7 @@ class WebGpuExecutor:
         self.bound: Binding | None = None
         self.states: States | None = None
         self.count: dict[str, int] = {}
+        self.values: Mapping[str, int] = {}
         self._derive()
         for name in temporary:
             self.constants.pop(name)[0].destroy()
@@ -171,6 +171,7 @@ class WebGpuExecutor:
                 size = zone.last - zone.first
                 self.device.queue.write_buffer(self.arena, zone.first, bytes([PATTERN]) * size)
         self.bound, self.states = binding, states
+        self._evaluate()
         if states is not None and self.loaded.manifest.length:
             self._write_uniforms(self.loaded.manifest.length)
 
@@ -207,7 +208,7 @@ class WebGpuExecutor:
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded = self.loaded
         plan = layout(
-            loaded.manifest, loaded.program_device, "webgpu", symbols, placing=loaded.placing
+            loaded.manifest, loaded.program_device, "webgpu", symbols, red_zone=loaded.red_zone
         )
         expected = loaded.program.resources.arena.get("webgpu")
         if expected is not None and plan.arena != expected and not loaded.red_zones:
@@ -219,10 +220,11 @@ class WebGpuExecutor:
         return Binding(symbols, plan, grows, {}, {}, around)
 
     @_typed_errors()
-    def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
+    def execute(self, run: Run, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
         self._write(uploads)
         self.count = {}
+        self._evaluate()
         encoder, compute = self._begin()
         index = run.first
         while index < run.last:
@@ -240,7 +242,7 @@ class WebGpuExecutor:
             index = self._decide(step.control, index, condition)
             encoder, compute = self._begin()
         compute.end()
-        results = self._read(encoder, downloads)
+        results = self._read(encoder, run.downloads)
         if self._current.zones:
             memory = np.frombuffer(self.device.queue.read_buffer(self.arena), np.uint8)
             check_zones(self.loaded.program, run, self._current.zones, memory)
@@ -259,7 +261,8 @@ class WebGpuExecutor:
             case "if":
                 return index + 1 if condition else control.target
         count[control.symbol] = 0 if control.kind == "loop" else count[control.symbol] + 1
-        follows = condition and count[control.symbol] < trip_count(control, self._current.symbols)
+        follows = condition and count[control.symbol] < trip_count(control, self.values)
+        self._evaluate()
         if follows:
             self._write_uniforms(control.symbol)
         return control.target if follows == (control.kind == "next") else index + 1
@@ -339,45 +342,28 @@ class WebGpuExecutor:
         if old is not None:
             old.destroy()
 
-    def _upload_constants(self, at_load: bool = False) -> dict[str, tuple[Any, int]]:
-        """Upload the constants of every run, or those that only loading reads.
-
-        Return the GPU buffer and offset of each.
-        """
-        loaded = self.loaded
-        addresses, total = place_constants(
-            loaded.manifest, loaded.program_device, "webgpu", 0, at_load
-        )
-        tensors = {b.name: b.tensor for b in loaded.program.buffers if b.tensor is not None}
-        contents = {name: loaded.tensors[tensors[name]] for name in addresses}
-        sizes = {name: len(data) for name, data in contents.items()}
-        places = self._new_buffers(addresses, total, sizes)
-        for name, (buffer, offset) in places.items():
-            padded = bytes(contents[name]) + bytes(-sizes[name] % 4)
-            if padded:
-                self.device.queue.write_buffer(buffer, offset, padded)
+    def _upload_constants(self, numbers: Sequence[int]) -> dict[str, tuple[Any, int]]:
+        """Upload constants, and return the GPU buffer and offset of each."""
+        places = self._new_buffers(numbers)
+        for buffer in (self.loaded.program.buffers[number] for number in numbers):
+            assert buffer.tensor is not None
+            content = self.loaded.tensors[buffer.tensor]
+            self._write_bytes(*places[buffer.name], np.frombuffer(content, np.uint8))
         return places
 
-    def _new_derived(self) -> dict[str, tuple[Any, int]]:
-        """Allocate the derived buffers, and return the GPU buffer and offset of each."""
-        loaded = self.loaded
-        addresses, total = place_derived(loaded.manifest, loaded.program_device)
-        buffers = {b.name: b for b in loaded.program.buffers}
-        sizes = {name: evaluate_size(buffers[name].bytes, {}) for name in addresses}
-        return self._new_buffers(addresses, total, sizes)
-
-    def _new_buffers(
-        self, addresses: Mapping[str, int], total: int, sizes: Mapping[str, int]
-    ) -> dict[str, tuple[Any, int]]:
-        """Allocate the buffers at these addresses. They share GPU buffers of the largest permitted
-        size. Return the GPU buffer and offset of each.
+    def _new_buffers(self, numbers: Sequence[int]) -> dict[str, tuple[Any, int]]:
+        """Allocate resident buffers, which share GPU buffers of the largest permitted size. Return
+        the GPU buffer and offset of each.
         """
+        program = self.loaded.program
+        sizes = buffer_bytes(program, {})
+        addresses, total = place_in_order(program, numbers, sizes)
         limit = self.device.limits["max-buffer-size"] // ALIGNMENT["webgpu"] * ALIGNMENT["webgpu"]
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
         places: dict[str, tuple[Any, int]] = {}
         base = end = 0
         buffer: Any = None
-        for name, address in sorted(addresses.items(), key=lambda item: item[1]):
+        for name, address in addresses.items():
             if buffer is None or address + max(sizes[name], 1) > end:
                 base, end = address, min(total, address + limit)
                 buffer = self._buffer(end - base, usage)
@@ -401,7 +387,7 @@ class WebGpuExecutor:
         constants = {b.name for b in self.loaded.program.buffers if b.kind == "constant"}
         for entry, step in steps.items():
             is_constant = [name in constants for name in step.arguments]
-            has_uniform = bool(step.symbols or step.integers)
+            has_uniform = bool(step.symbols or step.launch.integers)
             group = bind_group_layout(self.device, is_constant, has_uniform)
             self.layouts[entry] = group
             pipelines[entry] = self.device.create_compute_pipeline(
@@ -416,17 +402,15 @@ class WebGpuExecutor:
         binding, step = self._current, self.loaded.program.steps[index]
         if index not in binding.dispatches:
             bindings = [self._binding(name) for name in step.arguments]
-            if step.symbols or step.integers:
-                uniform = self._uniform(step.symbols, step.integers)
+            if step.symbols or step.launch.integers:
+                uniform = self._uniform(step.symbols, step.launch.integers)
                 bindings.append({"buffer": uniform, "offset": 0, "size": uniform.size})
             group = self.device.create_bind_group(
                 layout=self.layouts[_entry(step)],
                 entries=[{"binding": i, "resource": b} for i, b in enumerate(bindings)],
             )
-            if step.workgroups is None:
-                raise InternalError(f"host: webgpu step {step.kernel} has no workgroups")
             binding.dispatches[index] = Dispatch(
-                self.pipelines[_entry(step)], group, step.workgroups
+                self.pipelines[_entry(step)], group, step.launch.workgroups
             )
         return binding.dispatches[index]
 
@@ -436,16 +420,15 @@ class WebGpuExecutor:
         if (names, integers) not in uniforms:
             usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
             uniforms[names, integers] = self.device.create_buffer_with_data(
-                data=_words(names, integers, self._symbols), usage=usage
+                data=_words(names, integers, self.values), usage=usage
             )
         return uniforms[names, integers]
 
     def _write_uniforms(self, symbol: str) -> None:
         """Write the new value of a symbol to the uniforms that contain it."""
-        symbols = self._symbols
         for (names, integers), buffer in self._current.uniforms.items():
             if symbol in names:
-                self.device.queue.write_buffer(buffer, 0, _words(names, integers, symbols))
+                self.device.queue.write_buffer(buffer, 0, _words(names, integers, self.values))
 
     def _place(self, name: str) -> tuple[Any, int]:
         if name in self.constants:
@@ -454,13 +437,12 @@ class WebGpuExecutor:
             return self.blocks[self.states].buffer, self._current.layout.states[name]
         return self.arena, self._current.layout.offsets[name]
 
-    @property
-    def _symbols(self) -> dict[str, int]:
-        """The values that kernels see."""
+    def _evaluate(self) -> None:
+        """Compute the values that kernels see, and the sizes that depend on them."""
         symbols = {**self._current.symbols, **self.count}
         if self.states is not None:
             symbols[self.loaded.manifest.length] = self.states.length
-        return symbols
+        self.values = self.loaded.program.values(symbols)
 
     @property
     def _current(self) -> Binding:
@@ -481,7 +463,7 @@ class WebGpuExecutor:
         if self.loaded.program.steps[index].control is not None:
             return
         dispatch = self._dispatch(index)
-        workgroups = [evaluate_size(w, self._symbols) for w in dispatch.workgroups]
+        workgroups = [evaluate(size, self.values) for size in dispatch.workgroups]
         if 0 in workgroups:
             return
         compute.set_pipeline(dispatch.pipeline)
@@ -540,7 +522,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 def _entry(step: Step) -> str:
     """The entry point that a step launches."""
-    return step.entry or step.kernel
+    return step.launch.entry or step.kernel
 
 
 def _words(names: Sequence[str], integers: Sequence[int], symbols: Mapping[str, int]) -> bytes:

@@ -18,8 +18,8 @@ import wgpu  # type: ignore[import-untyped]
 from webmlc.core.errors import AdapterError, UserError
 from webmlc.core.machine import SHADER_FEATURES
 from webmlc.host.executor import Loaded
+from webmlc.package.manifest import Resources
 from webmlc.package.placement import align
-from webmlc.package.resources import Resources
 
 BINDING_MULTIPLE = 16
 """Round the size of a binding up to a multiple of this many bytes.

@@ -7,45 +7,100 @@ In: a `Manifest` whose fields have the right types. Out: nothing, or a `PackageE
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from webmlc.core.errors import PackageError
-from webmlc.package.manifest import Bind, Manifest
+from webmlc.package.manifest import Bind, Manifest, Program
+from webmlc.package.sizes import Size, from_size
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Check that all names in use exist, for a manifest may have been edited.
+    """Check that all names and numbers in use exist, for a manifest may have been edited.
 
     Raises `PackageError` for the first one that does not.
     """
+    for problem in _problems(manifest):
+        raise PackageError(f"manifest.json: {problem}")
+
+
+def _problems(manifest: Manifest) -> Iterator[str]:
     inputs = {port.name: port for port in manifest.inputs}
     outputs = {port.name for port in manifest.outputs}
+    for size in _sizes(manifest):
+        if isinstance(size, list):
+            from_size(size)
     for name, parts in manifest.sequences.items():
         if unknown := sorted(set(parts or ()) - outputs):
-            raise PackageError(f"manifest.json: sequence {name} has no outputs {unknown}")
+            yield f"sequence {name} has no outputs {unknown}"
     for name, kind in manifest.typed.items():
-        ports = set(kind.get("values", [name]))
+        ports = {name} if kind.values is None else set(kind.values)
         if not (ports <= outputs or ports <= inputs.keys()):
-            raise PackageError(f"manifest.json: typed.{name} has no ports {sorted(ports)}")
-        if "labels" in kind and kind["labels"] not in manifest.files:
-            raise PackageError(f"manifest.json: typed.{name} has no file {kind['labels']!r}")
+            yield f"typed.{name} has no ports {sorted(ports)}"
+        if kind.labels is not None and kind.labels not in manifest.files:
+            yield f"typed.{name} has no file {kind.labels!r}"
     for symbol in manifest.symbols:
         if symbol.name in (manifest.length, manifest.capacity):
             continue
-        if symbol.input not in inputs or symbol.axis >= len(inputs[symbol.input].shape):
-            raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")
-    for name, program in manifest.programs.items():
-        buffers = {b.name for b in program.buffers}
-        used = {*(port.buffer for port in manifest.inputs), *manifest.results}
-        used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
-        used |= {port.past.buffer for port in manifest.state_ports}
-        if unknown := sorted(used - buffers):
-            raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
-        for path in (*program.modules.values(), *program.shaders.values()):
-            if path not in manifest.files:
-                raise PackageError(f"manifest.json: programs.{name} has no file {path!r}")
-        bound = {symbol.name for symbol in manifest.symbols} | set(program.bound)
-        bound |= {loop.symbol for loop in program.loops}
-        if unbound := sorted({s for b in program.buffers for s in b.symbols} - bound):
-            raise PackageError(f"manifest.json: programs.{name} binds no symbols {unbound}")
-        covered = [i for s in program.runs for i in range(s.first, s.last)]
-        if covered != list(range(len(program.steps))):
-            raise PackageError(f"manifest.json: the segments of programs.{name} miss steps")
+        port = inputs.get(symbol.input)
+        if port is None or not 0 <= symbol.axis < len(port.shape):
+            yield f"symbol {symbol.name} has no axis to be bound from"
+    for file in manifest.weights:
+        if file.path not in manifest.files:
+            yield f"{file.path} has no hash"
+    for device, program in manifest.programs.items():
+        for problem in _problems_of(manifest, program):
+            yield problem.replace("PROGRAM", f"programs.{device}")
+
+
+def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
+    """What is wrong with a program, which the texts name PROGRAM."""
+    buffers, count = {b.name for b in program.buffers}, len(program.steps)
+    used = {*(port.buffer for port in manifest.inputs), *manifest.results}
+    used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
+    used |= {port.past.buffer for port in manifest.states}
+    used |= {name for run in program.runs for name in (*run.uploads, *run.downloads)}
+    if unknown := sorted(used - buffers):
+        yield f"PROGRAM uses unknown buffers {unknown}"
+    tensors = {name for file in manifest.weights for name in file.tensors}
+    if unknown := sorted({b.tensor for b in program.buffers if b.tensor} - tensors):
+        yield f"PROGRAM uses tensors {unknown} that are in no weights file"
+    for path in (*program.modules.values(), *program.shaders.values()):
+        if path not in manifest.files:
+            yield f"PROGRAM has no file {path!r}"
+    bound = {symbol.name for symbol in manifest.symbols} | set(program.bound)
+    bound |= {loop.symbol for loop in program.loops}
+    symbols = {name for buffer in program.buffers for name in program.symbols_of(buffer)}
+    if unbound := sorted(symbols - bound):
+        yield f"PROGRAM binds no symbols {unbound}"
+    for segment in program.segments:
+        if isinstance(segment, Bind) and len(segment.elements) != len(segment.symbols):
+            yield "a segment of PROGRAM does not have one element per symbol"
+    if [i for run in program.runs for i in range(run.first, run.last)] != list(range(count)):
+        yield "the segments of PROGRAM miss steps"
+    for number, step in enumerate(program.steps):
+        if step.device == "webgpu" and step.control is None and not step.launches:
+            yield f"PROGRAM.steps[{number}].launches is missing"
+        if step.control is not None and not 0 <= step.control.target <= count:
+            yield f"PROGRAM.steps[{number}].control.target is no step"
+    for device, memory in program.memory.items():
+        if not all(0 <= number < len(program.buffers) for number in memory.buffers):
+            yield f"PROGRAM.memory.{device} places a buffer that does not exist"
+        if not all(0 <= i < n for n, place in enumerate(memory.arena) for i in place.below):
+            yield f"PROGRAM.memory.{device}.arena has a place on one that does not precede it"
+
+
+def _sizes(manifest: Manifest) -> Iterator[Size]:
+    """All sizes of a manifest."""
+    for port in (*manifest.inputs, *manifest.outputs, *(s.past for s in manifest.states)):
+        yield from port.shape
+    for requirement in manifest.requirements:
+        yield from (requirement.left, requirement.right)
+    for program in manifest.programs.values():
+        yield from program.sizes.values()
+        for buffer in program.buffers:
+            yield from buffer.shape
+        for step in program.steps:
+            if step.control is not None:
+                yield step.control.trips or 0
+            for launch in step.launches.values():
+                yield from (*launch.workgroups, *launch.sections)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from webmlc.core.errors import UserError
-from webmlc.core.expr import as_int
 from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.package.manifest import Buffer, Step
 
@@ -29,7 +28,7 @@ def check_total(total: int, buffers: Iterable[Buffer], steps: Iterable[Step]) ->
 
 def _bytes(buffer: Buffer) -> int:
     """The bytes of a buffer, or 0 if they depend on a symbol."""
-    return as_int(buffer.bytes) or 0
+    return buffer.static_bytes or 0
 
 
 def _describe(buffer: Buffer, steps: Iterable[Step]) -> str:

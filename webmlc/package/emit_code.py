@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from webmlc.build_options import BuildOptions
 from webmlc.core.machine import Device, Machine
 from webmlc.core.stages import Stage
@@ -24,7 +26,8 @@ from webmlc.loops.narrow_parameters import narrow_parameters
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.half_buffers import half_buffers, stores_halves
 from webmlc.package.join_constants import join_constants
-from webmlc.package.program import Signature, module_calls, program_parts
+from webmlc.package.manifest import Manifest
+from webmlc.package.program import module_calls, program_parts
 from webmlc.package.write import Parts, ProgramParts, ShaderVariant
 from webmlc.target.kernel_work import Kernel
 from webmlc.target.target import Alternatives, AnyTarget, Task
@@ -33,7 +36,6 @@ from webmlc.target.wasm.emit_module import Step
 from webmlc.target.wasm.target import WASM
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.target import WEBGPU
-from webmlc.version import VERSION
 
 Parameters = Mapping[str, frozenset[str]]
 """Names of parameters, by kernel."""
@@ -80,7 +82,7 @@ class Calls:
         }
 
 
-def calls_of(target: AnyTarget, programs: Programs, signature: Signature) -> Calls:
+def calls_of(target: AnyTarget, programs: Programs, signature: Manifest) -> Calls:
     """What the programs call on a target's device."""
     if target.runs_steps:
         calls = module_calls({d: p.parts for d, p in programs.items()}, signature)
@@ -169,7 +171,7 @@ def emit(target: AnyTarget, calls: Calls, compiler: KernelCompiler) -> Code:
     return Code(target, {n: emitted[n] for n in target.variants if n in emitted}, kernels)
 
 
-def lowered_program(target: AnyTarget, module: Module, interface: Signature) -> LoweredProgram:
+def lowered_program(target: AnyTarget, module: Module, interface: Manifest) -> LoweredProgram:
     """The program of a lowered module, with the buffers that some variants store as halves."""
     parts = program_parts(module)
     if not stores_halves(target.variants):
@@ -180,7 +182,7 @@ def lowered_program(target: AnyTarget, module: Module, interface: Signature) -> 
 
 def package_parts(
     graph: Module,
-    interface: Signature,
+    interface: Manifest,
     programs: Programs,
     code: Sequence[Code],
     compiler: KernelCompiler,
@@ -196,15 +198,9 @@ def package_parts(
     for (device, name), kernel in (item for c in code for item in c.kernels.items()):
         kernels[device][name] = kernel
     return Parts(
-        name=graph.name,
-        compiler=f"webmlc {VERSION}",
-        symbols=interface.symbols,
-        inputs=interface.inputs,
-        outputs=interface.outputs,
-        sequences=interface.sequences,
-        state_ports=interface.state_ports,
-        requirements=graph.main.requirements,
-        checks=graph.checks,
+        manifest=structs.replace(
+            interface, tuned=tuple(compiler.tuned), machines=tuple(compiler.machines)
+        ),
         programs={
             device: program.parts.with_code(joined_modules, shader_variants)
             for device, program in programs.items()
@@ -215,9 +211,6 @@ def package_parts(
         shader_features={name: needs for name, needs in features.items() if needs},
         texts={n: t for c in code for n, t in c.texts().items()} if options.emit_text else {},
         assets=graph.assets,
-        typed=graph.typed,
-        tuned=compiler.tuned,
-        machines=compiler.machines,
         kernels=kernels,
         explanations=compiler.explanations,
     )

@@ -19,8 +19,7 @@ from typing import Any
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import Device
 from webmlc.graph.ir import Module
-from webmlc.package.manifest import Bind
-from webmlc.package.program import Signature
+from webmlc.package.manifest import Bind, Manifest
 from webmlc.package.write import ProgramParts
 from webmlc.target.target import Variant
 
@@ -39,13 +38,13 @@ def stores_halves(variants: Mapping[str, Variant[Any]]) -> bool:
 
 
 def half_buffers(
-    program: ProgramParts, module: Module, signature: Signature, device: Device
+    program: ProgramParts, module: Module, signature: Manifest, device: Device
 ) -> HalfBuffers:
     """The buffers of a lowered module's program that `device` stores as halves: none of the
     signature.
     """
     ports = {port.buffer for port in (*signature.inputs, *signature.outputs)}
-    ports |= {port.past.buffer for port in signature.state_ports}
+    ports |= {port.past.buffer for port in signature.states}
     ports |= {check.value for check in module.checks}
     chosen = {
         b.name
@@ -55,8 +54,9 @@ def half_buffers(
     chosen -= ports
     chosen -= {item.buffer for item in program.body if isinstance(item, Bind)}
     arguments: dict[tuple[str, int], set[str]] = {}
-    for step in program.steps:
-        if step.device == device and step.control is None and not step.displacements:
+    for number, step in enumerate(program.steps):
+        is_whole = number not in program.displacements
+        if step.device == device and step.control is None and is_whole:
             for position, name in enumerate(step.arguments):
                 arguments.setdefault((step.kernel, position), set()).add(name)
         else:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from webmlc.loops.ir import LoopFunction
-from webmlc.package.size_json import from_size, to_size
+from webmlc.package.sizes import from_size, to_size
 from webmlc.target.line_stages import Stages, split_marks
 from webmlc.target.target import Task
 from webmlc.target.targets import TARGETS

@@ -1,37 +1,41 @@
 """The manifest: the only contract between the compiler and the runtimes.
 
-The records describe a model: its signature, symbols and programs. `to_json` converts them to
-`manifest.json`, and `from_json` converts that file to records. `runtime_js/manifest.js` reads the
-same file.
+The records are the one declaration of the format. `manifest_json` writes and reads them as
+`manifest.json`, and `manifest_schema` derives from them what the JavaScript runtime checks, its
+types and a JSON Schema. To add a field, add it here, and run `python -m
+webmlc.package.manifest_schema`.
+
+A size is an integer, a name or an expression (`sizes`). A name is that of a symbol, or of an entry
+in the `sizes` of its program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from math import prod
+from typing import Annotated, Literal
+
+from msgspec import Meta, field, structs
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.machine import Device
 from webmlc.core.machine_class import MachineClass
 from webmlc.core.package_files import FORMAT as FORMAT
 from webmlc.core.package_files import MANIFEST as MANIFEST
-from webmlc.core.rewrite import variables
-from webmlc.graph.ir import Check, Requirement
-from webmlc.package.resources import Resources
+from webmlc.core.record import Record
+from webmlc.core.sizes import Rule
+from webmlc.package.sizes import Size, symbols_of, values_of, without_names
 from webmlc.schedule.tuning import Tuning
 
-VERSION = 8
+VERSION = 9
 """The version of the package format. It increases with every incompatible change."""
 
 BufferKind = Literal["input", "constant", "derived", "state", "scratch"]
-Size = int | str | list[Any]
-"""A dimension in JSON: an integer, a symbol's name, or `[operator, Size, ...]`."""
+FileName = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\:]+$")]
+"""A file in the package's folder, and not in another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Record):
     """A symbolic dimension, which a run binds from one axis of one input.
 
     Without an input it is the length of a session, the rows of its states before the run (`axis`
@@ -43,18 +47,16 @@ class Symbol:
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Record):
     """An input or output of the model: its public name, its type, and the buffer that holds it."""
 
     name: str
     dtype: DType
-    shape: tuple[Expr, ...]
+    shape: tuple[Size, ...]
     buffer: str
 
 
-@dataclass(frozen=True, slots=True)
-class StatePort:
+class StatePort(Record):
     """The input and the output that the model had in place of a state, which is `past.buffer`.
 
     A run without a session takes and returns them. A past may grow along the axis whose size is the
@@ -66,32 +68,29 @@ class StatePort:
 
     past: Port
     present: str
-    rows: Expr | None = None
-    size: Expr | None = None
+    rows: Size | None = None
+    size: Size | None = None
 
-    def axis(self, length: str) -> int | None:
-        """The axis along which the past grows. `None` if it is replaced."""
+    def axis(self, symbol: str) -> int | None:
+        """The axis of the past whose size is a symbol: the length, along which the past grows, or
+        the capacity. `None` for other states.
+        """
         sizes = self.past.shape
-        return sizes.index(Var(length)) if length and Var(length) in sizes else None
-
-    def buffer_axis(self, capacity: str) -> int | None:
-        """The axis of a buffer that has the capacity of the session. `None` for other states."""
-        return self.axis(capacity)
+        return sizes.index(symbol) if symbol and symbol in sizes else None
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Record):
     """A buffer of a program.
 
-    `tensor` is the name of a constant in the weights, and `bytes` the exact size. A buffer of kind
-    `derived` holds values that are computed from constants once, at load. One of kind `state`
-    belongs to a session. If its size depends on the symbol of the length, it grows, and has room
-    for as many rows as the session's capacity. Otherwise each run replaces it.
+    `tensor` is the name of a constant in the weights. A buffer of kind `derived` holds values that
+    are computed from constants once, at load. One of kind `state` belongs to a session. If its size
+    depends on the symbol of the length, it grows, and has room for as many rows as the session's
+    capacity. Otherwise each run replaces it.
     """
 
     name: str
-    dtype: DType
-    shape: tuple[Expr, ...]
+    shape: tuple[Size, ...]
+    dtype: DType = DType.float32
     kind: BufferKind = "scratch"
     tensor: str | None = None
 
@@ -106,21 +105,13 @@ class Buffer:
         return self.kind in ("input", "scratch")
 
     @property
-    def symbols(self) -> frozenset[str]:
-        """The symbols on which the size depends."""
-        return frozenset(v.name for d in self.shape for v in variables(d))
-
-    @property
-    def bytes(self) -> Expr:
-        """The size in bytes, which may be symbolic."""
-        size: Expr = const(self.dtype.bytes)
-        for dimension in self.shape:
-            size = dimension * size
-        return size
+    def static_bytes(self) -> int | None:
+        """The bytes, or `None` if they depend on symbols."""
+        sizes = [size for size in self.shape if isinstance(size, int)]
+        return self.dtype.bytes * prod(sizes) if len(sizes) == len(self.shape) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(Record):
     """The action of a control step, which calls no kernel. Its optional argument is a boolean.
 
     - `if`: jump to step `target` unless the argument is true.
@@ -134,46 +125,32 @@ class Control:
     kind: Literal["if", "else", "loop", "next"]
     target: int
     symbol: str = ""
-    trips: Expr | None = None
+    trips: Size | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A kernel on the GPU, and how many workgroups to dispatch."""
+class Launch(Record):
+    """One dispatch of a shader.
 
-    kernel: str
-    workgroups: tuple[Expr, Expr, Expr]
+    - `entry`: the entry point, or "" if it has the name of the kernel.
+    - `integers`: what follows the symbols in the uniform; of floats, the bits.
+    - `sections`: the workgroups of the sections that a pipeline may leave out, by override.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class StepVariant:
-    """What a webgpu step launches in one variant of the shaders (see `Step`)."""
-
-    workgroups: tuple[Expr, Expr, Expr]
-    alternatives: Mapping[int, Launch] = field(default_factory=dict)
+    workgroups: tuple[Size, Size, Size]
     entry: str = ""
     integers: tuple[int, ...] = ()
-    sections: tuple[Expr, ...] = ()
+    sections: tuple[Size, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """One kernel call, or with `control` a step that decides which step is next.
 
     - `arguments`: buffers in the order of the kernel's parameters. The last `outputs` are written.
     - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
-    - `workgroups`: the dispatch of a webgpu step.
-    - `entry`: the entry point of a webgpu step, or "" if it has the kernel's name.
-    - `integers`: what follows the symbols in the uniform of a webgpu step; of floats, the bits.
-    - `sections`: the workgroups of the sections that a pipeline may leave out, by override.
+    - `launches`: what a webgpu step launches, by variant of the shaders: a variant that is missing
+      launches what the first does. The key `VARIANT@NUMBER` is for a class of machines.
     - `origin`: the ONNX nodes that the step computes.
-    - `stages`: those of each stage of its kernel. They are not in the manifest.
     - `reason`: why a step of a webgpu program runs on the CPU.
-    - `displacements`: the bytes from a buffer's start to each argument of a wasm step, or () if
-      all are 0. They are in the module, not in the manifest.
-    - `alternatives`: what a webgpu step launches instead on a class of machines, by its number. A
-      wasm module contains those of its steps.
-    - `variants`: what variants of the shaders launch that differ from the first, the step's.
     """
 
     device: Device
@@ -181,21 +158,25 @@ class Step:
     arguments: tuple[str, ...]
     outputs: int = 1
     symbols: tuple[str, ...] = ()
-    workgroups: tuple[Expr, Expr, Expr] | None = None
-    origin: tuple[str, ...] = ()
-    stages: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
-    reason: str = ""
+    launches: Mapping[str, Launch] = field(default_factory=dict)
     control: Control | None = None
-    displacements: tuple[int, ...] = ()
-    alternatives: Mapping[int, Launch] = field(default_factory=dict)
-    variants: Mapping[str, StepVariant] = field(default_factory=dict)
-    entry: str = ""
-    integers: tuple[int, ...] = ()
-    sections: tuple[Expr, ...] = ()
+    reason: str = ""
+    origin: tuple[str, ...] = ()
+
+    def launch_in(self, variant: str, machine: int = 0) -> Launch:
+        """What a webgpu step launches in a variant of the shaders, on a class of machines."""
+        launches = self.launches
+        keys = (f"{variant}@{machine}", variant)
+        return next((launches[k] for k in keys if k in launches), next(iter(launches.values())))
 
     def entry_in(self, variant: str) -> str:
         """The entry point of the step in a variant of the shaders."""
-        return self.variants.get(variant, self).entry or self.kernel
+        return (self.launch_in(variant).entry if self.launches else "") or self.kernel
+
+    @property
+    def launch(self) -> Launch:
+        """What a webgpu step launches, once a variant was chosen."""
+        return next(iter(self.launches.values()))
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -203,24 +184,29 @@ class Step:
         return self.arguments[len(self.arguments) - self.outputs :]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Record, tag_field="type", tag="run"):
     """Consecutive steps `first..last-1` on one device.
 
-    The wasm module numbers them `module_first..module_last-1`. A run with `once` is executed at
-    load, where it computes derived buffers.
+    The wasm module numbers them from `module_first`. A run with `once` is executed at load, where
+    it computes derived buffers. The host writes `uploads` to the device before the run, and reads
+    `downloads` after it: buffers whose newest values are on the other device, and results.
     """
 
     device: Device
     first: int
     last: int
     module_first: int = 0
-    module_last: int = 0
     once: bool = False
+    uploads: tuple[str, ...] = ()
+    downloads: tuple[str, ...] = ()
+
+    @property
+    def module_last(self) -> int:
+        """The number in the wasm module behind that of the last step."""
+        return self.module_first + self.last - self.first
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Record, tag_field="type", tag="bind"):
     """Symbols known only at run time: `symbols[i]` is element `elements[i]` of `buffer`.
 
     Earlier steps, or the caller, wrote the integers in `buffer`. The host reads them, then plans
@@ -235,34 +221,100 @@ class Bind:
 
 
 Segment = Run | Bind
-"""The unit of a host's execution. In JSON, the key `device` marks a `Run`, and `bind` a `Bind`."""
+"""The unit of a host's execution."""
 
 
-@dataclass(frozen=True, slots=True)
-class Halves:
-    """The float32 buffers that variants of the shaders with `shader-f16` store as float16, and the
-    arena of such a variant in bytes, or `None` if it depends on symbols.
+class Place(Record, array_like=True):
+    """The place of a buffer in an arena, as JSON `[buffer, below]`: both are numbers.
+
+    It begins where the last of the places `below` it ends, which come earlier in the arena's list.
     """
 
-    buffers: tuple[str, ...]
+    buffer: int
+    below: tuple[int, ...]
+
+
+class Memory(Record):
+    """What a program keeps in the memory of a device. Buffers are numbers.
+
+    The constants of every run lie one after another. Then follows the arena, whose buffers share
+    bytes. On the CPU, it also holds the derived buffers and the constants that only loading reads
+    (`temporary` on the GPU, where these and the derived buffers have memory of their own: one
+    dispatch may not bind memory both for reading only and for writing).
+    """
+
+    constants: tuple[int, ...] = ()
+    temporary: tuple[int, ...] = ()
+    derived: tuple[int, ...] = ()
+    states: tuple[int, ...] = ()
+    arena: tuple[Place, ...] = ()
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """All buffers that have a place on the device."""
+        arena = (place.buffer for place in self.arena)
+        return (*self.constants, *self.temporary, *self.derived, *self.states, *arena)
+
+
+class RowWork(Record):
+    """The work of a run that appends one row to the states of a session: a token of a language
+    model.
+
+    `steps` counts the kernels, each of which is a dispatch on a GPU. They read and write at least
+    `bytes` bytes, and `bytes_per_row` more for each row that the session holds.
+    """
+
+    steps: int
+    bytes: int
+    bytes_per_row: int
+
+
+class Resources(Record):
+    """The exact resources of a run, in bytes, which the hosts assert.
+
+    A resource that depends on symbols is `None`. `arena` is the memory of the activations per
+    device, `memory` the whole WebAssembly memory with one thread, and `largest_binding` the largest
+    buffer that a GPU binds. Models with states have `row`.
+    """
+
+    weights: int = 0
+    arena: Mapping[Device, int | None] = field(default_factory=dict)
+    memory: int | None = None
+    largest_binding: int | None = None
+    scratch_per_thread: int = 0
+    features: tuple[str, ...] = ()
+    row: RowWork | None = None
+
+
+class Halves(Record):
+    """The numbers of the float32 buffers that variants of the shaders with `shader-f16` store as
+    float16, and the arena of such a variant in bytes, or `None` if it depends on symbols.
+    """
+
+    buffers: tuple[int, ...]
     arena: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Record):
     """The program that runs the model on one target: buffers, steps and code files.
 
-    The segments cover the steps in order. `modules` and `shaders` are files by variant. A host uses
-    one of each. `shader_features` are the features of WebGPU that a variant of the shaders needs,
-    of variants that need some. `halves` are there if some of them need `shader-f16`.
+    - `segments`: they cover the steps in order.
+    - `sizes`: sizes that other sizes name. Later ones may name earlier ones.
+    - `memory`: the plan of each device that the program uses.
+    - `modules`, `shaders`: files by variant. A host uses one of each.
+    - `shader_features`: the features of WebGPU that a variant of the shaders needs, of variants
+      that need some.
+    - `halves`: there if some variants of the shaders need `shader-f16`.
     """
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
     segments: tuple[Segment, ...]
     resources: Resources
-    modules: Mapping[str, str] = field(default_factory=dict)
-    shaders: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, Size] = field(default_factory=dict)
+    memory: Mapping[Device, Memory] = field(default_factory=dict)
+    modules: Mapping[str, FileName] = field(default_factory=dict)
+    shaders: Mapping[str, FileName] = field(default_factory=dict)
     shader_features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     halves: Halves | None = None
 
@@ -276,15 +328,28 @@ class Program:
         """The program whose buffers are as variants with `shader-f16` store them."""
         if self.halves is None:
             return self
-        names = frozenset(self.halves.buffers)
-        buffers = (replace(b, dtype=DType.float16) if b.name in names else b for b in self.buffers)
-        arena = {**self.resources.arena, "webgpu": self.halves.arena}
-        resources = replace(self.resources, arena=arena)
-        return replace(self, buffers=tuple(buffers), resources=resources, halves=None)
+        buffers = list(self.buffers)
+        for number in self.halves.buffers:
+            buffers[number] = structs.replace(buffers[number], dtype=DType.float16)
+        arena: dict[Device, int | None] = {**self.resources.arena, "webgpu": self.halves.arena}
+        resources = structs.replace(self.resources, arena=arena)
+        return structs.replace(self, buffers=tuple(buffers), resources=resources, halves=None)
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of this name. There must be one."""
         return next(b for b in self.buffers if b.name == name)
+
+    def values(self, symbols: Mapping[str, int]) -> dict[str, int]:
+        """The symbols, and the named sizes as far as these symbols decide them."""
+        return values_of(self.sizes, symbols)
+
+    def shape(self, buffer: Buffer) -> tuple[Size, ...]:
+        """The shape of a buffer, as sizes of symbols."""
+        return tuple(without_names(size, self.sizes) for size in buffer.shape)
+
+    def symbols_of(self, buffer: Buffer) -> set[str]:
+        """The symbols on which the size of a buffer depends."""
+        return symbols_of(self.shape(buffer))
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -297,16 +362,49 @@ class Program:
         return tuple(name for s in self.segments if isinstance(s, Bind) for name in s.symbols)
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class TypedValue(Record):
+    """An input or output that is a value of the page (`graph/typed`), such as a picture.
+
+    - `kind`: what it is, such as `pixels` or `classes`.
+    - `rate`: the samples per second of a sound.
+    - `values`: the outputs from which a typed output is made. An input has none.
+    - `labels`: the file with the names of the classes.
+    """
+
+    kind: str
+    rate: int | None = None
+    values: tuple[str, ...] | None = None
+    labels: FileName | None = None
+
+
+class Requirement(Record, array_like=True):
+    """A condition on two sizes that a run checks, as JSON `[rule, left, right, node]`. `node` is
+    the ONNX node that needs it.
+    """
+
+    rule: Rule
+    left: Size
+    right: Size
+    node: str
+
+
+class Check(Record, array_like=True):
+    """A buffer that hosts read after a run, as JSON `[buffer, nodes]`: for each of `nodes`, how
+    many of its indices are out of range, as an int32.
+    """
+
+    buffer: str
+    nodes: tuple[str, ...]
+
+
+class File(Record):
     """The size and hash of one file."""
 
     bytes: int
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFile:
+class WeightFile(Record):
     """One safetensors file.
 
     `tensors` gives the bytes `[begin, end)` of each tensor, from the start of the file.
@@ -314,7 +412,7 @@ class WeightFile:
     streams the file hashes each chunk as it arrives, and verifies the list at the end.
     """
 
-    path: str
+    path: FileName
     bytes: int
     sha256: str
     chunk_bytes: int
@@ -322,8 +420,7 @@ class WeightFile:
     tensors: Mapping[str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class TunedKernel:
+class TunedKernel(Record):
     """A kernel whose schedule was found by measuring. It serves people: no host reads it.
 
     `variant` is that of the module (`relaxed`) or of the shaders (`gpu`). `machine` is the number
@@ -336,34 +433,37 @@ class TunedKernel:
     machine: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Record):
     """All information about a package that a host needs.
 
-    `sequences` maps each output of the model that is a sequence to the outputs that are its
-    elements. `None` stands for an empty optional. `requirements` are conditions on the symbols of a
-    run. `checks` are buffers that count indices out of range. `state_ports` are inputs and outputs
-    that states replace. `tuned` are the kernels whose schedules are not the default ones.
-    `machines` are the classes of machines for which some kernels have other schedules, numbered
-    from 1. `typed` says which inputs and outputs are values of the page (`graph/typed`): pixels, or
-    classes with labels.
+    - `symbols`: the symbols that every run binds at its start.
+    - `sequences`: for each output of the model that is a sequence, the outputs that are its
+      elements. `None` stands for an empty optional.
+    - `typed`: which inputs and outputs are values of the page.
+    - `requirements`: conditions on the symbols of a run.
+    - `checks`: buffers that count indices out of range.
+    - `states`: the inputs and outputs that states replace.
+    - `tuned`: the kernels whose schedules are not the default ones.
+    - `machines`: the classes of machines for which some kernels have other schedules, numbered
+      from 1.
+    - `weights`, `files`: the files with constants, and all files.
     """
 
     name: str
     compiler: str
-    symbols: tuple[Symbol, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    weights: tuple[WeightFile, ...]
-    files: Mapping[str, File]
-    programs: Mapping[Device, Program]
+    symbols: tuple[Symbol, ...] = ()
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    typed: Mapping[str, TypedValue] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
+    states: tuple[StatePort, ...] = ()
     tuned: tuple[TunedKernel, ...] = ()
     machines: tuple[MachineClass, ...] = ()
-    state_ports: tuple[StatePort, ...] = ()
-    typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    weights: tuple[WeightFile, ...] = ()
+    files: Mapping[FileName, File] = field(default_factory=dict)
+    programs: Mapping[Device, Program] = field(default_factory=dict)
 
     @property
     def length(self) -> str:
@@ -378,14 +478,9 @@ class Manifest:
     @property
     def has_states(self) -> bool:
         """True if sessions keep states, which grow or are replaced."""
-        return bool(self.length or self.state_ports)
+        return bool(self.length or self.states)
 
     @property
     def results(self) -> tuple[str, ...]:
         """The buffers that hosts read after a run: those of the outputs and of the checks."""
-        return (*(o.buffer for o in self.outputs), *(check.value for check in self.checks))
-
-
-def is_static(program: Program) -> bool:
-    """True if no buffer's size depends on a symbol."""
-    return all(as_int(d) is not None for b in program.buffers for d in b.shape)
+        return (*(o.buffer for o in self.outputs), *(check.buffer for check in self.checks))

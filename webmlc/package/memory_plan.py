@@ -1,40 +1,26 @@
-"""Plan the memory of a program, by one deterministic algorithm.
+"""Compute the addresses of buffers in the memory of a device, for sizes that a run knows.
 
-`runtime_js/memory_plan.js` implements the same algorithm. In: a program, the value of each symbol,
-and a device. Out: the byte offsets of the activations inside the arena of the device, and for wasm
-the addresses of everything in memory.
-
-Buffers whose lifetimes do not overlap share bytes (`placement.py`). If segments bind symbols during
-a run, the buffers whose sizes depend on these symbols are placed after the bind, around the buffers
-that are placed already. A buffer never moves.
+In: a manifest, whose plan (`Memory`) says which buffers a device holds and in which order, and the
+value of each symbol. Out: the byte offsets of the activations inside the arena of the device, and
+for wasm the addresses of everything in memory. `runtime_js/memory_plan.js` computes the same.
 
 Linear memory consists of the control area, the slot table, the scratch of each thread, the
-constants and the arena. Constants that are used only at load, and the buffers derived from them,
-are at the start of the arena. They are placed first, with their lifetimes, so that later derived
-buffers and activations reuse the bytes of such a constant.
-
-A GPU has buffers of their own for the constants of every run, for those that only loading reads
-(freed afterwards), and for what is derived: one dispatch may not bind a buffer both for reading
-only and for writing.
+constants and the arena. A GPU has buffers of their own for the constants of every run, for those
+that only loading reads (freed afterwards), and for what is derived.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from webmlc.core.control_area import CONTROL
 from webmlc.core.errors import InputError
 from webmlc.core.machine import PAGE_BYTES, Device
-from webmlc.core.sizes import evaluate_size
-from webmlc.package.manifest import Bind, Buffer, Manifest, Program
-from webmlc.package.placement import Interval, Placing, align, place
-from webmlc.package.transfers import Stage, stages
+from webmlc.package.manifest import Manifest, Memory, Program
+from webmlc.package.placement import align
+from webmlc.package.sizes import evaluate
 
-SLOT_TABLE = 1024
-"""Address of the slot table; the control area lies below."""
-SCRATCH_BASE = 256
-"""Address of the i32 that holds the first thread's scratch address; the stride follows it."""
 PAGE = 65536
 """The bytes of a page of WebAssembly memory, from the specification."""
 ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
@@ -52,6 +38,10 @@ hand: less than that stays in the L2 cache.
 """
 LARGEST_BUFFER = (1 << 32) - PAGE
 """Bytes: a 32-bit memory without its first page."""
+RED_ZONE = 64
+"""Bytes that stay free before and behind each buffer of an arena that is checked for writes outside
+buffers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,145 +70,123 @@ class Layout:
     replaced_states: frozenset[str] = frozenset()
 
 
-def used_on(program: Program, device: Device, program_device: Device) -> frozenset[str]:
-    """The buffers that need a place on `device`.
-
-    Its steps use them. If it is the device of the program, it also holds the unused buffers.
-    """
-    used = {a for step in program.steps if step.device == device for a in step.arguments}
-    if device == program_device:
-        used |= {b.name for b in program.buffers} - {a for s in program.steps for a in s.arguments}
-    return frozenset(used)
-
-
-def lifetimes(
-    program: Program, stage_list: Sequence[Stage], device: Device, program_device: Device
-) -> dict[str, tuple[int, int]]:
-    """The first and last step during which each activation must keep its bytes on `device`."""
-    spans: dict[str, tuple[int, int]] = {}
-    placed = used_on(program, device, program_device)
-
-    def keep(name: str, step: int) -> None:
-        first, last = spans.get(name, (step, step))
-        spans[name] = (min(first, step), max(last, step))
-
-    for stage in stage_list:
-        segment = stage.segment
-        if isinstance(segment, Bind) or segment.device != device:
-            continue
-        for name in stage.uploads:
-            keep(name, segment.first)
-        for index in range(segment.first, segment.last):
-            for name in program.steps[index].arguments:
-                keep(name, index)
-        for name in stage.downloads:
-            keep(name, max(segment.last - 1, segment.first))
-    crossing = {name for stage in stage_list for name in (*stage.uploads, *stage.downloads)}
-    for first, last in loop_ranges(program):  # an iteration may read values of the previous one
-        for name, (begin, end) in spans.items():
-            inside = first <= begin and end <= last and name not in crossing
-            if not inside and begin <= last and first <= end:
-                spans[name] = (min(begin, first), max(end, last))
-    for name in placed - spans.keys():  # an unused input still has a place
-        spans[name] = (0, max(len(program.steps) - 1, 0))
-    return {b.name: spans[b.name] for b in program.buffers if b.name in spans and b.is_activation}
-
-
-def loop_ranges(program: Program) -> list[tuple[int, int]]:
-    """The first and last step of each loop, inner loops first."""
-    steps = enumerate(program.steps)
-    ends = [(i, s.control.target - 1) for i, s in steps if s.control and s.control.kind == "next"]
-    return [(first, last) for last, first in ends]
-
-
 def layout(
     manifest: Manifest,
     program_device: Device,
     device: Device,
     symbols: Mapping[str, int],
     threads: int = 1,
-    placing: Placing = place,
+    red_zone: int = 0,
 ) -> Layout:
     """Where every buffer of a device's program lies in the memory of `device`, for these symbols:
     all, or those that are bound so far.
+
+    With a `red_zone` of some bytes before and behind each, buffers share no bytes, to find writes
+    outside them.
     """
     program = manifest.programs[program_device]
-    groups = size_groups(program)
-    sized_names = {b.name for b in program.buffers if b.symbols <= symbols.keys()}
-    sizes = {b.name: _bytes(b, symbols) for b in program.buffers if b.name in sized_names}
-    stage_list = stages(program, manifest.results, program_device)
-    spans = lifetimes(program, stage_list, device, program_device)
-    loading = load_lifetimes(manifest, program_device, device) if device == "wasm" else {}
-    least = ALIGNMENT[device]
-    intervals = {
-        n: Interval(sizes[n], *span, weights_alignment(sizes[n], least), group=-1)
-        for n, span in loading.items()
-    }
-    intervals |= {
-        n: Interval(sizes[n], *span, least, groups[n])
-        for n, span in spans.items()
-        if n in sized_names
-    }
-    placement = placing(list(intervals.values()))
-    offsets = dict(zip(intervals, placement.offsets, strict=True))
-    states = place_states(program, device, sizes, manifest.length)
+    memory = program.memory.get(device, Memory())
+    sizes = buffer_bytes(program, symbols)
+    states, state_bytes = place_in_order(program, memory.states, sizes, ALIGNMENT[device])
+    length = manifest.length
+    replaced = frozenset(
+        b.name
+        for b in (program.buffers[number] for number in memory.states)
+        if length not in program.symbols_of(b)
+    )
+    plan = (states, state_bytes, replaced)
+    places, total, resident_end = _places(program, memory, device, sizes, red_zone)
     if device == "webgpu":
-        total = placement.total
-        return Layout(offsets, sizes, total, {}, 0, total, *states)
-    loaded = max((align(offsets[n] + sizes[n], least) for n in loading), default=0)
+        return Layout(places, sizes, total, {}, 0, total, *plan)
     symbols_count = len(manifest.symbols) + len(program.bound)
     slots = len(program.buffers) + symbols_count + 2 * len(program.loops)
-    scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT)
-    base = align(
-        scratch + threads * scratch_stride(program.resources.scratch_per_thread), CONSTANT_ALIGNMENT
-    )
-    constants, base = place_constants(manifest, program_device, device, base)
-    base = align(base, max((interval.alignment for interval in intervals.values()), default=1))
-    constants |= {name: base + offsets.pop(name) for name in loading}
-    addresses = {name: base + offset for name, offset in offsets.items()}
-    total = base + placement.total
-    arena = placement.total - loaded
-    return Layout(addresses, sizes, arena, constants, scratch, total, *states)
+    scratch = align(CONTROL.slots + 4 * slots, CONSTANT_ALIGNMENT)
+    stride = scratch_stride(program.resources.scratch_per_thread)
+    base = align(scratch + threads * stride, CONSTANT_ALIGNMENT)
+    constants, base = place_in_order(program, memory.constants, sizes, base=base)
+    residents = {b.name for b in program.buffers if b.is_resident}
+    largest = max((sizes[name] for name in places if name in residents), default=0)
+    base = align(base, weights_alignment(largest, ALIGNMENT[device]))
+    addresses = {name: base + offset for name, offset in places.items()}
+    constants |= {name: addresses.pop(name) for name in places if name in residents}
+    arena = total - resident_end
+    return Layout(addresses, sizes, arena, constants, scratch, base + total, *plan)
 
 
-def place_states(
-    program: Program, device: Device, sizes: Mapping[str, int], length: str
-) -> tuple[dict[str, int], int, frozenset[str]]:
-    """Place the states of a session that are on a device one after another. `sizes` hold for the
-    session's capacity.
-
-    Returns the offset of each, the bytes of all, and those that do not depend on the `length`.
+def _places(
+    program: Program, memory: Memory, device: Device, sizes: Mapping[str, int], red_zone: int
+) -> tuple[dict[str, int], int, int]:
+    """The offset of each buffer in the arena, the end of the last one, and that of the last buffer
+    that keeps its bytes, which loading needs.
     """
-    used = {name for step in program.steps if step.device == device for name in step.arguments}
-    states = [b for b in program.buffers if b.kind == "state" and b.name in used & sizes.keys()]
     offsets: dict[str, int] = {}
-    end = 0
-    for buffer in states:
-        offsets[buffer.name] = end
-        end = align(end + sizes[buffer.name], ALIGNMENT[device])
-    return offsets, end, frozenset(b.name for b in states if length not in b.symbols)
+    ends: list[int] = []
+    total = resident_end = 0
+    for place in memory.arena:
+        buffer = program.buffers[place.buffer]
+        ends.append(0)
+        if buffer.name not in sizes:
+            continue
+        size, alignment = max(sizes[buffer.name], 1), ALIGNMENT[device]
+        if buffer.is_resident:
+            alignment = weights_alignment(size, alignment)
+        start = max((ends[i] for i in place.below), default=0)
+        offset = align(total + red_zone if red_zone else start, alignment)
+        ends[-1] = offset + (size if red_zone else align(size, alignment))
+        offsets[buffer.name], total = offset, max(total, ends[-1])
+        if buffer.is_resident:
+            resident_end = max(resident_end, align(offset + size, ALIGNMENT[device]))
+    return offsets, total + red_zone, resident_end
 
 
-def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
-    """The bytes of a buffer, or 0 if symbols that are not checked yet make them negative.
+def buffer_bytes(
+    program: Program, symbols: Mapping[str, int], *, is_checked: bool = True
+) -> dict[str, int]:
+    """The bytes of each buffer by name, if all symbols in its shape are bound. They are 0 if
+    symbols that are not checked yet make them negative.
 
-    Raises `InputError` if memory cannot hold them.
+    Raises `InputError` if memory cannot hold them, unless this is not to be checked.
     """
-    size = evaluate_size(buffer.bytes, symbols)
-    if size <= LARGEST_BUFFER:
-        return max(size, 0)
-    raise InputError(
-        f"with these inputs {buffer.name!r} takes {size} bytes: more than {LARGEST_BUFFER}"
-    )
+    values = program.values(symbols)
+    sizes: dict[str, int] = {}
+    for buffer in program.buffers:
+        size = buffer.dtype.bytes
+        try:
+            for dimension in buffer.shape:
+                size *= evaluate(dimension, values)
+        except KeyError:
+            continue
+        if is_checked and size > LARGEST_BUFFER:
+            raise InputError(
+                f"with these inputs {buffer.name!r} takes {size} bytes: more than {LARGEST_BUFFER}"
+            )
+        sizes[buffer.name] = max(size, 0)
+    return sizes
 
 
-def size_groups(program: Program) -> dict[str, int]:
-    """The group of each buffer: 0 if its size is known from the start, n after the n-th bind."""
-    binds = (s for s in program.segments if isinstance(s, Bind))
-    bound = {name: number for number, bind in enumerate(binds, 1) for name in bind.symbols}
-    return {
-        b.name: max((bound.get(name, 0) for name in b.symbols), default=0) for b in program.buffers
-    }
+def place_in_order(
+    program: Program,
+    numbers: Iterable[int],
+    sizes: Mapping[str, int],
+    alignment: int = CONSTANT_ALIGNMENT,
+    base: int = 0,
+) -> tuple[dict[str, int], int]:
+    """Place buffers one after another. Those of the same tensor, which follow each other, share it.
+
+    Returns the address of each, and the end of the last one. A buffer whose size is not known yet
+    has no place.
+    """
+    addresses: dict[str, int] = {}
+    tensor, start = None, base
+    for buffer in (program.buffers[number] for number in numbers):
+        if buffer.name not in sizes:
+            continue
+        if buffer.tensor is None or buffer.tensor != tensor:
+            size = sizes[buffer.name]
+            start = align(base, weights_alignment(size, alignment) if buffer.is_resident else 1)
+            base = align(start + max(size, buffer.is_resident), alignment)
+        addresses[buffer.name], tensor = start, buffer.tensor
+    return addresses, base
 
 
 def scratch_stride(scratch_bytes: int) -> int:
@@ -227,79 +195,6 @@ def scratch_stride(scratch_bytes: int) -> int:
     It is a multiple of the cache line, so that two threads never share a line.
     """
     return align(scratch_bytes, 64)
-
-
-def load_lifetimes(
-    manifest: Manifest, program_device: Device, device: Device
-) -> dict[str, tuple[int, int]]:
-    """The first and last step during which derived buffers must keep their bytes on `device`.
-
-    The result includes the constants that only loading reads. Such a constant has one buffer, and
-    is not an output.
-    """
-    program = manifest.programs[program_device]
-    load_runs = [run for run in program.runs if run.once and run.device == device]
-    once = {i for run in load_runs for i in range(run.first, run.last)}
-    outputs = set(manifest.results)
-    tensors = Counter(buffer.tensor for buffer in program.buffers)
-    placed = used_on(program, device, program_device) if once else frozenset()
-    end = len(program.steps)
-    users: defaultdict[str, list[int]] = defaultdict(list)
-    for i, step in enumerate(program.steps):
-        for name in set(step.arguments):
-            users[name].append(i)
-    spans: dict[str, tuple[int, int]] = {}
-    for buffer in program.buffers:
-        name = buffer.name
-        if not buffer.is_resident or name not in placed:
-            continue
-        uses = users[name]
-        is_temporary = once.issuperset(uses) and bool(uses) and name not in outputs
-        if buffer.kind == "derived":
-            spans[name] = (uses[0], uses[-1] if is_temporary else end)
-        elif is_temporary and tensors[buffer.tensor] == 1:
-            spans[name] = (0, uses[-1])
-    return spans
-
-
-def place_constants(
-    manifest: Manifest, program_device: Device, device: Device, base: int, at_load: bool = False
-) -> tuple[dict[str, int], int]:
-    """Place the constants that `device` needs in every run, in the order of the weights files; with
-    `at_load`, those that only loading reads.
-
-    Returns the address of each constant, and the end of the last one.
-    """
-    program = manifest.programs[program_device]
-    loading = load_lifetimes(manifest, program_device, device).keys()
-    names = loading if at_load else used_on(program, device, program_device) - loading
-    owners: dict[str, list[str]] = {}
-    for buffer in program.buffers:
-        if buffer.tensor is not None and buffer.name in names:
-            owners.setdefault(buffer.tensor, []).append(buffer.name)
-    addresses: dict[str, int] = {}
-    for file in manifest.weights:
-        for tensor, (begin, end) in file.tensors.items():
-            if tensor in owners:
-                base = align(base, weights_alignment(end - begin, CONSTANT_ALIGNMENT))
-                addresses.update(dict.fromkeys(owners[tensor], base))
-                base = align(base + max(end - begin, 1), CONSTANT_ALIGNMENT)
-    return addresses, base
-
-
-def place_derived(manifest: Manifest, program_device: Device) -> tuple[dict[str, int], int]:
-    """Place the derived buffers of a GPU one after another.
-
-    Returns the address of each, and the end of the last one.
-    """
-    loading = load_lifetimes(manifest, program_device, "webgpu")
-    addresses: dict[str, int] = {}
-    end = 0
-    for buffer in manifest.programs[program_device].buffers:
-        if buffer.kind == "derived" and buffer.name in loading:
-            addresses[buffer.name] = end
-            end = align(end + max(evaluate_size(buffer.bytes, {}), 1), CONSTANT_ALIGNMENT)
-    return addresses, end
 
 
 def weights_alignment(size: int, least: int) -> int:

@@ -21,8 +21,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int
 from webmlc.package.manifest import Manifest, Port
+from webmlc.package.sizes import Size, size_text
 
 MODEL_TYPES = "model.d.ts"
 """The file of the types in a package."""
@@ -75,28 +75,33 @@ export type Model = AnyModel<Inputs, Outputs>;
 
 
 def _input(manifest: Manifest, port: Port) -> str:
-    kind = manifest.typed.get(port.name, {}).get("kind")
-    if kind in _SOURCES:
-        return f"  {_key(port.name)}: {_SOURCES[kind]};\n"
+    typed = manifest.typed.get(port.name)
+    if typed is not None and typed.kind in _SOURCES:
+        return f"  {_key(port.name)}: {_SOURCES[typed.kind]};\n"
     return _property(port, is_input=True)
 
 
 def _outputs(manifest: Manifest) -> Iterator[str]:
     """The outputs; in place of the tensors of a typed one, what a run returns."""
     ports = {port.name: port for port in manifest.outputs}
-    for name, kind in manifest.typed.items():
-        parts = [ports.pop(part) for part in kind.get("values", ())]
-        if kind["kind"] == "boxes":
+    for name, typed in manifest.typed.items():
+        parts = [ports.pop(part) for part in typed.values or ()]
+        if typed.kind == "boxes":
             yield f"  {_key(name)}: LabelledBox[];\n"
-        elif kind["kind"] == "mask":
+        elif typed.kind == "mask":
             yield f"  {_key(name)}: {'AlphaMask' if len(parts[0].shape) == 2 else 'ImageData'};\n"
         elif parts:
-            result = _RESULTS[kind["kind"]]
-            rows = {as_int(size) for size in parts[0].shape[:-1]}
+            result = _RESULTS[typed.kind]
+            rows = {_static(size) for size in parts[0].shape[:-1]}
             nested = rows - {1}
             results = [result] * (nested <= {None}) + [f"{result}[]"] * bool(nested)
             yield f"  {_key(name)}: {' | '.join(results)};\n"
     yield from (_property(port, is_input=False) for port in ports.values())
+
+
+def _static(size: Size) -> int | None:
+    """A size that no run chooses, else `None`."""
+    return size if isinstance(size, int) else None
 
 
 def _key(name: str) -> str:
@@ -111,10 +116,10 @@ def _record(properties: Iterable[str]) -> str:
 def _property(port: Port, *, is_input: bool) -> str:
     """A property with a comment that says which sizes the model has."""
     array = _ARRAYS.get(port.dtype, "Uint8Array")
-    sizes = [as_int(dimension) for dimension in port.shape]
+    sizes = [_static(size) for size in port.shape]
     shape = ", ".join("number" if size is None else str(size) for size in sizes)
     type_ = f'{{ dtype: "{port.dtype.name}"; shape: [{shape}]; data: {array} }}'
     if is_input and None not in sizes:
         type_ = f"{array} | {type_}"
-    meaning = f"{port.dtype.name} [{', '.join(map(str, port.shape))}]".replace("*/", "* /")
+    meaning = f"{port.dtype.name} [{', '.join(map(size_text, port.shape))}]".replace("*/", "* /")
     return f"  /** {meaning} */\n  {_key(port.name)}: {type_};\n"

@@ -1,7 +1,8 @@
 """Place buffers in an arena so that those that are never alive together share bytes.
 
 In: the size, the lifetime and the alignment of each buffer. Out: their offsets, by one
-deterministic algorithm; `runtime_js/placement.js` is its twin.
+deterministic algorithm; and by `stack` the order of buffers that holds for any sizes, which the
+manifest has. A host adds up sizes in this order (`memory_plan.layout`).
 
 The largest buffer is placed first, and each one at the lowest offset that fits (Pisarchyk and Lee,
 "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by size). If the arena is
@@ -16,17 +17,15 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 ROUNDS, PAIRS = 16, 2_000_000
 """Orders that are tried for a smaller arena, and the pairs of buffers that all orders together may
 compare: with more than 350 buffers, fewer orders are tried. Chosen by hand: Python compares so many
 in a second, and the order of loading a language model of 30 layers has 700,000 pairs.
 """
-RED_ZONE = 64
-"""Bytes that stay free before and behind each buffer where `place_apart` places them."""
 BLOCK, LONG = 16, -1
 """Steps of a block of `first_fit`; the block of what is alive in more than two."""
 
@@ -52,10 +51,6 @@ class Placement:
 
     offsets: tuple[int, ...]
     total: int
-
-
-Placing = Callable[[Sequence[Interval]], Placement]
-"""How buffers are placed: `place`, or `place_apart` to find writes outside them."""
 
 
 def align(value: int, alignment: int) -> int:
@@ -85,23 +80,6 @@ def place(intervals: Sequence[Interval]) -> Placement:
             order.insert(0, highest)
         offsets, total = best, least
     return Placement(tuple(offsets[i] for i in range(len(intervals))), total)
-
-
-def place_apart(intervals: Sequence[Interval]) -> Placement:
-    """Offsets for buffers that share no bytes, with a red zone before and behind each.
-
-    What a kernel writes outside its buffers changes a red zone, and never another buffer's value
-    unless it leaps over the zone (`host.red_zones` checks them).
-
-        >>> place_apart([Interval(100, 0, 1, 64), Interval(100, 1, 2, 64)])
-        Placement(offsets=(64, 256), total=420)
-    """
-    offsets = [0] * len(intervals)
-    end = 0
-    for i in sorted(range(len(intervals)), key=lambda i: intervals[i].group):
-        offsets[i] = align(end + RED_ZONE, intervals[i].alignment)
-        end = offsets[i] + max(intervals[i].bytes, 1)
-    return Placement(tuple(offsets), end + RED_ZONE)
 
 
 def largest_live_set(
@@ -157,3 +135,31 @@ def first_fit(
         for block in touched(i):
             blocks[block].append(i)
     return offsets
+
+
+def stack(intervals: Sequence[Interval], offsets: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """The order of buffers in an arena, for buffers of any sizes: each with the numbers of those
+    earlier in the order on which it lies. They are the ones next below it at some step.
+
+    Buffers of a lower group lie below those of a higher one, so that these never move them.
+
+        >>> stack([Interval(4, 0, 2, 4), Interval(4, 1, 1, 4), Interval(4, 2, 3, 4)], [0, 4, 4])
+        [(0, []), (1, [0]), (2, [0])]
+    """
+    order = sorted(range(len(intervals)), key=lambda i: (intervals[i].group, offsets[i], i))
+    begins, ends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for rank, i in enumerate(order):
+        begins[intervals[i].first].append(rank)
+        ends[intervals[i].last + 1].append(rank)
+    below: list[set[int]] = [set() for _ in order]
+    alive: list[int] = []
+    for step in sorted(begins.keys() | ends.keys()):
+        for rank in ends[step]:
+            alive.remove(rank)
+        for rank in begins[step]:
+            insort(alive, rank)
+        for lower, upper in pairwise(alive):
+            below[upper].add(lower)
+    for ranks in reversed(below):  # what lies below one of the others need not be said
+        ranks -= {deeper for rank in ranks for deeper in below[rank]}
+    return [(i, sorted(ranks)) for i, ranks in zip(order, below, strict=True)]

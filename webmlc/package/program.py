@@ -1,45 +1,53 @@
 """Convert a lowered module to a program: buffers with slots, and steps in order.
 
-In: a `main` of `call_kernel`, `View` and `Bind` nodes. Out: `ProgramParts` for the manifest. A view
-has no buffer: it consists of the bytes of its source under another shape. A value that is a region
-of another has no buffer either: it is in the buffer of the whole.
+In: a `main` of `call_kernel`, `View` and `Bind` nodes. Out: `ProgramParts`, and the rest of
+the manifest. A view has no buffer: it consists of the bytes of its source under another shape. A
+value that is a region of another has no buffer either: it is in the buffer of the whole.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from msgspec import convert, structs
 
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Var
 from webmlc.core.machine import Device
 from webmlc.core.rewrite import variables
+from webmlc.core.sizes import is_size
+from webmlc.graph import ir as graph
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type, is_bind
 from webmlc.loops.copies import view_roots
-from webmlc.package.manifest import Bind, Buffer, BufferKind, Control, Port, StatePort, Step, Symbol
+from webmlc.package.manifest import (
+    Bind,
+    Buffer,
+    BufferKind,
+    Check,
+    Control,
+    Manifest,
+    Port,
+    Requirement,
+    StatePort,
+    Step,
+    Symbol,
+    TypedValue,
+)
+from webmlc.package.sizes import to_shape, to_size
 from webmlc.package.write import ProgramParts
 from webmlc.target.wasm.emit_module import ModuleControl
+from webmlc.version import VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The public interface of a model: inputs, outputs, and the symbols of the inputs' shapes.
+def signature(module: Module) -> Manifest:
+    """The manifest of a model without programs and files: inputs, outputs, the symbols of the
+    inputs' shapes, and what a run checks.
 
     The symbol of the length of states has no input: a session binds it. The symbols of `Bind` nodes
     are internal to a program.
-    """
-
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    symbols: tuple[Symbol, ...]
-    sequences: Mapping[str, tuple[str, ...] | None]
-    state_ports: tuple[StatePort, ...] = ()
-
-
-def signature(module: Module) -> Signature:
-    """The signature of a model.
 
     Raises `UserError` if a symbol is neither a dimension of an input nor bound by a `Bind`.
     """
@@ -49,12 +57,11 @@ def signature(module: Module) -> Signature:
     hidden = {check.value for check in module.checks} | {port.present for port in replaced}
     inputs = tuple(v for v in function.inputs if v not in {port.past for port in replaced})
     outputs = tuple(value for value in function.outputs if value not in hidden)
-    ports = [
-        tuple(
-            Port(v, function.type(v).dtype, function.type(v).shape, roots.get(v, v)) for v in values
-        )
-        for values in (inputs, outputs)
-    ]
+
+    def port(value: str) -> Port:
+        type_ = function.type(value)
+        return Port(value, type_.dtype, to_shape(type_.shape), roots.get(value, value))
+
     symbols: dict[str, Symbol] = {}
     for value in inputs:
         for axis, dimension in enumerate(function.type(value).shape):
@@ -62,22 +69,49 @@ def signature(module: Module) -> Signature:
                 symbols.setdefault(dimension.name, Symbol(dimension.name, value, axis))
     used = {v.name for t in function.types.values() for d in t.shape for v in variables(d)}
     for name, equal in module.equal_symbols.items():
-        symbols.setdefault(name, replace(symbols[equal], name=name))
+        symbols.setdefault(name, structs.replace(symbols[equal], name=name))
     if module.length:
         symbols[module.length] = Symbol(module.length, "", 0)
     if module.capacity:
         symbols[module.capacity] = Symbol(module.capacity, "", 1)
-    bound_symbols = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
-    if unbound := sorted(used - symbols.keys() - bound_symbols):
+    nodes = [node for f in module.functions.values() for node in f.nodes]
+    known = symbols.keys() | {s for n in nodes if is_bind(n) for s in n.attributes["symbols"]}
+    if unbound := sorted(used - known):
         raise UserError(
             f"no input has the symbolic dimension {unbound[0]!r}, so it cannot be known at run "
             "time; give an input a dimension of this name"
         )
-    state_ports = tuple(
-        StatePort(Port(p.past, p.type.dtype, p.type.shape, p.state), p.present, p.rows, p.size)
-        for p in module.state_ports
+    requirements = (
+        Requirement(r.rule, to_size(r.left), to_size(r.right), r.node)
+        for r in function.requirements
+        if _is_checkable(r, known)
     )
-    return Signature(ports[0], ports[1], tuple(symbols.values()), function.sequences, state_ports)
+    return Manifest(
+        name=module.name,
+        compiler=f"webmlc {VERSION}",
+        symbols=tuple(symbols.values()),
+        inputs=tuple(map(port, inputs)),
+        outputs=tuple(map(port, outputs)),
+        sequences=function.sequences,
+        typed={name: convert(kind, TypedValue) for name, kind in module.typed.items()},
+        requirements=tuple(requirements),
+        checks=tuple(Check(check.value, check.nodes) for check in module.checks),
+        states=tuple(map(_state_port, module.state_ports)),
+    )
+
+
+def _is_checkable(requirement: graph.Requirement, symbols: Container[str]) -> bool:
+    """True if hosts can evaluate a requirement: size expressions over the symbols of inputs and of
+    binds. No run decides the others.
+    """
+    sizes = (requirement.left, requirement.right)
+    return all(is_size(s) and all(v.name in symbols for v in variables(s)) for s in sizes)
+
+
+def _state_port(port: graph.StatePort) -> StatePort:
+    past = Port(port.past, port.type.dtype, to_shape(port.type.shape), port.state)
+    rows, size = (None if s is None else to_size(s) for s in (port.rows, port.size))
+    return StatePort(past, port.present, rows, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +133,7 @@ class ModuleCall:
 
 
 def module_calls(
-    programs: Mapping[Device, ProgramParts], model_signature: Signature
+    programs: Mapping[Device, ProgramParts], model_signature: Manifest
 ) -> tuple[ModuleCall, ...]:
     """The steps of the one wasm module.
 
@@ -119,7 +153,7 @@ def module_calls(
         numbers = [len(calls)]  # for each step, the number of the next call in the module
         for step in program.steps:
             numbers.append(numbers[-1] + (step.device == "wasm"))
-        for step in program.steps:
+        for number, step in enumerate(program.steps):
             if step.device != "wasm":
                 continue
             name = step.kernel if device == "wasm" else f"{step.kernel}_cpu"
@@ -128,7 +162,8 @@ def module_calls(
             if step.control is not None:
                 counter = symbols.get(step.control.symbol)
                 control = ModuleControl(step.control.kind, numbers[step.control.target], counter)
-            call = ModuleCall(name, device, step.kernel, arguments, step.displacements, control)
+            displacements = program.displacements.get(number, ())
+            call = ModuleCall(name, device, step.kernel, arguments, displacements, control)
             calls.append(call)
     return tuple(calls)
 
@@ -154,7 +189,13 @@ def program_parts(module: Module) -> ProgramParts:
     used |= dict.fromkeys(steps.root(v) for v in main.outputs)
     buffers = [_buffer(module, v, v in derived) for v in used]
     once = sum(1 for node in load_nodes if node.op == "call_kernel")
-    return ProgramParts(buffers, steps.body(), once=once)
+    return ProgramParts(
+        buffers,
+        steps.body(),
+        once=once,
+        displacements=steps.displacements,
+        stages=tuple(steps.stages.get(number, ()) for number in range(len(steps.steps))),
+    )
 
 
 def _load_nodes(module: Module) -> list[Node]:
@@ -227,6 +268,7 @@ class _Steps:
     - `binds`: each with the number of steps before it.
     - `roots`: the buffers of views and of the inputs of functions.
     - `wholes`: the value that contains each region.
+    - `displacements`, `stages`: those of `ProgramParts`, by the number of the step.
     """
 
     module: Module
@@ -234,6 +276,8 @@ class _Steps:
     binds: list[tuple[Bind, int]] = field(default_factory=list)
     roots: dict[str, str] = field(default_factory=dict)
     wholes: dict[str, str] = field(default_factory=dict)
+    displacements: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    stages: dict[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
 
     def root(self, value: str) -> str:
         """The buffer that holds a value."""
@@ -274,16 +318,17 @@ class _Steps:
         arguments = (*node.inputs, *node.outputs)
         by_name: Mapping[str, int] = node.attributes.get("displacements", {})
         displacements = tuple(by_name.get(buffer.name, 0) for buffer in kernel.params)
+        if any(displacements):
+            self.displacements[len(self.steps)] = displacements
+        self.stages[len(self.steps)] = node.stages
         return Step(
             _device(node),
             kernel.name,
             tuple(map(self.root, arguments)),
             len(node.outputs),
             tuple(s.name for s in kernel.symbols),
-            origin=node.origin,
-            stages=node.stages,
             reason=str(node.attributes.get("reason", "")),
-            displacements=displacements if any(displacements) else (),
+            origin=node.origin,
         )
 
     def branches(self, node: Node) -> None:
@@ -304,6 +349,7 @@ class _Steps:
         """
         (body,) = (self.module.functions[name] for name in node.attributes["functions"])
         symbol, trips = node.attributes["symbol"].name, node.attributes["trips"]
+        trips = None if trips is None else to_size(trips)
         carried = node.attributes["carried"]
         condition = node.inputs[:1] if node.inputs[0] else ()
         start = self.control(node, condition)
@@ -325,7 +371,8 @@ class _Steps:
 
     def decide(self, number: int, control: Control) -> None:
         """Complete the control step of this number."""
-        self.steps[number] = replace(self.steps[number], kernel=control.kind, control=control)
+        step = structs.replace(self.steps[number], kernel=control.kind, control=control)
+        self.steps[number] = step
 
 
 def _device(node: Node) -> Device:
@@ -336,7 +383,7 @@ def _buffer(module: Module, value: str, derived: bool) -> Buffer:
     for function in module.functions.values():
         if value in function.constants:
             constant = array_type(function.constants[value])
-            return Buffer(value, constant.dtype, constant.shape, "constant", value)
+            return Buffer(value, to_shape(constant.shape), constant.dtype, "constant", value)
     for function in module.functions.values():
         if value in function.types:
             tensor_type = function.types[value]
@@ -345,5 +392,5 @@ def _buffer(module: Module, value: str, derived: bool) -> Buffer:
                 kind = "input"
             elif value in module.states:
                 kind = "state"
-            return Buffer(value, tensor_type.dtype, tensor_type.shape, kind)
+            return Buffer(value, to_shape(tensor_type.shape), tensor_type.dtype, kind)
     raise KeyError(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 from webmlc.core.errors import PackageError
 from webmlc.frontend.file_kinds import kind_of
 from webmlc.package.manifest import MANIFEST, Manifest
-from webmlc.package.manifest_from_json import from_json
+from webmlc.package.manifest_json import from_json
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from webmlc.core.adapters import ADAPTERS
 from webmlc.core.machine import Device
-from webmlc.package.manifest import Manifest
-from webmlc.package.resources import RowWork
+from webmlc.package.manifest import Manifest, RowWork
 from webmlc.target.kernel_work import KernelWork, kernel_work, least_bytes
 from webmlc.target.webgpu.dispatch_work import (
     DispatchWork,

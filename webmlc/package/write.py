@@ -19,16 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError, PackageError
-from webmlc.core.expr import as_int
 from webmlc.core.machine import Device
-from webmlc.core.machine_class import MachineClass
 from webmlc.core.package_files import LANGUAGE_FILES, TOKENIZER
-from webmlc.core.rewrite import variables
-from webmlc.core.sizes import is_size
-from webmlc.graph.ir import Check, Requirement
 from webmlc.package.check_memory import check_total
 from webmlc.package.compression import SUFFIX, deflate
 from webmlc.package.manifest import (
@@ -39,25 +35,21 @@ from webmlc.package.manifest import (
     Halves,
     Launch,
     Manifest,
-    Port,
     Program,
-    StatePort,
+    Resources,
     Step,
-    StepVariant,
-    Symbol,
-    TunedKernel,
-    is_static,
+    TypedValue,
 )
-from webmlc.package.manifest_from_json import from_json
-from webmlc.package.manifest_to_json import to_json
-from webmlc.package.memory_plan import layout, used_on
+from webmlc.package.manifest_json import from_json, to_json
+from webmlc.package.memory_plan import layout
 from webmlc.package.model_types import MODEL_TYPES, model_types
+from webmlc.package.plan_memory import plan_memory
 from webmlc.package.replace_package import replaced_package
-from webmlc.package.resources import Resources
 from webmlc.package.runtime_files import runtime_files
+from webmlc.package.sizes import name_sizes, to_size, with_names
 from webmlc.package.step_work import row_work
 from webmlc.package.tokenizer_file import pack_tokenizer
-from webmlc.package.transfers import segments_of, stages
+from webmlc.package.transfers import segments_of, with_transfers
 from webmlc.package.weights import SHARD_BYTES, write_weights
 from webmlc.target.webgpu.names import wgsl_name
 
@@ -66,7 +58,7 @@ if TYPE_CHECKING:
     from webmlc.target.kernel_work import Kernel
     from webmlc.target.target import Alternatives
     from webmlc.target.wasm.emit_module import Module as WasmModule
-    from webmlc.target.webgpu.emit_shaders import Shaders
+    from webmlc.target.webgpu.emit_shaders import Entry, Shaders
 
 SKETCHED = 64
 """The first bytes of a constant that tell it from most others. Chosen by hand."""
@@ -79,19 +71,20 @@ class ShaderVariant:
     shaders: Shaders
     alternatives: Alternatives
 
-    def step(self, kernel: str) -> StepVariant:
-        """What a step launches that calls a kernel."""
+    def launches(self, kernel: str) -> dict[str, Launch]:
+        """What a step launches that calls a kernel: by "", or by `@NUMBER` of a class of
+        machines.
+        """
+        names = {f"@{n}": name for n, name in self.alternatives.get(kernel, {}).items()}
         entries = self.shaders.entries
-        names = self.alternatives.get(kernel, {})
-        launches = {
-            number: Launch(entries[name].name, entries[name].workgroups)
-            for number, name in names.items()
-        }
-        entry = entries[kernel]
+        return {k: self._launch(kernel, entries[name]) for k, name in {"": kernel, **names}.items()}
+
+    def _launch(self, kernel: str, entry: Entry) -> Launch:
+        x, y, z = map(to_size, entry.workgroups)
         name = "" if entry.name == wgsl_name(kernel) else entry.name
         # An alternative has other sections.
-        sections = () if self.alternatives else entry.sections
-        return StepVariant(entry.workgroups, launches, name, entry.integers, sections)
+        sections = () if self.alternatives else tuple(map(to_size, entry.sections))
+        return Launch((x, y, z), name, entry.integers, sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +97,9 @@ class ProgramParts:
     - `features`: the requirements of the target (`"simd128"`, `"shader-f16"`, ...).
     - `once`: the number of leading steps that run once, at load. Binds do not count.
     - `halves`: the buffers that variants of the shaders with `shader-f16` store as float16.
+    - `displacements`: the bytes from a buffer's start to each argument of a step, by the number of
+      the step, if not all are 0. They are in the module.
+    - `stages`: by the number of a step, the ONNX nodes of each stage of its kernel, for a report.
     """
 
     buffers: Sequence[Buffer]
@@ -112,6 +108,8 @@ class ProgramParts:
     features: tuple[str, ...] = ()
     once: int = 0
     halves: frozenset[str] = frozenset()
+    displacements: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    stages: Sequence[tuple[tuple[str, ...], ...]] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -121,35 +119,41 @@ class ProgramParts:
     def with_code(
         self, modules: Iterable[WasmModule], shaders: Mapping[str, ShaderVariant]
     ) -> ProgramParts:
-        """Fill in what code generation decided: the scratch size, and the entry point, symbols and
-        workgroups of each WebGPU step, with those of its alternatives. `shaders` are by variant.
+        """Fill in what code generation decided: the scratch size, and the symbols and launches of
+        each WebGPU step. `shaders` are by variant.
         """
-        body = []
-        for item in self.body:
-            if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
-                steps = {name: variant.step(item.kernel) for name, variant in shaders.items()}
-                first, variant = next(iter(shaders.items()))
-                item = replace(
-                    item,
-                    kernel=wgsl_name(item.kernel),
-                    symbols=variant.shaders.entries[item.kernel].symbols,
-                    workgroups=steps[first].workgroups,
-                    alternatives=steps[first].alternatives,
-                    entry=steps[first].entry,
-                    integers=steps[first].integers,
-                    sections=steps[first].sections,
-                    variants={name: s for name, s in steps.items() if s != steps[first]},
-                )
-            body.append(item)
+        body = tuple(
+            _with_launches(item, shaders)
+            if isinstance(item, Step) and item.device == "webgpu" and item.control is None
+            else item
+            for item in self.body
+        )
         scratch = max((module.scratch_bytes for module in modules), default=0)
-        return replace(self, body=tuple(body), scratch_bytes=scratch)
+        return replace(self, body=body, scratch_bytes=scratch)
+
+
+def _with_launches(step: Step, shaders: Mapping[str, ShaderVariant]) -> Step:
+    """A WebGPU step with what it launches. A variant is left out if it launches what the first
+    does.
+    """
+    launches: dict[str, Launch] = {}
+    first: dict[str, Launch] = {}
+    for variant, shader in shaders.items():
+        own = shader.launches(step.kernel)
+        if own != first:
+            launches |= {f"{variant}{machine}": launch for machine, launch in own.items()}
+        first = first or own
+    entry = next(iter(shaders.values())).shaders.entries[step.kernel]
+    return structs.replace(
+        step, kernel=wgsl_name(step.kernel), symbols=entry.symbols, launches=launches
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The contents of a package.
+    """The contents of a package: a manifest, and what becomes files.
 
-    - `compiler`: the name and version of the compiler.
+    - `manifest`: without programs and files, which `write_package` fills in.
     - `programs`: by device (`"wasm"`, `"webgpu"`).
     - `constants`: by tensor name, as in `Buffer.tensor`.
     - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Each holds the steps of the
@@ -158,36 +162,18 @@ class Parts:
     - `shader_features`: the features of WebGPU that a variant needs, of variants that need some.
     - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
     - `assets`: further files of the model, such as a tokeniser.
-    - `requirements`: conditions on the symbols of a run.
-    - `checks`: buffers in which kernels count the indices that are out of range.
-    - `sequences`: the outputs that each sequence consists of; None for an empty optional.
-    - `state_ports`: the inputs and outputs that states replace.
-    - `typed`: the inputs and outputs that are values of the page.
-    - `tuned`: the kernels whose schedules were found by measuring.
-    - `machines`: the classes of machines for which some kernels have other schedules.
     - `kernels`: by device and name. They are not written; they define the work of each step.
     - `explanations`: by variant and kernel, for a report. They are not written.
     """
 
-    name: str
-    compiler: str
-    symbols: Sequence[Symbol]
-    inputs: Sequence[Port]
-    outputs: Sequence[Port]
+    manifest: Manifest
     programs: Mapping[Device, ProgramParts]
     constants: Mapping[str, NDArray[Any]]
     modules: Mapping[str, bytes] = field(default_factory=dict)
     shaders: Mapping[str, str] = field(default_factory=dict)
     shader_features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
-    typed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    requirements: Sequence[Requirement] = ()
-    checks: Sequence[Check] = ()
-    tuned: Sequence[TunedKernel] = ()
-    machines: Sequence[MachineClass] = ()
-    state_ports: Sequence[StatePort] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
     explanations: Mapping[tuple[str, str], Explanation] = field(default_factory=dict)
 
@@ -230,40 +216,21 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     contents |= {path: text.encode() for path, text in parts.texts.items()}
     contents |= _assets(parts.assets)
     is_language_model = all(path in contents for path in LANGUAGE_FILES)
-    is_typed = bool(parts.typed) or (TOKENIZER in contents and not is_language_model)
+    draft = parts.manifest
+    is_typed = bool(draft.typed) or (TOKENIZER in contents and not is_language_model)
     contents |= runtime_files(is_language_model=is_language_model, is_typed=is_typed)
-    draft = Manifest(
-        name=parts.name,
-        compiler=parts.compiler,
-        symbols=tuple(parts.symbols),
-        inputs=tuple(parts.inputs),
-        outputs=tuple(parts.outputs),
-        weights=weights,
-        files={},
-        programs={device: _program(device, parts) for device in parts.programs},
-        sequences=parts.sequences,
-        requirements=_checkable(parts),
-        checks=tuple(parts.checks),
-        tuned=tuple(parts.tuned),
-        machines=tuple(parts.machines),
-        state_ports=tuple(parts.state_ports),
-        typed={name: _stored(kind) for name, kind in parts.typed.items()},
-    )
-    programs = {
-        device: replace(
-            p,
-            resources=replace(resources(draft, device), row=row_work(parts, draft, device)),
-            halves=_with_arena(p.halves, draft, device),
-        )
-        for device, p in draft.programs.items()
-    }
+    typed = {name: _stored(kind) for name, kind in draft.typed.items()}
+    programs = {device: _program(device, parts, draft) for device in parts.programs}
+    draft = structs.replace(draft, weights=weights, typed=typed, programs=programs)
+    programs = {device: _with_plan(draft, device, parts) for device in programs}
+    draft = structs.replace(draft, programs=programs)
     types = model_types(draft, is_language_model=is_language_model)
     contents[MODEL_TYPES] = types.encode()
     for path, data in contents.items():
         (out / path).write_bytes(data)
     files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
     files |= {w.path: File(w.bytes, w.sha256) for w in weights}
-    manifest = replace(draft, programs=programs, files=files)
+    manifest = structs.replace(draft, files=dict(sorted(files.items())))
     text = to_json(manifest)
     _validate(text)
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
@@ -271,14 +238,12 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
 
 
 def _validate(text: str) -> None:
-    """Read the manifest, and plan its runs, as hosts do when they load the package.
+    """Read the manifest, as hosts do when they load the package.
 
     Raises `InternalError` if that fails: the compiler is at fault, and not its user.
     """
     try:
-        manifest = from_json(text)
-        for device, program in manifest.programs.items():
-            stages(program, manifest.results, device)
+        from_json(text)
     except PackageError as error:
         raise InternalError(f"no host can load the package of this model: {error}") from error
 
@@ -310,9 +275,9 @@ def is_labels(path: str) -> bool:
     return path.startswith("labels.") and path.endswith(".json")
 
 
-def _stored(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """The kind of a value, with the name that its file of labels has in the package."""
-    return {k: v + SUFFIX if k == "labels" else v for k, v in kind.items()}
+def _stored(value: TypedValue) -> TypedValue:
+    """A typed value, with the name that its file of labels has in the package."""
+    return structs.replace(value, labels=value.labels and value.labels + SUFFIX)
 
 
 def share_equal_constants(parts: Parts) -> Parts:
@@ -332,7 +297,7 @@ def share_equal_constants(parts: Parts) -> Parts:
         device: replace(
             program,
             buffers=[
-                b if b.tensor is None else replace(b, tensor=names.get(b.tensor, b.tensor))
+                b if b.tensor is None else structs.replace(b, tensor=names.get(b.tensor, b.tensor))
                 for b in program.buffers
             ],
         )
@@ -346,22 +311,6 @@ def _sketch(array: NDArray[Any]) -> tuple[int, bytes]:
     hash of all bytes is not worth its time.
     """
     return array.nbytes, array.flat[:SKETCHED].tobytes()[:SKETCHED]
-
-
-def _checkable(parts: Parts) -> tuple[Requirement, ...]:
-    """The requirements that hosts can evaluate: size expressions over the symbols of inputs and of
-    binds. No run decides the others.
-    """
-    names = {symbol.name for symbol in parts.symbols}
-    for program in parts.programs.values():
-        names |= {name for item in program.body if isinstance(item, Bind) for name in item.symbols}
-    return tuple(
-        requirement
-        for requirement in parts.requirements
-        if {v.name for v in variables(requirement.left) | variables(requirement.right)} <= names
-        and is_size(requirement.left)
-        and is_size(requirement.right)
-    )
 
 
 def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
@@ -389,51 +338,86 @@ def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
     return groups
 
 
-def _program(device: Device, parts: Parts) -> Program:
-    """The manifest's record of a program; `resources` fills in its sizes afterwards."""
+def _program(device: Device, parts: Parts, draft: Manifest) -> Program:
+    """The manifest's record of a program, without its plan of memory and its resources."""
     program = parts.programs[device]
     # In the modules, the wasm steps of the webgpu program follow the steps of the wasm program.
     module_base = 0
     if device == "webgpu" and "wasm" in parts.programs:
         module_base = len(parts.programs["wasm"].steps)
-    # The module itself has the symbols and displacements of its steps.
-    steps = tuple(
-        replace(s, symbols=(), displacements=()) if s.device == "wasm" else s for s in program.steps
-    )
+    # The module itself has the symbols of its steps.
+    steps = [structs.replace(s, symbols=()) if s.device == "wasm" else s for s in program.steps]
     uses_wasm = any(s.device == "wasm" for s in steps) or device == "wasm"
     uses_webgpu = any(s.device == "webgpu" for s in steps)
-    return Program(
+    record = Program(
         buffers=tuple(program.buffers),
-        steps=steps,
+        steps=tuple(steps),
         segments=segments_of(program.body, module_base, program.once),
-        resources=Resources(
-            weights=0,
-            arena={},
-            memory=None,
-            largest_binding=None,
-            scratch_per_thread=program.scratch_bytes,
-            features=program.features,
-        ),
+        resources=Resources(scratch_per_thread=program.scratch_bytes, features=program.features),
         modules={v: module_path(v) for v in parts.modules} if uses_wasm else {},
         shaders=shader_paths(parts.shaders) if uses_webgpu else {},
         shader_features=parts.shader_features if uses_webgpu else {},
         halves=_halves(program),
     )
+    segments = with_transfers(record, draft.results, device)
+    return with_named_sizes(structs.replace(record, segments=segments))
+
+
+def with_named_sizes(program: Program) -> Program:
+    """The program in which sizes that occur several times have names."""
+    launches = [launch for step in program.steps for launch in step.launches.values()]
+    sizes = name_sizes(
+        size
+        for shape in (
+            *(buffer.shape for buffer in program.buffers),
+            *((*launch.workgroups, *launch.sections) for launch in launches),
+        )
+        for size in shape
+    )
+    names = {str(size): name for name, size in sizes.items()}
+
+    def launched(launch: Launch) -> Launch:
+        x, y, z = (with_names(size, names) for size in launch.workgroups)
+        sections = tuple(with_names(size, names) for size in launch.sections)
+        return structs.replace(launch, workgroups=(x, y, z), sections=sections)
+
+    return structs.replace(
+        program,
+        sizes={
+            name: [op, *(with_names(part, names) for part in parts)]
+            for name, (op, *parts) in sizes.items()
+        },
+        buffers=tuple(
+            structs.replace(b, shape=tuple(with_names(size, names) for size in b.shape))
+            for b in program.buffers
+        ),
+        steps=tuple(
+            structs.replace(s, launches={k: launched(v) for k, v in s.launches.items()})
+            for s in program.steps
+        ),
+    )
 
 
 def _halves(program: ProgramParts) -> Halves | None:
     """The buffers that some variants store as halves, in the order of the buffers."""
-    names = tuple(b.name for b in program.buffers if b.name in program.halves)
-    return Halves(names) if names else None
+    numbers = tuple(i for i, b in enumerate(program.buffers) if b.name in program.halves)
+    return Halves(numbers) if numbers else None
 
 
-def _with_arena(halves: Halves | None, manifest: Manifest, device: Device) -> Halves | None:
-    """Fill in the arena of a variant that stores some buffers as halves."""
-    if halves is None:
-        return None
-    program = manifest.programs[device].with_halves()
-    narrow = replace(manifest, programs={**manifest.programs, device: program})
-    return replace(halves, arena=resources(narrow, device).arena.get("webgpu"))
+def _with_plan(draft: Manifest, device: Device, parts: Parts) -> Program:
+    """A program with its plan of memory and its resources."""
+    program = structs.replace(draft.programs[device], memory=plan_memory(draft, device))
+    row = row_work(parts, draft, device)
+    needs = structs.replace(resources(_with(draft, device, program), device), row=row)
+    halves = program.halves
+    if halves is not None:
+        narrow = resources(_with(draft, device, program.with_halves()), device)
+        halves = structs.replace(halves, arena=narrow.arena.get("webgpu"))
+    return structs.replace(program, resources=needs, halves=halves)
+
+
+def _with(manifest: Manifest, device: Device, program: Program) -> Manifest:
+    return structs.replace(manifest, programs={**manifest.programs, device: program})
 
 
 def resources(manifest: Manifest, device: Device) -> Resources:
@@ -448,19 +432,19 @@ def resources(manifest: Manifest, device: Device) -> Resources:
         for name, (begin, end) in file.tensors.items()
         if name in tensors
     )
-    devices: tuple[Device, ...] = ("wasm", "webgpu")
-    used = [d for d in devices if used_on(program, d, device)]
-    if not is_static(program):
-        return replace(program.resources, weights=weights, arena=dict.fromkeys(used))
-    layouts = {d: layout(manifest, device, d, {}) for d in used}
+    sizes = {b.name: b.static_bytes for b in program.buffers}
+    if None in sizes.values():
+        arena: dict[Device, int | None] = dict.fromkeys(program.memory)
+        return structs.replace(program.resources, weights=weights, arena=arena)
+    layouts = {d: layout(manifest, device, d, {}) for d in program.memory}
     if "wasm" in layouts:
         check_total(layouts["wasm"].total, program.buffers, program.steps)
-    bound = used_on(program, "webgpu", device)
-    largest = max((as_int(b.bytes) or 0 for b in program.buffers if b.name in bound), default=0)
-    return replace(
+    on_gpu = program.memory["webgpu"].buffers if "webgpu" in program.memory else ()
+    bound = (program.buffers[number].static_bytes or 0 for number in on_gpu)
+    return structs.replace(
         program.resources,
         weights=weights,
         arena={d: plan.arena for d, plan in layouts.items()},
         memory=layouts["wasm"].total if "wasm" in layouts else 0,
-        largest_binding=largest,
+        largest_binding=max(bound, default=0),
     )

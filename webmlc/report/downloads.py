@@ -12,6 +12,7 @@ from typing import Any
 
 from webmlc.core.machine import Device
 from webmlc.package.manifest import Manifest, Program, WeightFile
+from webmlc.package.sizes import shape_text
 
 _TEXTS = (".wat", ".wgsl", ".ts", ".html", ".css")
 """The ends of files that are not listed. The shaders that a page downloads are deflated."""
@@ -47,7 +48,7 @@ def tensors(manifest: Manifest) -> list[dict[str, Any]]:
         for name, (begin, end) in file.tensors.items()
     }
     types = {
-        buffer.tensor: f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+        buffer.tensor: f"{buffer.dtype}{shape_text(program.shape(buffer))}"
         for program in manifest.programs.values()
         for buffer in program.buffers
         if buffer.tensor is not None

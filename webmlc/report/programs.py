@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from webmlc.core.machine import Device
-from webmlc.core.sizes import evaluate_size
-from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.package.explanation import Explanation
 from webmlc.package.manifest import Bind, Manifest, Program, Step
-from webmlc.package.memory_plan import Layout, layout, lifetimes, load_lifetimes, used_on
+from webmlc.package.manifest_examples import manifest_examples
+from webmlc.package.memory_plan import Layout, buffer_bytes, layout
+from webmlc.package.plan_memory import lifetimes, load_lifetimes
+from webmlc.package.sizes import shape_text
 from webmlc.package.step_work import StepWork
-from webmlc.package.transfers import stages
 from webmlc.report.nodes import ModelNode
 from webmlc.report.recorder import Recorder
 from webmlc.target.kernel_work import KernelWork
@@ -40,7 +40,7 @@ class Sources:
     package has neither, but `lines` of kernels by the name of their text. `shaders` are the
     variants of the shaders whose texts differ: the page shows the first one, unless somebody
     chooses another. `calls` are the lines of the module that run its steps, by the step's number in
-    the module.
+    the module. `stages` are those of each step of the programs (`ProgramParts.stages`).
     """
 
     nodes: Sequence[ModelNode]
@@ -49,6 +49,7 @@ class Sources:
     lines: Mapping[str, Mapping[str, range]] = field(default_factory=dict)
     shaders: Sequence[str] = ()
     calls: Mapping[int, range] = field(default_factory=dict)
+    stages: Mapping[Device, Sequence[tuple[tuple[str, ...], ...]]] = field(default_factory=dict)
 
 
 def all_symbols(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -59,8 +60,7 @@ def all_symbols(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
     names = [symbol.name for symbol in manifest.symbols]
     names += [name for program in manifest.programs.values() for name in program.bound]
     names += [loop.symbol for program in manifest.programs.values() for loop in program.loops]
-    results = [port.shape for port in manifest.outputs]
-    return example_sizes(manifest.requirements, results, names, sizes)
+    return manifest_examples(manifest, names, sizes)
 
 
 def programs(
@@ -77,13 +77,13 @@ def _program(
     kernels = {step.kernel: step for step in program.steps if step.control is None}
     numbers = {name: number for number, name in enumerate(kernels)}
     buffers = {buffer.name: number for number, buffer in enumerate(program.buffers)}
-    sizes = {b.name: max(evaluate_size(b.bytes, symbols), 0) for b in program.buffers}
+    sizes = buffer_bytes(program, symbols)
     resources = program.resources
     return {
         "steps": _steps(program, device, sources, numbers, buffers, sizes),
         "kernels": [_kernel(device, step, sources) for step in kernels.values()],
         "buffers": [
-            [b.name, f"{b.dtype}[{', '.join(map(str, b.shape))}]", b.kind, sizes[b.name]]
+            [b.name, f"{b.dtype}{shape_text(program.shape(b))}", b.kind, sizes[b.name]]
             for b in program.buffers
         ],
         "memory": _memory(manifest, device, symbols, buffers),
@@ -110,13 +110,14 @@ def _steps(
             owners[node.name].append(number)
     once = {i for run in program.runs if run.once for i in range(run.first, run.last)}
     works = [_step_work(device, step, sources) for step in program.steps]
+    stages = sources.stages.get(device, ())
     return [
         {
             "kernel": numbers.get(step.kernel, -1),
             "device": step.device,
             "nodes": [n for origin in step.origin for n in owners.get(origin, ())],
             "origin": [origin for origin in step.origin if origin not in owners],
-            **_stages(step, owners),
+            **_stages(stages[number] if stages else (), owners),
             "reads": [buffers[a] for a in step.arguments[: len(step.arguments) - step.outputs]],
             "writes": [buffers[a] for a in step.written],
             "least": _least(step, sizes) if work is None else work.work.least,
@@ -130,11 +131,13 @@ def _steps(
     ]
 
 
-def _stages(step: Step, owners: Mapping[str, Sequence[int]]) -> dict[str, list[list[int]]]:
+def _stages(
+    stages: Sequence[tuple[str, ...]], owners: Mapping[str, Sequence[int]]
+) -> dict[str, list[list[int]]]:
     """The nodes of each stage of a step's kernel, if stages compute different nodes."""
-    if len(set(step.stages)) < 2:
+    if len(set(stages)) < 2:
         return {}
-    return {"stages": [[n for o in stage for n in owners.get(o, ())] for stage in step.stages]}
+    return {"stages": [[n for o in stage for n in owners.get(o, ())] for stage in stages]}
 
 
 def module_number(program: Program, step: int) -> int:
@@ -274,14 +277,11 @@ def _memory(
 ) -> list[dict[str, Any]]:
     """The plan of each device that the program uses: when each buffer lives, and where."""
     program = manifest.programs[device]
-    devices: tuple[Device, ...] = ("wasm", "webgpu")
     plans = []
-    for place in devices:
-        if not used_on(program, place, device):
-            continue
+    for place in program.memory:
         plan = layout(manifest, device, place, symbols)
-        spans = lifetimes(program, stages(program, manifest.results, device), place, device)
-        spans |= load_lifetimes(manifest, device, place)
+        spans = lifetimes(program, place, device)
+        spans |= load_lifetimes(program, manifest.results, device, place)
         start = _arena_start(plan, spans)
         boxes = [
             [buffers[name], first, last, address - start, plan.sizes[name]]

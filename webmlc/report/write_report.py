@@ -37,6 +37,7 @@ from webmlc.package.compression import deflate
 from webmlc.package.manifest import MANIFEST, Manifest
 from webmlc.package.read_manifest import read_manifest
 from webmlc.package.runtime_files import join_modules
+from webmlc.package.sizes import shape_text
 from webmlc.package.write import write_package
 from webmlc.report.code_texts import distinct, function_lines, package_texts, step_lines
 from webmlc.report.downloads import downloads, tensors
@@ -107,7 +108,10 @@ def model_report(
         manifest = write_package(Path(folder), parts)
         calls = step_lines(texts.get(VARIANT, ""))
         shaders, explanations = _shaders(texts), parts.explanations
-        sources = Sources(nodes, recorder, explanations, shaders=shaders, calls=calls)
+        stages = {device: program.stages for device, program in parts.programs.items()}
+        sources = Sources(
+            nodes, recorder, explanations, shaders=shaders, calls=calls, stages=stages
+        )
         return _report(manifest, Path(folder), source.name, sources, texts, sizes)
 
 
@@ -159,7 +163,7 @@ def _report(
 
 
 def _port(port: Any) -> dict[str, str]:
-    return {"name": port.name, "type": f"{port.dtype}[{', '.join(map(str, port.shape))}]"}
+    return {"name": port.name, "type": f"{port.dtype}{shape_text(port.shape)}"}
 
 
 def _node(node: ModelNode) -> dict[str, Any]:

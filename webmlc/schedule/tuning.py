@@ -5,15 +5,12 @@ import, because every manifest is read with it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from webmlc.schedule.rules.space import Value
+from webmlc.core.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Record):
     """The result of a search.
 
     - `changes`: the parameters that differ from the default ones.
@@ -21,6 +18,6 @@ class Tuning:
     - `ratio`: the measured time, relative to that of the default schedule.
     """
 
-    changes: Mapping[str, Value]
+    changes: Mapping[str, Any]
     platform: str
     ratio: float

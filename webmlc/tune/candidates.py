@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.combination import Combination
+from webmlc.core.control_area import CONTROL
 from webmlc.core.errors import InternalError, WebmlcError
 from webmlc.core.expr import Call, Const
 from webmlc.core.machine import PAGE_BYTES
@@ -29,8 +30,6 @@ from webmlc.package.memory_plan import (
     ALIGNMENT,
     LARGE,
     PAGE,
-    SCRATCH_BASE,
-    SLOT_TABLE,
     scratch_stride,
 )
 from webmlc.package.placement import align
@@ -200,7 +199,7 @@ def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> T
         steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
     module = join_functions(kernels, steps)
 
-    scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
+    scratch = align(CONTROL.slots + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
     start = align(scratch + stride * trial.threads, PAGE_BYTES)
     buffers = tuple(replace(b, offset=b.offset + start) for b in trial.buffers)
@@ -212,8 +211,8 @@ def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> T
         module=assemble(module.text),
         pages=-(-(start + trial.total_bytes) // PAGE),
         steps=length,
-        repeats_address=SLOT_TABLE + 4 * (counter + 1),
-        words=((SLOT_TABLE, table), (SCRATCH_BASE, (scratch, stride))),
+        repeats_address=CONTROL.slots + 4 * (counter + 1),
+        words=((CONTROL.slots, table), (CONTROL.scratch, (scratch, stride))),
     )
 
 

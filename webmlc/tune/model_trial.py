@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from webmlc.core.control_area import CONTROL
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import PAGE_BYTES
-from webmlc.package.memory_plan import PAGE, SCRATCH_BASE, SLOT_TABLE, scratch_stride
+from webmlc.package.memory_plan import PAGE, scratch_stride
 from webmlc.package.placement import align
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import ModuleControl, Step, join_functions
@@ -85,7 +86,7 @@ def model_trial(
     steps = [step for n, c in enumerate(calls) for step in _loop(c, n * length, length, counter)]
     codes = wasm_codes({name: candidate.code for name, candidate in kernels.items()})
     module = join_functions(codes, steps)
-    scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
+    scratch = align(CONTROL.slots + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
     starts, end = _regions(memory, align(scratch + stride * threads, PAGE_BYTES))
     if end > MOST_BYTES:
@@ -102,8 +103,8 @@ def model_trial(
         module=assemble(module.text),
         pages=-(-end // PAGE),
         steps=length,
-        repeats_address=SLOT_TABLE + 4 * (counter + 1),
-        words=((SLOT_TABLE, (*table, 0, 1)), (SCRATCH_BASE, (scratch, stride))),
+        repeats_address=CONTROL.slots + 4 * (counter + 1),
+        words=((CONTROL.slots, (*table, 0, 1)), (CONTROL.scratch, (scratch, stride))),
     )
 
 

@@ -12,13 +12,13 @@ import wasmtime
 from numpy.typing import NDArray
 
 from tests.schedule.rules import kernels as k
+from webmlc.core.control_area import CONTROL
 from webmlc.core.machine import RELAXED
 from webmlc.host.wasm import SharedMemory
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
-from webmlc.target.wasm.threads import RUNNING
 
 CASES: dict[str, tuple[LoopFunction, dict[str, int]]] = {
     "matmul": (k.matmul(100, 96, 64), {}),
@@ -80,7 +80,7 @@ def _run(
     start = ctypes.addressof(memory.data_ptr().contents)
     data = np.frombuffer((ctypes.c_uint8 * (pages * _HEAD)).from_address(start), np.uint8)
     words = data.view(np.int32)
-    words[RUNNING // 4] = 1
+    words[CONTROL.running // 4] = 1
     words[64:66] = end, stride
     words[256 : 256 + len(places)] = places
     for position, var in enumerate(function.symbols):

@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import webmlc
 from webmlc.core.errors import UserError
-from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.host.webgpu import WebGpuExecutor
@@ -95,7 +94,7 @@ def test_a_feature_map_that_no_kernel_binds_is_computed_on_the_cpu(tmp_path: Pat
         { a = Relu(x) b = AveragePool<kernel_shape=[64,64], strides=[64,64]>(a) y = Exp(b) }"""
     manifest = webmlc.build(parser.parse_model(HEAD + text), tmp_path, target="webgpu")
     program = manifest.programs["webgpu"]
-    large = {b.name for b in program.buffers if (as_int(b.bytes) or 0) > MAX_BINDING_BYTES}
+    large = {b.name for b in program.buffers if (b.static_bytes or 0) > MAX_BINDING_BYTES}
     on_cpu = [step for step in program.steps if large & set(step.arguments)]
     assert {step.device for step in on_cpu} == {"wasm"}
     assert {step.device for step in program.steps if step not in on_cpu} == {"webgpu"}

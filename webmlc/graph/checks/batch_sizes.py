@@ -15,17 +15,17 @@ that count a batch, and the requirement that a size of one of them does not meet
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from webmlc.core.errors import InputError, ModelWarning
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import variables
-from webmlc.core.sizes import evaluate_size
+from webmlc.core.sizes import Rule, evaluate_size
 from webmlc.graph.checks.example_sizes import SIZES
-from webmlc.graph.ir import Module, Requirement, Rule
+from webmlc.graph.ir import Module, Requirement
 
 
-def batch_symbols(shapes: Iterable[Sequence[Expr]]) -> tuple[str, ...]:
+def batch_symbols(shapes: Iterable[Iterable[Expr]]) -> tuple[str, ...]:
     """The symbols that are the first size of an input, or that have "batch" in their names."""
     names: dict[str, None] = {}
     for shape in shapes:

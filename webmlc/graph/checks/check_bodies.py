@@ -25,9 +25,10 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_int, call, const, maximum, select
 from webmlc.core.rewrite import rewrite, substitute, variables
 from webmlc.core.simplify import simplify
+from webmlc.core.sizes import Rule
 from webmlc.graph.checks.check_indices import count_outside, counts_type
 from webmlc.graph.checks.requirements import MAX_ELEMENTS, factors
-from webmlc.graph.ir import Check, Function, Module, Node, Requirement, Rule, TensorType
+from webmlc.graph.ir import Check, Function, Module, Node, Requirement, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import object_array, symbolic_constant
 from webmlc.graph.ops.shapes import canonical

@@ -33,8 +33,9 @@ from webmlc.core.expr import (
 )
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
+from webmlc.core.sizes import Rule
 from webmlc.graph.compute import Tensor, compute
-from webmlc.graph.ir import Requirement, Rule
+from webmlc.graph.ir import Requirement
 from webmlc.graph.ops.operator import Context, NotSupportedError
 
 Shape = tuple[Expr, ...]

@@ -12,15 +12,7 @@ that a loop is optimised before the first run and not after dozens of runs.
 
 The host fills in the memory:
 
-    0..1023   the control area:
-                i32 at 128: 1 while threads other than 0 are to help; the host sets it before it
-                            calls `run`, and thread 0 clears it at the end
-                i32 at 132: 1 where thread 0 may not sleep
-                i32 at 256: the base of scratch memory
-                i32 at 260: the bytes of scratch memory per thread
-                i32 at 264: the number of the class of machines that this one is of
-                            (`core.machine_class`), or 0; the host sets it
-                the module uses all other bytes, which are 0 at first
+    0..1023   the control area (`core.control_area`)
     1024...   slots, an i32 each: slot s, at 1024 + 4·s, holds the address of buffer s or the value
               of a symbol
 
@@ -36,6 +28,7 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
+from webmlc.core.control_area import CONTROL as AT
 from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_ranges import line_ranges
@@ -47,12 +40,7 @@ from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
 from webmlc.target.wasm.share_constants import share_constants
 from webmlc.target.wasm.share_offsets import share_offsets
 from webmlc.target.wasm.share_values import share_values
-from webmlc.target.wasm.threads import RUNNING, THREADS
-
-MACHINE = 264
-"""The address of the number of the machine's class, in bytes."""
-SLOTS = 1024
-"""The address of the slot table, in bytes: the control area ends there."""
+from webmlc.target.wasm.threads import THREADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +180,7 @@ def _call(
     arguments = " ".join(_slot(*slot) for slot in slots)
     line = f"(call ${step.kernel} {arguments})"
     for number, name in alternatives.items():
-        is_of_class = f"(i32.eq (i32.load offset={MACHINE} (i32.const 0)) (i32.const {number}))"
+        is_of_class = f"(i32.eq (i32.load offset={AT.machine} (i32.const 0)) (i32.const {number}))"
         line = f"(if {is_of_class} (then (call ${name} {arguments})) (else {line}))"
     return f"  {line}"
 
@@ -213,7 +201,7 @@ def _decide(step: Step, control: ModuleControl) -> list[str]:
     if control.kind == "if":
         return [*lines, f"  (if (i32.eqz {condition}) (then {jump}))"]
     assert control.counter is not None
-    counter = f"offset={SLOTS + 4 * control.counter} (i32.const 0)"
+    counter = f"offset={AT.slots + 4 * control.counter} (i32.const 0)"
     iteration = "(i32.const 0)"
     if control.kind == "next":
         iteration = "(local.get $count)"
@@ -228,7 +216,7 @@ def _decide(step: Step, control: ModuleControl) -> list[str]:
 
 def _slot(slot: int, displacement: int = 0) -> str:
     """The value in a slot, plus a displacement."""
-    value = f"(i32.load offset={SLOTS + 4 * slot} (i32.const 0))"
+    value = f"(i32.load offset={AT.slots + 4 * slot} (i32.const 0))"
     return f"(i32.add {value} (i32.const {displacement}))" if displacement else value
 
 
@@ -238,7 +226,7 @@ _RUN = f"""(func $run (export "run")
   (global.set $threads (local.get $threads))
   (if (local.get $tid) (then (call $help) (return)))
   (call $program (local.get $first) (local.get $last))
-  (i32.atomic.store offset={RUNNING} (i32.const 0) (i32.const 0)))"""
+  (i32.atomic.store offset={AT.running} (i32.const 0) (i32.const 0)))"""
 
 
 def _warm(loops: int) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.affine import depends
+from webmlc.core.control_area import CONTROL
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
@@ -46,8 +47,6 @@ from webmlc.target.wasm.threads import argument_addresses
 
 SCRATCH_ALIGNMENT = 64
 """The alignment of each scratch buffer, in bytes: one cache line."""
-SCRATCH_BASE, SCRATCH_STRIDE = 256, 260
-"""The addresses of the base and the stride of scratch memory: see `emit_module`."""
 
 _ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
 """An instruction that reads or sets a local."""
@@ -173,9 +172,9 @@ class _KernelPrinter:
 
     def scratch_addresses(self) -> list[str]:
         """The lines that set the addresses of the scratch buffers used in this function."""
-        base = f"(i32.load offset={SCRATCH_BASE} (i32.const 0))"
+        base = f"(i32.load offset={CONTROL.scratch} (i32.const 0))"
         thread_offset = (
-            f"(i32.mul (global.get $tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
+            f"(i32.mul (global.get $tid) (i32.load offset={CONTROL.scratch_stride} (i32.const 0)))"
         )
         names = set(names_taken(self.lines))
         lines = []

@@ -1,6 +1,6 @@
 """Emit the functions by which threads share parallel loops.
 
-In: nothing. Out: WAT text, and the addresses of its words in the control area.
+In: nothing. Out: WAT text, which uses words of the control area (`core.control_area`).
 
 Thread 0 is the leader: it runs the program. Where a kernel has a parallel loop, it offers the
 iterations in chunks to all threads. The leader takes chunks from the front and the helpers take
@@ -23,24 +23,7 @@ offers. The words that describe an offer do not change until all of its chunks a
 
 from __future__ import annotations
 
-OFFER = 0
-"""The address of the current offer, an i64."""
-DONE = 64
-"""The address of the number of chunks that helpers have finished."""
-RUNNING = 128
-"""The address of a word that is 1 while helpers should take chunks. The host sets it before a run.
-The leader clears it at the end, and the host clears it where a helper failed.
-"""
-AWAKE = 132
-"""The address of a word that is 1 where the leader may not sleep, as on a page's main thread. The
-host sets it before a run.
-"""
-LOOP, EXTENT, CHUNKS = 192, 196, 200
-"""The addresses of the offered loop's index in the table, its extent, and its chunks."""
-ARGUMENTS, ARGUMENTS_END = 320, 1024
-"""The addresses of the outer values that a loop's body reads. The leader writes them before it
-offers the loop.
-"""
+from webmlc.core.control_area import CONTROL as AT
 
 _BYTES = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "v128": 16}
 """The size of each WASM type, in bytes."""
@@ -90,7 +73,7 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
     (local.get $loop)))
 (func $claim (result i32) (local $offer i64) (local $seen i64) (local $word i32)
     (local $left i32) (local $count i32)
-  (local.set $seen (i64.atomic.load offset={OFFER} (i32.const 0)))
+  (local.set $seen (i64.atomic.load offset={AT.offer} (i32.const 0)))
   (loop $again
     (local.set $offer (local.get $seen))
     (local.set $word (i32.wrap_i64 (local.get $offer)))
@@ -99,13 +82,13 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
     (local.set $count (i32.div_u (local.get $left)
       (i32.shl (global.get $threads) (i32.const 1))))
     (local.set $count (select (local.get $count) (i32.const 1) (local.get $count)))
-    (local.set $seen (i64.atomic.rmw.cmpxchg offset={OFFER} (i32.const 0) (local.get $offer)
+    (local.set $seen (i64.atomic.rmw.cmpxchg offset={AT.offer} (i32.const 0) (local.get $offer)
       (i64.add (local.get $offer)
         (i64.mul (i64.extend_i32_u (local.get $count))
           (select (i64.const -1) (i64.const 0xffff) (global.get $tid))))))
     (br_if $again (i64.ne (local.get $seen) (local.get $offer))))
-  (call $chunks (i32.load offset={LOOP} (i32.const 0)) (i32.load offset={EXTENT} (i32.const 0))
-    (i32.load offset={CHUNKS} (i32.const 0))
+  (call $chunks (i32.load offset={AT.loop} (i32.const 0)) (i32.load offset={AT.trips} (i32.const 0))
+    (i32.load offset={AT.chunks} (i32.const 0))
     (i32.add (i32.shr_u (local.get $word) (i32.const 16))
       (select (i32.sub (local.get $left) (local.get $count)) (i32.const 0) (global.get $tid)))
     (local.get $count))
@@ -125,14 +108,14 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
         (br_if $next (i32.lt_u
           (local.tee $own (i32.add (local.get $own) (i32.const 1))) (local.get $chunks))))
       (return)))
-  (i32.store offset={LOOP} (i32.const 0) (local.get $loop))
-  (i32.store offset={EXTENT} (i32.const 0) (local.get $extent))
-  (i32.store offset={CHUNKS} (i32.const 0) (local.get $chunks))
-  (i32.atomic.store offset={DONE} (i32.const 0) (i32.const 0))
-  (i64.atomic.store offset={OFFER} (i32.const 0)
+  (i32.store offset={AT.loop} (i32.const 0) (local.get $loop))
+  (i32.store offset={AT.trips} (i32.const 0) (local.get $extent))
+  (i32.store offset={AT.chunks} (i32.const 0) (local.get $chunks))
+  (i32.atomic.store offset={AT.done} (i32.const 0) (i32.const 0))
+  (i64.atomic.store offset={AT.offer} (i32.const 0)
     (i64.or (i64.extend_i32_u (local.get $chunks))
       (i64.shl (i64.add (i64.const 1)
-          (i64.shr_u (i64.atomic.load offset={OFFER} (i32.const 0)) (i64.const 32)))
+          (i64.shr_u (i64.atomic.load offset={AT.offer} (i32.const 0)) (i64.const 32)))
         (i64.const 32))))
   (loop $next
     (if (local.tee $count (call $claim)) (then
@@ -141,33 +124,33 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
   (local.set $theirs (i32.sub (local.get $chunks) (local.get $own)))
   (local.set $spins (global.get $patience))
   (loop $spin
-    (if (i32.eq (i32.atomic.load offset={DONE} (i32.const 0)) (local.get $theirs))
+    (if (i32.eq (i32.atomic.load offset={AT.done} (i32.const 0)) (local.get $theirs))
       (then (call $trust) (return)))
     (br_if $spin (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))))
   (call $distrust)
   (loop $wait
-    (local.set $done (i32.atomic.load offset={DONE} (i32.const 0)))
+    (local.set $done (i32.atomic.load offset={AT.done} (i32.const 0)))
     (if (i32.ne (local.get $done) (local.get $theirs)) (then
-      (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (unreachable)))
-      (if (i32.eqz (i32.load offset={AWAKE} (i32.const 0))) (then
-        (drop (memory.atomic.wait32 offset={DONE}
+      (if (i32.eqz (i32.atomic.load offset={AT.running} (i32.const 0))) (then (unreachable)))
+      (if (i32.eqz (i32.load offset={AT.awake} (i32.const 0))) (then
+        (drop (memory.atomic.wait32 offset={AT.done}
           (i32.const 0) (local.get $done) (i64.const {_LEADER_NAP})))))
       (br $wait)))))
 (func $help (local $spins i32) (local $nap i64) (local $count i32)
   (local.set $spins (global.get $patience))
   (local.set $nap (i64.const {_MIN_NAP}))
   (loop $on
-    (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (return)))
+    (if (i32.eqz (i32.atomic.load offset={AT.running} (i32.const 0))) (then (return)))
     (if (local.tee $count (call $claim))
       (then
-        (drop (i32.atomic.rmw.add offset={DONE} (i32.const 0) (local.get $count)))
+        (drop (i32.atomic.rmw.add offset={AT.done} (i32.const 0) (local.get $count)))
         (call $trust)
         (local.set $spins (global.get $patience))
         (local.set $nap (i64.const {_MIN_NAP})))
       (else
         (if (i32.eqz (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))) (then
           (call $distrust)
-          (drop (memory.atomic.wait32 offset={RUNNING}
+          (drop (memory.atomic.wait32 offset={AT.running}
             (i32.const 0) (i32.const 1) (local.get $nap)))
           (if (i64.lt_u (local.get $nap) (i64.const {_MAX_NAP})) (then
             (local.set $nap (i64.shl (local.get $nap) (i64.const 1)))))
@@ -179,10 +162,10 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
 def argument_addresses(kinds: list[str]) -> list[int] | None:
     """Addresses for values of these types, one after the other; None where they do not fit."""
     addresses = []
-    top = ARGUMENTS
+    top = AT.arguments
     for kind in kinds:
         size = _BYTES[kind]
         start = -(-top // size) * size
         addresses.append(start)
         top = start + size
-    return addresses if top <= ARGUMENTS_END else None
+    return addresses if top <= AT.slots else None

@@ -9,9 +9,9 @@ from time import perf_counter
 
 import wasmtime
 
+from webmlc.core.control_area import CONTROL
 from webmlc.host.wasm import SharedMemory, Worker, instantiate, write_words
 from webmlc.target.wasm.assemble import engine_config
-from webmlc.target.wasm.threads import RUNNING
 from webmlc.tune.engines.rounds import EngineError, Runner, measure
 from webmlc.tune.trial import POISON, Measurement, Trial, fill
 
@@ -72,7 +72,7 @@ class _WasmRunner(Runner):
         trial = self.trial
         write_words(self.bytes, trial.repeats_address, (repeats,))
         first, last = trial.steps * candidate, trial.steps * (candidate + 1)
-        write_words(self.bytes, RUNNING, (1,))
+        write_words(self.bytes, CONTROL.running, (1,))
         calls = [
             helper.submit(run, (0, 0, helper.tid, trial.threads))
             for helper, run in zip(self.helpers, self.runs[1:], strict=True)
@@ -82,6 +82,6 @@ class _WasmRunner(Runner):
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
             raise EngineError(str(error).splitlines()[0]) from error
         finally:
-            write_words(self.bytes, RUNNING, (0,))
+            write_words(self.bytes, CONTROL.running, (0,))
             for call in calls:
                 call.result()

@@ -11,17 +11,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from webmlc.package.manifest_json import from_json
 
 import webmlc
 from tests.node import as_tensors, in_node
 from webmlc.build_options import TargetName
-from webmlc.core.expr import as_int
 from webmlc.core.machine import RELAXED, AlgorithmCosts
 from webmlc.graph.algorithms.winograd.cost_model import Layer
 from webmlc.graph.algorithms.winograd.operators import Forms
 from webmlc.graph.ops.layout import PACK
 from webmlc.package.manifest import MANIFEST
-from webmlc.package.manifest_from_json import from_json
 from webmlc.package.memory_plan import layout
 
 CHANNELS, SIZE = 32, 9  # no tile divides the map
@@ -284,7 +283,7 @@ def test_the_package_ships_small_weights(package: Path, case: Case) -> None:
     assert program.resources.weights < 4 * panels * PACK * (most + 2) + 256
     assert [run.once for run in program.runs] == [True, False]
     assert derived.name in program.steps[0].written
-    assert [as_int(n) for n in derived.shape[:2]] == [form.planes for form in forms]
+    assert [*derived.shape[:2]] == [form.planes for form in forms]
 
 
 def test_weights_give_their_bytes_to_activations(package: Path) -> None:

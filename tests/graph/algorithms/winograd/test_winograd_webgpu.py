@@ -17,7 +17,7 @@ from tests.graph.algorithms.winograd.test_winograd import (
 from webmlc.core.machine import SOFTWARE, WEBGPU, Machine
 from webmlc.graph.algorithms.winograd.cost_model import Layer, best_forms, can_bind_planes
 from webmlc.package.manifest import MANIFEST
-from webmlc.package.manifest_from_json import from_json
+from webmlc.package.manifest_json import from_json
 from webmlc.target.targets import TARGETS, target_of
 
 CASES = [
