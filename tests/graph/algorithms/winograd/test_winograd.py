@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from webmlc.package.manifest_json import from_json
 
 import webmlc
 from tests.node import as_tensors, in_node
@@ -21,6 +20,7 @@ from webmlc.graph.algorithms.winograd.cost_model import Layer
 from webmlc.graph.algorithms.winograd.operators import Forms
 from webmlc.graph.ops.layout import PACK
 from webmlc.package.manifest import MANIFEST
+from webmlc.package.manifest_json import from_json
 from webmlc.package.memory_plan import layout
 
 CHANNELS, SIZE = 32, 9  # no tile divides the map
