@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from webmlc.core.errors import PackageError
+from webmlc.core.errors import InternalError, PackageError
 from webmlc.package.check_manifest import check_manifest
 from webmlc.package.manifest import FORMAT, VERSION, Manifest, Program
 from webmlc.package.repetitions import fold, unfold
@@ -30,7 +30,7 @@ LINE = 160
 
 def to_json(manifest: Manifest) -> str:
     """Convert a manifest to the text of `manifest.json`."""
-    fields = msgspec.json.decode(msgspec.json.encode(manifest))
+    fields = msgspec.json.decode(msgspec.json.encode(manifest, enc_hook=_name))
     data = {"format": FORMAT, "version": VERSION, **fields}
     for file in data.get("weights", ()):
         file["tensors"] = fold([[name, *span] for name, span in file["tensors"].items()])
@@ -39,6 +39,13 @@ def to_json(manifest: Manifest) -> str:
         for step in program["steps"]:
             step["arguments"] = [numbers[name] for name in step["arguments"]]
     return _text({**data, "programs": _folded(data.get("programs", {}))}) + "\n"
+
+
+def _name(value: Any) -> str:
+    """The text of a name that is a handle on a value (`graph.builder`)."""
+    if isinstance(value, str):
+        return str(value)
+    raise InternalError(f"package: a manifest holds no {type(value).__name__}")
 
 
 def from_json(text: str) -> Manifest:
