@@ -166,8 +166,8 @@ class Step(Record):
     def launch_in(self, variant: str, machine: int = 0) -> Launch:
         """What a webgpu step launches in a variant of the shaders, on a class of machines."""
         launches = self.launches
-        keys = (f"{variant}@{machine}", variant)
-        return next((launches[k] for k in keys if k in launches), next(iter(launches.values())))
+        name = variant if variant in launches else next(iter(launches))
+        return launches.get(f"{name}@{machine}", launches[name])
 
     def entry_in(self, variant: str) -> str:
         """The entry point of the step in a variant of the shaders."""
