@@ -25,7 +25,7 @@ FUNCTION = Function("main", ("x",), ("y",), (SOURCE,), {"x": VECTOR, "y": VECTOR
     [
         (Expansion(), ("y/Exp", "y/Exp_1", "y/constant")),
         (FunctionRewriter(FUNCTION), ("y/Exp", "y/Exp_1", "y/constant")),
-        (Rewriting(FUNCTION), ("y/Exp_1", "y/Exp_2", "y/3")),
+        (Rewriting(FUNCTION, {}), ("y/Exp_1", "y/Exp_2", "y/3")),
     ],
     ids=["expansion", "writer", "rewriting"],
 )
@@ -73,7 +73,7 @@ def test_a_writer_reads_a_constant_under_another_shape() -> None:
 
 
 def test_a_rewriting_appends_no_equal_node() -> None:
-    rewriting = Rewriting(FUNCTION)
+    rewriting = Rewriting(FUNCTION, {})
     build = Builder(SOURCE, rewriting)
     first = build("Exp", "x")
     assert build("Exp", "x") == first
@@ -81,7 +81,7 @@ def test_a_rewriting_appends_no_equal_node() -> None:
 
 
 def test_a_rewriting_finds_an_equal_constant() -> None:
-    rewriting = Rewriting(FUNCTION)
+    rewriting = Rewriting(FUNCTION, {})
     build = Builder(SOURCE, rewriting)
     six = build.constant(np.float32(6), name="weights")
     assert six == "weights/1"
@@ -90,7 +90,7 @@ def test_a_rewriting_finds_an_equal_constant() -> None:
 
 @pytest.mark.parametrize(("counts_readers", "expected"), [(False, 1), (True, 2)])
 def test_a_rewriting_may_count_the_readers_it_adds(counts_readers: bool, expected: int) -> None:
-    rewriting = Rewriting(FUNCTION, counts_readers=counts_readers)
+    rewriting = Rewriting(FUNCTION, {}, counts_readers=counts_readers)
     Builder(SOURCE, rewriting)("Exp", "x")
     assert rewriting.uses["x"] == expected
 

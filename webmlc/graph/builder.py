@@ -14,13 +14,14 @@ A `Value` is the name of a value, and a handle: its operators write the nodes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr
 from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Array, Attribute, Node, TensorType
 
@@ -46,6 +47,10 @@ class Destination(Protocol):
 
     def type_of(self, name: str) -> TensorType | None:
         """The type of a value. `None` if only inference will know it."""
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        """The constants so far."""
 
 
 class Value(str):
@@ -150,6 +155,16 @@ class Value(str):
             raise KeyError(str(self))
         return type_
 
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """The value's shape."""
+        return self.type.shape
+
+    @property
+    def array(self) -> Array:
+        """The array of a constant. Raises `KeyError` for other values."""
+        return self.build.destination.constants[self]
+
 
 def written(op: str, *inputs: Operand, domain: str = "", **attributes: Attribute) -> Value:
     """Write a node of values and numbers, in the innermost function of which it reads a value."""
@@ -186,6 +201,10 @@ class Builder:
         """The inputs of the source. An omitted one is empty."""
         return tuple(Value(name, self) for name in self.source.inputs)
 
+    def with_source(self, source: Node) -> Builder:
+        """A builder of nodes that stand for another node."""
+        return replace(self, source=source)
+
     def value(self, name: str) -> Value:
         """A handle on a value."""
         return Value(name, self)
@@ -207,7 +226,7 @@ class Builder:
         """Add a node of one output and return the value: `output`, or a fresh one. `type_` is its
         type, where inference would give another.
         """
-        operands = self._operands(op, inputs)
+        operands = self.operands(op, inputs)
         names = (output or self.fresh(op),)
         node = Node(op, operands, names, attributes, domain, self.source.origin)
         return Value(self.append(node, () if type_ is None else (type_,))[0], self)
@@ -221,13 +240,13 @@ class Builder:
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
         """Add a node of several outputs and return their values: so many fresh ones, or these."""
-        operands = self._operands(op, inputs)
+        operands = self.operands(op, inputs)
         if isinstance(outputs, int):
             outputs = [self.fresh(op) for _ in range(outputs)]
         node = Node(op, operands, tuple(outputs), attributes, domain, self.source.origin)
         return tuple(Value(name, self) for name in self.append(node))
 
-    def _operands(self, op: str, inputs: Sequence[Operand]) -> tuple[str, ...]:
+    def operands(self, op: str, inputs: Sequence[Operand]) -> tuple[str, ...]:
         """The names of a node's inputs. Numbers become constants."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]

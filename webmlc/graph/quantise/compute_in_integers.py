@@ -39,7 +39,5 @@ def compute_function(function: Function) -> Function:
     """Rewrite one function. A function without quantised values is returned unchanged."""
     if all(node.op not in QUANTISED_CONSTANTS for node in function.nodes):
         return function
-    rewriting = Rewriting(function, counts_readers=True)
-    for node in function.nodes:
-        rewriting.add(node, RULES)
-    return fold_function(remove_dead_code(rewriting.finish()))
+    rewritten = Rewriting(function, RULES, counts_readers=True).run()
+    return fold_function(remove_dead_code(rewritten))

@@ -1,7 +1,4 @@
-"""The rules of `compute_in_integers`, in the order in which they are tried.
-
-A rule is a function `(rewriting, node, context) -> an equal value | a better node | None`.
-"""
+"""The rules of `compute_in_integers`, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -18,7 +15,17 @@ from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import product_type
 from webmlc.graph.ops.view import permutation
-from webmlc.graph.rewrite.rewriting import Rewriting, Rule
+from webmlc.graph.rewrite.patterns import (
+    P,
+    Rule,
+    by_operator,
+    constant,
+    nothing,
+    number,
+    value,
+    view,
+)
+from webmlc.graph.rewrite.rewriting import Rewriting
 
 BYTES = (DType.int8, DType.uint8)
 """Quantised types whose products sum in int32 without overflow."""
@@ -80,27 +87,25 @@ def quantised(rewriting: Rewriting, value: str) -> Quantised | None:
     return Quantised(maker.inputs[0], context.type(0), scale, zero, axis)
 
 
-def cancel_pair(rewriting: Rewriting, node: Node, context: Context) -> str | None:
-    """Replace a QuantizeLinear of a DequantizeLinear with the same parameters by its source."""
-    if node.op != "QuantizeLinear" or node.domain:
-        return None
-    before = quantised(rewriting, node.inputs[0])
-    scale, zero = context.constant(1), context.constant(2)
-    if before is None or scale is None or before.type.dtype != context.outputs[0].dtype:
-        return None
-    if not before.is_uniform or scale.size != 1 or scale.item() != before.scale.item():
-        return None
-    shift = 0 if zero is None else int(zero.reshape(-1)[0])
-    zero_before = 0 if before.zero is None else int(before.zero.reshape(-1)[0])
-    return before.source if shift == zero_before else None
+def uniform_bytes(rewriting: Rewriting, value: str) -> Quantised | None:
+    """The parameters of bytes with one scale and one zero point; `None` for other values."""
+    operand = quantised(rewriting, value)
+    is_uniform = operand is not None and operand.is_uniform and operand.type.dtype in BYTES
+    return operand if is_uniform else None
 
 
-def move_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _cancel_pair(before: Quantised, scale: Value, zero: Value | None, y: Value) -> str | None:
+    """QuantizeLinear(DequantizeLinear(x)) with the same parameters  ->  x"""
+    shift = 0 if zero is None else int(zero.array.reshape(-1)[0])
+    parameters = (float(scale.array.item()), shift, y.type.dtype)
+    return before.source if before.is_uniform and _parameters(before) == parameters else None
+
+
+def _move_integers(
+    before: Quantised, node: Node, context: Context, rewriting: Rewriting
+) -> Node | None:
     """Move an operator that only selects elements before the DequantizeLinear."""
-    if node.domain or node.op not in MOVES or len([o for o in node.outputs if o]) != 1:
-        return None
-    before = quantised(rewriting, node.inputs[0])
-    if before is None:
+    if len([o for o in node.outputs if o]) != 1:
         return None
     axis = before.axis
     if not before.is_uniform:
@@ -110,35 +115,24 @@ def move_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | 
     return _moved(rewriting, node, context, (before.source, *node.inputs[1:]), axis)
 
 
-def move_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _move_parts(node: Node, context: Context, rewriting: Rewriting) -> Node | None:
     """Move a Concat before the DequantizeLinears, if all parts have one scale and zero point."""
-    if node.domain or node.op != "Concat":
-        return None
     parts = [quantised(rewriting, i) for i in node.inputs]
     uniform_parts = [p for p in parts if p is not None and p.is_uniform]
-    if len(uniform_parts) != len(parts):
-        return None
-    first = _parameters(uniform_parts[0])
-    if any(_parameters(p) != first for p in uniform_parts):
+    if len(uniform_parts) != len(parts) or len(set(map(_parameters, uniform_parts))) != 1:
         return None
     return _moved(rewriting, node, context, tuple(p.source for p in uniform_parts), 1)
 
 
-def quantise_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _quantise_parts(joined: Node, node: Node, build: Builder, rewriting: Rewriting) -> Node | None:
     """Move a QuantizeLinear before the Concat of dequantised parts, so that it joins integers."""
-    joined = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
-    if joined is None or joined.op != "Concat" or joined.domain or node.domain:
-        return None
-    scale = context.constant(1)
-    if scale is None or scale.size != 1 or not rewriting.is_single_use(node.inputs[0]):
-        return None
     if any(quantised(rewriting, part) is None for part in joined.inputs):
         return None
-    build = Builder(node, rewriting)
     parts = []
     for part in joined.inputs:
         requantised = Node("QuantizeLinear", (part, *node.inputs[1:]), node.outputs)
         same = cancel_pair(rewriting, requantised, rewriting.scope.context(requantised))
+        assert not isinstance(same, Node)
         parts.append(same or build("QuantizeLinear", part, *node.inputs[1:], **node.attributes))
     return replace(node, op="Concat", inputs=tuple(parts), attributes=joined.attributes)
 
@@ -164,15 +158,15 @@ def _moved(
                    attributes=attributes)  # fmt: skip
 
 
-def multiply_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _multiply_integers(
+    x: Value, right: Quantised, node: Node, context: Context, rewriting: Rewriting
+) -> Value | None:
     """Write a convolution or matrix product of dequantised operands as one of their integers, then
     scaled.
     """
-    if node.domain or node.op not in ("Conv", "MatMul", "Gemm"):
+    if right.type.dtype not in BYTES:
         return None
-    left, right = (quantised(rewriting, i) for i in node.inputs[:2])
-    if right is None or right.type.dtype not in BYTES:
-        return None
+    left = quantised(rewriting, x)
     if left is None:
         return _scale_weights(rewriting, node, context, right)
     columns = _columns(node, right)
@@ -182,10 +176,9 @@ def multiply_integers(rewriting: Rewriting, node: Node, context: Context) -> Nod
         return None
     if node.op != "Conv" and min(left.type.rank, right.type.rank) < 2:
         return None
-    build = Builder(node, rewriting)
     scale = (left.scale.reshape(()) * right.scales()).astype(np.float32)
-    sums = _products(rewriting, build, left, right)
-    return _finished(rewriting, build, context, sums, scale)
+    sums = _products(rewriting, x.build, left, right)
+    return _finished(rewriting, context, sums, scale)
 
 
 def _columns(node: Node, right: Quantised) -> int:
@@ -195,13 +188,13 @@ def _columns(node: Node, right: Quantised) -> int:
     return right.type.rank - 1
 
 
-def _products(rewriting: Rewriting, build: Builder, left: Quantised, right: Quantised) -> str:
+def _products(rewriting: Rewriting, build: Builder, left: Quantised, right: Quantised) -> Value:
     """Write the product of the integers of both operands, an int32."""
-    node, weights = build.source, right.source
+    node, weights = build.source, build.value(right.source)
     if node.op == "Gemm" and node.attributes.get("transB", 0):
         array = rewriting.constants.get(weights)
         if array is None:
-            weights = build("Transpose", weights, perm=(1, 0))
+            weights = weights.transpose(1, 0)
         else:
             weights = build.constant(array.T, name=weights)
     zeros = []
@@ -214,37 +207,35 @@ def _products(rewriting: Rewriting, build: Builder, left: Quantised, right: Quan
     return build("MatMulInteger", left.source, weights, *zeros)
 
 
-def _finished(
-    rewriting: Rewriting, build: Builder, context: Context, sums: str, scale: Array
-) -> Node:
+def _finished(rewriting: Rewriting, context: Context, sums: Value, scale: Array) -> Value:
     """The scaled sums with the bias. A bias that is quantised by the scale of the products is added
     as integers, others as floats.
     """
-    node = build.source
+    node, build = context.node, sums.build
     alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
-    rank = context.outputs[0].rank
-    along = (-1,) + (1,) * (rank - 2) if node.op == "Conv" else (-1,)
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    if bias and alpha == beta == 1.0:
+    along = _along_columns(context)
+    bias = build.optional(2)
+    if bias is not None and alpha == beta == 1.0:
         whole = _integer_bias(rewriting, bias, scale)
         if whole is not None:
             shape = along if node.op == "Conv" else whole.shape
-            sums, bias = build("Add", sums, build.constant(whole.reshape(shape), DType.int32)), ""
-    real = build("Cast", sums, to=1)
-    shape = along if scale.size > 1 else ()
-    factor = build.constant((scale * np.float32(alpha)).reshape(shape), DType.float32)
-    if not bias:
-        return replace(node, op="Mul", inputs=(real, factor), attributes={})
-    scaled = build("Mul", real, factor)
+            sums, bias = sums + whole.reshape(shape).astype(np.int32), None
+    real = sums.cast(DType.float32)
+    factor = (scale * np.float32(alpha)).reshape(along if scale.size > 1 else ())
+    scaled = real * factor.astype(np.float32)
+    if bias is None:
+        return scaled
     if node.op == "Conv":
         array = rewriting.constants.get(bias)
         if array is not None:
-            bias = build.constant(array.reshape(along), DType.float32)
-        else:
-            bias = build("Reshape", bias, build.constant(along, DType.int64))
-    elif beta != 1.0:
-        bias = build("Mul", bias, build.constant(beta, DType.float32))
-    return replace(node, op="Add", inputs=(scaled, bias), attributes={})
+            return scaled + array.reshape(along).astype(np.float32)
+        return scaled + bias.reshape(*along)
+    return scaled + (bias if beta == 1.0 else bias * beta)
+
+
+def _along_columns(context: Context) -> tuple[int, ...]:
+    """The shape in which a vector broadcasts along the channels or columns of the output."""
+    return (-1,) + (1,) * (context.outputs[0].rank - 2 if context.node.op == "Conv" else 0)
 
 
 def _integer_bias(rewriting: Rewriting, bias: str, scale: Array) -> Array | None:
@@ -261,7 +252,7 @@ def _integer_bias(rewriting: Rewriting, bias: str, scale: Array) -> Array | None
 
 def _scale_weights(
     rewriting: Rewriting, node: Node, context: Context, right: Quantised
-) -> Node | None:
+) -> Value | None:
     """Write the product of floats and quantised weights as one with their integers, then scaled."""
     weights = rewriting.constants.get(right.source)
     columns = _columns(node, right)
@@ -284,87 +275,69 @@ def _scale_weights(
         type_=context.outputs[0],
         **node.attributes,
     )
-    along = (-1,) + (1,) * (context.outputs[0].rank - 2) if node.op == "Conv" else (-1,)
-    factor = right.scales().reshape(along if right.scale.size > 1 else ())
-    scale = build.constant(factor, DType.float32)
-    return replace(node, op="Mul", inputs=(product, scale), attributes={})
+    along = _along_columns(context)
+    return product * right.scales().reshape(along if right.scale.size > 1 else ())
 
 
-def average_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _average_integers(before: Quantised, node: Node, build: Builder) -> Value | None:
     """Write the mean of dequantised elements as the scaled mean of their integers."""
-    if node.domain or node.op != "AveragePool":
-        return None
-    before = quantised(rewriting, node.inputs[0])
-    if before is None or not before.is_uniform or before.type.dtype not in BYTES:
-        return None
     if node.attributes.get("count_include_pad", 0) and any(node.attributes.get("pads", ())):
         return None  # padding is 0, not the zero point
-    build = Builder(node, rewriting)
     scale, zero, _ = _parameters(before)
     mean = build("AveragePool", before.source, **node.attributes)
-    scaled = build("Mul", mean, build.constant(scale, DType.float32))
-    shift = build.constant(-zero * np.float32(scale), DType.float32)
-    return replace(node, op="Add", inputs=(scaled, shift), attributes={})
+    return mean * np.float32(scale) + -zero * np.float32(scale)
 
 
-def sum_map(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _sum_map(before: Quantised, context: Context, build: Builder) -> Value | None:
     """Write the mean of a whole dequantised feature map as the scaled sum of its integers."""
-    if node.domain or node.op != "GlobalAveragePool":
-        return None
-    before = quantised(rewriting, node.inputs[0])
     sizes = [as_int(size) for size in context.shape(0)[2:]]
-    if before is None or not before.is_uniform or before.type.dtype not in BYTES or None in sizes:
+    if None in sizes:
         return None
     count = prod(size or 0 for size in sizes)
-    build = Builder(node, rewriting)
     scale, zero, _ = _parameters(before)
-    axes = build.constant(range(2, context.rank(0)), DType.int64)
-    sums = build("ReduceSum", build("Cast", before.source, to=6), axes)
-    centred = build("Add", sums, build.constant(-zero * count, DType.int32))
-    factor = build.constant(np.float32(scale) / np.float32(count), DType.float32)
-    return replace(node, op="Mul", inputs=(build("Cast", centred, to=1), factor), attributes={})
+    whole = build.value(before.source).cast(DType.int32)
+    sums = whole.op("ReduceSum", range(2, context.rank(0)))
+    centred = sums + np.int32(-zero * count)
+    return centred.cast(DType.float32) * (np.float32(scale) / np.float32(count))
 
 
-def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _add_integers(
+    left: Quantised,
+    right: Quantised,
+    scale: Value,
+    zero: Value | None,
+    summed: Node,
+    rewriting: Rewriting,
+) -> Node | None:
     """Write a sum of dequantised operands that is quantised again as a sum in steps of the result.
 
     Each operand is scaled by the quotient of the scales. All zero points are one constant, which is
     added first. onnxruntime's `QLinearAdd` rounds in the same way, once for each operand, so that
     results between two steps are equal.
     """
-    summed = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
-    if summed is None or summed.op != "Add" or summed.domain or node.domain:
+    build, node = scale.build, scale.build.source
+    dtype = rewriting.types[node.outputs[0]].dtype
+    if dtype not in BYTES:
         return None
-    scale, zero = context.constant(1), context.constant(2)
-    operands = [quantised(rewriting, i) for i in summed.inputs]
-    summands = [o for o in operands if o is not None and o.is_uniform and o.type.dtype in BYTES]
-    if scale is None or scale.size != 1 or len(summands) != len(operands):
-        return None
-    if context.has(2) and zero is None:
-        return None
-    if context.outputs[0].dtype not in BYTES or not rewriting.is_single_use(node.inputs[0]):
-        return None
-    build = Builder(node, rewriting)
     # An operand that only this node reads comes first: its kernel continues with the sum.
-    summands.sort(key=lambda o: rewriting.uses[o.source])
-    factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in summands]
+    summands = sorted((left, right), key=lambda o: rewriting.uses[o.source])
+    factors = [(o.scale / scale.array).astype(np.float32).reshape(()) for o in summands]
     zeros = (np.float32(_parameters(o)[1]) * f for o, f in zip(summands, factors, strict=True))
-    shift = np.float32(0 if zero is None else zero.item()) - sum(zeros, np.float32(0))
+    shift = np.float32(0 if zero is None else zero.array.item()) - sum(zeros, np.float32(0))
     reach = np.abs(shift) + 255 * sum(np.abs(factors))
     if not np.isfinite(reach):
         return None
     unit = np.ldexp(np.float32(1), np.frexp(reach)[1] - 24)  # sums of its multiples are exact
     value = build.constant(shift * _FINE, DType.float32)
     for operand, factor in zip(summands, factors, strict=True):
-        value = _multiply_add(build, operand.source, factor * _FINE, value, unit * _FINE)
+        value = _multiply_add(operand.source, factor * _FINE, value, unit * _FINE)
     value = value * (1 / _FINE)
-    one = build.constant(1, DType.float32)
-    none = build.constant(0, context.outputs[0].dtype)
+    one, none = build.constant(1, DType.float32), build.constant(0, dtype)
     origin = tuple(dict.fromkeys((*summed.origin, *node.origin)))
     return replace(node, inputs=(value, one, none), origin=origin)
 
 
-def _multiply_add(build: Builder, source: str, factor: Array, value: Value, unit: Array) -> Value:
+def _multiply_add(source: str, factor: Array, value: Value, unit: Array) -> Value:
     """Write source · factor + value for a `source` of bytes. The result is rounded once, with or
     without FMA, and in whatever order a driver adds.
 
@@ -374,19 +347,18 @@ def _multiply_add(build: Builder, source: str, factor: Array, value: Value, unit
     large = np.rint(factor / unit) * unit
 
     def times(part: Array) -> Value:
-        return build("DequantizeLinear", source, np.float32(part))
+        return value.build("DequantizeLinear", source, np.float32(part))
 
     whole = value.op("Round")
     rest = value - whole
     return (whole + times(large)) + (rest + times(factor - large))
 
 
-def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _scale_once(scale: Value, node: Node, context: Context, rewriting: Rewriting) -> Node | None:
     """Scale an integer result that is scaled and then quantised once, by the quotient."""
-    scale = context.constant(1) if node.op == "QuantizeLinear" and not node.domain else None
-    if scale is None or scale.size != 1 or scale.item() == 1:
+    if scale.array.item() == 1 or node.attributes.get("block_size", 0):
         return None
-    if node.attributes.get("block_size", 0) or scale.dtype != np.float32:
+    if scale.array.dtype != np.float32:
         return None
     path: list[Node] = []
     value = node.inputs[0]
@@ -399,8 +371,7 @@ def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | Non
         value = maker.inputs[0]
     if not path or path[0].op != "Mul" or not _is_integer(rewriting, path[0].inputs[0]):
         return None
-    build = Builder(node, rewriting)
-    by = scale.reshape(())
+    build, by = scale.build, scale.array.reshape(())
     scaled = [_divided(rewriting, build, step, by) for step in path]
     if any(step is None for step in scaled):
         return None
@@ -436,23 +407,35 @@ def _divided(rewriting: Rewriting, build: Builder, step: Node, by: Array) -> Seq
     if step.op in ("Relu", "LeakyRelu"):
         return ()
     names: list[str] = []
-    for value in step.inputs[1:]:
-        array = rewriting.constants.get(value)
-        if value and array is None:
+    for name in step.inputs[1:]:
+        array = rewriting.constants.get(name)
+        if name and array is None:
             return None
         quotient = None if array is None else np.asarray(array / by, np.float32)
-        names.append("" if quotient is None else build.constant(quotient, name=value))
+        names.append("" if quotient is None else build.constant(quotient, name=name))
     return names
 
 
-RULES: tuple[Rule, ...] = (
+_ZERO = constant("zero") | nothing("zero")
+_SUM = P("Add", view("left", uniform_bytes), view("right", uniform_bytes), name="summed").once()
+_DEQUANTISED = view("before", quantised)
+cancel_pair = Rule(P("QuantizeLinear", _DEQUANTISED, number("scale"), _ZERO), _cancel_pair)
+
+RULES = by_operator((
     cancel_pair,
-    move_integers,
-    move_parts,
-    quantise_parts,
-    multiply_integers,
-    average_integers,
-    sum_map,
-    add_integers,
-    scale_once,
-)
+    Rule(P(MOVES, _DEQUANTISED, more=True), _move_integers),
+    Rule(P("Concat"), _move_parts),
+    Rule(
+        P("QuantizeLinear", P("Concat", name="joined").once(), number("scale"), more=True),
+        _quantise_parts,
+    ),
+    Rule(
+        P(("Conv", "MatMul", "Gemm"), value("x"), view("right", quantised), more=True),
+        _multiply_integers,
+    ),
+    Rule(P("AveragePool", view("before", uniform_bytes)), _average_integers),
+    Rule(P("GlobalAveragePool", view("before", uniform_bytes)), _sum_map),
+    Rule(P("QuantizeLinear", _SUM, number("scale"), _ZERO), _add_integers),
+    Rule(P("QuantizeLinear", value("x"), number("scale"), more=True), _scale_once),
+))  # fmt: skip
+"""The rules by operator, in the order in which they are tried."""

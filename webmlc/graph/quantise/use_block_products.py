@@ -38,6 +38,7 @@ from webmlc.graph.ops.block_quantised import (
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.quantise.dequantised_blocks import dequantised_blocks
 from webmlc.graph.quantise.quantise_weights import Quantisation, quantise_matrix, stored_bytes
+from webmlc.graph.rewrite.patterns import P, Rule, by_operator
 from webmlc.graph.rewrite.rewriting import Rewriting
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
@@ -118,10 +119,8 @@ class _BlockProducts:
         if not is_quantised and self.quantisation is None:
             return self.function
         self.users = consumers(self.function)
-        rewriting = Rewriting(self.function, counts_readers=True)
-        for node in self.function.nodes:
-            rewriting.add(node, (self.rewritten,))
-        return remove_dead_code(rewriting.finish())
+        rules = by_operator([Rule(P(("MatMul", "Gemm", "Gather")), self.rewritten)])
+        return remove_dead_code(Rewriting(self.function, rules, counts_readers=True).run())
 
     def rewritten(self, rewriting: Rewriting, node: Node, context: Context) -> str | None:
         """The value that takes the place of a product or gather with weights."""

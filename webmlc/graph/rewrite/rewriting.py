@@ -1,7 +1,8 @@
 """Rebuild a function in one forward walk, in which rules replace nodes.
 
-A rule gets a node whose inputs are already rewritten. It returns the name of an equal value, or an
-equal node that is better (to which the rules are applied again), or `None`. Equal nodes become one.
+A rule (`rewrite.patterns`) gets a node whose inputs are already rewritten. It returns an equal
+value, or an equal node that is better (to which the rules are applied again), or `None`. Equal
+nodes become one.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.errors import InternalError
+from webmlc.graph.builder import Builder, Operand, Value
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
 from webmlc.graph.ops.operator import Context, Scope
+from webmlc.graph.rewrite.patterns import Rules
 from webmlc.graph.table import OPS
 
 COMPARED = 1 << 20
@@ -28,11 +31,10 @@ hashing them takes time (chosen by hand).
 _NUMBER = re.compile(r"/\d+$")
 """The end of the name of a constant that a rule added."""
 
-Rule = Callable[["Rewriting", Node, Context], "Node | str | None"]
-
 
 class Rewriting:
-    """The function so far. Rules ask it about values, and it is the destination of their builders.
+    """The function so far, to whose nodes `rules` are applied. Rules ask it about values, and it is
+    the destination of their builders.
 
     `counts_readers` says whether what a rule appends counts as a reader of its inputs. The integer
     rules need that: the DequantizeLinear that they bypass may have other readers. In `simplify` a
@@ -41,8 +43,9 @@ class Rewriting:
     the product into its weights.
     """
 
-    def __init__(self, function: Function, *, counts_readers: bool = False) -> None:
+    def __init__(self, function: Function, rules: Rules, *, counts_readers: bool = False) -> None:
         self.function = function
+        self.rules = rules
         self._counts_readers = counts_readers
         scope = Scope.of(function)
         self.types: dict[str, TensorType] = dict(function.types)
@@ -96,30 +99,58 @@ class Rewriting:
         self._count += 1
         return f"{source.outputs[0]}/{what}_{self._count}"
 
-    def add(self, node: Node, rules: Sequence[Rule]) -> None:
-        """Apply the rules to one node of the function and append the result."""
+    def run(self) -> Function:
+        """Rewrite all nodes of the function."""
+        for node in self.function.nodes:
+            self.add(node)
+        return self.finish()
+
+    def add(self, node: Node, *, is_new: bool = False) -> str:
+        """Apply the rules to a node, append the result, and return the value to read as its first
+        output. A rule adds new nodes so. What they read has its readers already.
+        """
         node = replace(node, inputs=tuple(self.alias.get(i, i) for i in node.inputs))
         for _ in range(100):
-            context = self.scope.context(node)
-            result: Node | str | None = None
-            for rule in rules:
-                result = rule(self, node, context)
-                if result is not None:
-                    break
-            match result:
-                case None:
-                    self._keep(node, context)
-                    return
-                case str():
-                    self._repeat(node.outputs[0], result)
-                    return
-            self.uses.subtract(node.inputs)
-            self.uses.update(result.inputs)
+            context, written = self.scope.context(node), len(self.nodes)
+            results = (r(self, node, context) for r in self.rules.get((node.domain, node.op), ()))
+            result = next((r for r in results if r is not None), None)
+            if isinstance(result, str):
+                last = self._taken_back(result, written)
+                if last is None:
+                    if is_new:
+                        self.alias[node.outputs[0]] = result
+                    else:
+                        self._repeat(node.outputs[0], result)
+                    return result
+                result = replace(last, outputs=node.outputs)
+            if result is None:
+                self._keep(node, context)
+                return self.alias.get(node.outputs[0], node.outputs[0])
+            if not is_new:
+                self.uses.subtract(node.inputs)
+                self.uses.update(result.inputs)
             node = result
-        raise InternalError(f"simplify_graph: rules never settle at {node.op} ({node.name!r})")
+        raise InternalError(f"rules never settle at {node.op} ({node.name!r})")
+
+    def rewritten(self, build: Builder, op: str, *inputs: Operand, type_: TensorType) -> Value:
+        """Write a new node of this type, to which the rules are applied, too."""
+        name = build.fresh(op)
+        self.types[name] = type_
+        node = Node(op, build.operands(op, inputs), (name,), origin=build.source.origin)
+        return build.value(self.add(node, is_new=True))
+
+    def _taken_back(self, value: str, written: int) -> Node | None:
+        """Remove the last node, if it computes `value` and follows the first `written` ones."""
+        if len(self.nodes) <= written or self.nodes[-1].outputs != (value,):
+            return None
+        node = self.nodes.pop()
+        if self._counts_readers:
+            self.uses.subtract(node.inputs)
+        del self._outputs_by_key[_node_key(node)], self._producers[value], self.types[value]
+        return node
 
     def _keep(self, node: Node, context: Context) -> None:
-        key = (node.domain, node.op, node.inputs, len(node.outputs), _key(dict(node.attributes)))
+        key = _node_key(node)
         equal_outputs = self._outputs_by_key.get(key)
         if equal_outputs is not None:
             for output, same in zip(node.outputs, equal_outputs, strict=True):
@@ -191,6 +222,11 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
         inputs=tuple(names.get(i, i) for i in node.inputs),
         outputs=tuple(names.get(o, o) for o in node.outputs),
     )
+
+
+def _node_key(node: Node) -> object:
+    """A hashable value that is equal for equal nodes."""
+    return (node.domain, node.op, node.inputs, len(node.outputs), _key(dict(node.attributes)))
 
 
 def _key(value: Attribute | dict[str, Attribute]) -> object:

@@ -1,6 +1,8 @@
-"""The rules of `simplify_graph` about rows that are looked up in a constant table.
+"""The rules of `simplify_graph` about one-hot rows and constant tables: an index without a row
+gives zeros, so the table gets a row of zeros at each end.
 
-A rule is a function `(rewriting, node, context) -> a better node | None`.
+    %h = Cast(Equal(%i, [0, 1, ..., n - 1]))
+    %y = MatMul(%h, %w)               ->  %y = Gather([0; %w; 0], Clip(%i + 1, 0, n + 1))
 """
 
 from __future__ import annotations
@@ -9,78 +11,69 @@ from dataclasses import replace
 
 import numpy as np
 
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.operator import Context
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Node
 from webmlc.graph.ops.shapes import ONE
+from webmlc.graph.rewrite.patterns import Nodes, P, Pattern, Rule, constant, value
 from webmlc.graph.rewrite.rewriting import Rewriting
 
 
-def look_up_one_hot(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Replace the product of one-hot rows and a table by the rows of the table.
+def _look_up_equal(
+    index: Value, steps: Value, table: Value, hot: Node, node: Node, rewriting: Rewriting
+) -> Node | None:
+    """Replace the product of the rows `index == steps` and a table by rows of the table."""
+    depth, numbers = len(table.array), steps.array
+    if numbers.shape[-1:] != (depth,) or numbers.size != depth:
+        return None
+    if (numbers.reshape(-1) != np.arange(depth)).any():
+        return None
+    if index.type.rank != rewriting.types[hot.outputs[0]].rank or index.shape[-1] != ONE:
+        return None
+    return _rows(index, table, hot, node, rewriting)
 
-    An index without a row gives zeros: the table gets a row of zeros at each end.
 
-        %h = Cast(Equal(%i, [0, 1, ..., n - 1]))
-        %y = MatMul(%h, %w)               ->  %y = Gather([0; %w; 0], Clip(%i + 1, 0, n + 1))
+def _look_up_one_hot(
+    index: Value, ends: Value, table: Value, hot: Node, node: Node, rewriting: Rewriting
+) -> Node | None:
+    """Replace the product of the rows of a OneHot and a table by rows of the table. Indices that
+    count from the end are counted from the front.
     """
-    if (node.domain, node.op) != ("", "MatMul"):
+    rank, depth = index.type.rank, len(table.array)
+    axis = rewriting.scope.context(hot).axis(-1, rank + 1)
+    if ends.array.tolist() != [0, 1] or axis != rank or not _holds_rows(index, table):
         return None
-    table, hot = context.constant(1), rewriting.producer(node.inputs[0])
-    if table is None or table.ndim != 2 or not bool(np.isfinite(table).all()):
+    index = index.build.with_source(hot).value(index)
+    from_front = index.op("Less", 0).where(index + depth, index)
+    return _rows(from_front, table, hot, node, rewriting)
+
+
+def _holds_rows(index: Value, table: Value) -> bool:
+    """True if `table` is a matrix of finite numbers, and `index` of integers that can hold the
+    indices of its rows, and one that is too large.
+    """
+    dtype, array = index.type.dtype, table.array
+    is_index = dtype.is_integer and len(array) < dtype.limits[1]
+    return is_index and array.ndim == 2 and bool(np.isfinite(array).all())
+
+
+def _rows(index: Value, table: Value, hot: Node, node: Node, rewriting: Rewriting) -> Node | None:
+    """Read the rows of the table, of which the first and the last one are zeros."""
+    if not _holds_rows(index, table):
         return None
-    if hot is not None and (hot.domain, hot.op) == ("", "Cast"):
-        hot = rewriting.producer(hot.inputs[0])
-    index = None if hot is None else _hot_index(rewriting, hot, len(table))
-    if index is None:
-        return None
-    index_type = rewriting.scope.type_of(index)
-    assert index_type is not None and hot is not None
     build = Builder(node, rewriting)
-    one, first, last = (
-        build.constant(number, index_type.dtype, index) for number in (1, 0, len(table) + 1)
-    )
-    flat = build("Reshape", index, shape=context.outputs[0].shape[:-1])
-    row = build("Clip", build("Add", flat, one), first, last)
-    rows = build.constant(np.pad(table, ((1, 1), (0, 0))), name=node.inputs[1])
+    flat = build("Reshape", index, shape=rewriting.types[node.outputs[0]].shape[:-1])
+    row = (flat + 1).op("Clip", 0, len(table.array) + 1)
+    rows = build.constant(np.pad(table.array, ((1, 1), (0, 0))), name=table)
     origin = tuple(dict.fromkeys((*hot.origin, *node.origin)))
     return replace(node, op="Gather", inputs=(rows, row), attributes={"axis": 0}, origin=origin)
 
 
-def _hot_index(rewriting: Rewriting, hot: Node, depth: int) -> str | None:
-    """The indices at which the rows of a one-hot node, of `depth` elements, are one; `None` for
-    other nodes. An index that is too large or negative has a row of zeros.
-    """
-    context = rewriting.scope.context(hot)
-    if (hot.domain, hot.op) == ("", "Equal"):
-        for here, other in ((0, 1), (1, 0)):
-            steps, index = context.constant(other), context.type(here)
-            if steps is None or not _is_index(index, depth):
-                continue
-            is_row = steps.shape[-1:] == (depth,) and steps.size == depth
-            if is_row and (steps == np.arange(depth)).all():
-                one = index.rank == context.outputs[0].rank and index.shape[-1] == ONE
-                return hot.inputs[here] if one else None
-    if (hot.domain, hot.op) == ("", "OneHot"):
-        ends, index = context.constant(2), context.type(0)
-        if ends is None or ends.tolist() != [0, 1] or not _is_index(index, depth):
-            return None
-        if context.axis(-1, index.rank + 1) == index.rank:
-            return _from_front(rewriting, hot, depth)
-    return None
+def _product(hot: Pattern) -> Nodes:
+    """The product of rows, which may be cast before, and a constant table."""
+    return P("MatMul", hot | P("Cast", hot), constant("table"))
 
 
-def _is_index(index: TensorType, depth: int) -> bool:
-    """True for integers that can hold the indices of `depth` rows, and one that is too large."""
-    return index.dtype.is_integer and depth < index.dtype.limits[1]
-
-
-def _from_front(rewriting: Rewriting, hot: Node, depth: int) -> str:
-    """The indices of a `OneHot` node, with those that count from the end counted from the front."""
-    index = hot.inputs[0]
-    index_type = rewriting.scope.type_of(index)
-    assert index_type is not None
-    build = Builder(hot, rewriting)
-    zero, rows = (build.constant(n, index_type.dtype, index) for n in (0, depth))
-    below = build("Less", index, zero)
-    return build("Where", below, build("Add", index, rows), index)
+_EQUAL = P("Equal", value("index"), constant("steps"), name="hot")
+_ONE_HOT = P("OneHot", value("index"), value("depth"), constant("ends"), name="hot")
+look_up_equal = Rule(_product(_EQUAL), _look_up_equal)
+look_up_one_hot = Rule(_product(_ONE_HOT), _look_up_one_hot)

@@ -1,23 +1,28 @@
 """The rules of `simplify_graph` about nodes that only move elements: views, transposes, channel
 shuffles.
-
-A rule is a function `(rewriting, node, context) -> an equal value | a better node | None`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Expr, as_int
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE, canonical, same
 from webmlc.graph.ops.view import permutation
 from webmlc.graph.rewrite.meaning import MAPS, kind_of
+from webmlc.graph.rewrite.patterns import P, Rule, value
 from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.table import OPS
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_REARRANGING = frozenset(
+    {("", "Reshape"), ("", "Transpose"), ("webmlc", "View"), ("webmlc", "ChannelShuffle")}
+)
+"""Operators, by domain and name, behind which an elementwise node may stand as well as before."""
+_ELEMENTWISE = [name for (domain, name), row in OPS.items() if row.kind in MAPS and not domain]
 
 
 def same_type(a: TensorType | None, b: TensorType | None) -> bool:
@@ -27,103 +32,87 @@ def same_type(a: TensorType | None, b: TensorType | None) -> bool:
     return all(same(x, y) for x, y in zip(a.shape, b.shape, strict=True))
 
 
-def canonical_view(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _reshape(value: Value, type_: TensorType) -> Value:
+    """A view of a value, with its shape as an attribute."""
+    return value.build("Reshape", value, type_=type_, shape=type_.shape)
+
+
+def _canonical_view(rewriting: Rewriting, node: Node, build: Builder, y: Value) -> Value | None:
     """Write every view as a Reshape with its shape as an attribute; merge a view of a view."""
-    if node.domain or node.op not in VIEWS or not context.outputs:
-        return None
-    source = node.inputs[0]
-    before = rewriting.producer(source)
+    x = build.inputs[0]
+    before = rewriting.producer(x)
     if before is not None and _is_view(before):
-        source = before.inputs[0]
-    if source == node.inputs[0] and _is_view(node):
-        return None
-    return replace(
-        node, op="Reshape", inputs=(source,), attributes={"shape": context.outputs[0].shape}
-    )
+        return _reshape(build.value(before.inputs[0]), y.type)
+    return None if _is_view(node) else _reshape(x, y.type)
 
 
 def _is_view(node: Node) -> bool:
     return node.op == "Reshape" and not node.domain and len(node.inputs) == 1
 
 
-def simplify_transpose(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Merge a transpose of a transpose; write one that moves only axes of size 1 as a view."""
-    if node.domain or node.op != "Transpose":
-        return None
-    axes = permutation(context)
-    before = rewriting.producer(node.inputs[0])
-    if before is not None and before.op == "Transpose" and not before.domain:
-        inner = permutation(rewriting.scope.context(before))
-        composed = tuple(inner[a] for a in axes)
-        return replace(node, inputs=before.inputs, attributes={"perm": composed})
-    moved = [a for a in axes if context.shape(0)[a] != ONE]
-    if moved == sorted(moved):
-        return replace(node, op="Reshape", attributes={"shape": context.outputs[0].shape})
-    return None
+def _merge_transposes(x: Value, inner: Node, context: Context, rewriting: Rewriting) -> Value:
+    """Transpose(Transpose(x))  ->  Transpose(x)"""
+    axes = permutation(rewriting.scope.context(inner))
+    return x.transpose(*(axes[axis] for axis in permutation(context)))
 
 
-def use_channel_shuffle(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Write an axis that is split in two, which change places, as a ChannelShuffle: that names its
-    axis, and so it can follow any layout.
+def _view_transpose(x: Value, context: Context, y: Value) -> Value | None:
+    """Transpose(x), which moves only axes of size 1  ->  Reshape(x)"""
+    moved = [axis for axis in permutation(context) if x.shape[axis] != ONE]
+    return _reshape(x, y.type) if moved == sorted(moved) else None
+
+
+def _use_channel_shuffle(
+    x: Value, apart: Node, moved: Node, node: Node, rewriting: Rewriting, y: Value
+) -> Node | None:
+    """Reshape(Transpose(Reshape(x))), which splits an axis in two that change places
+    ->  ChannelShuffle(x), which names its axis, and so can follow any layout
     """
-    if not _is_view(node):
-        return None
-    transpose = rewriting.producer(node.inputs[0])
-    if transpose is None or (transpose.domain, transpose.op) != ("", "Transpose"):
-        return None
-    view = rewriting.producer(transpose.inputs[0])
-    if view is None or not _is_view(view):
-        return None
-    whole, apart = (rewriting.scope.type_of(v) for v in (view.inputs[0], view.outputs[0]))
-    if whole is None or apart is None or not same_type(whole, context.outputs[0]):
-        return None
-    axes = permutation(rewriting.scope.context(transpose))
-    moved = [d for d, a in enumerate(axes) if d != a]
-    if apart.rank != whole.rank + 1 or len(moved) != 2 or moved[1] != moved[0] + 1:
-        return None
-    axis, groups = moved[0], as_int(apart.shape[moved[0]])
-    joined: tuple[Expr, ...] = (
-        *apart.shape[:axis],
-        canonical(apart.shape[axis] * apart.shape[axis + 1]),
-        *apart.shape[axis + 2 :],
+    shape, axes = (
+        rewriting.types[apart.outputs[0]].shape,
+        permutation(rewriting.scope.context(moved)),
     )
-    if groups is None or not all(map(same, joined, whole.shape)):
+    swapped = [d for d, axis in enumerate(axes) if d != axis]
+    if len(swapped) != 2 or swapped[1] != swapped[0] + 1 or len(shape) != len(x.shape) + 1:
         return None
-    return Node(
-        "ChannelShuffle",
-        view.inputs,
-        node.outputs,
-        {"axis": axis, "groups": groups},
-        "webmlc",
-        tuple(dict.fromkeys((*view.origin, *transpose.origin, *node.origin))),
-    )
+    axis, groups, size = swapped[0], *(shape[d] for d in swapped)
+    joined = (*shape[:axis], canonical(groups * size), *shape[axis + 2 :])
+    if (
+        as_int(groups) is None
+        or not same_type(x.type, y.type)
+        or not all(map(same, joined, x.shape))
+    ):
+        return None
+    origin = tuple(dict.fromkeys((*apart.origin, *moved.origin, *node.origin)))
+    attributes = {"axis": axis, "groups": as_int(groups)}
+    return Node("ChannelShuffle", (x,), node.outputs, attributes, "webmlc", origin)
 
 
-def hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
     """Move an elementwise node before the views and transposes of a product: there it can join the
     product's kernel.
     """
-    if node.domain or kind_of(node) not in MAPS or len(context.outputs) != 1:
+    if len(context.outputs) != 1:
         return None
-    read = [i for i in node.inputs if i and not _is_number(rewriting.constants.get(i))]
+    read = [i for i in node.inputs if i and not _is_scalar(rewriting, i)]
     if len(read) != 1 or not same_type(rewriting.scope.type_of(read[0]), context.outputs[0]):
         return None
-    value, moves = read[0], list[Node]()
-    while rewriting.is_single_use(value) and (maker := rewriting.producer(value)) is not None:
-        if not _rearranges(maker):
+    source, moves = read[0], list[Node]()
+    while rewriting.is_single_use(source) and (maker := rewriting.producer(source)) is not None:
+        if (maker.domain, maker.op) not in _REARRANGING:
             break
         moves.insert(0, maker)
-        value = maker.inputs[0]
-    maker = rewriting.producer(value)
-    if not moves or maker is None or not rewriting.is_single_use(value):
+        source = maker.inputs[0]
+    maker = rewriting.producer(source)
+    if not moves or maker is None or not rewriting.is_single_use(source):
         return None
     if kind_of(maker) not in (*MAPS, "contraction"):
         return None
-    steps = [replace(node, inputs=tuple(value if i == read[0] else i for i in node.inputs)), *moves]
-    for before, step in zip((maker, *moves[:-1]), steps[:-1], strict=True):
-        inputs = step.inputs if step is steps[0] else (value,)
+    first = replace(node, inputs=tuple(source if i == read[0] else i for i in node.inputs))
+    for before, step in zip((maker, *moves[:-1]), (first, *moves[:-1]), strict=True):
+        inputs = step.inputs if step is first else (source,)
         build = Builder(replace(node, origin=step.origin), rewriting)
-        value = build(
+        source = build(
             step.op,
             *inputs,
             output=build.fresh("hoisted"),
@@ -131,17 +120,19 @@ def hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Nod
             type_=rewriting.types[before.outputs[0]],
             **step.attributes,
         )
-    return replace(moves[-1], inputs=(value,), outputs=node.outputs)
+    return replace(moves[-1], inputs=(source,), outputs=node.outputs)
 
 
-def _rearranges(node: Node) -> bool:
-    return (node.domain, node.op) in _REARRANGING
-
-
-_REARRANGING = frozenset(
-    {("", "Reshape"), ("", "Transpose"), ("webmlc", "View"), ("webmlc", "ChannelShuffle")}
-)
-
-
-def _is_number(array: Array | None) -> bool:
+def _is_scalar(rewriting: Rewriting, value: str) -> bool:
+    array = rewriting.constants.get(value)
     return array is not None and array.ndim == 0
+
+
+canonical_view = Rule(P(VIEWS), _canonical_view)
+merge_transposes = Rule(P("Transpose", P("Transpose", value("x"), name="inner")), _merge_transposes)
+view_transpose = Rule(P("Transpose", value("x")), _view_transpose)
+use_channel_shuffle = Rule(
+    P("Reshape", P("Transpose", P("Reshape", value("x"), name="apart"), name="moved")),
+    _use_channel_shuffle,
+)
+hoist_elementwise = Rule(P(_ELEMENTWISE), _hoist_elementwise)

@@ -31,10 +31,7 @@ def simplify_graph(module: Module) -> Module:
 def simplify_function(function: Function) -> Function:
     """Simplify one function."""
     live = remove_dead_code(function)
-    rewriting = Rewriting(live)
-    for node in live.nodes:
-        rewriting.add(node, RULES)
-    return remove_dead_code(rewriting.finish())
+    return remove_dead_code(Rewriting(live, RULES).run())
 
 
 def remove_dead_code(function: Function) -> Function:

@@ -1,76 +1,94 @@
 """The rules of `simplify_graph`, in the order in which they are tried.
 
-A rule is a function `(rewriting, node, context) -> an equal value | a better node | None`.
+A tensor whose elements are one value, known at build time, counts as that number. Attention
+without a mask, as ONNX defines it, adds zeros of one element for each query and key, and asks which
+of their rows are -inf:
+
+    %bias = ConstantOfShape(%shape)
+    %masked = Equal(ReduceMax(%bias), -inf)                  (false everywhere)
+    %y = Where(%masked, 0, %p)                         ->    %y = %p
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.expr import as_int
-from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Array, Node
+from webmlc.graph.builder import Builder, Value
+from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ZERO
 from webmlc.graph.ops.slice import pads_of, slices
 from webmlc.graph.ops.view import permutation
-from webmlc.graph.rewrite.rewriting import Rewriting, Rule
-from webmlc.graph.simplify.fill_rules import choose_branch, single_value
-from webmlc.graph.simplify.lookup_rules import look_up_one_hot
+from webmlc.graph.rewrite.patterns import P, Rule, by_operator, constant, number, value, view
+from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.simplify.lookup_rules import look_up_equal, look_up_one_hot
 from webmlc.graph.simplify.rearrangement_rules import (
     canonical_view,
     hoist_elementwise,
+    merge_transposes,
     same_type,
-    simplify_transpose,
     use_channel_shuffle,
+    view_transpose,
 )
 
-SINGLE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
-COMMUTATIVE = frozenset({"Add", "Mul"})
+"""The right operand with which each operator returns the left one."""
+COPIES = frozenset(
+    {"Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""Operators whose results have elements of their first input only."""
+FOLDS = frozenset({"ReduceMax", "ReduceMin"})
+"""Operators that fold one value, as often as they like, to itself."""
 
 
-def drop_identity(rewriting: Rewriting, node: Node, context: Context) -> str | None:
+def _is_unchanged(context: Context) -> bool:
+    """True if the output has the type of the first input."""
+    return same_type(context.types[0], context.outputs[0] if context.outputs else None)
+
+
+_IDENTITIES: Mapping[str, Callable[[Context], bool]] = {
+    "Identity": lambda context: True,
+    **dict.fromkeys(
+        ("Cast", "CastLike", "Expand", "Tile", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+        _is_unchanged,
+    ),
+    **dict.fromkeys(
+        ("Resize", "Upsample"),
+        lambda context: (
+            _is_unchanged(context)
+            and context.attribute("coordinate_transformation_mode") != "tf_crop_and_resize"
+        ),
+    ),
+    "Slice": lambda context: (
+        _is_unchanged(context)
+        and all(start == ZERO and step == 1 for start, _, step in slices(context))
+    ),
+    "Pad": lambda context: (
+        _is_unchanged(context)
+        and all(before == ZERO and after == ZERO for before, after in pads_of(context))
+    ),
+    "Transpose": lambda context: permutation(context) == tuple(range(context.rank(0))),
+    "Clip": lambda context: not any(context.has(i) for i in (1, 2)) and not context.node.attributes,
+    **dict.fromkeys(
+        ("Concat", "Sum", "Max", "Min", "Mean"), lambda context: len(context.node.inputs) == 1
+    ),
+}
+"""Whether a node returns its first input unchanged, by its operator."""
+
+
+def _drop_identity(node: Node, context: Context) -> str | None:
     """Replace a node that returns its first input unchanged by that input."""
-    if node.domain or len(node.outputs) != 1 or not node.inputs or not node.inputs[0]:
-        return None
-    unchanged = same_type(context.types[0], context.outputs[0] if context.outputs else None)
-    match node.op:
-        case "Identity":
-            is_identity = True
-        case "Cast" | "CastLike" | "Expand" | "Tile" | "Reshape" | "Flatten" | "Unsqueeze":
-            is_identity = unchanged
-        case "Squeeze":
-            is_identity = unchanged
-        case "Resize" | "Upsample":
-            is_identity = unchanged and context.attribute("coordinate_transformation_mode") not in (
-                "tf_crop_and_resize",
-            )
-        case "Slice":
-            is_identity = unchanged and all(
-                s == ZERO and step == 1 for s, _, step in slices(context)
-            )
-        case "Pad":
-            is_identity = unchanged and all(a == ZERO and b == ZERO for a, b in pads_of(context))
-        case "Transpose":
-            axes = permutation(context)
-            is_identity = axes == tuple(range(len(axes)))
-        case "Clip":
-            is_identity = not any(context.has(i) for i in (1, 2)) and not node.attributes
-        case op if op in SINGLE:
-            is_identity = len(node.inputs) == 1
-        case _:
-            is_identity = False
-    return node.inputs[0] if is_identity else None
+    has_one = len(node.outputs) == 1 and context.has(0)
+    return node.inputs[0] if has_one and _IDENTITIES[node.op](context) else None
 
 
-def drop_empty_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _drop_empty_parts(node: Node, context: Context) -> Node | None:
     """Drop the parts of a Concat that have no elements along its axis."""
-    if node.domain or node.op != "Concat":
-        return None
     axis = context.axis(0)
     parts = [name for i, name in enumerate(node.inputs) if context.shape(i)[axis] != ZERO]
     if not parts or len(parts) == len(node.inputs):
@@ -78,100 +96,109 @@ def drop_empty_parts(rewriting: Rewriting, node: Node, context: Context) -> Node
     return replace(node, inputs=tuple(parts))
 
 
-def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | None:
-    """Replace x + 0, x - 0, x · 1, x / 1 and x ^ 1 by x, unless the other operand stretches x."""
-    if node.domain or node.op not in NEUTRAL:
+def single_value(rewriting: Rewriting, name: str) -> Array | None:
+    """An array of the one value that every element of `name` has; `None` where there is none, or
+    where it is not known at build time.
+    """
+    array = rewriting.constants.get(name)
+    if array is not None:
+        is_single = array.size > 0 and bool(np.all(array == array.flat[0]))
+        return array.reshape(-1)[:1] if is_single else None
+    node = rewriting.producer(name)
+    if node is None or node.domain:
         return None
-    for here, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE else ((0, 1),):
-        if not same_type(context.types[here], context.outputs[0]):
-            continue
-        value = single_value(rewriting, node.inputs[other])
-        if value is not None and value[0] == NEUTRAL[node.op]:
-            return node.inputs[here]
+    match node.op:
+        case "ConstantOfShape":
+            fill = rewriting.scope.context(node).attribute("value", np.zeros(1, np.float32))
+            return np.asarray(fill).reshape(-1)[:1]
+        case "Equal":
+            a, b = (single_value(rewriting, side) for side in node.inputs)
+            return None if a is None or b is None else a == b
+        case op if op in COPIES or (op in FOLDS and _has_elements(rewriting, node.inputs[0])):
+            return single_value(rewriting, node.inputs[0])
     return None
 
 
-def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Write batch normalisation by constants as x · factor + shift, which fold into the producer of
-    x.
+def _has_elements(rewriting: Rewriting, name: str) -> bool:
+    """True where it is known at build time that a tensor has elements."""
+    type_ = rewriting.types.get(name)
+    shape = None if type_ is None else type_.static_shape
+    return shape is not None and 0 not in shape
+
+
+def _drop_neutral(x: Value, fill: Array, node: Node, y: Value) -> Value | None:
+    """x + 0, x - 0, x · 1, x / 1, x ^ 1  ->  x, unless the other operand stretches x"""
+    return x if fill[0] == NEUTRAL[node.op] and same_type(x.type, y.type) else None
+
+
+def _choose_branch(condition: Array, a: Value, b: Value, y: Value) -> Value | None:
+    """Where(true, a, b)  ->  a, if it has the shape of the result"""
+    chosen = a if condition[0] else b
+    return chosen if same_type(chosen.type, y.type) else None
+
+
+def _split_batch_normalisation(x: Value, context: Context, rewriting: Rewriting) -> Value | None:
+    """BatchNormalization(x, ...) by constants  ->  x · factor + shift, which fold into the producer
+    of x
     """
-    if node.domain or node.op != "BatchNormalization":
-        return None
     arrays = [context.constant(i) for i in range(1, 5)]
-    if any(a is None for a in arrays):
+    if any(array is None for array in arrays):
         return None
-    scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
+    scale, bias, mean, variance = (np.asarray(array, np.float64) for array in arrays)
     factor = scale / np.sqrt(variance + context.attribute("epsilon", 1e-5))
-    x = context.type(0)
-    shape = (-1,) + (1,) * max(x.rank - 2, 0)
-    build = Builder(node, rewriting)
+    shape = (-1,) + (1,) * max(x.type.rank - 2, 0)
 
-    def constant(array: Array) -> str:
-        return build.constant(array.reshape(shape), x.dtype, node.inputs[1])
+    def along_channels(array: Array) -> Value:
+        return x.build.constant(array.reshape(shape), x.type.dtype, context.node.inputs[1])
 
-    scaled = build.fresh("scaled")
-    rewriting.types[scaled] = x
-    product = Node("Mul", (node.inputs[0], constant(factor)), (scaled,), origin=node.origin)
-    folded = fold_into_weights(rewriting, product, rewriting.scope.context(product))
-    (name,) = build.append(folded or product)
-    shift = constant(bias - mean * factor)
-    return replace(node, op="Add", inputs=(name, shift), attributes={})
+    product = rewriting.rewritten(x.build, "Mul", x, along_channels(factor), type_=x.type)
+    return product + along_channels(bias - mean * factor)
 
 
-def fold_into_weights(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+def _fold_into_weights(
+    maker: Node, operand: Value, node: Node, y: Value, rewriting: Rewriting
+) -> Node | None:
     """Fold x · constant or x + constant, one number a channel, into the weights or the bias of the
     producer of x.
     """
-    if node.domain or node.op not in ("Mul", "Add"):
+    inner = rewriting.scope.context(maker)
+    if not same_type(inner.outputs[0], y.type):
         return None
-    for here, other in ((0, 1), (1, 0)):
-        array = context.constant(other)
-        maker = rewriting.producer(node.inputs[here])
-        if array is None or maker is None or not rewriting.is_single_use(node.inputs[here]):
-            continue
-        if maker.domain or maker.op not in ("Conv", "ConvTranspose", "Gemm"):
-            continue
-        if not same_type(context.types[here], context.outputs[0]):
-            continue
-        inner = rewriting.scope.context(maker)
-        channels = _per_channel(array, inner)
-        if channels is not None:
-            folded = _fold_into_producer(rewriting, maker, inner, node.op, channels)
-            if folded is not None:
-                origin = (*maker.origin, *(o for o in node.origin if o not in maker.origin))
-                return replace(folded, outputs=node.outputs, origin=origin)
-    return None
+    channels = _per_channel(operand.array, inner.outputs[0])
+    folded = None
+    if channels is not None:
+        folded = _fold_into_producer(rewriting, inner, node.op, channels)
+    if folded is None:
+        return None
+    origin = (*maker.origin, *(o for o in node.origin if o not in maker.origin))
+    return replace(folded, outputs=node.outputs, origin=origin)
 
 
-def _per_channel(array: Array, inner: Context) -> Array | None:
+def _per_channel(array: Array, type_: TensorType) -> Array | None:
     """The constant as one number for each channel (axis 1); `None` if it has another shape."""
-    count = as_int(inner.outputs[0].shape[1])
-    rank = inner.outputs[0].rank
-    if count is None or array.ndim > rank:
+    count = as_int(type_.shape[1])
+    if count is None or array.ndim > type_.rank:
         return None
-    shape = (1,) * (rank - array.ndim) + array.shape
+    shape = (1,) * (type_.rank - array.ndim) + array.shape
     if any(n != 1 for d, n in enumerate(shape) if d != 1) or shape[1] not in (1, count):
         return None
     return np.broadcast_to(array.astype(np.float64).reshape(-1), (count,))
 
 
 def _fold_into_producer(
-    rewriting: Rewriting, maker: Node, inner: Context, op: str, channels: Array
+    rewriting: Rewriting, inner: Context, op: str, channels: Array
 ) -> Node | None:
-    weights = inner.constant(1)
+    """The producer with other weights; `None` if they, or the bias, are not constant."""
+    maker, weights, bias = inner.node, inner.constant(1), inner.constant(2)
     if weights is None or weights.dtype not in (np.float32, np.float64):
         return None
-    bias = inner.constant(2)
     if inner.has(2) and bias is None:
         return None
-    alpha, beta = maker.attributes.get("alpha", 1.0), maker.attributes.get("beta", 1.0)
-    if maker.op == "Gemm" and (alpha != 1.0 or beta != 1.0):
+    if maker.op == "Gemm" and any(maker.attributes.get(n, 1.0) != 1.0 for n in ("alpha", "beta")):
         return None
-    axis = _channel_axis(maker, inner)
-    if axis is None:
-        return None
+    axis = _channel_axis(inner)
     flat = np.zeros(len(channels)) if bias is None else _flat_bias(bias, len(channels))
-    if flat is None:
+    if axis is None or flat is None:
         return None
     build = Builder(maker, rewriting)
     inputs = list(maker.inputs[:2])
@@ -195,9 +222,9 @@ def _flat_bias(bias: Array, count: int) -> Array | None:
     return np.broadcast_to(bias.astype(np.float64).reshape(-1), (count,))
 
 
-def _channel_axis(maker: Node, inner: Context) -> int | None:
+def _channel_axis(inner: Context) -> int | None:
     """The axis of output channels in the weights; `None` if there is no such axis."""
-    match maker.op:
+    match inner.node.op:
         case "Conv":
             return 0
         case "ConvTranspose":
@@ -205,27 +232,20 @@ def _channel_axis(maker: Node, inner: Context) -> int | None:
     return 0 if inner.attribute("transB", 0) else 1
 
 
-def fold_padding(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Turn a Pad of zeros before a convolution into padding of the convolution."""
-    if node.domain or node.op != "Conv":
-        return None
-    pad = rewriting.producer(node.inputs[0])
-    if pad is None or pad.op != "Pad" or pad.domain:
-        return None
-    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return None
+def _fold_padding(pad: Node, node: Node, rewriting: Rewriting) -> Node | None:
+    """Conv(Pad(x)) of zeros  ->  Conv(x), with more padding"""
+    mode = node.attributes.get("auto_pad", "NOTSET")
     inner = rewriting.scope.context(pad)
-    if inner.attribute("mode", "constant") != "constant" or not _pads_zero(inner):
+    if mode not in ("NOTSET", "VALID") or not _pads_zero(inner):
         return None
-    rank = inner.rank(0)
     amounts = [(as_int(a), as_int(b)) for a, b in pads_of(inner)]
     if any(a is None or b is None or a < 0 or b < 0 for a, b in amounts):
         return None
     if any(amounts[d] != (0, 0) for d in (0, 1)):
         return None
     pads: Any = node.attributes.get("pads")
-    if pads is None or node.attributes.get("auto_pad") == "VALID":
-        pads = (0,) * (2 * (rank - 2))
+    if pads is None or mode == "VALID":
+        pads = (0,) * (2 * (inner.rank(0) - 2))
     extra = [a for a, _ in amounts[2:]] + [b for _, b in amounts[2:]]
     attributes = {k: v for k, v in node.attributes.items() if k != "auto_pad"}
     attributes["pads"] = tuple(int(p) + int(q or 0) for p, q in zip(pads, extra, strict=True))
@@ -233,107 +253,68 @@ def fold_padding(rewriting: Rewriting, node: Node, context: Context) -> Node | N
 
 
 def _pads_zero(context: Context) -> bool:
+    if context.attribute("mode", "constant") != "constant":
+        return False
     if context.has(2):
         fill = context.constant(2)
         return fill is not None and not fill.any()
     return not context.attribute("value", 0)
 
 
-def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Write (x + a) + b as x + (a + b), (x · a) · b as x · (a · b), and (x + a) · b as
-    x · b + a · b.
+def _merge_constants(
+    x: Value, a: Value, b: Value, inner: Node, node: Node, rewriting: Rewriting
+) -> Value | None:
+    """(x + a) + b  ->  x + (a + b)
+    (x · a) · b  ->  x · (a · b)
+    (x + a) · b  ->  x · b + a · b
     """
-    if node.domain or node.op not in ("Add", "Mul") or not context.dtype(0).is_float:
+    build, type_ = x.build, rewriting.types[node.outputs[0]]
+    outer = b.array
+    if not type_.dtype.is_float or not same_type(x.type, type_):
         return None
-    build = Builder(node, rewriting)
-    for here, other in ((0, 1), (1, 0)):
-        outer = context.constant(other)
-        inner = rewriting.producer(node.inputs[here])
-        if outer is None or inner is None or inner.op not in ("Add", "Mul") or inner.domain:
-            continue
-        if not rewriting.is_single_use(node.inputs[here]):
-            continue
-        inner_context = rewriting.scope.context(inner)
-        for x, c in ((0, 1), (1, 0)):
-            constant = inner_context.constant(c)
-            if constant is None or not same_type(inner_context.types[x], context.outputs[0]):
-                continue
-            wide = np.float64 if outer.dtype != np.float64 else np.longdouble
-            a: Any = constant.astype(wide)
-            b: Any = outer.astype(wide)
-            if node.op == inner.op:
-                merged = a + b if node.op == "Add" else a * b
-                name = build.constant(merged.astype(outer.dtype), name=inner.inputs[c])
-                return replace(node, inputs=(inner.inputs[x], name))
-            if node.op == "Mul":
-                scaled = build.fresh("scaled")
-                rewriting.types[scaled] = context.outputs[0]
-                factors = (inner.inputs[x], node.inputs[other])
-                product = _multiply(rewriting, factors, scaled, inner.origin)
-                shift = build.constant((a * b).astype(outer.dtype), name=inner.inputs[c])
-                return replace(node, op="Add", inputs=(product, shift))
-    return None
-
-
-def _multiply(
-    rewriting: Rewriting, factors: tuple[str, str], output: str, origin: tuple[str, ...]
-) -> str:
-    """Add a product by a constant, merged with the constants in its other factor."""
-    product = Node("Mul", factors, (output,), origin=origin)
-    merged = merge_constants(rewriting, product, rewriting.scope.context(product))
-    return rewriting.append(merged or product)[0]
-
-
-def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Write a · tanh(x) + a as 2a · sigmoid(2x): half the work, and no digits cancel."""
-    if node.domain or node.op != "Add":
+    wide = np.float64 if outer.dtype != np.float64 else np.longdouble
+    left: Any = a.array.astype(wide)
+    right: Any = outer.astype(wide)
+    if node.op == inner.op:
+        merged = left + right if node.op == "Add" else left * right
+        return build(node.op, x, build.constant(merged.astype(outer.dtype), name=a))
+    if node.op != "Mul":
         return None
-    for here, other in ((0, 1), (1, 0)):
-        value, shift = node.inputs[here], context.constant(other)
-        if shift is None or not same_type(context.types[here], context.outputs[0]):
-            continue
-        tanh, factor = _without_factor(rewriting, value)
-        maker = rewriting.producer(tanh)
-        if maker is None or maker.domain or maker.op != "Tanh" or not bool(np.all(shift == factor)):
-            continue
-        if not all(map(rewriting.is_single_use, (value, tanh))):
-            continue
-        build = Builder(replace(node, origin=maker.origin), rewriting)
-        two = build.constant(np.array(2, shift.dtype), name=tanh)
-        doubled, sigmoid = (build.fresh(name) for name in ("doubled", "sigmoid"))
-        rewriting.types[doubled] = context.outputs[0]
-        name = _multiply(rewriting, (maker.inputs[0], two), doubled, maker.origin)
-        name = build("Sigmoid", name, output=sigmoid, type_=context.outputs[0])
-        scale = build.constant(shift + shift, name=node.inputs[other])
-        return replace(node, op="Mul", inputs=(name, scale))
-    return None
+    product = rewriting.rewritten(build.with_source(inner), "Mul", x, b, type_=type_)
+    return product + build.constant((left * right).astype(outer.dtype), name=a)
 
 
-def _without_factor(rewriting: Rewriting, value: str) -> tuple[str, Array]:
-    """The factors of a product of a value and a constant number; the value and 1 for others."""
-    maker = rewriting.producer(value)
-    if maker is not None and (maker.domain, maker.op) == ("", "Mul"):
-        product = rewriting.scope.context(maker)
-        for here, other in ((0, 1), (1, 0)):
-            factor = product.constant(other)
-            if factor is not None and factor.size == 1:
-                return maker.inputs[here], factor
-    return value, np.ones(())
+def _use_sigmoid(x: Value, a: Value, tanh: Node, y: Value, rewriting: Rewriting) -> Value | None:
+    """a · tanh(x) + a  ->  2a · sigmoid(2x): half the work, and no digits cancel"""
+    if not same_type(x.type, y.type):
+        return None
+    inside, two = x.build.with_source(tanh), np.array(2, a.array.dtype)
+    doubled = rewriting.rewritten(inside, "Mul", x, two, type_=y.type)
+    sigmoid = inside("Sigmoid", doubled, type_=y.type)
+    return y.build("Mul", sigmoid, y.build.constant(a.array + a.array, name=a))
 
 
-RULES: tuple[Rule, ...] = (
-    drop_empty_parts,
-    drop_identity,
-    drop_neutral,
-    choose_branch,
+_TANH = P("Tanh", value("x"), name="tanh").once()
+_LINEAR = P(("Conv", "ConvTranspose", "Gemm"), name="maker").once()
+_INNER = P(("Add", "Mul"), value("x"), constant("a"), name="inner").once()
+
+RULES = by_operator((
+    Rule(P("Concat"), _drop_empty_parts),
+    Rule(P(_IDENTITIES), _drop_identity),
+    Rule(P(NEUTRAL, value("x"), view("fill", single_value)), _drop_neutral),
+    Rule(P("Where", view("condition", single_value), value("a"), value("b")), _choose_branch),
     canonical_view,
-    simplify_transpose,
+    merge_transposes,
+    view_transpose,
     use_channel_shuffle,
+    look_up_equal,
     look_up_one_hot,
     hoist_elementwise,
-    split_batch_normalisation,
-    fold_into_weights,
-    use_sigmoid,
-    merge_constants,
-    fold_padding,
-)
+    Rule(P("BatchNormalization", value("x"), more=True), _split_batch_normalisation),
+    Rule(P(("Mul", "Add"), _LINEAR, constant("operand")), _fold_into_weights),
+    Rule(P("Add", P("Mul", _TANH, number("a")).once(), constant("a")), _use_sigmoid),
+    Rule(P("Add", _TANH, constant("a").where(lambda a: bool((a.array == 1).all()))), _use_sigmoid),
+    Rule(P(("Add", "Mul"), _INNER, constant("b")), _merge_constants),
+    Rule(P("Conv", P("Pad", name="pad"), more=True), _fold_padding),
+))  # fmt: skip
+"""The rules by operator, in the order in which they are tried."""
