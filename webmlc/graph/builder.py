@@ -201,9 +201,9 @@ class Builder:
         """The inputs of the source. An omitted one is empty."""
         return tuple(Value(name, self) for name in self.source.inputs)
 
-    def with_source(self, source: Node) -> Builder:
-        """A builder of nodes that stand for another node."""
-        return replace(self, source=source)
+    def with_origin(self, node: Node) -> Builder:
+        """A builder of nodes that have the origin of another node."""
+        return replace(self, source=replace(self.source, origin=node.origin))
 
     def value(self, name: str) -> Value:
         """A handle on a value."""

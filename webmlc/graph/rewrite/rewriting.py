@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.errors import InternalError
-from webmlc.graph.builder import Builder, Operand, Value
+from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
 from webmlc.graph.ops.operator import Context, Scope
-from webmlc.graph.rewrite.patterns import Rules
+from webmlc.graph.rewrite.patterns import Rule, Rules
 from webmlc.graph.table import OPS
 
 COMPARED = 1 << 20
@@ -105,10 +105,8 @@ class Rewriting:
             self.add(node)
         return self.finish()
 
-    def add(self, node: Node, *, is_new: bool = False) -> str:
-        """Apply the rules to a node, append the result, and return the value to read as its first
-        output. A rule adds new nodes so. What they read has its readers already.
-        """
+    def add(self, node: Node) -> None:
+        """Apply the rules to one node of the function and append the result."""
         node = replace(node, inputs=tuple(self.alias.get(i, i) for i in node.inputs))
         for _ in range(100):
             context, written = self.scope.context(node), len(self.nodes)
@@ -117,27 +115,28 @@ class Rewriting:
             if isinstance(result, str):
                 last = self._taken_back(result, written)
                 if last is None:
-                    if is_new:
-                        self.alias[node.outputs[0]] = result
-                    else:
-                        self._repeat(node.outputs[0], result)
-                    return result
+                    self._repeat(node.outputs[0], result)
+                    return
                 result = replace(last, outputs=node.outputs)
             if result is None:
                 self._keep(node, context)
-                return self.alias.get(node.outputs[0], node.outputs[0])
-            if not is_new:
-                self.uses.subtract(node.inputs)
-                self.uses.update(result.inputs)
+                return
+            self.uses.subtract(node.inputs)
+            self.uses.update(result.inputs)
             node = result
         raise InternalError(f"rules never settle at {node.op} ({node.name!r})")
 
-    def rewritten(self, build: Builder, op: str, *inputs: Operand, type_: TensorType) -> Value:
-        """Write a new node of this type, to which the rules are applied, too."""
-        name = build.fresh(op)
+    def product(
+        self, build: Builder, factors: Sequence[str], type_: TensorType, rule: Rule
+    ) -> Value:
+        """Write a product of this type, to which a rule is applied."""
+        name = build.fresh("scaled")
         self.types[name] = type_
-        node = Node(op, build.operands(op, inputs), (name,), origin=build.source.origin)
-        return build.value(self.add(node, is_new=True))
+        node = Node("Mul", tuple(map(str, factors)), (name,), origin=build.source.origin)
+        result = rule(self, node, self.scope.context(node))
+        if not isinstance(result, str):
+            (result,) = self.append(result or node)
+        return build.value(result)
 
     def _taken_back(self, value: str, written: int) -> Node | None:
         """Remove the last node, if it computes `value` and follows the first `written` ones."""

@@ -42,7 +42,7 @@ def _look_up_one_hot(
     axis = rewriting.scope.context(hot).axis(-1, rank + 1)
     if ends.array.tolist() != [0, 1] or axis != rank or not _holds_rows(index, table):
         return None
-    index = index.build.with_source(hot).value(index)
+    index = Builder(hot, rewriting).value(index)
     from_front = index.op("Less", 0).where(index + depth, index)
     return _rows(from_front, table, hot, node, rewriting)
 

@@ -151,7 +151,7 @@ def _split_batch_normalisation(x: Value, context: Context, rewriting: Rewriting)
     def along_channels(array: Array) -> Value:
         return x.build.constant(array.reshape(shape), x.type.dtype, context.node.inputs[1])
 
-    product = rewriting.rewritten(x.build, "Mul", x, along_channels(factor), type_=x.type)
+    product = rewriting.product(x.build, (x, along_channels(factor)), x.type, fold_into_weights)
     return product + along_channels(bias - mean * factor)
 
 
@@ -280,16 +280,18 @@ def _merge_constants(
         return build(node.op, x, build.constant(merged.astype(outer.dtype), name=a))
     if node.op != "Mul":
         return None
-    product = rewriting.rewritten(build.with_source(inner), "Mul", x, b, type_=type_)
-    return product + build.constant((left * right).astype(outer.dtype), name=a)
+    product = rewriting.product(build.with_origin(inner), (x, b), type_, merge_constants)
+    shift = build.constant((left * right).astype(outer.dtype), name=a)
+    return build("Add", product, shift)
 
 
 def _use_sigmoid(x: Value, a: Value, tanh: Node, y: Value, rewriting: Rewriting) -> Value | None:
     """a · tanh(x) + a  ->  2a · sigmoid(2x): half the work, and no digits cancel"""
     if not same_type(x.type, y.type):
         return None
-    inside, two = x.build.with_source(tanh), np.array(2, a.array.dtype)
-    doubled = rewriting.rewritten(inside, "Mul", x, two, type_=y.type)
+    inside = x.build.with_origin(tanh)
+    two = inside.constant(np.array(2, a.array.dtype))
+    doubled = rewriting.product(inside, (x, two), y.type, merge_constants)
     sigmoid = inside("Sigmoid", doubled, type_=y.type)
     return y.build("Mul", sigmoid, y.build.constant(a.array + a.array, name=a))
 
@@ -297,6 +299,8 @@ def _use_sigmoid(x: Value, a: Value, tanh: Node, y: Value, rewriting: Rewriting)
 _TANH = P("Tanh", value("x"), name="tanh").once()
 _LINEAR = P(("Conv", "ConvTranspose", "Gemm"), name="maker").once()
 _INNER = P(("Add", "Mul"), value("x"), constant("a"), name="inner").once()
+fold_into_weights = Rule(P(("Mul", "Add"), _LINEAR, constant("operand")), _fold_into_weights)
+merge_constants = Rule(P(("Add", "Mul"), _INNER, constant("b")), _merge_constants)
 
 RULES = by_operator((
     Rule(P("Concat"), _drop_empty_parts),
@@ -311,10 +315,10 @@ RULES = by_operator((
     look_up_one_hot,
     hoist_elementwise,
     Rule(P("BatchNormalization", value("x"), more=True), _split_batch_normalisation),
-    Rule(P(("Mul", "Add"), _LINEAR, constant("operand")), _fold_into_weights),
+    fold_into_weights,
     Rule(P("Add", P("Mul", _TANH, number("a")).once(), constant("a")), _use_sigmoid),
     Rule(P("Add", _TANH, constant("a").where(lambda a: bool((a.array == 1).all()))), _use_sigmoid),
-    Rule(P(("Add", "Mul"), _INNER, constant("b")), _merge_constants),
+    merge_constants,
     Rule(P("Conv", P("Pad", name="pad"), more=True), _fold_padding),
 ))  # fmt: skip
 """The rules by operator, in the order in which they are tried."""
