@@ -22,7 +22,7 @@ export function baseAt(url) {
   return {
     url: folder,
     address: String(url),
-    open: (path) => open(new URL(path, folder)),
+    open: (path, signal) => open(new URL(path, folder), signal),
     workers: { areThisThread: false, ways: waysToStart(folder), ...failureOf(new URL(SCRIPT, folder)) },
     adapter: () => import("./adapter.js"),
     webgpuDevice: () => import("./webgpu_device.js"),

@@ -1,5 +1,6 @@
 // Open a package: choose a program, a variant and threads, and load the program on the devices that it uses.
 
+import { unlessAborted } from "./abort_load.js";
 import { codeOf, fromData, InputError, PackageError, toData } from "./errors.js";
 import { described, kindOf } from "./kinds.js";
 import { withSchedules } from "./machine_class.js";
@@ -49,9 +50,11 @@ export function folderAt(url) {
  * @param {LoadOptions} options
  * @param {(manifest: Manifest, base: Base) => void} [onManifest]  called before the download of the weights, with the base that keeps files
  */
-export async function openModel(base, { keepFiles, ...options }, onManifest) {
-  const open = (/** @type {Base} */ from) => openFrom(from, options, onManifest);
-  return keepFiles ? (await base.fileCache()).withKeptFiles(base, open) : open(base);
+export function openModel(base, options, onManifest) {
+  return unlessAborted(base, options, async (abortable, { keepFiles, ...others }) => {
+    const open = (/** @type {Base} */ from) => openFrom(from, others, onManifest);
+    return keepFiles ? (await base.fileCache()).withKeptFiles(abortable, open) : open(abortable);
+  });
 }
 
 /**

@@ -108,15 +108,16 @@ function streamOf(open, size) {
  * Fetch `url`; Node also reads files. If a browser may not fetch the URL, the error says why, which the browser's own error does
  * not.
  * @param {URL} url
+ * @param {AbortSignal} [signal]  ends a download
  * @returns {Promise<Response>}
  */
-export async function open(url) {
+export async function open(url, signal) {
   if (builtin && url.protocol === "file:") {
     const { open, stat } = builtin("node:fs/promises");
     const entry = await stat(url).catch(() => null);
     return entry?.isFile() ? new Response(streamOf(() => open(url), entry.size)) : new Response(null, { status: 404 });
   }
-  return fetch(url).catch((error) => {
+  return fetch(url, { signal }).catch((error) => {
     if (url.protocol === "file:") throw new Error("pages read no files: open them from a web server, such as `webmlc serve`");
     if (isNode || url.origin === origin) throw error;
     throw new Error(`${error.message}; a server of another origin must send Access-Control-Allow-Origin`);

@@ -15,6 +15,11 @@ export function throwIfAborted(signal) {
   if (signal?.aborted) throw signal.reason;
 }
 
+/** Throw InputError if the option `signal` is none. @param {AbortSignal} [signal] */
+export function checkSignal(signal) {
+  if (signal && typeof signal.aborted !== "boolean") throw new InputError(`signal is ${described(signal)}, expected an AbortSignal`);
+}
+
 /** True if an output is to stay on the GPU. @param {unknown} result */
 const staysOnGpu = (result) => result === "gpu" || isGpuBuffer(result);
 
@@ -34,7 +39,7 @@ export function chosenOutputs(ports, options) {
   if (unknown !== undefined) throw new InputError(`no option of a run is named "${unknown}"; there are ${OPTIONS.join(", ")}`);
   const { outputs, signal } = options;
   if (outputs !== undefined && !Array.isArray(outputs)) throw new InputError("outputs is no list of names");
-  if (signal && typeof signal.aborted !== "boolean") throw new InputError(`signal is ${described(signal)}, expected an AbortSignal`);
+  checkSignal(signal);
   const names = new Set(outputs ?? ports.map(({ name }) => name));
   const { results = {} } = options.results === "gpu" ? {} : options;
   for (const name of [...names, ...Object.keys(results)]) {

@@ -97,8 +97,8 @@ export interface Base {
   url: URL;
   /** The URL of the folder as the caller wrote it, for errors. */
   address: string;
-  /** Fetch a file of the package: a path in its folder, or a URL. */
-  open(path: string): Promise<Response>;
+  /** Fetch a file of the package: a path in its folder, or a URL. A signal may end the download. */
+  open(path: string, signal?: AbortSignal): Promise<Response>;
   /** With the option `keepFiles`. */
   files?: KeptFiles;
   workers: WorkerSource;

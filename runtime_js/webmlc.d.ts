@@ -89,6 +89,8 @@ export interface LoadOptions {
    * whenever it is read. `filesReason` of the model says what is kept. The default is false: servers and browsers decide what they cache.
    */
   keepFiles?: boolean;
+  /** Ends the load when it is aborted: `load` then rejects with the signal's reason. It has no effect on a model that is loaded. */
+  signal?: AbortSignal;
   /**
    * Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. On a GPU, `pipelines` says how many of the
    * kernels are compiled, which happens beside the download. Those in branches are compiled when a run takes the branch, and some for

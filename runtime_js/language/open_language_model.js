@@ -1,5 +1,6 @@
 // Open a model that generates text, if its package holds a tokenizer.
 
+import { unlessAborted } from "../abort_load.js";
 import { openModel } from "../open_model.js";
 import { fetchFile } from "../weights.js";
 import { TextGenerator } from "./generate.js";
@@ -13,7 +14,16 @@ import { LANGUAGE_FILES, TextCodec } from "./prompt.js";
  * @param {Libraries} libraries
  * @param {import("../webmlc.js").LoadOptions} options
  */
-export async function openLanguageModel(base, libraries, options) {
+export function openLanguageModel(base, libraries, options) {
+  return unlessAborted(base, options, (from, others) => openWithTokenizer(from, libraries, others));
+}
+
+/**
+ * @param {import("../types.d.ts").Base} base
+ * @param {Libraries} libraries
+ * @param {import("../webmlc.js").LoadOptions} options
+ */
+async function openWithTokenizer(base, libraries, options) {
   /** @type {Promise<TextCodec> | undefined} */
   let codec;
   let hasChatTemplate = false;

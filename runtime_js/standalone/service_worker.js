@@ -23,7 +23,7 @@ export function load(url, options = {}) {
 /** @param {string | URL} url @param {import("../webmlc.js").LoadOptions} options */
 async function openAt(url, options) {
   const folder = folderAt(url);
-  const openFile = (/** @type {string} */ path) => open(new URL(path, folder));
-  const base = { ...PARTS, url: folder, address: String(url), workers: THIS_THREAD, open: openFile };
+  /** @type {import("../types.d.ts").Base} */
+  const base = { ...PARTS, url: folder, address: String(url), workers: THIS_THREAD, open: (path, signal) => open(new URL(path, folder), signal) };
   return openLanguageModel(base, IMPORTED_LIBRARIES, options);
 }
