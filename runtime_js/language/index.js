@@ -59,9 +59,9 @@ async function answer() {
   }
 }
 
-/** Send a question. @param {string} text */
+/** Send a question. While the model loads, a question stays in its field. @param {string} text */
 function ask(text) {
-  if (running || !text.trim()) return;
+  if (running || element("send").disabled || !text.trim()) return;
   messages.push({ role: "user", content: text.trim() });
   addMessage("user", text.trim());
   element("question").value = "";
@@ -131,7 +131,7 @@ function listen() {
   offerQuestions(QUESTIONS, ask);
 }
 
-/** Show the model's facts, and let people write. */
+/** Show the model's facts, and let people ask. */
 function start() {
   element("name").textContent = document.title = model.name;
   const cpu = model.threads === 1 ? "CPU, 1 thread" : `CPU, ${model.threads} threads`;
@@ -145,14 +145,14 @@ function start() {
   if (!model.hasChatTemplate) showCompletion();
   element("loading").remove();
   element("welcome").hidden = false;
-  for (const id of ["question", "send", "new"]) element(id).disabled = false;
-  element("question").focus();
+  for (const id of ["send", "new"]) element(id).disabled = false;
   showMemory();
 }
 
 async function main() {
   const options = openPage();
   listen();
+  element("question").focus();
   const offline = await workOffline("./offline.js", LATER_FILES);
   model = await load("./", {
     ...options,

@@ -13,7 +13,16 @@ export default async ({ page, arg }) => {
   const shown = {};
   if (arg.slow) {
     await page.getByText("60 MB of 98 MB").waitFor();
+    // A question is written while the model loads, and sent by a second Enter.
+    await page.keyboard.type("why is the sky blue?");
+    await page.keyboard.press("Enter");
+    shown.waiting = await page.getByRole("textbox", { name: "Message" }).inputValue();
     await picture("loading");
+    await page.evaluate(() => globalThis.endLoad());
+    await page.getByText("What would you like to know?").waitFor();
+    await page.keyboard.press("Enter");
+    await page.getByText("42.5 tokens/s, first after 0.21 s").waitFor();
+    shown.first = await texts();
     return shown;
   }
   if (arg.completes) {

@@ -8,7 +8,7 @@ export async function load(url, { onProgress }) {
     await response.arrayBuffer();
   }
   onProgress({ loaded: 60e6, total: 98e6 });
-  if (new URLSearchParams(location.search).has("slow")) await new Promise(() => {});
+  if (new URLSearchParams(location.search).has("slow")) await new Promise((resolve) => (globalThis.endLoad = resolve));
   globalThis.calls = [];
   return {
     name: "SmolLM2 135M Instruct",

@@ -88,8 +88,11 @@ def test_a_model_without_a_template_completes_texts(site: Path) -> None:
     assert talk(site, DESKTOP, "/?complete", completes=True).value["suggestions"] == 0
 
 
-def test_the_download_is_shown(site: Path) -> None:
-    talk(site, DESKTOP, "/?slow", name="desktop", slow=True)
+def test_a_question_can_be_written_while_the_model_loads(site: Path) -> None:
+    """The page shows the download meanwhile."""
+    shown = talk(site, DESKTOP, "/?slow", name="desktop", slow=True).value
+    assert shown["waiting"] == "why is the sky blue?"
+    assert shown["first"] == ["WHY IS THE SKY BLUE?"]
 
 
 def test_firefox_chats_without_a_server(site: Path) -> None:
