@@ -29,6 +29,8 @@ from webmlc.core.errors import PackageError
 Json = Any
 LONGEST = 256
 """The most items of a period: a layer of a network has fewer. It bounds the time of the search."""
+MOST = 1_000_000
+"""The most items of a repetition that is read: more would be a damaged file, and take all memory."""
 FRAME, MARK = 24, 8
 """Characters around the template of a repetition, and those that its marks add to each item. The
 search needs an estimate: from 4 to 32 for a mark, the manifests of MiniLM and ResNet-50 are equal.
@@ -159,6 +161,8 @@ def unfold(items: list[Json]) -> list[Json]:
 def _unfold_item(item: Json) -> Iterator[Json]:
     match item:
         case {"count": int(count), "items": [_, *_] as templates}:
+            if count > MOST:
+                raise ValueError(f"{count} items")
             for number in range(count):
                 repetition, index = divmod(number, len(templates))
                 yield _filled(templates[index], repetition)
