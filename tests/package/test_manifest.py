@@ -175,7 +175,7 @@ DAMAGED: list[tuple[tuple[Any, ...], Any, str, str | None]] = [
         ("weights", 0, "tensors"),
         [["weight"]],
         "is damaged: ValueError",
-        "places are wrong|tuple|items",
+        "tensors.weight.0. is missing",
     ),
     (("weights",), [], r"programs.wasm uses tensors \['weight'\] that are in no weights", None),
     (("weights", 0, "path"), "../secret", r"weights\[0\].path: Expected", "not a name of a file"),
