@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -46,6 +47,7 @@ from benchmarks.gpu_decode import CAPACITY, TOKENS, measure_decode
 from benchmarks.gpu_limits import ROUNDS, Limits, limits, seconds_of
 from benchmarks.models import QUIET, ROOT, Source, named, prepare, random_inputs
 from benchmarks.node_job import run_job
+from webmlc.build_options import AdapterName
 from webmlc.compile import build
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter
@@ -96,9 +98,7 @@ def convolution(size: int, channels: int, kernel: int = 3, groups: int = 1) -> K
 
 
 KERNELS: Mapping[str, Callable[[], Kernel]] = {
-    **{
-        f"product {n}": lambda n=n: one_node("MatMul", [n, n], [[n, n]]) for n in (1024, 2048, 4096)
-    },
+    **{f"product {n}": partial(one_node, "MatMul", [n, n], [[n, n]]) for n in (1024, 2048, 4096)},
     "product 128x384x1536": lambda: one_node("MatMul", [128, 384], [[384, 1536]]),
     "product 1x2048x1000": lambda: one_node("MatMul", [1, 2048], [[2048, 1000]]),
     # as many multiply-adds as the four 3x3 convolutions of ResNet-50 below have
@@ -123,7 +123,7 @@ KERNELS: Mapping[str, Callable[[], Kernel]] = {
 MODELS = "resnet50,densenet121,squeezenet,shufflenet,inception_v2"
 
 
-def measure(model: onnx.ModelProto, source: Source, adapter: str) -> dict[str, Any]:
+def measure(model: onnx.ModelProto, source: Source, adapter: AdapterName) -> dict[str, Any]:
     """Seconds on the GPU, and from inputs to outputs; dispatches; the relative error; the variant
     of the shaders.
     """
@@ -173,7 +173,9 @@ def table_of(title: str, *headings: str) -> Table:
     return table
 
 
-def measure_kernels(parts: list[str], adapter: str, limit: Limits) -> tuple[Table, dict[str, Any]]:
+def measure_kernels(
+    parts: list[str], adapter: AdapterName, limit: Limits
+) -> tuple[Table, dict[str, Any]]:
     """The kernels whose names contain one of `parts`, or all where it is empty."""
     headings = ("us", "TFLOPS", "GB/s", "of the limit", "dispatches", "error")
     table, rows = table_of("kernels", "kernel", *headings), {}
@@ -192,7 +194,7 @@ def measure_kernels(parts: list[str], adapter: str, limit: Limits) -> tuple[Tabl
     return table, rows
 
 
-def measure_models(names: list[str], adapter: str) -> tuple[Table, dict[str, Any]]:
+def measure_models(names: list[str], adapter: AdapterName) -> tuple[Table, dict[str, Any]]:
     """Each model on the GPU alone, and from inputs to outputs in Python."""
     headings = ("ms on the GPU", "ms of a run", "dispatches", "error")
     table, rows = table_of("models", "model", *headings), {}
@@ -204,7 +206,7 @@ def measure_models(names: list[str], adapter: str) -> tuple[Table, dict[str, Any
     return table, rows
 
 
-def measure_engines(names: list[str], adapter: str) -> tuple[Table, list[dict[str, Any]]]:
+def measure_engines(names: list[str], adapter: AdapterName) -> tuple[Table, list[dict[str, Any]]]:
     """webmlc and ONNX Runtime Web by turns, in Dawn for Node."""
     for name in names:
         prepare(name, OUT, "webgpu", {}, adapter)
@@ -246,7 +248,8 @@ def main(
     ] = "",
     models: Annotated[str, typer.Option(help="Names of `benchmarks/models.py`; - for none.")] = "",
     adapter: Annotated[
-        str, typer.Option(help="What to compile for: gpu, software, or all and let load choose.")
+        AdapterName,
+        typer.Option(help="What to compile for: gpu, software, or all and let load choose."),
     ] = "gpu",
     engines: Annotated[
         bool, typer.Option(help="Run the models beside ONNX Runtime Web, in Dawn for Node.")

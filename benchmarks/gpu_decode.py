@@ -47,7 +47,11 @@ def measure_decode(folder: Path, length: int, limit: Limits) -> dict[str, Any]:
     assert isinstance(executor, WebGpuExecutor)
     runs = [r for r in model.program.runs if not r.once and r.device == "webgpu"]
     dispatches = sum(r.last - r.first for r in runs)
-    row = {"gpu": seconds_of(executor, runs), "run": median(times), "dispatches": dispatches}
+    row: dict[str, Any] = {
+        "gpu": seconds_of(executor, runs),
+        "run": median(times),
+        "dispatches": dispatches,
+    }
     row |= {"weights": weights, "least": weights / limit.bytes}
     row |= {"pauses": dispatches * limit.pause, "changes": dispatches * limit.change}
     row |= {"shaders": model.shaders}

@@ -61,7 +61,7 @@ async function openPage(browser, server, group, engine) {
     return { context, page, ...facts, bytes: sum(downloads), weights: sum(downloads.filter(({ path }) => WEIGHTS.test(path))) };
   } catch (error) {
     await context.close();
-    throw new Error([String(error?.message ?? error).split("\n")[0], ...messages.slice(-3)].join(" | "));
+    throw new Error([String(error?.message ?? error).split("\n")[0], ...messages.slice(-3)].join(" | "), { cause: error });
   }
 }
 

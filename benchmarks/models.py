@@ -31,6 +31,7 @@ from benchmarks.direct_flops import direct_flops
 from benchmarks.tfjs_graph import tfjs_graph
 from webmlc.build_options import AdapterName, BuildOptions, TargetName
 from webmlc.compile import compile_model
+from webmlc.core.machine import Device
 from webmlc.package.step_work import step_work
 from webmlc.package.write import write_package
 
@@ -65,7 +66,7 @@ class Ready:
     name: str
     build_seconds: float
     tfjs: bool
-    steps: Mapping[str, list[tuple[int, int, int]]]
+    steps: Mapping[Device, list[tuple[int, int, int]]]
     convolutions: Mapping[str, int]
 
 

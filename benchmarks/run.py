@@ -35,6 +35,7 @@ from benchmarks.judge import judge
 from benchmarks.models import ROOT, Ready, named, native_latencies, prepare, reuse, source_of
 from benchmarks.node_job import run_job
 from benchmarks.results import Entry, Row, entry_of, header, merge, row_of
+from webmlc.build_options import TargetName
 
 HERE = Path(__file__).parent
 MODULES = ROOT / "node_modules"
@@ -172,7 +173,9 @@ def main(
     devices = device.split(",")
     counts = [int(n) for n in threads.split(",")]
     sizes = {name: int(size) for name, _, size in (d.partition("=") for d in dims.split(",") if d)}
-    target = "both" if len(devices) > 1 else devices[0]
+    target: TargetName = "both"
+    if len(devices) == 1:
+        target = "webgpu" if devices == ["webgpu"] else "wasm"
     groups: list[Row] = []
     ready: dict[str, tuple[Ready, bool]] = {}
     for model in named() if models == "all" else models.split(","):

@@ -18,7 +18,7 @@ import json
 import math
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import onnx
 import typer
@@ -29,7 +29,7 @@ import webmlc
 from benchmarks.models import ROOT, name_of, prepare, source_of
 from benchmarks.pairs import gain, in_browser, in_python, is_same
 from benchmarks.run import OUT
-from webmlc.core.machine import AdapterKind, Device
+from webmlc.core.machine import Device
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.json_lines import open_records
 
@@ -51,7 +51,7 @@ def main(
 ) -> None:
     """Tune, build and measure each model."""
     chosen: Device = "webgpu" if device == "webgpu" else "wasm"
-    kind: AdapterKind = "gpu" if adapter == "gpu" else "software"
+    kind: Literal["gpu", "software"] = "gpu" if adapter == "gpu" else "software"
     table = Table(title=f"tuned for {engine}: medians of {runs} paired runs")
     for heading in ("model", "default ms", "tuned ms", "gain", "predicted", "tuned kernels"):
         table.add_column(heading)

@@ -66,7 +66,9 @@ export async function chooseFaster(open, sample, { key, build, storage }) {
   faster.explain(reason);
   try {
     storage.setItem(key, JSON.stringify({ device: faster.model.device, build, reason }));
-  } catch {} // the storage is full
+  } catch {
+    // The storage is full.
+  }
   return faster.model;
 }
 

@@ -38,7 +38,7 @@ export function baseAt(url) {
 
 /** The ways to start a worker. @param {URL} folder  of the package @returns {(() => any)[]} */
 function waysToStart(folder) {
-  if (builtin) return [HERE, folder].map((place) => () => new (builtin?.("node:worker_threads").Worker)(new URL(SCRIPT, place)));
+  if (builtin) return [HERE, folder].map((place) => () => new (/** @type {any} */ (builtin)("node:worker_threads").Worker)(new URL(SCRIPT, place)));
   return [
     () => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }),
     () => startCopy(new URL(SCRIPT, folder)),

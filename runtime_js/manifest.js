@@ -56,7 +56,7 @@ export async function fetchManifest(base) {
  */
 export function complete(json, url) {
   if (json?.format !== FORMAT) throw new PackageError(`${url}: ${wrongManifest(json)}`);
-  const { format, version, ...manifest } = json;
+  const { format: _, version, ...manifest } = json;
   if (version !== VERSION) {
     throw new PackageError(
       `${url}: is a package of format ${version}, which ${manifest.compiler} wrote. This runtime, of webmlc ${RUNTIME_VERSION}, reads format ` +

@@ -275,7 +275,8 @@ export class Model {
   async #execute(signature, inputs, { ports, states: session, signal, results, measure = false }) {
     if (this.#trapped) await this.#reopen();
     const { binder } = signature;
-    let { symbols, values, isOnGpu } = binder.bind(inputs, session?.length, session?.capacity);
+    const { values, isOnGpu, ...bound } = binder.bind(inputs, session?.length, session?.capacity);
+    let { symbols } = bound;
     const states = this.#hasStates ? signature.statesOf(symbols, session, Object.values(this.#loaded.executors)) : undefined;
     /** @type {Symbols | null} The length for which memory is planned: the largest from which this run fits into the session. */
     const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : null;
@@ -287,10 +288,10 @@ export class Model {
       if (!this.#replacesStates) throwIfAborted(signal);
       if (segment.type === "bind") {
         if (onGpu) await onGpu.download(values, [segment.buffer]);
-        const bound = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.buffer)));
-        symbols = binder.unique({ ...symbols, ...bound });
+        const read = bindFromMemory(this.#program, segment, /** @type {Uint8Array} */ (values.get(segment.buffer)));
+        symbols = binder.unique({ ...symbols, ...read });
         sizes = longest ? binder.unique({ ...symbols, ...longest }) : symbols;
-        checkRequirements(this.#manifest, symbols, bound);
+        checkRequirements(this.#manifest, symbols, read);
         continue;
       }
       if (segment.once) {

@@ -92,10 +92,10 @@ export class Signature {
    * The states of a run with these symbols.
    * @param {Symbols} symbols
    * @param {States | undefined} states  of the session
-   * @param {Executor[]} executors
+   * @param {Executor[]} _executors
    * @returns {States | undefined}
    */
-  statesOf(symbols, states, executors) {
+  statesOf(symbols, states, _executors) {
     return states;
   }
 }

@@ -86,7 +86,9 @@ function countMemory(bytes) {
   if (!bytes) return;
   try {
     new WebAssembly.Memory({ initial: Math.ceil(Math.min(COUNTED_PER_BYTE * bytes, MOST_COUNTED) / PAGE) });
-  } catch {} // there are no addresses left: that starts the collector, too
+  } catch {
+    // There are no addresses left: that starts the collector, too.
+  }
 }
 
 /** True if two requests need the same binding of memory. @param {Bound} a @param {Bound} b */

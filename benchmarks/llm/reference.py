@@ -10,6 +10,7 @@ This runs in a Python of its own, with torch, transformers, gguf and accelerate,
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -18,18 +19,22 @@ BEST = 32
 """The logits of a step that are kept."""
 
 
-def losses_of(model, ids: list[int]) -> list[float]:
+def losses_of(model: Any, ids: list[int]) -> list[float]:
     """The negative log-likelihood of each token but the first, given those before it."""
     with torch.inference_mode():
         logits = model(torch.tensor([ids[:-1]])).logits[0].double()
-    return torch.nn.functional.cross_entropy(
+    losses: list[float] = torch.nn.functional.cross_entropy(
         logits, torch.tensor(ids[1:]), reduction="none"
     ).tolist()
+    return losses
 
 
-def continuation_of(model, prompt: list[int], count: int, ends: list[int]) -> dict:
+def continuation_of(
+    model: Any, prompt: list[int], count: int, ends: list[int]
+) -> dict[str, list[Any]]:
     """The greedy continuation of a prompt, with the largest logits of each step."""
-    tokens, best = [], []
+    tokens: list[int] = []
+    best: list[list[tuple[int, float]]] = []
     fresh, cache = torch.tensor([prompt]), None
     with torch.inference_mode():
         while len(tokens) < count and not (tokens and tokens[-1] in ends):

@@ -21,9 +21,16 @@ from rich.table import Table
 import webmlc
 from demos.digits.build import HERE, build
 from webmlc.core.errors import AdapterError
+from webmlc.core.machine import Device
 
 ENOUGH = 0.97
 """The share of the held-out digits that a device must classify correctly."""
+HOSTS: tuple[tuple[str, Device, int], ...] = (
+    ("wasmtime, 1 thread", "wasm", 1),
+    ("wasmtime, 2 threads", "wasm", 2),
+    ("wgpu-py", "webgpu", 1),
+)
+"""What runs the package: a name, the device and the number of threads."""
 RUNS = 20
 """The timed runs, whose median counts."""
 
@@ -56,7 +63,7 @@ def median_seconds(run: Callable[[], object]) -> float:
     return median(times)
 
 
-def classify(package: Path, device: str, threads: int) -> Result:
+def classify(package: Path, device: Device, threads: int) -> Result:
     """Classify the held-out digits on a device."""
     image, label = held_out()
     model = webmlc.load(package, device=device, threads=threads)
@@ -84,11 +91,7 @@ def main() -> int:
     for heading in ("accuracy", f"batch of {count}", "one digit"):
         table.add_column(heading, justify="right")
     wrong = False
-    for name, device, threads in (
-        ("wasmtime, 1 thread", "wasm", 1),
-        ("wasmtime, 2 threads", "wasm", 2),
-        ("wgpu-py", "webgpu", 1),
-    ):
+    for name, device, threads in HOSTS:
         try:
             result = classify(package, device, threads)
         except AdapterError as error:

@@ -8,6 +8,7 @@ Out: `build/demos/file_type/`.
 
 import json
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import onnx
@@ -22,7 +23,7 @@ GENERAL_TYPES = ("empty", "txt", "unknown")
 """The types of files that the model does not see, or about which it is not sure."""
 
 
-def build(site: Path = SITE, **options: str) -> None:
+def build(site: Path = SITE, **options: Any) -> None:
     """Write the page and its package. `options` are those of `webmlc.build`."""
     with ZipFile(fetch_wheel(MAGIKA)) as wheel:
         model = onnx.load_from_string(wheel.read(f"{MODEL}/model.onnx"))

@@ -9,10 +9,11 @@ The layers are those of Devlin et al., "BERT" (2019), section 3. Reimers and Gur
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from numpy.typing import ArrayLike, NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 OPSET = 20
 """The first opset with Gelu."""
@@ -24,15 +25,15 @@ class _Writer:
     """Nodes and constants of a graph. Each method returns the name of a value."""
 
     def __init__(self) -> None:
-        self.nodes: list[object] = []
+        self.nodes: list[NodeProto] = []
         self.initialisers: list[TensorProto] = []
 
-    def constant(self, array: NDArray[np.generic]) -> str:
+    def constant(self, array: ArrayLike) -> str:
         name = f"constant_{len(self.initialisers)}"
         self.initialisers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
-    def node(self, operator: str, *inputs: str, output: str = "", **attributes: object) -> str:
+    def node(self, operator: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         output = output or f"{operator}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [output], output, **attributes))
         return output

@@ -11,7 +11,6 @@ import { InputError } from "../errors.js";
 import { bindMembers } from "../members.js";
 import { Detokeniser } from "./detokenise.js";
 import { readOptions } from "./options.js";
-import { TextCodec } from "./prompt.js";
 import { RandomNumbers } from "./random_numbers.js";
 import { checked, sample } from "./sampling.js";
 import { StopStrings } from "./stop_strings.js";
@@ -82,7 +81,7 @@ export class TextGenerator {
   /** @type {Promise<unknown>} The run that was started last. */
   #running = Promise.resolve();
 
-  /** @param {Sessions} model @param {TextCodec} codec */
+  /** @param {Sessions} model @param {import("./prompt.js").TextCodec} codec */
   constructor(model, codec) {
     this.#model = model;
     this.#hasNextToken = model.outputs.some(({ name }) => name === "next_token");

@@ -24,8 +24,8 @@ export class TextStreamer {
     bindMembers(this);
   }
 
-  /** @param {string} text  a piece, or "" at the end @param {boolean} isEnd */
-  on_finalized_text(text, isEnd) {
+  /** @param {string} text  a piece, or "" at the end @param {boolean} _isEnd */
+  on_finalized_text(text, _isEnd) {
     if (text) this.callback_function(text);
   }
 }

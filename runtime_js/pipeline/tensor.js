@@ -195,7 +195,7 @@ export class Tensor {
 
   /** The first place of a number in the data, or -1. @param {number | bigint} item */
   indexOf(item) {
-    return this.data.findIndex((/** @type {any} */ x) => x == item); // also a bigint that equals a number
+    return this.data.findIndex((/** @type {any} */ x) => x <= item && x >= item); // also a bigint that equals a number
   }
 
   /** Change each element. @param {(x: any, index: number, data: any) => any} callback */

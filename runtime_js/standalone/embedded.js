@@ -24,7 +24,7 @@ const WORKERS = {
   areThisThread: false,
   ways: [
     builtin
-      ? () => new (builtin?.("node:worker_threads").Worker)(new URL(`data:text/javascript,${encodeURIComponent(WORKER)}`))
+      ? () => new (/** @type {any} */ (builtin)("node:worker_threads").Worker)(new URL(`data:text/javascript,${encodeURIComponent(WORKER)}`))
       : () => new Worker(URL.createObjectURL(new Blob(['"use strict";', WORKER], { type: "text/javascript" }))),
   ],
   script: "in this script",

@@ -15,7 +15,9 @@ export class Leader extends PlainLeader {
     let { exports } = this;
     Object.defineProperty(this, "exports", {
       get: () => exports,
-      set: (plain) => (exports = { run: (...steps) => this.#run(plain, steps), warm: plain.warm }),
+      set: (plain) => {
+        exports = { run: (...steps) => this.#run(plain, steps), warm: plain.warm };
+      },
     });
   }
 

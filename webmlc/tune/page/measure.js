@@ -136,8 +136,8 @@ class Measuring {
         await work(candidate);
       } catch (error) {
         const text = String(/** @type {Partial<Error>} */ (error)?.message ?? error).split("\n")[0];
-        if (candidate === 0) throw new Error(`candidate 0 failed: ${text}`);
-        if (this.runner.isLost) throw new Error(`candidate ${candidate} lost the device: ${text}`);
+        if (candidate === 0) throw new Error(`candidate 0 failed: ${text}`, { cause: error });
+        if (this.runner.isLost) throw new Error(`candidate ${candidate} lost the device: ${text}`, { cause: error });
         this.reasons[candidate] = `failed: ${text}`;
         this.milliseconds[candidate] = [];
       }
