@@ -21,6 +21,7 @@ from webmlc.core.machine import Device
 
 SHOWN = 600
 """The characters of a message that the report shows."""
+LIST = 'also list the mutants of these outcomes, such as "unjudged" and "refused, runs it"'
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("wasm", "webgpu", "both"), default="both")
     parser.add_argument("--only", type=int, help="judge the mutant of this number")
     parser.add_argument("--keep", type=Path, help="write the files of --only into this folder")
-    parser.add_argument("--refused", action="store_true", help="list what only webmlc refuses")
+    parser.add_argument("--list", nargs="*", default=[], metavar="KIND", help=LIST)
     arguments = parser.parse_args()
     family, seed = arguments.family, arguments.seed
     numbers = range(arguments.first, arguments.first + arguments.count)
@@ -49,16 +50,13 @@ def main() -> None:
             key = outcome.kind + (f", {outcome.reference}" if outcome.reference else "")
             counts[key] += 1
             failures += not outcome.is_allowed
-            is_shown = arguments.refused and outcome.reference == RUNS
+            is_shown = key in arguments.list
             if not outcome.is_allowed or is_shown or arguments.only is not None:
                 print(_line(family, seed, number, device, outcome), flush=True)
     worker.close()
     print(f"{family}, seed {seed}, {sum(counts.values())} mutants: ", end="")
     print("; ".join(f"{count} {key}" for key, count in counts.most_common()))
     sys.exit(failures > 0)
-
-
-RUNS = "runs it"
 
 
 def devices(number: int, choice: str) -> tuple[Device, ...]:

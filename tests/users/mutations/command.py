@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
+
+from typer.main import get_command
 
 from tests.users.mutations.outcome import Outcome, outcome_of_error
 from webmlc.cli import main
@@ -21,7 +24,11 @@ def build(path: Path, package: Path, device: Device, *options: str) -> Outcome |
     ):
         warnings.simplefilter("ignore")
         try:
-            with patch("webmlc.cli.atexit.register"), patch("sys.exit", _Exit.raised):
+            with (
+                patch("webmlc.cli.atexit.register"),
+                patch("sys.exit", _Exit.raised),
+                patch("typer.main.get_command", _command),
+            ):
                 main()
         except _Exit as stop:
             if not stop.code:
@@ -32,6 +39,10 @@ def build(path: Path, package: Path, device: Device, *options: str) -> Outcome |
         except SystemExit as stop:
             return None if not stop.code else Outcome("refused", f"exit code {stop.code}")
     return None
+
+
+_command = cache(get_command)
+"""The parser of the command line. To make one takes a fifth of the time of a mutant."""
 
 
 class _Exit(BaseException):

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx.reference import ReferenceEvaluator
 
-from tests.graph.ops.test_rows import REFERENCE_DIFFERS
 from tests.users.mutations.command import build
 from tests.users.mutations.family import Mutant, Note
 from tests.users.mutations.onnx_bases import Array, draw_base, random_array
 from tests.users.mutations.onnx_changes import DATA_FILE, draw_change
+from tests.users.mutations.onnx_references import Values, explicit_results, references_of
 from tests.users.mutations.outcome import Outcome, outcome_of_error
-from tests.users.mutations.small_floats import round_once
 from webmlc.core.machine import Device
 from webmlc.frontend.check_nodes import nodes_of
 from webmlc.host.load import load
@@ -31,15 +25,8 @@ LARGEST_FEED = 1 << 22
 """The most elements of an input. A model with a larger one is only built."""
 TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 """The relative error of an output, by its type; 2e-3 for other floats."""
-RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial"})
-"""Operators with random results, beside those called `Random...`."""
-LOSES_NANS = {
-    "MaxPool": "of a NaN in a window, onnxruntime's vectors and scalars keep different ones: the"
-    " result depends on the NaN's place, on the width, and on whether the positions are an output",
-}
-"""Operators whose NaNs are not compared, and why."""
-
-Values = Mapping[str, Any]
+RANDOM = frozenset({"Bernoulli", "Multinomial"})
+"""Operators with random results, beside `Random...` and `Dropout`."""
 
 
 class OnnxFamily:
@@ -76,17 +63,21 @@ class OnnxFamily:
                 if refusal.kind != "refused":
                     return refusal
         note("reference")
-        expected = _references(path, feeds)
+        references = references_of(path, feeds)
         if refusal is not None:
-            by_runtime = "onnxruntime" in expected
-            return refusal.with_reference("runs it" if by_runtime else "refuses it")
-        if not _is_oracle(model, expected, outputs):
-            return Outcome("unjudged")
-        compares_nans = not _operators(model) & LOSES_NANS.keys()
-        differences = [_difference(outputs, v, compares_nans) for v in expected.values()]
+            return refusal.with_reference("runs it" if references.runs else "refuses it")
+        if _is_random(model):
+            return Outcome("unjudged", "an operator draws random numbers")
+        oracles = references.oracles(_operators(model), outputs)
+        if not oracles:
+            return Outcome("unjudged", references.reasons or "onnx.reference computes it wrongly")
+        differences = [_difference(outputs, oracle) for oracle in oracles.values()]
         if None in differences:
             return Outcome("right")
-        if _is_sensitive(path, feeds, expected):
+        explicit = explicit_results(path, feeds)
+        if explicit is not None and _difference(outputs, explicit) is None:
+            return Outcome("right")
+        if _is_sensitive(path, feeds, oracles):
             return Outcome("unjudged", "the reference's own results spread")
         return Outcome("wrong", str(differences[0]))
 
@@ -156,47 +147,15 @@ def _run(package: Path, device: Device, feeds: Values) -> Values:
         model.dispose()
 
 
-def _references(path: Path, feeds: Values) -> dict[str, Values]:
-    """The results of each reference that runs the model, by its name."""
-    results: dict[str, Values] = {}
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        for name, run in (("onnxruntime", _run_onnxruntime), ("onnx", _run_onnx_reference)):
-            with suppress(Exception):  # the references raise whatever they meet
-                results[name] = run(path, feeds)
-    return results
-
-
-def _run_onnxruntime(path: Path, feeds: Values) -> Values:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, dict(feeds)), strict=True))
-
-
-def _run_onnx_reference(path: Path, feeds: Values) -> Values:
-    evaluator = ReferenceEvaluator(str(path))
-    round_once(evaluator)
-    return dict(zip(evaluator.output_names, evaluator.run(None, dict(feeds)), strict=True))
-
-
-def _is_oracle(model: onnx.ModelProto, expected: Mapping[str, Values], outputs: Values) -> bool:
-    """True if the references' results are those that a right package has.
-
-    They are not if they are random, or if only `onnx.reference` runs a model with an operator that
-    it computes wrongly (`tests/graph/ops/test_rows.py`), or whose results it leaves to numpy's
-    types.
-    """
-    operators = _operators(model)
-    if operators & RANDOM or any("Random" in operator for operator in operators):
-        return False
-    if "onnxruntime" in expected:
-        return True
-    if "onnx" not in expected or operators & REFERENCE_DIFFERS.keys():
-        return False
-    pairs = ((outputs.get(name), value) for name, value in expected["onnx"].items())
-    return all(getattr(a, "dtype", None) == getattr(b, "dtype", None) for a, b in pairs)
+def _is_random(model: onnx.ModelProto) -> bool:
+    """True if a node may draw random numbers. Dropout without an input that says so does not."""
+    nodes = [*nodes_of(model.graph), *(node for f in model.functions for node in f.node)]
+    return any(
+        node.op_type in RANDOM
+        or "Random" in node.op_type
+        or (node.op_type == "Dropout" and len(node.input) > 2)
+        for node in nodes
+    )
 
 
 def _operators(model: onnx.ModelProto) -> set[str]:
@@ -206,10 +165,8 @@ def _operators(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in nodes}
 
 
-def _difference(outputs: Values, expected: Values, compares_nans: bool = True) -> str | None:
-    """Why results are not right; None if they are. A NaN that is expected need not be one if NaNs
-    are not compared.
-    """
+def _difference(outputs: Values, expected: Values) -> str | None:
+    """Why results are not right; None if they are."""
     for name, value in expected.items():
         if name not in outputs:
             return f"{name} is missing"
@@ -221,13 +178,13 @@ def _difference(outputs: Values, expected: Values, compares_nans: bool = True) -
         else:
             pairs = [(actual, value)]
         for a, b in pairs:
-            reason = _array_difference(np.asarray(a), np.asarray(b), compares_nans)
+            reason = _array_difference(np.asarray(a), np.asarray(b))
             if reason is not None:
                 return f"{name}: {reason}"
     return None
 
 
-def _array_difference(actual: Array, expected: Array, compares_nans: bool) -> str | None:
+def _array_difference(actual: Array, expected: Array) -> str | None:
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         types = [f"{a.dtype}{list(a.shape)}" for a in (actual, expected)]
         return f"is {types[0]}, expected {types[1]}"
@@ -240,8 +197,6 @@ def _array_difference(actual: Array, expected: Array, compares_nans: bool) -> st
         scale = float(np.abs(finite).max()) if finite.size else 0.0
         relative = TOLERANCE.get(actual.dtype.name, 2e-3)
         close = np.isclose(wide, wanted, rtol=relative, atol=relative * scale, equal_nan=True)
-        if not compares_nans:
-            close |= np.isnan(wanted)
     else:
         close = np.asarray(actual == expected)
     if close.all():
@@ -262,7 +217,7 @@ def _is_sensitive(path: Path, feeds: Values, expected: Mapping[str, Values]) -> 
             else array
             for name, array in feeds.items()
         }
-        results = _references(path, moved)
+        results = references_of(path, moved).results
         if any(_difference(results.get(n, {}), values) for n, values in expected.items()):
             return True
     return False
