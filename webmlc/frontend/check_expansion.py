@@ -72,8 +72,13 @@ def check_expansion(model: ModelProto) -> None:
 
 
 def check_dense(sparse: SparseTensorProto) -> None:
-    """Raise `ModelError` if a sparse tensor is too large as a dense one."""
-    itemsize = helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize
+    """Raise `ModelError` if a sparse tensor is too large as a dense one, or of an unknown type."""
+    try:
+        itemsize = helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize
+    except KeyError as error:
+        raise ModelError(
+            f"sparse tensor {sparse.values.name!r} has an unknown element type {error}"
+        ) from None
     if prod(sparse.dims) * itemsize > ADDRESSABLE_BYTES:
         raise ModelError(
             f"sparse tensor {sparse.values.name!r} has shape {list(sparse.dims)}: as a dense "

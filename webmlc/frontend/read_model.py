@@ -43,6 +43,7 @@ from webmlc.core.symbol_names import symbol_sizes
 from webmlc.frontend.bind_constants import Constants, bind_constants
 from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
 from webmlc.frontend.check_nodes import check_nodes
+from webmlc.frontend.check_texts import check_texts
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.element_types import dtype_of
 from webmlc.frontend.expand_functions import expand_functions
@@ -152,6 +153,7 @@ def _parse(path: Path) -> ModelProto:
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({error})") from None
     if not model.HasField("graph"):
         raise ModelError(f"{path}: not an ONNX model (it has no graph)")
+    check_texts(model)
     return model
 
 
