@@ -34,6 +34,12 @@ from webmlc.graph.ops.shapes import (
 Inputs = tuple[Tensor | None, ...]
 Body = Callable[..., Expr]
 ContextBody = Callable[[Context], Body]
+Choices = tuple[str, ...]
+
+LARGEST_PRODUCT = 16
+"""The largest constant exponent of an integer that is written as products. Chosen by hand: it takes
+at most seven of them.
+"""
 
 X = "float32[3, 4]"
 POSITIVE = "float32[3, 4] in 0.1..4"
@@ -90,15 +96,17 @@ def _unary(name: str, body: Body, *cases: Case, infer: object = same_type) -> Op
     return _unary_with(name, lambda _: body, *(cases or (case(X),)), infer=infer)
 
 
-def _unary_with(name: str, body: ContextBody, *cases: Case, infer: object = same_type) -> Operator:
-    """A row of one input whose body needs attributes."""
+def _unary_with(
+    name: str, body: ContextBody, *cases: Case, infer: object = same_type, **choices: Choices
+) -> Operator:
+    """A row of one input whose body needs attributes. `choices` are those of text attributes."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = in_float32(body(context))
         return (pointwise(context, stage_name(name), (operand(inputs, 0),), value),)
 
     assert callable(infer)
-    return Operator(name, infer, meaning, kind="elementwise", cases=cases)
+    return Operator(name, infer, meaning, kind="elementwise", cases=cases, choices=choices)
 
 
 def _binary(name: str, body: Body, *cases: Case, infer: object = broadcast_type) -> Operator:
@@ -107,16 +115,18 @@ def _binary(name: str, body: Body, *cases: Case, infer: object = broadcast_type)
 
 
 def _broadcast_with(
-    name: str, body: ContextBody, *cases: Case, infer: object = broadcast_type
+    name: str, body: ContextBody, *cases: Case, infer: object = broadcast_type, **choices: Choices
 ) -> Operator:
-    """A row of several inputs, broadcast, whose body needs attributes."""
+    """A row of several inputs, broadcast, whose body needs attributes. `choices` are those of text
+    attributes.
+    """
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = in_float32(body(context))
         return (pointwise(context, stage_name(name), present(inputs), value),)
 
     assert callable(infer)
-    return Operator(name, infer, meaning, kind="broadcast", cases=cases)
+    return Operator(name, infer, meaning, kind="broadcast", cases=cases, choices=choices)
 
 
 def _scalar(op: str) -> Body:
@@ -246,7 +256,7 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 def _power(context: Context) -> Body:
     """Write small whole exponents as products. An integer with a float exponent is computed as a
-    float.
+    float, unless the exponent is a natural number: floats do not hold all powers.
     """
     array = context.constant(1)
     exponent = array.item() if array is not None and array.size == 1 else None
@@ -254,15 +264,30 @@ def _power(context: Context) -> Body:
     def body(x: Expr, y: Expr) -> Expr:
         if exponent in (1, 2, 3):
             return reduce(lambda a, b: a * b, (x,) * int(exponent))
+        if x.dtype.is_integer and exponent is not None and exponent in range(LARGEST_PRODUCT + 1):
+            return _natural_power(x, int(exponent))
         if exponent == 0.5 and x.dtype.is_float:
             return call("sqrt", x)
         if exponent == -1 and x.dtype.is_float:
             return 1.0 / x
         if y.dtype.is_float and not x.dtype.is_float:
-            return call("pow", x.astype(y.dtype), y).astype(x.dtype)
+            is_natural = call("eq", call("floor", y), y) & (y >= 0)
+            power = call("pow", x.astype(y.dtype), y).astype(x.dtype)
+            return select(is_natural, call("pow", x, y.astype(x.dtype)), power)
         return call("pow", x, y.astype(x.dtype))
 
     return body
+
+
+def _natural_power(x: Expr, exponent: int) -> Expr:
+    """Write a power by repeated squaring."""
+    result: Expr = Const(1, x.dtype)
+    square = x
+    for bit in range(exponent.bit_length()):
+        square = square * square if bit else x
+        if exponent >> bit & 1:
+            result = result * square
+    return result
 
 
 def _modulo(context: Context) -> Body:
@@ -358,7 +383,8 @@ _UNARY = (
     _unary_with("ThresholdedRelu", _thresholded_relu, case(X), case(X, alpha=0.2)),
     _unary_with("HardSigmoid", _hard_sigmoid, case(X), case(X, alpha=0.5, beta=0.6)),
     _unary_with("Shrink", _shrink, case(X), case(X, lambd=0.1, bias=0.2)),
-    _unary_with("Gelu", _gelu, case(X), case(X, approximate="tanh")),
+    _unary_with("Gelu", _gelu, case(X), case(X, approximate="tanh"),
+                approximate=("none", "tanh")),
     _unary_with("Swish", _swish, case(X), case(X, alpha=0.5)),
 )  # fmt: skip
 
@@ -386,7 +412,8 @@ _BINARY = (
                     case("int32[9] in -9..9", np.int32(4), fmod=1)),
     _broadcast_with("BitShift", _bit_shift,
                     case("uint32[5] in 0..99", "uint32[5] in 0..5", direction="LEFT"),
-                    case("uint8[5] in 0..99", "uint8[5] in 0..5", direction="RIGHT")),
+                    case("uint8[5] in 0..99", "uint8[5] in 0..5", direction="RIGHT"),
+                    direction=("LEFT", "RIGHT")),
 )  # fmt: skip
 
 _VARIADIC_CASES = (case(X), case(X, X), case("float32[3, 1]", X, "float32[4]"))
