@@ -49,3 +49,7 @@ class Family(Protocol):
         of the build and of the run may pass through.
         """
         ...
+
+    def run_reference(self, mutant: Mutant, folder: Path) -> None:
+        """Run a mutant by the references only, in an empty folder."""
+        ...

@@ -73,6 +73,9 @@ class GgufFamily:
             distance = np.abs(logits[0] - expected).max() / np.abs(expected).max()
         return Outcome("right") if distance < TOLERANCE else Outcome("wrong", f"by {distance:.2g}")
 
+    def run_reference(self, mutant: Mutant, folder: Path) -> None:
+        _reference(mutant.write(folder))
+
 
 @cache
 def whole_file(name: str) -> bytes:

@@ -17,9 +17,11 @@ import onnx
 import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-NEWEST = {"": 28, "ai.onnx.ml": 5}
-"""The newest opset of each domain, and the newest `IR_VERSION`, that onnxruntime reads."""
-IR_VERSION = 14
+PLAIN_OPSET = 21
+"""The opset of twins of newer models. onnxruntime has kernels of all its operators. Later versions
+of the operators that it has only add element types and attributes.
+"""
+IR_VERSION = 10
 FARTHEST = float(1 << 20)
 """The coordinate that stands for each greater one. A corner so far outside a feature map makes bins
 that are larger than the map, as any farther corner does.
@@ -27,16 +29,20 @@ that are larger than the map, as any farther corner does.
 
 
 def sorted_twin(model: ModelProto) -> ModelProto:
-    """Sort the nodes of each graph. A node of a cycle keeps its place."""
+    """Sort the nodes of each graph. A node of a cycle keeps its place. Attributes outside functions
+    refer to nothing, and keep the values that they have.
+    """
     for graph in graphs_of(model.graph):
         _sort(graph)
+        for attribute in (a for node in graph.node for a in node.attribute):
+            attribute.ClearField("ref_attr_name")
     return model
 
 
 def repaired_twin(model: ModelProto) -> ModelProto:
     """Give names to graphs, remove inputs that are there twice, and forget the declared types of
     results. A recurrent layer without `hidden_size` gets that of its weights. A newer opset becomes
-    the newest one that onnxruntime reads, if no operator has changed.
+    `PLAIN_OPSET`, if that has all operators.
     """
     for number, graph in enumerate(graphs_of(model.graph)):
         graph.name = graph.name or f"graph {number}"
@@ -56,9 +62,8 @@ def repaired_twin(model: ModelProto) -> ModelProto:
     model.ir_version = min(model.ir_version, IR_VERSION)
     for imports in (model.opset_import, *(f.opset_import for f in model.functions)):
         for opset in imports:
-            newest = NEWEST.get(opset.domain, opset.version)
-            if opset.version > newest and not _has_changed(model, opset, newest):
-                opset.version = newest
+            if opset.domain in ("", "ai.onnx") and opset.version > PLAIN_OPSET and _is_plain(model):
+                opset.version = PLAIN_OPSET
     return model
 
 
@@ -176,18 +181,12 @@ def _reads(node: NodeProto) -> set[str]:
     return {*node.input} | (names - own)
 
 
-def _has_changed(model: ModelProto, opset: onnx.OperatorSetIdProto, newest: int) -> bool:
-    """True if an operator of the domain is another one in an opset than in the newest one."""
-    for node in nodes_of(model):
-        if node.domain != opset.domain:
-            continue
-        try:
-            versions = {
-                onnx.defs.get_schema(node.op_type, version, node.domain).since_version
-                for version in (min(opset.version, onnx.defs.onnx_opset_version()), newest)
-            }
-        except onnx.defs.SchemaError:
-            return True
-        if len(versions) > 1:
-            return True
-    return False
+def _is_plain(model: ModelProto) -> bool:
+    """True if `PLAIN_OPSET` has all operators of ONNX in a model."""
+    try:
+        for node in nodes_of(model):
+            if not node.domain and onnx.defs.has(node.op_type):
+                onnx.defs.get_schema(node.op_type, PLAIN_OPSET, "")
+    except onnx.defs.SchemaError:
+        return False
+    return True

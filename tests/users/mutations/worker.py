@@ -30,6 +30,8 @@ SECONDS = 60.0
 BYTES = 2 << 30
 """The memory of a process."""
 MUTANTS_PER_PROCESS = 500
+Task = tuple[int, int, Device | None]
+"""A seed, a number, and the device; without a device, only the references run."""
 MESSAGE = "the process ended with exit code {}"
 
 
@@ -50,14 +52,22 @@ class Worker:
         self._count = 0
 
     def judge(self, seed: int, number: int, device: Device) -> Outcome:
-        """Draw, build and run the mutant of this number."""
+        """Draw, build and run the mutant of this number. No package runs forever that the
+        references run in time: a mutant that asks for 2**31 iterations is not judged.
+        """
+        outcome = self._ask((seed, number, device))
+        if outcome.kind == "hang" and self._ask((seed, number, None)).kind == "hang":
+            return Outcome("unjudged", f"the reference has no result after {self.seconds:.0f} s")
+        return outcome
+
+    def _ask(self, task: Task) -> Outcome:
         if self._process is None or self._count >= MUTANTS_PER_PROCESS:
             self._start()
         assert self._process is not None and self._connection is not None
         self._count += 1
         stage = "webmlc"
         try:
-            self._connection.send((seed, number, device))
+            self._connection.send(task)
             while True:
                 poll = self._connection.poll
                 if not answers_in_time(poll, self._process.pid, self.seconds):
@@ -120,10 +130,13 @@ def _serve(connection: Connection, family: str) -> None:
             except EOFError:
                 return
             try:
-                mutant = draw(family, seed, number)
+                mutant, outcome = draw(family, seed, number), Outcome("right")
                 with tempfile.TemporaryDirectory(dir=root) as folder:
-                    judge = FAMILIES[family].judge
-                    outcome = judge(mutant, Path(folder), device, connection.send)
+                    if device is None:
+                        FAMILIES[family].run_reference(mutant, Path(folder))
+                    else:
+                        judge = FAMILIES[family].judge
+                        outcome = judge(mutant, Path(folder), device, connection.send)
             except BaseException as error:
                 outcome = outcome_of_error(error)
             connection.send(outcome)
