@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 
 import webmlc
+from webmlc.core.errors import InputError
 
 SUM = "y = ReduceSum <keepdims = 0> (v)"
 EMPTY = {
@@ -47,3 +48,19 @@ def test_an_operator_over_an_empty_vector(name: str, size: str, tmp_path: Path) 
         result = loaded.run({"x": np.zeros(0, np.float32)})["y"]
         loaded.dispose()
         assert result == want
+
+
+def test_nothing_is_read_from_an_axis_without_elements(tmp_path: Path) -> None:
+    """The index of its last element would be -1, which WGSL refuses as a constant."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[3, 0] x, bool[2] c) => (float[k] y) { y = Compress (x, c) }"""
+    )
+    webmlc.build(model, tmp_path)
+    for device in ("wasm", "webgpu"):
+        loaded = webmlc.load(tmp_path, device=device)
+        feeds = {"x": np.zeros((3, 0), np.float32), "c": np.zeros(2, bool)}
+        assert loaded.run(feeds)["y"].shape == (0,)
+        with pytest.raises(InputError, match="out of range"):
+            loaded.run({**feeds, "c": np.ones(2, bool)})
+        loaded.dispose()

@@ -34,6 +34,8 @@ from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import variables, written_out
 from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion, type_numbers
+from webmlc.graph.checks.check_numbers import check_sizes
+from webmlc.graph.checks.check_signature import check_signature
 from webmlc.graph.checks.check_types import check_types
 from webmlc.graph.checks.requirements import (
     count_requirements,
@@ -334,6 +336,7 @@ class _Inference:
         type_numbers(node, self.constants, self.scope.type_of)
         context = self.scope.context(node)
         check_types(node, context.types)
+        check_signature(node, row)
         if row.expand is not None:
             expansion = Expansion(self.value_names)
             results = row.expand(context, Builder(node, expansion))
@@ -358,6 +361,7 @@ class _Inference:
             if any((as_int(d) or 0) < 0 for d in type_.shape):
                 raise NotSupportedError(f"its result, {type_}, has a negative size")
             check_size(type_)
+            check_sizes(type_.shape)
         names = node.outputs
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_

@@ -154,10 +154,13 @@ def _round_to_half(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (pointwise(context, "rounded", (x,), lambda v: call(rounding, v)),)
 
 
+ROUND_MODE = {"round_mode": ("up", "down", "nearest")}
+"""How float8_e8m0fnu is rounded."""
+
 X = "float32[3, 4]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("Cast", _cast_type, _cast, kind="elementwise", cases=(
+    Operator("Cast", _cast_type, _cast, kind="elementwise", choices=ROUND_MODE, cases=(
         case(X, to=7), case(X, to=9), case("int64[4] in -2..2", to=1), case("bool[4]", to=1),
         case("float32[4] in -3..3", to=10), case("int32[4] in 0..9", to=3),
         case("float32[9] in -600..600", to=17), case("float32[9] in -600..600", to=18, saturate=0),
@@ -167,6 +170,6 @@ OPS: tuple[Operator, ...] = (
         case(X, to=6), case("int64[4] in -9..9", to=13))),
     Operator("RoundToHalf", lambda context: (context.type(0),), _round_to_half,
              kind="elementwise", domain="webmlc"),
-    Operator("CastLike", _cast_like_type, _cast, kind="elementwise", cases=(
+    Operator("CastLike", _cast_like_type, _cast, kind="elementwise", choices=ROUND_MODE, cases=(
         case(X, "int32[1]"), case("int64[4] in -2..2", X), case(X, "float8_e5m2[1]"))),
 )  # fmt: skip

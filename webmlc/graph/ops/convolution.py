@@ -18,7 +18,7 @@ from webmlc.graph.ops.contract import centred, rounded
 from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, operand
-from webmlc.graph.ops.windows import Windows
+from webmlc.graph.ops.windows import AUTO_PAD, Windows
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -196,7 +196,8 @@ DEPTHWISE = "float32[4, 1, 3, 3]"
 _CONVOLUTION = Layout(form="convolution")
 
 OPS: tuple[Operator, ...] = (
-    Operator("Conv", _conv_bias_type, _conv, kind="contraction", layout=_CONVOLUTION, cases=(
+    Operator("Conv", _conv_bias_type, _conv, kind="contraction", layout=_CONVOLUTION,
+             choices=AUTO_PAD, cases=(
         case(X, W), case(X, W, "float32[6]", pads=(1, 1, 1, 1)),
         case(X, W, pads=(0, 1, 2, 0), strides=(2, 2)), case(X, W, dilations=(2, 2), pads=(2,) * 4),
         case(X, "float32[6, 2, 3, 3]", group=2), case(X, DEPTHWISE, group=4, pads=(1,) * 4),
@@ -204,13 +205,13 @@ OPS: tuple[Operator, ...] = (
         case("float32[1, 3, 9]", "float32[4, 3, 3]", pads=(1, 1)),
         case("float32[1, 2, 4, 4, 4]", "float32[3, 2, 2, 2, 2]"))),
     Operator("ConvInteger", _conv_integer_type, _conv_integer, kind="contraction",
-             layout=_CONVOLUTION, cases=(
+             layout=_CONVOLUTION, choices=AUTO_PAD, cases=(
         case("uint8[1, 2, 5, 5] in 0..255", "uint8[3, 2, 3, 3] in 0..255", np.uint8(7),
              pads=(1,) * 4),
         case("uint8[1, 2, 5, 5] in 0..255", "int8[3, 2, 3, 3] in -99..99", np.uint8(7),
              np.int8(5)))),
     Operator("ConvTranspose", _transpose_type, _conv_transpose, kind="contraction",
-             layout=Layout(form="transposed convolution"), cases=(
+             layout=Layout(form="transposed convolution"), choices=AUTO_PAD, cases=(
         case("float32[1, 2, 4, 5]", "float32[2, 3, 3, 3]"),
         case("float32[1, 2, 4, 5]", "float32[2, 3, 3, 3]", "float32[3]", strides=(2, 2),
              pads=(1,) * 4, output_padding=(1, 1)),

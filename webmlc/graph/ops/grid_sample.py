@@ -20,6 +20,10 @@ MARGIN = 3.0
 """The distance from the border, in elements, to which a position is clamped. No mode has a tap
 inside the feature map from there: cubic taps reach 2 elements. It keeps weights finite at infinity.
 """
+CHOICES = {
+    "mode": ("linear", "nearest", "cubic", "bilinear", "bicubic"),
+    "padding_mode": ("zeros", "border", "reflection"),
+}
 CUBIC_COEFFICIENT = -0.75
 """The coefficient `a` of the cubic kernel, as ONNX defines it for GridSample."""
 
@@ -118,7 +122,7 @@ def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 X, G = "float32[1, 2, 4, 5]", "float32[1, 3, 3, 2] in -1.5..1.5"
 
 OPS: tuple[Operator, ...] = (
-    Operator("GridSample", _type, _grid_sample, kind="injective", cases=(
+    Operator("GridSample", _type, _grid_sample, kind="injective", choices=CHOICES, cases=(
         case(X, G), case(X, G, mode="nearest"), case(X, G, mode="cubic", align_corners=1),
         case(X, G, padding_mode="border"), case(X, G, padding_mode="reflection"))),
 )  # fmt: skip

@@ -48,6 +48,8 @@ def clamped(index: Expr, size: Expr) -> Expr:
     """Count an index from the front, and clamp it to the axis. (`CountOutside` counts the indices
     that are outside.)
     """
+    if as_int(size) == 0:
+        return ZERO  # no run reads it, and WGSL has no constant index of -1
     return minimum(maximum(wrapped(index, size), 0), canonical(size - 1))
 
 
@@ -179,13 +181,15 @@ def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("gather_nd", context.outputs[0].shape, element),)
 
 
+REDUCTION = {"reduction": ("none", "add", "mul", "min", "max")}
+"""How an update and the element that it meets become one."""
+
+
 def _combine(context: Context) -> str | None:
     """The scalar operator that combines an element with its update. None means that the update
     replaces the element.
     """
     reduction = str(context.attribute("reduction", "none"))
-    if reduction not in ("none", "add", "mul", "min", "max"):
-        raise NotSupportedError(f"reduction {reduction!r}")
     return None if reduction == "none" else combination(reduction, context.dtype(0))
 
 
@@ -393,12 +397,13 @@ OPS: tuple[Operator, ...] = (
         case(X, np.array([[0, 1], [2, -1]])), case(X, np.array([[1], [0]])),
         case("float32[2, 3, 4]", np.array([[1], [0]]), batch_dims=1))),
     Operator("ScatterElements", _scatter_elements_type, _scatter_elements,
-             indices=_axis_indices, cases=(
+             indices=_axis_indices, choices=REDUCTION, cases=(
         case(X, INDICES, "float32[2, 2]"), case(X, INDICES, "float32[2, 2]", axis=1),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="add"),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="max"))),
     Operator("Scatter", _scatter_elements_type, _scatter_elements, indices=_axis_indices),
-    Operator("ScatterND", _scatter_nd_type, _scatter_nd, indices=_leading_indices, cases=(
+    Operator("ScatterND", _scatter_nd_type, _scatter_nd, indices=_leading_indices,
+             choices=REDUCTION, cases=(
         case(X, [[0], [2]], "float32[2, 4]"), case(X, [[0, 1], [2, 3]], "float32[2]"),
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
     Operator("CountOutside", _count_outside_type, _count_outside, domain="webmlc",
@@ -413,7 +418,7 @@ OPS: tuple[Operator, ...] = (
              indices=_lengths, cases=(
         case("float32[4, 3]", [1, 2, 4], time_axis=0, batch_axis=1),)),
     Operator("TensorScatter", _tensor_scatter_type, _tensor_scatter, kind="injective",
-             indices=_write_indices, cases=(
+             indices=_write_indices, choices={"mode": ("linear", "circular")}, cases=(
         case("float32[2, 5, 3]", "float32[2, 2, 3]", "int64[2] in 0..3"),
         case("float32[2, 5, 3]", "float32[2, 2, 3]"),
         case("float32[2, 3, 5]", "float32[2, 3, 4]", "int64[2] in 0..9", axis=2,

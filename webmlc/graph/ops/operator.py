@@ -242,6 +242,14 @@ class IndexInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Signature:
+    """The number of inputs of an operator, at most, and the names of its attributes."""
+
+    inputs: int
+    attributes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One row of the table.
 
@@ -254,6 +262,9 @@ class Operator:
     - injective: on one element at any position;
     - reduction: on a fold of elements;
     - contraction: on a sum of products.
+
+    `choices` holds the texts that each text attribute may be, the default first. `signature`
+    is None for operators that have a schema in ONNX.
 
     `layout` says how the operator is written over feature maps in NHWC. If it is None, an operator
     of kind elementwise or broadcast follows its inputs; any other reads and writes NCHW.
@@ -269,6 +280,8 @@ class Operator:
     cases: tuple[Case, ...] = ()
     indices: Callable[[Context], tuple[IndexInput, ...]] | None = None
     layout: Layout | None = None
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    signature: Signature | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from webmlc.graph.ops.shapes import (
     product_type,
     require,
 )
-from webmlc.graph.ops.windows import Windows
+from webmlc.graph.ops.windows import AUTO_PAD, Windows
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -318,14 +318,16 @@ POOLS = (
 _POOL, _GLOBAL_POOL = Layout(form="pool"), Layout(form="global pool")
 
 OPS: tuple[Operator, ...] = (
-    Operator("MaxPool", _pool_type, _max_pool, kind="reduction", layout=_POOL, cases=(
+    Operator("MaxPool", _pool_type, _max_pool, kind="reduction", layout=_POOL,
+             choices=AUTO_PAD, cases=(
         *POOLS, case(X, kernel_shape=(2, 2), dilations=(2, 2)),
         case(X, kernel_shape=(2, 2), strides=(2, 2), outputs=2),
         case("int8[1, 1, 4, 4] in -9..9", kernel_shape=(2, 2)))),
-    Operator("AveragePool", _average_type, _average_pool, kind="reduction", layout=_POOL, cases=(
+    Operator("AveragePool", _average_type, _average_pool, kind="reduction", layout=_POOL,
+             choices=AUTO_PAD, cases=(
         *POOLS, case(X, kernel_shape=(3, 3), pads=(1,) * 4, count_include_pad=1),
         case(X, kernel_shape=(2, 2), dilations=(2, 2)))),
-    Operator("LpPool", _pool_type, _lp_pool, kind="reduction",
+    Operator("LpPool", _pool_type, _lp_pool, kind="reduction", choices=AUTO_PAD,
              cases=(case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), p=1))),
     Operator("GlobalAveragePool", _global_type, _global_average, kind="reduction",
              layout=_GLOBAL_POOL, cases=(case(X),)),

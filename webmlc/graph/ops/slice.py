@@ -393,6 +393,7 @@ OPS: tuple[Operator, ...] = (
         case(X, [-1], [-100], [2], [-2]), case(X, [0], [4], [2], [3]), case(X, [5], [9], [2]),
         case(X, starts=(1,), ends=(-1,), axes=(2,), opset=9))),
     Operator("Pad", _pad_type, _pad, _pad_expanded, kind="injective",
+             choices={"mode": ("constant", "reflect", "edge", "wrap")},
              layout=Layout(("map", "pads", "any")), cases=(
         case(X, [0, 1, 2, 1, 0, 3]), case(X, [0, 0, 1, 0, 0, 1], np.float32(1.5)),
         case(X, [0, 1, 2, 0, 1, 1], mode="edge"), case(X, [0, 1, 2, 0, 1, 1], mode="reflect"),

@@ -294,6 +294,8 @@ def split_sizes(context: Context) -> list[Expr]:
 def _equal_parts(context: Context, size: Expr, outputs: int) -> list[Expr]:
     """Equal sizes. From opset 18 on, the last may be smaller."""
     count = int(context.attribute("num_outputs", outputs))
+    if count != outputs:
+        raise NotSupportedError(f"num_outputs is {count}, for {outputs} outputs")
     if "num_outputs" not in context.node.attributes or canonical(size % count) == ZERO:
         return [canonical(size // count)] * count
     part = (size + (count - 1)) // count
@@ -368,6 +370,9 @@ def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("space_to_depth", context.outputs[0].shape, element),)
 
 
+BLOCKS = {"mode": ("DCR", "CRD")}
+"""Whether depth is blocks of channels, or channels of blocks."""
+
 X = "float32[2, 3, 4]"
 
 OPS: tuple[Operator, ...] = (
@@ -395,9 +400,11 @@ OPS: tuple[Operator, ...] = (
     Operator("Split", _split_type, _split, kind="injective", cases=(
         case(X, outputs=2, num_outputs=2), case(X, [1, 2], outputs=2, axis=1),
         case(X, outputs=2, axis=2, opset=13), case(X, split=(3, 1), axis=2, outputs=2, opset=11))),
-    Operator("DepthToSpace", _depth_to_space_type, _depth_to_space, kind="injective", cases=(
+    Operator("DepthToSpace", _depth_to_space_type, _depth_to_space, kind="injective",
+             choices=BLOCKS, cases=(
         case("float32[1, 8, 2, 3]", blocksize=2),
         case("float32[1, 8, 2, 3]", blocksize=2, mode="CRD"))),
-    Operator("SpaceToDepth", _space_to_depth_type, _space_to_depth, kind="injective", cases=(
+    Operator("SpaceToDepth", _space_to_depth_type, _space_to_depth, kind="injective",
+             choices=BLOCKS, cases=(
         case("float32[1, 2, 4, 6]", blocksize=2),)),
 )  # fmt: skip

@@ -17,6 +17,9 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.shapes import ZERO, canonical, require
 
+AUTO_PAD = {"auto_pad": ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")}
+"""How windows may be padded. An empty text is "NOTSET", as in onnxruntime."""
+
 MIN_TAP_RATIO = 1.6
 """A pool is separated only if that takes this many times fewer taps. It pays for writing and
 reading one more feature map. Chosen by hand: a pool of 13 x 13 windows takes 26 taps instead of 169
@@ -56,7 +59,7 @@ class Windows:
             begins: tuple[Expr | int, ...] = tuple(p[0] for p in pads)
             ends: tuple[Expr | int, ...] = tuple(p[1] for p in pads)
         else:
-            attribute = context.attribute("pads") if mode == "NOTSET" else None
+            attribute = None if mode == "VALID" else context.attribute("pads")
             flat: tuple[Expr | int, ...] = tuple(attribute or (0,) * (2 * rank))
             begins, ends = flat[:rank], flat[rank:]
         if {len(part) for part in (strides, dilations, begins, ends)} != {rank}:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from webmlc.core.errors import Unsupported, UnsupportedError
+from webmlc.graph.checks.check_numbers import check_numbers
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.nhwc import BROADCAST, Layout
@@ -51,7 +52,9 @@ def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ..
     meaning = row_of(node).compute
     assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
     with _reported(node):
-        return meaning(scope.context(node), tensors)
+        results = meaning(scope.context(node), tensors)
+        check_numbers(results, [t for t in tensors if t is not None])
+        return results
 
 
 @contextmanager

@@ -213,5 +213,6 @@ OPS: tuple[Operator, ...] = (
              *("float32[9, 8]",) * 2, np.array([[4, 9, 6], [2, 8, 4]]), num_heads=4,
              kv_num_heads=2, do_rotary=1, outputs=3),
         case("float32[2, 1, 128]", None, None, KEYS, KEYS, LAST, TOTAL, *("float32[9, 8]",) * 2,
-             np.array([[7], [5]]), num_heads=4, kv_num_heads=2, do_rotary=1, outputs=3)),
+             np.array([[7], [5]]), num_heads=4, kv_num_heads=2, do_rotary=1, outputs=3),
+        choices={"k_quant_type": ("NONE",), "v_quant_type": ("NONE",)}),
 )  # fmt: skip

@@ -129,5 +129,6 @@ OPS: tuple[Operator, ...] = (
              outputs=3),
         case(IDS, None, TABLE, TABLE, None, ROW, ROW, None, IDS[::-1].copy(), outputs=2)),
     row("GatedRMSNorm", _gated_rms, case(X, "float32[4]", X),
-        case(X, ROW, X, activation="sigmoid")),
+        case(X, ROW, X, activation="sigmoid"),
+        choices={"activation": ("silu", "swish", "sigmoid")}),
 )  # fmt: skip

@@ -5,12 +5,13 @@ row("QuickGelu", lambda c, build: (...,), case("float32[2, 3]"))
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.microsoft.signatures import SIGNATURES
 from webmlc.graph.ops.operator import (
     Case,
     Context,
@@ -29,9 +30,23 @@ def _never(context: Context) -> tuple[TensorType, ...]:
     raise NotSupportedError("this form of the operator is not supported")
 
 
-def row(name: str, expand: Expansion, *cases: Case, domain: str = DOMAIN) -> Operator:
+def row(
+    name: str,
+    expand: Expansion,
+    *cases: Case,
+    domain: str = DOMAIN,
+    choices: Mapping[str, tuple[str, ...]] | None = None,
+) -> Operator:
     """Make the row of an operator that expands to other operators."""
-    return Operator(name, _never, expand=expand, domain=domain, cases=cases)
+    return Operator(
+        name,
+        _never,
+        expand=expand,
+        domain=domain,
+        cases=cases,
+        choices=choices or {},
+        signature=SIGNATURES[name],
+    )
 
 
 def twin(name: str, *cases: Case, of: Value | None = None, **attributes: Any) -> Operator:
