@@ -47,8 +47,8 @@ class References:
         """The results that a right package has: it must have those of one of them.
 
         Those of `onnx.reference` are not among them if the model has an operator that it computes
-        wrongly (`tests/graph/ops/test_rows.py`). Without onnxruntime's, they must have the dtypes of
-        the package's: numpy decides the dtypes of many operators.
+        wrongly (`tests/graph/ops/test_rows.py`). If onnxruntime has none, they must have the dtypes
+        of the package's: numpy decides the dtypes of many operators.
         """
         oracles = dict(self.results)
         if "onnx" not in oracles:
