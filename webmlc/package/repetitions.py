@@ -30,7 +30,7 @@ Json = Any
 LONGEST = 256
 """The most items of a period: a layer of a network has fewer. It bounds the time of the search."""
 MOST = 1_000_000
-"""The most items of a repetition that is read: more would be a damaged file, and take all memory."""
+"""The most items of a repetition that is read: a damaged file has more, and takes all memory."""
 FRAME, MARK = 24, 8
 """Characters around the template of a repetition, and those that its marks add to each item. The
 search needs an estimate: from 4 to 32 for a mark, the manifests of MiniLM and ResNet-50 are equal.
