@@ -91,11 +91,10 @@ def rfactor(function: LoopFunction, loop: str, axis: int) -> tuple[LoopFunction,
         update.buffer, name=fresh(f"{update.buffer.name}_rf", taken_names), shape=tuple(shape)
     )
     name = fresh(f"{block.name}_rf", block_names(function))
-    factored = _factored(
-        function, path, block, target, update, partial, position, name, taken_names
-    )
+    division = _Division(function, block, target, update, partial, position)
+    factored = _factored(division, path, name, taken_names)
     root = _root(path, block)
-    final = _final(function, root, block, target, update, partial, position, taken_names)
+    final = _final(division, root, taken_names)
     after = replace_last(path[len(root) - 1 :], factored)
     body = replace_last(root, seq(after, final))
     return with_body(function, body, (*function.allocations, partial)), name
@@ -137,20 +136,26 @@ def _check_loops(function: LoopFunction, path: Path, block: Block, target: For) 
             raise ScheduleError(_NAME, reason, function, loop.var.name)
 
 
-def _factored(
-    function: LoopFunction,
-    path: Path,
-    block: Block,
-    target: For,
-    update: Update,
-    partial: Buffer,
-    position: int,
-    name: str,
-    taken_names: set[str],
-) -> Block:
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """A reduction of `block`, each iteration of whose loop `target` reduces into an element of
+    `partial`, along the dimension `position`.
+    """
+
+    function: LoopFunction
+    block: Block
+    target: For
+    update: Update
+    partial: Buffer
+    position: int
+
+
+def _factored(division: _Division, path: Path, name: str, taken_names: set[str]) -> Block:
     """The block that fills the new buffer: the target loop is a spatial axis of it, every other
     loop of the reduction a reduce axis.
     """
+    function, block, target = division.function, division.block, division.target
+    update, partial = division.update, division.partial
     reduced = set[Var]()
     values: dict[Var, Expr] = {}
     axes: list[Axis] = []
@@ -172,7 +177,7 @@ def _factored(
             as_axes[loop.var] = var
     inner = {var: substitute(value, as_axes) for var, value in values.items()}
     indices = [substitute(index, inner) for index in update.indices]
-    indices.insert(position, as_axes[target.var])
+    indices.insert(division.position, as_axes[target.var])
     neutral = identity(update.op, partial.dtype)
     value = substitute(update.value, inner)
     predicate: Expr | None = None
@@ -203,19 +208,11 @@ def _root(path: Path, block: Block) -> Path:
     return path[: first + 1]
 
 
-def _final(
-    function: LoopFunction,
-    root: Path,
-    block: Block,
-    target: For,
-    update: Update,
-    partial: Buffer,
-    position: int,
-    taken_names: set[str],
-) -> Stmt:
+def _final(division: _Division, root: Path, taken_names: set[str]) -> Stmt:
     """The loops and the block that reduce the new buffer into the result."""
+    block, target, update = division.block, division.target, division.update
     assert block.init is not None
-    ranges = ranges_along(function, root[:-1])
+    ranges = ranges_along(division.function, root[:-1])
     inside = scan(root[-1], ranges)
     mapping: dict[Var, Expr] = {}
     axes: list[Axis] = []
@@ -241,8 +238,8 @@ def _final(
     indices = tuple(substitute(index, mapping) for index in update.indices)
     accumulator = Load(update.buffer, indices)
     source = list(indices)
-    source.insert(position, factor.var)
-    value = call(update.op, accumulator, Load(partial, tuple(source)))
+    source.insert(division.position, factor.var)
+    value = call(update.op, accumulator, Load(division.partial, tuple(source)))
     final = Block(
         block.name,
         tuple(axes),
