@@ -34,7 +34,6 @@ from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import variables, written_out
 from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion, type_numbers
-from webmlc.graph.checks.check_numbers import check_sizes
 from webmlc.graph.checks.check_signature import check_signature
 from webmlc.graph.checks.check_types import check_types
 from webmlc.graph.checks.requirements import (
@@ -56,6 +55,7 @@ from webmlc.graph.ir import (
     TensorType,
     producers,
 )
+from webmlc.graph.ops.check_numbers import check_sizes
 from webmlc.graph.ops.control import names_in, reads, rename_captures
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from webmlc.core.errors import Unsupported, UnsupportedError
-from webmlc.graph.checks.check_numbers import check_numbers
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.check_numbers import check_numbers
 from webmlc.graph.ops.nhwc import BROADCAST, Layout
 from webmlc.graph.ops.operator import FusionKind, NotSupportedError, Operator, Scope
 from webmlc.graph.rewrite.parts import PARTS, Part
