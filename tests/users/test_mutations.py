@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -17,7 +18,9 @@ from onnx import helper, numpy_helper
 from tests.users.mutations.__main__ import devices
 from tests.users.mutations.family import Mutant
 from tests.users.mutations.onnx_bases import GRAPHS, graph_base
+from tests.users.mutations.onnx_changes import Change
 from tests.users.mutations.onnx_family import OnnxFamily
+from tests.users.mutations.onnx_writings import WRITINGS
 from tests.users.mutations.outcome import Kind, outcome_of_error
 from tests.users.mutations.worker import Worker, draw
 from webmlc.core.dtypes import DType
@@ -155,6 +158,26 @@ def test_a_twin_judges_what_onnxruntime_refuses(
 
 def test_dropout_is_judged_if_it_drops_nothing(tmp_path: Path) -> None:
     assert judged(one_node("Dropout", X), {"y": X + 1}, tmp_path) == "wrong"
+
+
+@pytest.mark.parametrize("writing", [writing for writing, _ in WRITINGS])
+def test_a_model_may_be_written_in_many_ways(writing: Change, tmp_path: Path) -> None:
+    """On one of the small graphs that has what the writing needs."""
+    for title in GRAPHS:
+        base, feeds = graph_base(title)
+        model = onnx.ModelProto()
+        model.CopyFrom(base)
+        try:
+            writing(model, random.Random(1))
+        except (LookupError, StopIteration):
+            continue
+        data = model.SerializeToString()
+        if data == base.SerializeToString():
+            continue  # it is written so already
+        mutant = Mutant(title, MAIN, {MAIN: data}, feeds)
+        assert OnnxFamily().judge(mutant, tmp_path, "wasm", lambda _: None).kind == "right"
+        return
+    pytest.fail("no graph has what the writing needs")
 
 
 @pytest.mark.parametrize("dtype", ["float6_e3m2fn", "float8_e5m2", "float4_e2m1fn"])

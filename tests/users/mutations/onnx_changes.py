@@ -17,6 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tests.frontend.mutate_model import mutate
 from tests.users.mutations.names import NAMES
+from tests.users.mutations.onnx_writings import WRITINGS
 from webmlc.graph.table import OPS
 
 Change = Callable[[ModelProto, random.Random], None]
@@ -506,7 +507,7 @@ CHANGES: tuple[tuple[Change, int], ...] = (
 
 def draw_change(model: ModelProto, rng: random.Random) -> str:
     """Change a model in place, and return the name of the change."""
-    changes, weights = zip(*CHANGES, strict=True)
+    changes, weights = zip(*CHANGES, *WRITINGS, strict=True)
     while True:
         change = rng.choices(changes, weights)[0]
         before = model.SerializeToString(deterministic=True)
