@@ -97,15 +97,19 @@ class _Objects:
 
     def add(self, key: Key, new: object) -> object:
         """Return the object of a key: `new`, unless another thread has added one since."""
-        with self.lock:
-            reference = self.entries.get(key)
-            if reference is not None and (existing := reference()) is not None:
-                return existing
-            if len(self.entries) >= self.capacity:
+        reference = ref(new)
+        other = self.entries.setdefault(key, reference)
+        if other is not reference:  # of another thread, or of an object that nothing uses
+            with self.lock:
+                existing = self.entries.get(key, reference)()
+                if existing is not None:
+                    return existing
+                self.entries[key] = reference
+        elif len(self.entries) >= self.capacity:
+            with self.lock:
                 self.remove_unused()
                 self.capacity = max(LEAST_ENTRIES, 2 * len(self.entries))
-            self.entries[key] = ref(new)
-            return new
+        return new
 
     def remove_unused(self) -> None:
         """Remove the entries of unused objects, last first: each may free the parts of its own."""

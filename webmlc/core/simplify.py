@@ -49,6 +49,9 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
     if isinstance(expr, Const):
         return expr
     intervals = ranges or _NO_RANGES
+    if isinstance(expr, Var):  # many indices are variables
+        own = intervals.get(expr)
+        return expr if own is None or not own.is_point else Const(own.low)
     relevant = tuple(
         [
             (var, interval.low, interval.high, interval.below)

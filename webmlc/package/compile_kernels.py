@@ -191,21 +191,18 @@ class KernelCompiler:
             self._show_code(lowered, task, title)
             self.codes[key] = _compiled(task, lowered)
         elif not self._is_cached(key):
-            data = self.pool.take(key) or self.code_bytes(task, title)
-            self.codes[key] = from_bytes(data)
+            data = self.pool.take(key)
+            compiled = from_bytes(data) if data else _compiled(task, self._lowered(task, title))
+            self.codes[key] = compiled
             if self.cache is not None:
-                self.cache.put(key, data)
+                self.cache.put(key, data or to_bytes(compiled))
                 if task.sizes is not None:
-                    plain = to_bytes(ExplainedCode(self.codes[key].code))  # for a later build
+                    plain = to_bytes(ExplainedCode(compiled.code))  # for a later build
                     self.cache.put(replace(task, sizes=None).key, plain)
         code = replace(self.codes[key].code, origin=task.kernel.origin)
         if not self.shows_stages:
             self.watch(Stage(f"{title}: code", partial(str, code.text), task.kernel.name))
         return code
-
-    def code_bytes(self, task: Task, title: str) -> bytes:
-        """Compile a kernel with its default schedule, without stages for the watcher."""
-        return to_bytes(_compiled(task, self._lowered(task, title)))
 
     def _note(
         self,
@@ -290,7 +287,8 @@ class KernelCompiler:
 
 def _code_bytes(task: Task) -> bytes:
     """Compile a kernel with its default schedule, in another process."""
-    return KernelCompiler(default_schedule, ignore).code_bytes(task, task.form)
+    lowered = KernelCompiler(default_schedule, ignore)._lowered(task, task.form)
+    return to_bytes(_compiled(task, lowered))
 
 
 def _compiled(task: Task, lowered: LoopFunction) -> ExplainedCode:

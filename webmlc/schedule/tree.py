@@ -42,8 +42,13 @@ def find(root: Stmt, kind: type[S], is_wanted: Callable[[S], bool]) -> Path | No
     while stack:
         place = stack.pop()
         stmt = place[0]
+        if isinstance(stmt, Store):
+            continue
         if isinstance(stmt, kind) and is_wanted(stmt):
             return _path_to(place)
+        if isinstance(stmt, For):  # most statements with children are loops
+            stack.append((stmt.body, place))
+            continue
         children = reversed(child_statements(stmt))
         stack += [(child, place) for child in children if not isinstance(child, Store)]
     return None

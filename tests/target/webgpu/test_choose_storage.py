@@ -21,7 +21,8 @@ def k(
     s = T.alloc_buffer((8,), "float16", scope="shared")
     l = T.alloc_buffer((8,), "float32", scope="local")
     for i in range(12):
-        r[()] = A[i * 4 + 1] + C[i] + l[i % 8] + T.cast(H[i], "float32") + T.cast(s[i % 8], "float32")
+        r[()] = A[i * 4 + 1] + C[i] + l[i % 8]
+        l[(i + 1) % 8] = T.cast(H[i], "float32") + T.cast(s[i % 8], "float32")
         l[i % 8] = r[()]
         A[T.ramp(i * 4, 1, 4)] = C[T.ramp(i * 4, 1, 4)]
         X[T.ramp(i * 4, 1, 4)] = B[T.ramp(i * 4 + 1, 1, 4)]
