@@ -19,8 +19,11 @@ type in annotations (ANNOTATIONS), since a module holds both kinds of function.
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from webmlc.core.machine import Device
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
@@ -191,3 +194,32 @@ def test_an_import_to_the_right_is_found(module: str, line: str) -> None:
 )
 def test_an_import_to_the_left_passes(module: str, line: str) -> None:
     assert imports_to_the_right(line, module, is_package=False) == []
+
+
+DEVICE_ROOMS = ("target", "host", "report")
+"""The folders whose code is about one device, or shows a person its name."""
+
+
+def compared_devices(path: Path) -> Iterator[int]:
+    """The lines of a file that compare something with the name of a device."""
+    names = set(get_args(Device))
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        sides: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            sides = [node.value]
+        constants = (part for side in sides for part in ast.walk(side))
+        if any(isinstance(part, ast.Constant) and part.value in names for part in constants):
+            yield node.lineno  # type: ignore[attr-defined]
+
+
+def test_only_targets_and_hosts_compare_the_name_of_a_device(tmp_path: Path) -> None:
+    """`core.machine.DEVICES` and `target.targets.TARGETS` say what distinguishes devices."""
+    sample = tmp_path / "sample.py"
+    sample.write_text('a == "wasm"\nb in ("x", "webgpu")\nc == "relaxed"\nd["wasm"] = 1\n', "utf-8")
+    assert list(compared_devices(sample)) == [1, 2]
+    folder = ROOT / "webmlc"
+    for path in folder.rglob("*.py"):
+        if path.relative_to(folder).parts[0] not in DEVICE_ROOMS:
+            assert not list(compared_devices(path)), path

@@ -304,6 +304,7 @@ def inspect(
     --stage code prints the text of each kernel, with the ONNX nodes that its lines compute.
     """
     from webmlc.compile import compile_model
+    from webmlc.core.machine import DEVICES
     from webmlc.core.symbol_names import symbol_sizes
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.graph.typed.options import read_texts
@@ -323,7 +324,7 @@ def inspect(
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
         stages(Stage(f"{device}: work", work, kernel if kernel in stages.kernels else None))
-        if any(step.device == "webgpu" for step in parts.programs[device].steps):
+        if not all(DEVICES[s.device].runs_steps for s in parts.programs[device].steps):
             dispatches = partial(print_dispatches, parts, sizes, kernel)
             shown = kernel if kernel in stages.kernels else None
             stages(Stage(f"{device}: dispatches", dispatches, shown))

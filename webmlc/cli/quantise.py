@@ -19,15 +19,16 @@ def measured_loss(
     """Build the float model in a temporary folder, and compare the quantised `package` with it,
     which has these options.
 
-    A package for GPUs only is built again for the CPU, where each machine can run it.
+    A package without a program for the CPU is built again for it, where each machine can run it.
     """
     from webmlc.compile import build_package
+    from webmlc.core.machine import DEVICES
     from webmlc.host.quantisation_loss import quantisation_loss
 
     with tempfile.TemporaryDirectory(prefix="webmlc-quantise-") as scratch:
         before, after = Path(scratch) / "float", package
         build_package(model, before, replace(options, target="wasm", quantise=None))
-        if options.target == "webgpu":
+        if options.target != "both" and not DEVICES[options.target].runs_steps:
             after = Path(scratch) / "quantised"
             build_package(model, after, replace(options, target="wasm"))
         return quantisation_loss(before, after, inputs)

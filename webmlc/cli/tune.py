@@ -227,15 +227,19 @@ def search_first(
     Records of an earlier build are used again.
     """
     from webmlc import tune as run_search
-    from webmlc.core.machine import PLAIN_ADAPTERS
+    from webmlc.core.machine import DEVICES, PLAIN_ADAPTERS
     from webmlc.tune.progress import Progress
 
     seconds = duration(time)
     if seconds == 0:
         raise UserError("--tune: a search needs more than no time; try --tune 5m")
     adapters = PLAIN_ADAPTERS if adapter == "all" else (adapter,)
-    devices = ("wasm", "webgpu") if target == "both" else (target,)
-    searches = [(d, a) for d in devices for a in (adapters if d == "webgpu" else adapters[:1])]
+    searches = [
+        (device, kind)
+        for device, facts in DEVICES.items()
+        if target in (device, "both")
+        for kind in (adapters if facts.has_adapters else adapters[:1])
+    ]
     for device, kind in searches:
         with Progress(errors, f"{model.name} on {device}") as progress:
             run_search(

@@ -18,6 +18,30 @@ from typing import ClassVar, Literal
 Device = Literal["wasm", "webgpu"]
 """The device that runs a kernel: the CPU through WebAssembly, or the GPU through WebGPU."""
 
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What those need to know of a device who plan, run or measure its kernels.
+
+    - `alignment`: of buffers in its arena, in bytes.
+    - `runs_steps`: one module runs the steps of all programs, in one linear memory with a table of
+      slots. Otherwise, a host starts each kernel, and binds its buffers.
+    - `has_adapters`: machines differ in the adapter that runs the kernels, and not in the number of
+      threads.
+    """
+
+    alignment: int
+    runs_steps: bool
+    has_adapters: bool
+
+
+DEVICES: Mapping[Device, DeviceFacts] = {
+    "wasm": DeviceFacts(alignment=64, runs_steps=True, has_adapters=False),
+    "webgpu": DeviceFacts(alignment=256, runs_steps=False, has_adapters=True),
+}
+"""Every device. The alignments are derived: a cache line, and the default limit
+`minStorageBufferOffsetAlignment` of WebGPU."""
+
 Features = Literal["dot", "pairs", "relaxed", "simd128"]
 """The names of WebAssembly variants, by what sets each apart. `Cpu.features` lists what a variant
 may use."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from webmlc.core.errors import PackageError
+from webmlc.core.machine import DEVICES
 from webmlc.package.manifest import Bind, Manifest, Program
 from webmlc.package.sizes import Size, from_size
 
@@ -78,7 +79,7 @@ def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
     if [i for run in program.runs for i in range(run.first, run.last)] != list(range(count)):
         yield "the segments of PROGRAM miss steps"
     for number, step in enumerate(program.steps):
-        if step.device == "webgpu" and step.control is None and not step.launches:
+        if not DEVICES[step.device].runs_steps and step.control is None and not step.launches:
             yield f"PROGRAM.steps[{number}].launches is missing"
         if step.control is not None and not 0 <= step.control.target <= count:
             yield f"PROGRAM.steps[{number}].control.target is no step"

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import structs
 
 from webmlc.build_options import BuildOptions
-from webmlc.core.machine import Device, Machine
+from webmlc.core.machine import DEVICES, Device, Machine
 from webmlc.core.stages import Stage
 from webmlc.graph.ir import Module
 from webmlc.loops.ir import LoopFunction
@@ -84,7 +84,7 @@ class Calls:
 
 def calls_of(target: AnyTarget, programs: Programs, signature: Manifest) -> Calls:
     """What the programs call on a target's device."""
-    if target.runs_steps:
+    if DEVICES[target.device].runs_steps:
         calls = module_calls({d: p.parts for d, p in programs.items()}, signature)
         kernel_calls = [call for call in calls if call.control is None]
         return Calls(

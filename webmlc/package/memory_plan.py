@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 from webmlc.core.control_area import CONTROL
 from webmlc.core.errors import InputError
-from webmlc.core.machine import PAGE_BYTES, Device
+from webmlc.core.machine import DEVICES, PAGE_BYTES, Device
 from webmlc.package.manifest import Manifest, Memory, Program
 from webmlc.package.placement import align
 from webmlc.package.sizes import evaluate
 
 PAGE = 65536
 """The bytes of a page of WebAssembly memory, from the specification."""
-ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
+ALIGNMENT: Mapping[Device, int] = {device: f.alignment for device, f in DEVICES.items()}
 """The alignment of buffers in the arena, in bytes.
 
 Derived from the cache line, and from WebGPU's default `minStorageBufferOffsetAlignment`.
@@ -96,7 +96,7 @@ def layout(
     )
     plan = (states, state_bytes, replaced)
     places, total, resident_end = _places(program, memory, device, sizes, red_zone)
-    if device == "webgpu":
+    if not DEVICES[device].runs_steps:
         return Layout(places, sizes, total, {}, 0, total, *plan)
     symbols_count = len(manifest.symbols) + len(program.bound)
     slots = len(program.buffers) + symbols_count + 2 * len(program.loops)

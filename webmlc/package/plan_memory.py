@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
 
 from webmlc.core.errors import InputError
-from webmlc.core.machine import Device
+from webmlc.core.machine import DEVICES, Device
 from webmlc.package.manifest import Bind, Manifest, Memory, Place, Program
 from webmlc.package.memory_plan import ALIGNMENT, buffer_bytes, weights_alignment
 from webmlc.package.placement import Interval, place, stack
@@ -50,14 +50,14 @@ def _plan(manifest: Manifest, program: Program, program_device: Device, device: 
                   if b.name in names and b.tensor is not None]  # fmt: skip
         return tuple(number for _, number in sorted(stored))
 
-    resident = loading if device == "wasm" else {}
+    resident = loading if DEVICES[device].runs_steps else {}
     spans = resident | lifetimes(program, device, program_device)
     derived = (b.name for b in program.buffers if b.kind == "derived" and b.name in loading)
     states = (b.name for b in program.buffers if b.kind == "state" and b.name in used)
     return Memory(
         constants=constants(used - loading.keys()),
-        temporary=constants(loading.keys()) if device == "webgpu" else (),
-        derived=tuple(numbers[name] for name in derived) if device == "webgpu" else (),
+        temporary=() if DEVICES[device].runs_steps else constants(loading.keys()),
+        derived=() if DEVICES[device].runs_steps else tuple(numbers[name] for name in derived),
         states=tuple(numbers[name] for name in states),
         arena=_arena(program, spans, device),
     )

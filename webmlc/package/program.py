@@ -15,7 +15,7 @@ from msgspec import convert, structs
 
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Var
-from webmlc.core.machine import Device
+from webmlc.core.machine import DEVICES, Device
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
 from webmlc.graph import ir as graph
@@ -152,11 +152,11 @@ def module_calls(
         symbols |= {symbol: first + 2 * i for i, symbol in enumerate(loops)}
         numbers = [len(calls)]  # for each step, the number of the next call in the module
         for step in program.steps:
-            numbers.append(numbers[-1] + (step.device == "wasm"))
+            numbers.append(numbers[-1] + DEVICES[step.device].runs_steps)
         for number, step in enumerate(program.steps):
-            if step.device != "wasm":
+            if not DEVICES[step.device].runs_steps:
                 continue
-            name = step.kernel if device == "wasm" else f"{step.kernel}_cpu"
+            name = step.kernel if device == step.device else f"{step.kernel}_cpu"
             arguments = (*(slots[a] for a in step.arguments), *(symbols[s] for s in step.symbols))
             control = None
             if step.control is not None:
@@ -209,7 +209,7 @@ def _load_nodes(module: Module) -> list[Node]:
     functions = (module.main, *(f for f in module.functions.values() if f is not module.main))
     calls = [node for f in functions for node in f.nodes if node.op == "call_kernel"]
     rewritten = _rewritten_values(functions, module.states)
-    if any(_device(node) != "wasm" for node in calls):
+    if not all(DEVICES[_device(node)].runs_steps for node in calls):
         rewritten |= _values_off_gpu(functions)
     nodes: list[Node] = []
     for function in functions:
@@ -228,7 +228,7 @@ def _values_off_gpu(functions: Sequence[Function]) -> set[str]:
     """The values that the CPU or the host computes or reads, themselves or through views."""
     values = {value for function in functions for value in function.outputs}
     for node in (node for function in functions for node in function.nodes):
-        is_on_gpu = node.op == "call_kernel" and _device(node) == "webgpu"
+        is_on_gpu = node.op == "call_kernel" and not DEVICES[_device(node)].runs_steps
         if not is_on_gpu and node.op != "View":
             values.update((*node.inputs, *node.outputs))
     for node in (node for function in functions for node in reversed(function.nodes)):
@@ -376,7 +376,8 @@ class _Steps:
 
 
 def _device(node: Node) -> Device:
-    return "webgpu" if node.attributes["device"] == "webgpu" else "wasm"
+    device: Device = node.attributes["device"]
+    return device
 
 
 def _buffer(module: Module, value: str, derived: bool) -> Buffer:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from webmlc.core.adapters import ADAPTERS
-from webmlc.core.machine import Device
+from webmlc.core.machine import DEVICES, Device
 from webmlc.package.manifest import Manifest, RowWork
 from webmlc.target.kernel_work import KernelWork, kernel_work, least_bytes
 from webmlc.target.webgpu.dispatch_work import (
@@ -57,7 +57,7 @@ def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[S
     kernels = parts.kernels[device]
     steps = parts.programs[device].steps
     works = {name: kernel_work(kernel, sizes) for name, kernel in kernels.items()}
-    on_gpu = {step.kernel for step in steps if step.device == "webgpu"} & kernels.keys()
+    on_gpu = {step.kernel for step in steps if not DEVICES[step.device].runs_steps} & kernels.keys()
     dispatches = {name: dispatch_work(kernels[name].lowered(), sizes) for name in on_gpu}
     return tuple(
         StepWork(

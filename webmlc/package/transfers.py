@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from webmlc.core.machine import Device
+from webmlc.core.machine import DEVICES, Device
 from webmlc.package.manifest import Bind, Program, Run, Segment, Step
 
 
@@ -35,7 +35,7 @@ def segments_of(
         if isinstance(item, Bind):
             segments.append(item)
             continue
-        is_wasm, at_load = item.device == "wasm", number < once
+        is_wasm, at_load = DEVICES[item.device].runs_steps, number < once
         match segments:
             case [*_, Run() as last] if (last.device, last.once) == (item.device, at_load):
                 segments[-1] = replace(last, last=number + 1)
@@ -82,7 +82,7 @@ def _uploads(
 
     Buffers that the segment itself defines do not count as reads. Writes are in order.
     """
-    valid: dict[str, set[str]] = {"wasm": set(), "webgpu": set()}
+    valid: dict[Device, set[str]] = {device: set() for device in DEVICES}
     written: set[str] = set()
     uploads: list[tuple[str, ...]] = []
     needs: list[set[str]] = []
@@ -101,7 +101,8 @@ def _uploads(
                 defined_here.update(dict.fromkeys(step.written))
             uploads.append(tuple(n for n in reads if n not in valid[segment.device]))
             valid[segment.device] |= reads.keys() | defined_here.keys()
-            valid["webgpu" if segment.device == "wasm" else "wasm"] -= defined_here.keys()
+            for device in valid.keys() - {segment.device}:
+                valid[device] -= defined_here.keys()
         else:
             uploads.append(())
         needs.append(set(reads))

@@ -15,6 +15,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError, PackageError
-from webmlc.core.machine import Device
+from webmlc.core.machine import DEVICES, Device
 from webmlc.core.package_files import LANGUAGE_FILES, TOKENIZER
 from webmlc.package.check_memory import check_total
 from webmlc.package.compression import SUFFIX, deflate
@@ -124,7 +125,9 @@ class ProgramParts:
         """
         body = tuple(
             _with_launches(item, shaders)
-            if isinstance(item, Step) and item.device == "webgpu" and item.control is None
+            if isinstance(item, Step)
+            and not DEVICES[item.device].runs_steps
+            and item.control is None
             else item
             for item in self.body
         )
@@ -342,13 +345,16 @@ def _program(device: Device, parts: Parts, draft: Manifest) -> Program:
     """The manifest's record of a program, without its plan of memory and its resources."""
     program = parts.programs[device]
     # In the modules, the wasm steps of the webgpu program follow the steps of the wasm program.
-    module_base = 0
-    if device == "webgpu" and "wasm" in parts.programs:
-        module_base = len(parts.programs["wasm"].steps)
+    earlier = takewhile(lambda other: other != device, parts.programs)
+    module_base = sum(
+        DEVICES[step.device].runs_steps for other in earlier for step in parts.programs[other].steps
+    )
     # The module itself has the symbols of its steps.
-    steps = [structs.replace(s, symbols=()) if s.device == "wasm" else s for s in program.steps]
-    uses_wasm = any(s.device == "wasm" for s in steps) or device == "wasm"
-    uses_webgpu = any(s.device == "webgpu" for s in steps)
+    steps = [
+        structs.replace(s, symbols=()) if DEVICES[s.device].runs_steps else s for s in program.steps
+    ]
+    uses_wasm = any(DEVICES[d].runs_steps for d in (device, *(step.device for step in steps)))
+    uses_webgpu = not all(DEVICES[step.device].runs_steps for step in steps)
     record = Program(
         buffers=tuple(program.buffers),
         steps=tuple(steps),
@@ -437,14 +443,15 @@ def resources(manifest: Manifest, device: Device) -> Resources:
         arena: dict[Device, int | None] = dict.fromkeys(program.memory)
         return structs.replace(program.resources, weights=weights, arena=arena)
     layouts = {d: layout(manifest, device, d, {}) for d in program.memory}
-    if "wasm" in layouts:
-        check_total(layouts["wasm"].total, program.buffers, program.steps)
-    on_gpu = program.memory["webgpu"].buffers if "webgpu" in program.memory else ()
-    bound = (program.buffers[number].static_bytes or 0 for number in on_gpu)
+    totals = [plan.total for d, plan in layouts.items() if DEVICES[d].runs_steps]
+    for total in totals:
+        check_total(total, program.buffers, program.steps)
+    bindings = (m.buffers for d, m in program.memory.items() if not DEVICES[d].runs_steps)
+    bound = (program.buffers[n].static_bytes or 0 for numbers in bindings for n in numbers)
     return structs.replace(
         program.resources,
         weights=weights,
         arena={d: plan.arena for d, plan in layouts.items()},
-        memory=layouts["wasm"].total if "wasm" in layouts else 0,
+        memory=sum(totals),
         largest_binding=max(bound, default=0),
     )

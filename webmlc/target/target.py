@@ -99,9 +99,7 @@ class Target(Generic[M]):
       latter ends the lines with marks of their stages (`target.line_stages`) if its last argument
       says so.
     - `join`: joins the codes of kernels to that of a variant: codes by name, the steps that call
-      them (if `runs_steps`), the alternatives, the form of the variant.
-    - `runs_steps`: whether the code runs the steps of programs itself, those of every program that
-      has some on this device. Otherwise, a host starts each kernel.
+      them (of every program, if the device runs steps), the alternatives, the form of the variant.
     - `declares_constants`: whether a kernel's code depends on which parameters hold constants.
     - `stem`, `language`, `comment`: of the text, the name of its files, their ending, and what a
       comment begins with.
@@ -115,7 +113,6 @@ class Target(Generic[M]):
     lowering: Lowering[M]
     print_kernel: Callable[[LoopFunction, Task, bool], Any]
     join: Callable[[Mapping[str, Any], Sequence[Any], Alternatives, str], JoinedCode]
-    runs_steps: bool
     declares_constants: bool
     stem: str
     language: str

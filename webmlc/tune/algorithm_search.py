@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from webmlc.core.machine import DEVICES
 from webmlc.tune.comparison import LayerComparison
 from webmlc.tune.model_trial import Scheduled
 from webmlc.tune.priorities import expected_cost
@@ -100,7 +101,7 @@ class Variants:
             sets = [_scheduled(calls, by_identity) for calls in differences]
             ms = sum(task.calls * by_identity[_identity(task)].control_ms for task, _ in sets[0])
             contest = LayerComparison(layer, algorithm, sets, ms, WORTHWHILE)
-            if any(task.device != "wasm" for kernels in sets for task, _ in kernels):
+            if not all(DEVICES[task.device].runs_steps for kernels in sets for task, _ in kernels):
                 contest.is_over, contest.ratio = True, ratio
             contests.append(contest)
         return contests

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import Device
+from webmlc.core.machine import DEVICES, Device
 from webmlc.tune.listen import PAGE
 
 V8_FLAGS = ("--no-liftoff", "--no-wasm-lazy-compilation")
@@ -80,7 +80,7 @@ _FIREFOX_PREFERENCES: Mapping[str, Any] = {
 
 def _chromium(executable: str, url: str, profile: Path, device: Device) -> list[str]:
     """The command of Chromium and its relatives."""
-    gpu = list(_CHROMIUM_GPU_FLAGS) if device == "webgpu" else []
+    gpu = list(_CHROMIUM_GPU_FLAGS) if DEVICES[device].has_adapters else []
     if adapter := os.environ.get(_ADAPTER_VARIABLE):
         gpu.append(f"--use-webgpu-adapter={adapter}")
     return [executable, f"--user-data-dir={profile}", *_CHROMIUM_FLAGS, *gpu, url]

@@ -21,13 +21,12 @@ from webmlc.core.combination import Combination
 from webmlc.core.control_area import CONTROL
 from webmlc.core.errors import InternalError, WebmlcError
 from webmlc.core.expr import Call, Const
-from webmlc.core.machine import PAGE_BYTES
+from webmlc.core.machine import DEVICES, PAGE_BYTES
 from webmlc.core.rewrite import walk
 from webmlc.core.sizes import evaluate_size
 from webmlc.loops.count_work import buffer_bytes, count_work
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.package.memory_plan import (
-    ALIGNMENT,
     LARGE,
     PAGE,
     scratch_stride,
@@ -96,9 +95,9 @@ def candidate(task: Task, member: Any) -> Candidate:
 
 def code_of(task: Task, kernel: LoopFunction) -> Code:
     """The code of a lowered kernel of a task."""
-    if task.device == "webgpu":
-        return emit_shaders({KERNEL: kernel}, {KERNEL: task.constants})
-    return print_function(kernel, task.machine)
+    if DEVICES[task.device].runs_steps:
+        return print_function(kernel, task.machine)
+    return emit_shaders({KERNEL: kernel}, {KERNEL: task.constants})
 
 
 def try_candidate(task: Task, member: Any) -> Candidate | Refusal:
@@ -124,7 +123,7 @@ def make_trial(
         tolerance=0.0 if is_exact(task.match.function) else INEXACT_TOLERANCE,
         protocol=protocol,
     )
-    with_code = _with_shaders if task.device == "webgpu" else _with_module
+    with_code = _with_module if DEVICES[task.device].runs_steps else _with_shaders
     return with_code(trial, task, candidates)
 
 
@@ -164,8 +163,8 @@ def buffers_of(task: Task) -> Trial:
         for number, call in enumerate(calls):
             if number == 0 or is_constant:
                 size = bytes_of[parameter]
-                is_large = task.device == "wasm" and size >= LARGE
-                offset = align(end, PAGE_BYTES if is_large else ALIGNMENT[task.device])
+                is_large = DEVICES[task.device].runs_steps and size >= LARGE
+                offset = align(end, PAGE_BYTES if is_large else DEVICES[task.device].alignment)
                 pattern = pattern_of(parameter.dtype) if parameter in inputs else b""
                 buffers.append(TrialBuffer(offset, size, parameter.dtype, pattern))
                 end = offset + align(max(size, 4), 64)

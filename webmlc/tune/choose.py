@@ -23,6 +23,7 @@ from webmlc.core.errors import InternalError, UserError
 from webmlc.core.machine import (
     ADAPTERS,
     DEFAULT_MACHINES,
+    DEVICES,
     SOFTWARE_ADAPTERS,
     SOFTWARE_MACHINES,
     WASM_MACHINES,
@@ -133,7 +134,7 @@ class TunedChooser:
         `machine`.
         """
         is_alike = record.platform.is_software == (machine in SOFTWARE_MACHINES)
-        return record.device == "wasm" or self.is_named or is_alike
+        return not DEVICES[record.device].has_adapters or self.is_named or is_alike
 
     def _similarity(self, record: Record | AlgorithmRecord) -> int:
         """How well a record serves the platforms of the build."""
@@ -142,7 +143,7 @@ class TunedChooser:
 
 def machine_class(platform: Platform, device: Device) -> MachineClass:
     """The class of machines that a platform is of: what the loader of a package can know of it."""
-    if device == "webgpu":
+    if DEVICES[device].has_adapters:
         return MachineClass(device, platform.engine, platform.family)
     return MachineClass(device, platform.engine, is_parallel=platform.threads > 1)
 

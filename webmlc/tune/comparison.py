@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from webmlc.core.machine import DEVICES
 from webmlc.tune.candidates import Candidate
 from webmlc.tune.model_trial import Scheduled
 from webmlc.tune.task_search import TaskSearch, is_faster, relative_time
@@ -66,7 +67,7 @@ class WinnerComparison(Comparison):
         winners = [s for s in measured if _ratio(s) < 1]
         strong = [s for s in winners if _ratio(s) < STRONG]
         self.choices = [winners, strong] if 0 < len(strong) < len(winners) else [winners]
-        is_compared = bool(winners) and all(s.task.device == "wasm" for s in measured)
+        is_compared = bool(winners) and all(DEVICES[s.task.device].runs_steps for s in measured)
         choices = ([], *self.choices) if is_compared else ()
         sets = [[(s.task, _candidate(s, s in choice)) for s in measured] for choice in choices]
         super().__init__(sets, sum(s.task.calls * s.control_ms for s in measured), "the model")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import Device
+from webmlc.core.machine import DEVICES, Device
 from webmlc.tune.browsers import Browser, start_browser
 from webmlc.tune.listen import TuneServer, listen
 from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
@@ -188,7 +188,7 @@ class PageServer:
         try:
             engine, _, version = str(data["engine"]).partition(" ")
             cpu, adapter = data["cpu"], data.get("adapter")
-            if self.device == "webgpu":
+            if DEVICES[self.device].has_adapters:
                 if not adapter:
                     raise UserError("this browser has no GPU adapter (navigator.gpu)")
                 return gpu_platform(engine, version, adapter)

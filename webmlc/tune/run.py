@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import PLAIN_ADAPTERS, Device, Features
+from webmlc.core.machine import DEVICES, PLAIN_ADAPTERS, Device, Features
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
@@ -174,7 +174,7 @@ def _survey(
     it.
     """
     variants = plan(graph, LOWERING_SHARE * budget.seconds)
-    passes = UNPAIRED_PASSES if graph.device == "webgpu" else 1
+    passes = UNPAIRED_PASSES if DEVICES[graph.device].has_adapters else 1
     search = Search(
         variants.tasks,
         replace(options, measurements=0, passes=passes),
@@ -261,7 +261,7 @@ def _machine(request: Request) -> str:
     """The name of the machine whose kernels are searched: the one that `load` would pick, as far as
     the request tells. Browsers have one software adapter, whose subgroups are quads.
     """
-    if request.device == "wasm":
+    if not DEVICES[request.device].has_adapters:
         return request.variant
     if request.adapter == "software" and _engine(request) in BROWSERS:
         return "software-subgroups"
@@ -280,7 +280,7 @@ def _check(request: Request) -> None:
         raise UserError("--budget: a search needs more than no time; try --budget 5m")
     if threads < 1:
         raise UserError(f"--threads {threads}: kernels run with 1 thread or more")
-    if device == "webgpu" and threads > 1:
+    if DEVICES[device].has_adapters and threads > 1:
         raise UserError("--threads: a GPU has its own; leave the option out with --device webgpu")
     if request.adapter not in PLAIN_ADAPTERS:
         raise UserError(f"--adapter {request.adapter}: choose {' or '.join(PLAIN_ADAPTERS)}")

@@ -19,6 +19,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
 from webmlc.core.errors import UserError, WebmlcError
+from webmlc.core.machine import DEVICES
 from webmlc.tune.engines.rounds import EngineError
 from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
 from webmlc.tune.search import Job, ModelJob, Search
@@ -132,7 +133,7 @@ def _serve_engine(pipe: Connection, engine: str, threads: int) -> None:
         except EOFError:
             return
         try:
-            if trial.device == "wasm":
+            if DEVICES[trial.device].runs_steps:
                 pipe.send(measure_wasm(trial))
             else:
                 from webmlc.tune.engines.webgpu import measure_webgpu

@@ -27,7 +27,7 @@ def k(
         A[T.ramp(i * 4, 1, 4)] = C[T.ramp(i * 4, 1, 4)]
         X[T.ramp(i * 4, 1, 4)] = B[T.ramp(i * 4 + 1, 1, 4)]
         Y[i] = B[i]
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,6 @@ WASM = Target(
     lowering=lowering,
     print_kernel=print_code,
     join=join,
-    runs_steps=True,
     declares_constants=False,
     stem="model",
     language="wat",

@@ -173,7 +173,6 @@ def webgpu_target(
         lowering=lowering,
         print_kernel=print_code,
         join=join,
-        runs_steps=False,
         declares_constants=True,
         stem="kernels",
         language="wgsl",
