@@ -246,6 +246,14 @@ def test_unknown_operators_are_named_all_at_once() -> None:
     assert "Frobnicate (node 'a')" in str(caught.value)
 
 
+def test_an_input_of_unknown_rank_says_what_to_do() -> None:
+    model = parse(RELU + "{ y = Relu(x) }")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedError, match="it is of unknown rank; declare its shape, with a"):
+        read_model(model)
+    assert read_model(model, {"x": np.ones(3, np.float32)}).main.inputs == ()
+
+
 def with_weight(weight: TensorProto) -> onnx.ModelProto:
     """A model that adds a weight of 40,000 numbers."""
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[200, 200] x) => (float[200, 200] y) '

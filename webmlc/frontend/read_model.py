@@ -107,7 +107,7 @@ def read_model(
     model = resolve_names(sort_nodes(load_external_data(model, folder)))
     check_nodes(model)
     arrays, sizes = bind_constants(model.graph, constants or {})
-    _check_inputs(model.graph)
+    _check_inputs(model.graph, arrays)
     model = expand_functions(_modernise(model))
     opsets = versions_of(model.opset_import)
     opsets.pop("webmlc", None)  # only our own frontends write operators of this domain
@@ -214,8 +214,10 @@ def _check_opsets(model: ModelProto) -> None:
         raise ModelError("the model uses ONNX operators but does not declare their opset")
 
 
-def _check_inputs(graph: GraphProto) -> None:
-    """Raise one `UnsupportedError` for all inputs that are not tensors of numbers."""
+def _check_inputs(graph: GraphProto, constants: Mapping[str, Array]) -> None:
+    """Raise one `UnsupportedError` for all inputs that are not tensors of numbers of known rank."""
+    defaults = {tensor.name for tensor in graph.initializer}
+    defaults |= {sparse.values.name for sparse in graph.sparse_initializer}
     reasons = {
         "sequence_type": "a sequence of a length that is known at run time only; give the model its"
         " tensors as inputs, and join them by SequenceConstruct",
@@ -229,10 +231,16 @@ def _check_inputs(graph: GraphProto) -> None:
         reason = reasons.get(info.type.WhichOneof("value") or "")
         if info.type.tensor_type.elem_type == TensorProto.STRING:
             reason = "text; encode it as numbers before the model"
+        elif info.name not in defaults | constants.keys() and _has_no_rank(info):
+            reason = "of unknown rank; declare its shape, with a name for each size that varies"
         if reason is not None:
             unsupported.append(Unsupported(info.name, "input", f"it is {reason}"))
     if unsupported:
         raise UnsupportedError(tuple(unsupported))
+
+
+def _has_no_rank(info: ValueInfoProto) -> bool:
+    return info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape")
 
 
 class _Reader:
