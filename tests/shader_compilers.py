@@ -81,7 +81,7 @@ def compile_shaders(text: str) -> None:
 
 def naga(text: str) -> list[Message]:
     """The errors of naga."""
-    import wgpu
+    import wgpu  # type: ignore[import-untyped]
 
     try:
         _wgpu_device().create_shader_module(code=for_naga(text))

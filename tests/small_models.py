@@ -203,7 +203,7 @@ def decoder() -> tuple[onnx.ModelProto, Inputs]:
         {layers}
         logits = MatMul(hidden, words)
     }}"""
-    inputs = {
+    inputs: dict[str, Any] = {
         "ids": rng.integers(0, 100, (1, 3)),
         "at": np.arange(5, 8),
         "places": np.arange(8),

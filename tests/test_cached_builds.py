@@ -561,7 +561,7 @@ def test_a_model_that_changes_while_it_is_built_is_not_kept(
     def edit_and_compile(source: Any, *arguments: Any, **options: Any) -> Parts:
         file.write_bytes(content)
         if suffix == ".toy":  # it is read after it was hashed
-            source = webmlc.compile.export_source(toy)
+            source = webmlc.compile.export_source(toy)  # type: ignore[attr-defined]
         return compile_model(source, *arguments, **options)
 
     with monkeypatch.context() as patch:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from webmlc.core import disk_cache
 from webmlc.core.disk_cache import DiskCache
 
 ENTRIES = {"aa1": b"sine", "aa2": b"cosine", "bb3": b"tangent"}
@@ -55,7 +55,7 @@ def test_a_full_disk_leaves_no_files(cache: DiskCache, monkeypatch: pytest.Monke
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(disk_cache.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     cache.put("aa4", b"secant")
     assert cache.get("aa4") is None
     assert sorted(cache.folder.rglob("*")) == before

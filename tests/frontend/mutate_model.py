@@ -12,7 +12,7 @@ import random
 from typing import Any
 
 import onnx
-from google.protobuf.message import Message
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 TEXTS = ("", "x", "y", "w", "Conv", "Relu", "axis", "n", "Loop", "ai.onnx.ml", "to", "If", "s")
 BYTES = (b"", b"abcd", bytes(12), b"\xff\xfe", b"NOTSET")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import warnings
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def source_of(module: str, name: str) -> object:
 def test_a_missing_package_names_the_extra(
     source: Any, framework: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     if isinstance(source, str):
         source = tmp_path / source
         if source.suffix:

@@ -118,7 +118,8 @@ def build_and_run(model: onnx.ModelProto, feeds: dict[str, Array], device: Devic
     from webmlc.target.wasm.target import WASM
 
     results: dict[str, dict[str, Array]] = {}
-    shared = replace(WASM.variants["simd128"], parallel_operations=0)
+    plain = WASM.variants["simd128"]
+    shared = replace(plain, machine=replace(plain.machine, parallel_operations=0))
     variants = {**WASM.variants, "simd128": shared}
     try:
         with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -361,4 +362,5 @@ def test_a_broadcast_value_is_computed_once() -> None:
 
 
 def test_a_packed_panel_is_as_wide_as_every_machine_s_register_tile() -> None:
-    assert {machine.tile.columns for machine in (*WASM_MACHINES.values(), WEBGPU)} == {PACK}
+    machines: list[Any] = [*WASM_MACHINES.values(), WEBGPU]
+    assert {machine.tile.columns for machine in machines} == {PACK}

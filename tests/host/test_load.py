@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-import wgpu
+import wgpu  # type: ignore[import-untyped]
 
 from tests.packages import PRODUCTS, WAT, W, expected, fixed, mixed, parts, scaled
 from webmlc.core.errors import (

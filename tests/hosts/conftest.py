@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from demos.digits.build import HERE as DIGITS
 from tests.hosts.hosts import HERE, HOSTS, RunningHost, start
-from tests.hosts.packages import DIGITS, PACKAGES, Package
+from tests.hosts.packages import PACKAGES, Package
 from tests.hosts.table import RESULTS, Results, machine
 
 # The icon is a file: a browser asks for one, and a policy may forbid one in the page itself.

@@ -9,10 +9,10 @@ from msgspec import structs
 
 from tests.node import answer_once
 from webmlc.core.dtypes import DType
+from webmlc.core.machine import Device
 from webmlc.package.manifest import (
     Bind,
     Buffer,
-    Device,
     File,
     Launch,
     Manifest,

@@ -16,7 +16,8 @@ RNG = np.random.default_rng(0)
 T = RNG.standard_normal((2, 3, 4)).astype(np.float32)
 V = np.array([3, -1, 4, 1, -5], np.int64)
 ROW = np.array([[1.5, -2.5, 0.5]], np.float32)
-TENSORS = {"t": T, "v": V, "row": ROW}
+HALVES = np.array([0, 1.5, -2, 65504, 6e-8, np.inf, -np.inf], np.float16)
+TENSORS: dict[str, Any] = {"t": T, "v": V, "row": ROW}
 
 CASES: dict[str, Callable[[], Array]] = {
     "t[1]": lambda: T[1],
@@ -77,7 +78,6 @@ CASES: dict[str, Callable[[], Array]] = {
     ),
 }
 """Expressions of JavaScript, and what numpy computes for them."""
-HALVES = np.array([0, 1.5, -2, 65504, 6e-8, np.inf, -np.inf], np.float16)
 
 VALUES = {
     "t.tolist()": T.astype(float).tolist(),

@@ -26,11 +26,11 @@ from webmlc.package.read_manifest import read_manifest
 from webmlc.schedule.rules import (
     Alternative,
     Selection,
-    Tuning,
     default_schedule,
     schedule_kernel,
 )
 from webmlc.schedule.rules.rule import Match
+from webmlc.schedule.tuning import Tuning
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[n,64] x) => (float[n,64] y) {

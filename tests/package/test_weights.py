@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ from webmlc.package import weights
 from webmlc.package.weights import read_file, read_weights, write_weights
 
 RNG = np.random.default_rng(7)
-TENSORS = {
+TENSORS: dict[str, Any] = {
     "a": RNG.standard_normal((3, 5)).astype(np.float32),
     "b/weird name": RNG.integers(-5, 5, (7,)),
     "flag": np.array([True, False, True]),

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_constants_with_the_same_bytes_share_a_tensor(tmp_path: Path) -> None:
     packed = np.arange(60, dtype=np.float32).reshape(6, 10)
     other = packed.copy()
     other[5, 9] = 0
-    constants = {
+    constants: dict[str, Any] = {
         "packed": packed,
         "in_columns": np.asfortranarray(packed),
         "as_integers": packed.view(np.int64),

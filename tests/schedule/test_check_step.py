@@ -9,8 +9,8 @@ import pytest
 from tests.schedule.programs import add_one, matmul_relu
 from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule import schedule as schedule_module
 from webmlc.schedule.check_step import check_step
+from webmlc.schedule.primitives import PRIMITIVES
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.trace import step
 
@@ -34,7 +34,7 @@ def test_schedules_check_their_steps_when_asked(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WEBMLC_VERIFY", "2")
     schedule = Schedule(matmul_relu("m"))
     schedule.split("i", [None, 6])
-    monkeypatch.setitem(schedule_module.PRIMITIVES, "unroll", lambda f, loop: forgets(f))
+    monkeypatch.setitem(PRIMITIVES, "unroll", lambda f, loop: forgets(f))
     with pytest.raises(InternalError, match="unroll"):
         schedule.unroll("j")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,7 +221,8 @@ def test_the_default_is_a_member_and_plain_data(case: Case) -> None:
 
 @pytest.mark.parametrize("machine", (RELAXED, WEBGPU), ids=lambda machine: machine.device)
 def test_every_rule_has_a_case(machine: Machine) -> None:
-    tested = {rule for other, rule, _, _ in CASES.values() if other.device == machine.device}
+    cases: list[Any] = [*CASES.values()]
+    tested = {rule for other, rule, _, _ in cases if other.device == machine.device}
     assert {rule.name for rule in rules_of(machine)} == tested
 
 
@@ -345,7 +347,7 @@ def test_a_space_of_nothing_says_so() -> None:
         TILE.where("never", lambda rows: rows > 4).random(Random(0))
 
 
-def refusing(function: LoopFunction) -> Iterator[Rule[LoopFunction, NoParameters]]:
+def refusing(function: LoopFunction) -> Iterator[Rule[Any, Any, Any]]:
     """A rule whose default is refused, then one that leaves a kernel as it is."""
 
     def refuse(_: Schedule, facts: LoopFunction, __: NoParameters) -> None:

@@ -33,11 +33,10 @@ def build_package(data: bytes, folder: str, ways: tuple[Way, ...]) -> Failure | 
     """Build a package for these ways; a `Failure` where that is refused, or goes wrong."""
     from webmlc.compile import build
     from webmlc.core.errors import UserError
-    from webmlc.core.machine import SIMD128
-    from webmlc.target.target import Variant
     from webmlc.target.wasm.target import VARIANTS
 
-    shared = Variant(replace(SIMD128, parallel_operations=0))
+    plain = VARIANTS["simd128"]
+    shared = replace(plain, machine=replace(plain.machine, parallel_operations=0))
     target = "both" if "webgpu" in ways and len(ways) > 1 else ways[0].replace("node", "wasm")
     try:
         with patch.dict(VARIANTS, simd128=shared):

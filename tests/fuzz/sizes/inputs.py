@@ -56,7 +56,6 @@ def _size(choice: random.Random, old: int) -> int:
 def _resize_together(feeds: Feeds, symbols: Symbols, choice: random.Random) -> Feeds:
     """All symbolic dimensions of one size take another."""
     old = choice.choice([feeds[name].shape[axis] for name, axis in symbols])
-    sizes = {place: _size(choice, old) for place in ()}
     new = _size(choice, old)
     sizes = {(name, axis): new for name, axis in symbols if feeds[name].shape[axis] == old}
     return _resized(feeds, _with_equal_symbols(sizes, symbols))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -301,7 +302,7 @@ def _is_function(operator: str, opset: int) -> bool:
     """True if ONNX defines an operator by other operators."""
     if not onnx.defs.has(operator):
         return False
-    schema = onnx.defs.get_schema(operator, opset)
+    schema: Any = onnx.defs.get_schema(operator, opset)
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 

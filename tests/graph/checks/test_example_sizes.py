@@ -6,8 +6,9 @@ import pytest
 
 from webmlc.core.errors import InputError
 from webmlc.core.expr import Const, Var, const
+from webmlc.core.sizes import Rule
 from webmlc.graph.checks.example_sizes import example_sizes
-from webmlc.graph.ir import Requirement, Rule
+from webmlc.graph.ir import Requirement
 
 BATCH, HEIGHT, WIDTH = map(Var, ("batch", "height", "width"))
 NAMES = ("batch", "height", "width")

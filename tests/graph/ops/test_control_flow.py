@@ -349,7 +349,8 @@ def test_no_thread_writes_over_a_condition_that_another_has_yet_to_read(tmp_path
             x = Where (m, w, w)
             y = If (c) <then_branch = t () => (float[9,8] o) { o = Neg (w) },
                         else_branch = e () => (float[9,8] p) { p = Relu (w) }> }"""
-    shared = replace(WASM.variants["simd128"], parallel_operations=0)
+    plain = WASM.variants["simd128"]
+    shared = replace(plain, machine=replace(plain.machine, parallel_operations=0))
     variants = {**WASM.variants, "simd128": shared}
     with patch.dict(TARGETS, wasm=replace(WASM, variants=variants)):
         webmlc.build(onnx.parser.parse_model(text), tmp_path, target="wasm")

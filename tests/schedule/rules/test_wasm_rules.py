@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -677,7 +678,9 @@ def test_planes_in_one_set_of_the_cache_get_whole_lines(tiles: int, copied: bool
     schedule = choose_rule(k.winograd_input(tiles, 64), RELAXED)[1]
     assert ("planes_write" in schedule.blocks()) == copied
     function = lower(schedule.function, RELAXED)
-    stored = [s.indices[0] for s in stores(function.body) if s.buffer == function.params[-1]]
+    stored: list[Any] = [
+        s.indices[0] for s in stores(function.body) if s.buffer == function.params[-1]
+    ]
     assert len(stored) == 4
     near = [const(4 * vector) for vector in range(4)]
     assert ([simplify(i.base - stored[0].base) for i in stored] == near) == copied

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 def device() -> Any:
     """A device with the default limits of WebGPU, and the features that shaders may use."""
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
-    import wgpu
+    import wgpu  # type: ignore[import-untyped]
 
     adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     if adapter is None:

@@ -16,8 +16,7 @@ from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.package.manifest import Manifest
-from webmlc.target.targets import TARGETS
-from webmlc.target.webgpu.target import webgpu_target
+from webmlc.target.webgpu.target import BY_ADAPTER, WEBGPU, webgpu_target
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 
@@ -63,7 +62,7 @@ def test_an_embedding_of_154_mb_runs_on_default_limits(tmp_path: Path) -> None:
 def test_kernels_read_a_constant_in_parts(tmp_path: Path, dtype: type, parts: int) -> None:
     table = np.random.default_rng(1).integers(-100, 100, (41, 6)).astype(dtype)
     limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=-(-41 // parts) * table[0].nbytes)
-    with patch.dict(TARGETS, webgpu=webgpu_target(limits)):
+    with patch.dict(BY_ADAPTER, gpu=webgpu_target(limits, WEBGPU.variants)):
         manifest = webmlc.build(embedding(table), tmp_path, target="webgpu")
     assert len(bound_bytes(manifest)) == parts
     ids = np.arange(-41, 41)
@@ -76,7 +75,7 @@ def test_a_constant_of_more_parts_than_a_kernel_binds_is_read_on_the_cpu(tmp_pat
     table = np.arange(41 * 16, dtype=np.float32).reshape(41, 16)
     limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=4 * table[0].nbytes)
     with (
-        patch.dict(TARGETS, webgpu=webgpu_target(limits)),
+        patch.dict(BY_ADAPTER, gpu=webgpu_target(limits, WEBGPU.variants)),
         patch("webmlc.loops.gpu_form.MAX_BINDING_BYTES", limits.binding_bytes),
     ):
         manifest = webmlc.build(embedding(table), tmp_path, target="webgpu")

@@ -68,7 +68,8 @@ def rename_output_of_node(model: ModelProto, rng: random.Random) -> None:
 
 
 def rename_node_or_graph(model: ModelProto, rng: random.Random) -> None:
-    for message in (model.graph, *_nodes(model)):
+    messages: list[Any] = [model.graph, *_nodes(model)]
+    for message in messages:
         if rng.random() < 0.5:
             message.name = rng.choice((*NAMES, ""))
 
