@@ -118,6 +118,13 @@ def make_sizes_symbolic(model: ModelProto, rng: random.Random) -> None:
             dim.dim_param = f"d{dim.dim_value if by_size else number}"
 
 
+def share_symbol(model: ModelProto, rng: random.Random) -> None:
+    """Two dimensions of inputs, perhaps of other sizes, are one symbol."""
+    infos = [info.type.tensor_type.shape.dim for info in model.graph.input]
+    first, second = rng.sample([dim for dims in infos for dim in dims], 2)
+    second.dim_param = first.dim_param = first.dim_param or "n"
+
+
 def change_type(model: ModelProto, rng: random.Random) -> None:
     """An input, an output or an initialiser has another element type."""
     infos = [*model.graph.input, *model.graph.output, *model.graph.value_info]
@@ -477,6 +484,7 @@ CHANGES: tuple[tuple[Change, int], ...] = (
     (change_rank, 3),
     (forget_shape, 3),
     (make_sizes_symbolic, 3),
+    (share_symbol, 2),
     (change_type, 3),
     (change_types, 3),
     (add_value_info, 2),

@@ -14,6 +14,7 @@ from tests.users.mutations.family import Mutant, Note
 from tests.users.mutations.onnx_bases import Array, draw_base, random_array
 from tests.users.mutations.onnx_changes import DATA_FILE, draw_change
 from tests.users.mutations.onnx_references import Values, explicit_results, references_of
+from tests.users.mutations.onnx_writings import OUTSIDE_FILE, move_outside
 from tests.users.mutations.outcome import Outcome, outcome_of_error
 from webmlc.core.machine import Device
 from webmlc.frontend.check_nodes import nodes_of
@@ -21,6 +22,8 @@ from webmlc.host.load import load
 
 RAW_SHARE = 0.06
 """The share of mutants whose bytes are damaged, too: most of these are refused at once."""
+OUTSIDE_SHARE = 0.08
+"""The share of mutants whose constants lie in a file beside the model."""
 LARGEST_FEED = 1 << 22
 """The most elements of an input. A model with a larger one is only built."""
 TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
@@ -35,12 +38,16 @@ class OnnxFamily:
     def draw(self, rng: random.Random) -> Mutant:
         base, (model, feeds) = draw_base(rng)
         changes = [draw_change(model, rng) for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))]
+        outside = move_outside(model, rng) if rng.random() < OUTSIDE_SHARE else b""
         data = model.SerializeToString(deterministic=True)
         if rng.random() < RAW_SHARE:
             changes.append("change bytes")
             data = _change_bytes(data, rng)
-        title = f"{base}: {', '.join(changes)}"
         files = {"model.onnx": data, DATA_FILE: bytes(range(256)) * 32}
+        if outside:
+            changes.append("move outside")
+            files[OUTSIDE_FILE] = outside
+        title = f"{base}: {', '.join(changes)}"
         return Mutant(title, "model.onnx", files, feeds)
 
     def run_reference(self, mutant: Mutant, folder: Path) -> None:

@@ -20,6 +20,9 @@ SMALL_TYPES = tuple(
     if (t := getattr(TensorProto, name, None)) is not None
 )
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+OUTSIDE_FILE = "weights/part 1.bin"
+"""The file beside a model, into which `move_outside` moves its constants."""
+ALIGNMENTS = (1, 64, 4096)
 OLDEST_IR = 3
 """Below IR version 4, each initialiser is an input, too."""
 
@@ -37,6 +40,23 @@ def write_sparse(model: ModelProto, rng: random.Random) -> None:
     sparse.indices.CopyFrom(numpy_helper.from_array(np.asarray(indices, np.int64)))
     sparse.dims.extend(tensor.dims)
     model.graph.initializer.remove(tensor)
+
+
+def move_outside(model: ModelProto, rng: random.Random) -> bytes:
+    """Move constants into `OUTSIDE_FILE`, and return its bytes. A length may be left out."""
+    data, alignment = bytearray(), rng.choice(ALIGNMENTS)
+    for tensor in model.graph.initializer:
+        if tensor.raw_data and not tensor.external_data and rng.random() < 0.8:
+            data.extend(bytes(-len(data) % alignment))
+            entries = {"location": OUTSIDE_FILE, "offset": str(len(data))}
+            if rng.random() < 0.8:
+                entries["length"] = str(len(tensor.raw_data))
+            for key, value in entries.items():
+                tensor.external_data.add(key=key, value=value)
+            data.extend(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+    return bytes(data)
 
 
 def write_typed_field(model: ModelProto, rng: random.Random) -> None:
