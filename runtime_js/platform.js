@@ -4,7 +4,7 @@
 /** @typedef {import("./types.d.ts").MessageDoor} MessageDoor */
 
 /** The version of webmlc that this runtime is a part of. A page does not use workers of another one. */
-export const RUNTIME_VERSION = "0.1.0";
+export const RUNTIME_VERSION = "0.2.0";
 
 /** Returns a module of Node by name. Undefined in browsers. @type {((name: string) => any) | undefined} */
 export const builtin = /** @type {any} */ (globalThis).process?.getBuiltinModule;
