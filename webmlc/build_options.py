@@ -2,7 +2,7 @@
 
 In: the keywords of `webmlc.build`, or the options of the command line. Out: one record, which the
 compiler, the cache of packages (`cached_build`) and the report take whole. A new option is a field
-here, and a parameter of the commands that offer it.
+here: the commands offer every field that has a `CommandOption` (`cli.spread`).
 
     >>> BuildOptions("wasm", quantise="int8", jobs=4).deciding()["quantise"]
     'int8'
@@ -11,14 +11,19 @@ This module imports nothing of the compiler: the command line looks for a packag
 before it imports the compiler.
 """
 
+# ruff: noqa: RUF009  # `option` returns a field, as `dataclasses.field` does
+
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from webmlc.core.errors import UserError
 
 if TYPE_CHECKING:
     from webmlc.core.machine import Device
@@ -33,10 +38,73 @@ StateMode = Literal["auto", "off"]
 AdapterName = Literal["gpu", "software", "all"]
 
 
-ASIDE = {"decides": False}
-"""The metadata of a field that does not decide the package of a model in a file, so that it is no
-part of the key under which the cache keeps the package.
-"""
+PACKAGE, MODEL, PAGE = "The package", "The model", "What the page has and shows"
+PRECISION, SPEED = "Precision", "Speed"
+"""The groups of options in a command's help. Options of the command itself are in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """How the command line offers a field.
+
+    - `help`, `panel`: its text, and the group that it stands in.
+    - `flag`: its name, if that is not the field's.
+    - `least`: the least number.
+    - `shown`: what the help shows as its default.
+    - `kind`: the type of its value.
+    - `read`: converts that value to the field's. The default is then an empty value of the type.
+    """
+
+    help: str
+    panel: str | None = None
+    flag: str = ""
+    least: int | None = None
+    shown: bool | str = True
+    kind: Any = bool
+    read: Callable[[Any], Any] | None = None
+
+
+def option(default: Any, command: CommandOption | None = None, *, decides: bool = True) -> Any:
+    """A field of `BuildOptions`. `decides`: it may change the bytes of the package of a model in a
+    file, so that it is part of the key under which the cache keeps the package.
+    """
+    return field(default=default, metadata={"command": command, "decides": decides})
+
+
+def constants_of(texts: list[str]) -> Constants:
+    """Read the texts of --constant; without any, nothing of the frontend is imported."""
+    if not texts:
+        return {}
+    from webmlc.frontend.bind_constants import read_constants
+
+    return read_constants(texts)
+
+
+def dimensions(texts: list[str]) -> dict[str, int]:
+    """The sizes of `--dim NAME=SIZE`. Raises `UserError` for another form."""
+    sizes = {}
+    for text in texts:
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise UserError(f"--dim {text!r}: write NAME=SIZE, for instance --dim batch=8")
+        sizes[name] = int(size)
+    return sizes
+
+
+def value_options(flag: str, texts: list[str]) -> ValueOptions:
+    """Read the texts of --input or --output; without any, nothing of the graph is imported."""
+    if not texts:
+        return {}
+    from webmlc.graph.typed.options import read_texts
+
+    return read_texts(flag, texts)
+
+
+def processors() -> int:
+    """The number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +147,140 @@ class BuildOptions:
     - `cache`: reuse the package of an unchanged model in a file, or the kernels of any other.
     """
 
-    target: TargetName = "both"
+    target: TargetName = option(
+        "both", CommandOption("What to compile for.", PACKAGE, kind=TargetName)
+    )
     _: KW_ONLY
-    constants: Constants | None = None
-    dims: Mapping[str, int] | None = None
-    inputs: ValueOptions | None = None
-    outputs: ValueOptions | None = None
-    tokenizer: str | Path | None = None
-    emit_text: bool = False
-    exact: bool = False
-    state: StateMode = "auto"
-    quantise: Quantisation | None = None
-    context: int | None = None
-    adapter: AdapterName = "gpu"
+    constants: Constants | None = option(
+        None,
+        CommandOption(
+            "An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy "
+            "(repeatable).",
+            MODEL,
+            "--constant",
+            kind=list[str],
+            read=constants_of,
+        ),
+    )
+    dims: Mapping[str, int] | None = option(
+        None,
+        CommandOption(
+            "Fix a symbolic dimension in the package, as NAME=SIZE (batch=1, repeatable). The "
+            "package runs no other size of it. Default: any size.",
+            flag="--dim",
+            kind=list[str],
+            read=dimensions,
+        ),
+    )
+    inputs: ValueOptions | None = option(
+        None,
+        CommandOption(
+            "What the page has for an input, as NAME:OPTIONS "
+            "(image:pixels=rgb,resize=256,crop=center; audio:samples=16000). See docs/pictures.md "
+            "(repeatable).",
+            PAGE,
+            "--input",
+            kind=list[str],
+            read=partial(value_options, "--input"),
+        ),
+    )
+    outputs: ValueOptions | None = option(
+        None,
+        CommandOption(
+            "What the page shows of an output, as NAME:OPTIONS "
+            "(logits:topk=5,labels=labels.txt; logits:ctc,labels=vocab.json; mask:alpha). See "
+            "docs/pictures.md (repeatable).",
+            PAGE,
+            "--output",
+            kind=list[str],
+            read=partial(value_options, "--output"),
+        ),
+    )
+    tokenizer: str | Path | None = option(
+        None,
+        CommandOption(
+            "The tokenizer.json of a model of texts.", PAGE, shown=False, kind=Path | None
+        ),
+    )
+    emit_text: bool = option(False, CommandOption("Also write the code as text.", PACKAGE))
+    exact: bool = option(
+        False,
+        CommandOption(
+            "Multiply weights of a few bits by float32 activations, not by int8, and keep the "
+            "keys and values of a session in float32, not in bfloat16: slower.",
+            PRECISION,
+            "--exact",
+        ),
+    )
+    state: StateMode = option(
+        "auto",
+        CommandOption(
+            "Keep pasts and recurrent states in sessions, or leave them inputs and outputs.",
+            MODEL,
+            kind=StateMode,
+        ),
+    )
+    quantise: Quantisation | None = option(
+        None,
+        CommandOption(
+            "Quantise the weights of products and embeddings in blocks. Reports the loss.",
+            PRECISION,
+            shown=False,
+            kind=Literal["int4", "int8"] | None,
+        ),
+    )
+    context: int | None = option(
+        None,
+        CommandOption(
+            "The most tokens of a language model.",
+            MODEL,
+            least=2,
+            shown="as it was trained",
+            kind=int | None,
+        ),
+    )
+    adapter: AdapterName = option(
+        "gpu",
+        CommandOption(
+            "Make the shaders fast on GPUs, or on software adapters such as SwiftShader. With "
+            "all, the package has variants for both, and for GPUs with more features: a page "
+            "downloads the one for its adapter.",
+            SPEED,
+            kind=AdapterName,
+        ),
+    )
     algorithms: Mapping[Device, Mapping[str, str]] | None = None
     output_names: Sequence[str] | None = None
-    choose: Chooser | None = field(default=None, metadata=ASIDE)
-    example_inputs: Any = field(default=None, metadata=ASIDE)
-    dynamic_shapes: Any = field(default=None, metadata=ASIDE)
-    force: bool = field(default=False, metadata=ASIDE)
-    on_stage: Watcher | None = field(default=None, metadata=ASIDE)
-    progress: bool = field(default=True, metadata=ASIDE)
-    jobs: int = field(default=1, metadata=ASIDE)
-    cache: bool = field(default=True, metadata=ASIDE)
+    choose: Chooser | None = option(None, decides=False)
+    example_inputs: Any = option(None, decides=False)
+    dynamic_shapes: Any = option(None, decides=False)
+    force: bool = option(
+        False,
+        CommandOption("Replace files that no build of webmlc wrote.", PACKAGE, "--force"),
+        decides=False,
+    )
+    on_stage: Watcher | None = option(None, decides=False)
+    progress: bool = option(True, decides=False)
+    jobs: int = option(
+        1,
+        CommandOption(
+            "Processes that compile kernels. 0 means as many as there are processors. A small "
+            "model needs one only.",
+            least=0,
+            kind=int,
+            read=lambda jobs: jobs or processors(),
+        ),
+        decides=False,
+    )
+    cache: bool = option(
+        True,
+        CommandOption(
+            "Compile everything again, and keep nothing for later builds (webmlc cache).",
+            flag="--no-cache",
+            read=lambda is_refused: not is_refused,
+        ),
+        decides=False,
+    )
 
     @property
     def keeps_package(self) -> bool:

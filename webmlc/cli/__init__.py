@@ -21,7 +21,14 @@ from typing import Annotated, Any
 
 import typer
 
-from webmlc.build_options import BuildOptions
+from webmlc.build_options import (
+    DEFAULTS,
+    PACKAGE,
+    PRECISION,
+    SPEED,
+    BuildOptions,
+    dimensions,
+)
 from webmlc.cli.cache import cache
 from webmlc.cli.chat import chat
 from webmlc.cli.console import (
@@ -33,45 +40,21 @@ from webmlc.cli.console import (
     print_table,
 )
 from webmlc.cli.failures import fail
-from webmlc.cli.options import (
-    MODEL,
-    PACKAGE,
-    PRECISION,
-    SPEED,
-    AsJson,
-    BuildAdapter,
-    BuildAdapterChoice,
-    BuildPlatform,
-    ConstantInputs,
-    Context,
-    Dimensions,
-    FixedDimensions,
-    Jobs,
-    Model,
-    NoCache,
-    PageInputs,
-    PageOutputs,
-    QuantisationChoice,
-    SingleFile,
-    StateChoice,
-    Target,
-    TargetChoice,
-    Tokenizer,
-    Tuned,
-    constants_of,
-    dimensions,
-    processors,
-)
+from webmlc.cli.options import AsJson, BuildPlatform, Dimensions, Model, SingleFile, Tuned
 from webmlc.cli.quantise import measured_loss
 from webmlc.cli.report import report
 from webmlc.cli.run import bench, check, run
 from webmlc.cli.single_file import print_use, temporary_folder, write_script
+from webmlc.cli.spread import spread
 from webmlc.cli.tune import chooser, search_first, tune, tune_worker
 from webmlc.core.errors import UserError
 from webmlc.core.garbage import collect_rarely
 from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Listing, Stage
 from webmlc.version import VERSION
+
+UNUSED = ("dims", "force", "jobs", "cache")
+"""The options of a build that `inspect` does not have: its --dim sizes what it counts."""
 
 app = typer.Typer(
     name="webmlc",
@@ -98,7 +81,6 @@ def options(
     """Compile a trained ONNX model to WebAssembly and WebGPU, ahead of time."""
 
 
-@app.command()
 def build(
     command: typer.Context,
     model: Model,
@@ -113,38 +95,7 @@ def build(
         ),
     ] = None,
     single_file: SingleFile = False,
-    target: Target = TargetChoice.both,
-    constant: ConstantInputs = [],  # noqa: B006
-    page_input: PageInputs = [],  # noqa: B006
-    page_output: PageOutputs = [],  # noqa: B006
-    tokenizer: Tokenizer = None,
-    emit_text: Annotated[
-        bool, typer.Option(help="Also write the code as text.", rich_help_panel=PACKAGE)
-    ] = False,
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact",
-            rich_help_panel=PRECISION,
-            help="Multiply weights of a few bits by float32 activations, not by int8, and keep the "
-            "keys and values of a session in float32, not in bfloat16: slower.",
-        ),
-    ] = False,
-    state: Annotated[
-        StateChoice,
-        typer.Option(
-            help="Keep pasts and recurrent states in sessions, or leave them inputs and outputs.",
-            rich_help_panel=MODEL,
-        ),
-    ] = StateChoice.auto,
-    quantise: Annotated[
-        QuantisationChoice | None,
-        typer.Option(
-            help="Quantise the weights of products and embeddings in blocks. Reports the loss.",
-            show_default=False,
-            rich_help_panel=PRECISION,
-        ),
-    ] = None,
+    options: BuildOptions = DEFAULTS,
     inputs: Annotated[
         Path | None,
         typer.Option(
@@ -154,9 +105,6 @@ def build(
             rich_help_panel=PRECISION,
         ),
     ] = None,
-    dim: FixedDimensions = [],  # noqa: B006
-    context: Context = None,
-    adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
     platform: BuildPlatform = "",
     tune_for: Annotated[
@@ -168,73 +116,39 @@ def build(
             rich_help_panel=SPEED,
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Replace files that no build of webmlc wrote.",
-            rich_help_panel=PACKAGE,
-        ),
-    ] = False,
-    jobs: Jobs = 0,
-    no_cache: NoCache = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model into a package that any browser runs."""
     from webmlc.cached_build import CachedBuild
 
-    if quantise is None and inputs:
+    if options.quantise is None and inputs:
         raise UserError("--inputs needs --quantise: its loss is measured with them")
-    if tune_for is not None and dim:
+    if tune_for is not None and options.dims:
         raise UserError("--tune searches kernels of all sizes, and --dim fixes sizes: leave one")
     out = out or Path("build") / (f"{model.stem}.js" if single_file else model.stem)
     folder = temporary_folder(command) if single_file else out
-    constants = constants_of(constant)
     if tune_for is not None:
         tuned = tuned or Path("tuned.db")
-        search_first(model, tuned, target.value, adapter.value, constants, tune_for)
-    options = BuildOptions(
-        target.value,
-        constants=constants,
-        dims=dimensions(dim),
-        tokenizer=tokenizer,
-        emit_text=emit_text,
-        exact=exact,
-        state=state.value,
-        quantise=quantise.value if quantise else None,
-        context=context,
-        adapter=adapter.value,
-        force=force,
-        jobs=jobs or processors(),
-        cache=not no_cache,
-    )
-    chooses = tuned or platform or page_input or page_output
-    cached_build = None if no_cache or chooses else CachedBuild.of(model, options)
-    restored = None if cached_build is None else cached_build.restore(folder, force)
+        search_first(model, tuned, options, tune_for)
+    is_kept = options.keeps_package and not (tuned or platform)
+    cached_build = CachedBuild.of(model, options) if is_kept else None
+    restored = None if cached_build is None else cached_build.restore(folder, options.force)
     if restored is not None:
         report = restored.report
     else:
         with ExitStack() as stack:
             stack.enter_context(collect_rarely())  # before the imports, which make many objects
             from webmlc.compile import build_package
-            from webmlc.graph.typed.options import read_texts
             from webmlc.host.report import package_report
 
-            choose, algorithms = chooser(stack, tuned, platform, adapter.value)
+            choose, algorithms = chooser(stack, tuned, platform, options.adapter)
             advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
-            options = replace(
-                options,
-                inputs=read_texts("--input", page_input),
-                outputs=read_texts("--output", page_output),
-                choose=choose,
-                algorithms=algorithms,
-                on_stage=advance,
-            )
+            options = replace(options, choose=choose, algorithms=algorithms, on_stage=advance)
             manifest = build_package(model, folder, options, cached_build)
         report = package_report(manifest, folder)
     if single_file:
-        report |= write_script(folder, out, force=force)
-    if quantise is not None:
+        report |= write_script(folder, out, force=options.force)
+    if options.quantise is not None:
         loss = measured_loss(model, folder, options, inputs)
         report |= {"quantisation": loss.rows(), "weights bytes before": loss.float_bytes}
     if as_json:
@@ -245,8 +159,8 @@ def build(
         if nodes := program["cpu nodes"]:
             rows = [{"on the CPU": node, "why": reason} for node, reason in nodes.items()]
             print_table("Nodes that the GPU cannot run", rows)
-    if quantise is not None:
-        print_table(f"{quantise.value} against float", loss.rows())
+    if options.quantise is not None:
+        print_table(f"{options.quantise} against float", loss.rows())
         before, after = number(loss.float_bytes), number(loss.quantised_bytes)
         console.print(f"Bytes of the weights: {before} before, {after} after")
     if report["tuned"]:
@@ -257,6 +171,7 @@ def build(
         console.print(f"Open it in a browser: [bold]webmlc serve {escape(str(folder))}[/]")
 
 
+app.command("build")(spread(build))
 app.command()(run)
 app.command()(check)
 app.command()(bench)
@@ -277,7 +192,6 @@ def serve(
         server.serve_forever()
 
 
-@app.command()
 def inspect(
     model: Model,
     stage: Annotated[
@@ -286,12 +200,8 @@ def inspect(
     kernel: Annotated[
         str | None, typer.Option(help="Print only the stages of this kernel.")
     ] = None,
-    target: Target = TargetChoice.both,
+    options: BuildOptions = DEFAULTS,
     dim: Dimensions = [],  # noqa: B006
-    constant: ConstantInputs = [],  # noqa: B006
-    page_input: PageInputs = [],  # noqa: B006
-    page_output: PageOutputs = [],  # noqa: B006
-    adapter: BuildAdapter = BuildAdapterChoice.gpu,
 ) -> None:
     """Print the stages of the pipeline, from the graph to the emitted text.
 
@@ -306,19 +216,10 @@ def inspect(
     from webmlc.compile import compile_model
     from webmlc.core.machine import DEVICES
     from webmlc.core.symbol_names import symbol_sizes
-    from webmlc.frontend.bind_constants import read_constants
-    from webmlc.graph.typed.options import read_texts
     from webmlc.package.step_work import print_dispatches, print_work
 
     stages = Listing()
-    options = BuildOptions(
-        target.value,
-        constants=read_constants(constant),
-        inputs=read_texts("--input", page_input),
-        outputs=read_texts("--output", page_output),
-        adapter=adapter.value,
-        on_stage=stages,
-    )
+    options = replace(options, on_stage=stages)
     parts = compile_model(model, options)
     sizes = symbol_sizes(dimensions(dim), {symbol.name for symbol in parts.manifest.symbols})
     for device in parts.programs:
@@ -330,6 +231,9 @@ def inspect(
             stages(Stage(f"{device}: dispatches", dispatches, shown))
     for line in stages.lines(stage, kernel):
         print(line)
+
+
+app.command("inspect")(spread(inspect, UNUSED))
 
 
 @app.command()
@@ -359,7 +263,7 @@ def ops(
 app.command()(chat)
 app.command()(tune)
 app.command()(tune_worker)
-app.command()(report)
+app.command("report")(spread(report, ("dims", "force")))
 app.command()(cache)
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from webmlc.build_options import processors
 from webmlc.cli.console import console, errors, escape
-from webmlc.cli.options import Device, DeviceChoice, Threads, processors
+from webmlc.cli.options import Device, DeviceChoice, Threads
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.package_files import MANIFEST
 from webmlc.core.stage_progress import StageProgress

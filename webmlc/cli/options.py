@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from webmlc.core.errors import UserError
-
-if TYPE_CHECKING:
-    from webmlc.frontend.bind_constants import Constants
-
-
-PACKAGE, MODEL, PAGE = "The package", "The model", "What the page has and shows"
-PRECISION, SPEED = "Precision", "Speed"
-"""The groups of options in a command's help. Options of the command itself are in none."""
-
-
-class TargetChoice(StrEnum):
-    """The targets to compile for."""
-
-    wasm = "wasm"
-    webgpu = "webgpu"
-    both = "both"
+from webmlc.build_options import MODEL, PACKAGE, PAGE, SPEED
 
 
 class AdapterChoice(StrEnum):
@@ -41,20 +24,6 @@ class BuildAdapterChoice(StrEnum):
     gpu = "gpu"
     software = "software"
     all = "all"
-
-
-class StateChoice(StrEnum):
-    """What becomes of pairs of a past and a present, and of recurrent states."""
-
-    auto = "auto"
-    off = "off"
-
-
-class QuantisationChoice(StrEnum):
-    """What float weights become."""
-
-    int4 = "int4"
-    int8 = "int8"
 
 
 class DeviceChoice(StrEnum):
@@ -74,16 +43,6 @@ Model = Annotated[
 ]
 PackageOrModel = Annotated[
     Path, typer.Argument(help="A package folder, or a model to build first.")
-]
-Target = Annotated[TargetChoice, typer.Option(help="What to compile for.", rich_help_panel=PACKAGE)]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        min=2,
-        help="The most tokens of a language model.",
-        show_default="as it was trained",
-        rich_help_panel=MODEL,
-    ),
 ]
 SingleFile = Annotated[
     bool,
@@ -113,21 +72,6 @@ BuildAdapter = Annotated[
 ]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-NoCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache",
-        help="Compile everything again, and keep nothing for later builds (webmlc cache).",
-    ),
-]
-Jobs = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="Processes that compile kernels. 0 means as many as there are processors. A small "
-        "model needs one only.",
-    ),
-]
 Dimensions = Annotated[
     list[str],
     typer.Option(
@@ -135,14 +79,6 @@ Dimensions = Annotated[
         help="Size of a symbolic dimension, as NAME=SIZE (repeatable). "
         "Default: 1, or the least power of 2 that the model accepts.",
         rich_help_panel=MODEL,
-    ),
-]
-FixedDimensions = Annotated[
-    list[str],
-    typer.Option(
-        "--dim",
-        help="Fix a symbolic dimension in the package, as NAME=SIZE (batch=1, repeatable). The "
-        "package runs no other size of it. Default: any size.",
     ),
 ]
 ConstantInputs = Annotated[
@@ -174,12 +110,6 @@ PageOutputs = Annotated[
         rich_help_panel=PAGE,
     ),
 ]
-Tokenizer = Annotated[
-    Path | None,
-    typer.Option(
-        help="The tokenizer.json of a model of texts.", show_default=False, rich_help_panel=PAGE
-    ),
-]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
 Inputs = Annotated[
     Path | None,
@@ -207,30 +137,3 @@ BuildPlatform = Annotated[
         rich_help_panel=SPEED,
     ),
 ]
-
-
-def processors() -> int:
-    """The number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def dimensions(texts: list[str]) -> dict[str, int]:
-    """The sizes of `--dim NAME=SIZE`. Raises `UserError` for another form."""
-    sizes = {}
-    for text in texts:
-        name, _, size = text.partition("=")
-        if not size.isdecimal():
-            raise UserError(f"--dim {text!r}: write NAME=SIZE, for instance --dim batch=8")
-        sizes[name] = int(size)
-    return sizes
-
-
-def constants_of(texts: list[str]) -> Constants:
-    """Read the texts of --constant; without any, nothing of the frontend is imported."""
-    if not texts:
-        return {}
-    from webmlc.frontend.bind_constants import read_constants
-
-    return read_constants(texts)

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from webmlc.build_options import BuildOptions
+from webmlc.build_options import DEFAULTS, BuildOptions, dimensions
 from webmlc.cli.console import console, number
-from webmlc.cli.options import (
-    BuildAdapter,
-    BuildAdapterChoice,
-    ConstantInputs,
-    Context,
-    Dimensions,
-    Jobs,
-    NoCache,
-    Target,
-    TargetChoice,
-    Tuned,
-    dimensions,
-    processors,
-)
+from webmlc.cli.options import Dimensions, Tuned
 from webmlc.cli.tune import chooser
 from webmlc.core.stage_progress import StageProgress
 
@@ -40,35 +28,19 @@ def report(
     out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
         "report.html"
     ),
-    target: Target = TargetChoice.both,
+    options: BuildOptions = DEFAULTS,
     dim: Dimensions = [],  # noqa: B006
-    constant: ConstantInputs = [],  # noqa: B006
-    context: Context = None,
-    adapter: BuildAdapter = BuildAdapterChoice.gpu,
     tuned: Tuned = None,
-    jobs: Jobs = 0,
-    no_cache: NoCache = False,
 ) -> None:
     """Write a page that shows a model's nodes, kernels, code, memory and times.
 
     The report of a package lacks what a package does not hold: the model's graph, and schedules.
     """
-    from webmlc.frontend.bind_constants import read_constants
     from webmlc.report.write_report import write_report
 
     with ExitStack() as stack:
-        choose, algorithms = chooser(stack, tuned, "", adapter.value)
+        choose, algorithms = chooser(stack, tuned, "", options.adapter)
         advance = stack.enter_context(StageProgress(f"Reporting {source.name}", quiet=False))
-        options = BuildOptions(
-            target.value,
-            constants=read_constants(constant),
-            context=context,
-            adapter=adapter.value,
-            choose=choose,
-            algorithms=algorithms,
-            on_stage=advance,
-            jobs=jobs or processors(),
-            cache=not no_cache,
-        )
+        options = replace(options, choose=choose, algorithms=algorithms, on_stage=advance)
         write_report(source, out, options, dimensions(dim))
     console.print(f"Wrote {out} ({number(out.stat().st_size)} bytes). Open it in a browser.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from webmlc.build_options import BuildOptions
+from webmlc.build_options import BuildOptions, dimensions
 from webmlc.cli.console import console, escape, print_json, print_table
 from webmlc.cli.options import (
     AsJson,
@@ -27,7 +27,6 @@ from webmlc.cli.options import (
     Seed,
     Threads,
     Tuned,
-    dimensions,
 )
 from webmlc.cli.tune import chooser
 from webmlc.core.stage_progress import StageProgress

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from webmlc.build_options import BuildOptions, dimensions
 from webmlc.cli.console import console, errors, escape, print_json, print_table
 from webmlc.cli.options import (
     Adapter,
@@ -21,14 +22,12 @@ from webmlc.cli.options import (
     Dimensions,
     Seed,
     Threads,
-    dimensions,
 )
 from webmlc.core.errors import UserError
 from webmlc.core.replace_file import replace_file
 
 if TYPE_CHECKING:
     from webmlc.core.machine import Device as MachineDevice
-    from webmlc.frontend.bind_constants import Constants
     from webmlc.schedule.rules import Chooser
 
 LOOPBACK = "127.0.0.1"
@@ -219,9 +218,7 @@ def tune(
     console.print(f"Build with it: [bold]webmlc build {model} --tuned {result.database}[/]")
 
 
-def search_first(
-    model: Path, database: Path, target: str, adapter: str, constants: Constants, time: str
-) -> None:
+def search_first(model: Path, database: Path, options: BuildOptions, time: str) -> None:
     """Search the schedules of a model before it is built. Its devices, and with the adapter "all"
     the variants of its shaders that need no features, share the time, such as "10m", evenly.
     Records of an earlier build are used again.
@@ -233,11 +230,11 @@ def search_first(
     seconds = duration(time)
     if seconds == 0:
         raise UserError("--tune: a search needs more than no time; try --tune 5m")
-    adapters = PLAIN_ADAPTERS if adapter == "all" else (adapter,)
+    adapters = PLAIN_ADAPTERS if options.adapter == "all" else (options.adapter,)
     searches = [
         (device, kind)
         for device, facts in DEVICES.items()
-        if target in (device, "both")
+        if options.target in (device, "both")
         for kind in (adapters if facts.has_adapters else adapters[:1])
     ]
     for device, kind in searches:
@@ -247,7 +244,7 @@ def search_first(
                 database=database,
                 device=device,
                 adapter=kind,
-                constants=constants,
+                constants=options.constants,
                 seconds=seconds / len(searches),
                 resume=True,
                 on_change=progress,
