@@ -9,8 +9,8 @@ import { arrayOf, asStored, isArrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { described } from "./kinds.js";
 import { fault } from "./manifest_faults.js";
-import { FORMAT, VERSION } from "./manifest_records.js";
-import { buffersOf } from "./memory_plan.js";
+import { CONSTANT_ALIGNMENT, FORMAT, VERSION } from "./manifest_records.js";
+import { align, buffersOf } from "./memory_plan.js";
 import { RUNTIME_VERSION } from "./platform.js";
 import { unfold, unfolded } from "./repetitions.js";
 import { evaluate, symbolsOf } from "./sizes.js";
@@ -77,11 +77,31 @@ export function complete(json, url) {
 /** Write out what the file says in a shorter form: see webmlc/package/manifest_json.py. @param {any} manifest */
 function unfoldAll(manifest) {
   for (const file of manifest.weights ?? []) {
-    file.tensors = Object.fromEntries(unfold(file.tensors).map(([name, begin, end]) => [name, [begin, end]]));
+    let end = file.start;
+    delete file.start;
+    const tensors = unfold(file.tensors).map(([name, length]) => {
+      const begin = align(end, CONSTANT_ALIGNMENT);
+      return [name, [begin, (end = begin + length)]];
+    });
+    file.tensors = Object.fromEntries(tensors);
   }
   manifest.programs = unfolded(manifest.programs ?? {});
-  for (const { steps, buffers } of Object.values(manifest.programs)) {
-    for (const step of steps) step.arguments = step.arguments.map((/** @type {number} */ number) => buffers[number]?.name ?? number);
+  for (const { steps, buffers, memory = {} } of Object.values(manifest.programs)) {
+    for (const buffer of buffers) if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
+    let unused = 0; // the first buffer that no argument uses so far
+    for (const step of steps) {
+      step.arguments = step.arguments.map((/** @type {number} */ distance) => {
+        const number = unused + distance;
+        unused = Math.max(unused, number + 1);
+        return buffers[number]?.name ?? number;
+      });
+    }
+    for (const plan of Object.values(memory)) {
+      for (const key of Object.keys(plan)) {
+        let number = 0;
+        if (key !== "arena") plan[key] = plan[key].map((/** @type {number} */ distance) => (number += distance));
+      }
+    }
   }
 }
 

@@ -1,10 +1,14 @@
 """Write a manifest as the text of `manifest.json`, and read it.
 
 In: a `Manifest`. Out: JSON, with one buffer, step or file per line. Equal manifests are equal
-bytes. The records decide the fields. The file only says three things in a shorter form:
+bytes. The records decide the fields. The file only says some things in a shorter form:
 
-- an argument of a step is the number of the buffer;
-- the tensors of a weights file are a list of `[name, begin, end]`;
+- an argument of a step is the distance to its buffer from the first buffer that no argument uses so
+  far: 0 for that buffer, -1 for the one before it. The steps of equal layers are therefore equal;
+- a number in a list of `Memory` is the distance to the number before it;
+- the tensor of a constant is left out if it has the name of the buffer;
+- the tensors of a weights file are a list of `[name, length]`. The first one begins at the `start`
+  of the file, each other one at the next multiple of 256 bytes;
 - equal layers are said once (`repetitions`): in that list, and in all lists of programs.
 
 Reading checks every field, and names the culprit. `runtime_js/manifest.js` does the same:
@@ -15,6 +19,7 @@ Reading checks every field, and names the culprit. `runtime_js/manifest.js` does
 from __future__ import annotations
 
 import json
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
@@ -22,7 +27,9 @@ import msgspec
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.package.check_manifest import check_manifest
 from webmlc.package.manifest import FORMAT, VERSION, Manifest, Program
+from webmlc.package.placement import align
 from webmlc.package.repetitions import fold, unfold
+from webmlc.package.weights import ALIGNMENT
 
 LINE = 160
 """Keep a container on one line if its text has at most this many characters. Chosen by hand."""
@@ -33,12 +40,47 @@ def to_json(manifest: Manifest) -> str:
     fields = msgspec.json.decode(msgspec.json.encode(manifest, enc_hook=_name))
     data = {"format": FORMAT, "version": VERSION, **fields}
     for file in data.get("weights", ()):
-        file["tensors"] = fold([[name, *span] for name, span in file["tensors"].items()])
+        spans = file["tensors"]
+        file["start"] = next((begin for begin, _ in spans.values()), 0)
+        file["tensors"] = fold([[name, end - begin] for name, (begin, end) in spans.items()])
     for program in data.get("programs", {}).values():
-        numbers = {buffer["name"]: number for number, buffer in enumerate(program["buffers"])}
-        for step in program["steps"]:
-            step["arguments"] = [numbers[name] for name in step["arguments"]]
+        _shorten(program)
     return _text({**data, "programs": _folded(data.get("programs", {}))}) + "\n"
+
+
+def _shorten(program: dict[str, Any]) -> None:
+    """Write numbers as distances, and leave out the tensors that have the names of buffers."""
+    numbers = {buffer["name"]: number for number, buffer in enumerate(program["buffers"])}
+    for buffer in program["buffers"]:
+        if buffer.get("tensor") == buffer["name"]:
+            del buffer["tensor"]
+    unused = 0
+    for step in program["steps"]:
+        names, step["arguments"] = step["arguments"], []
+        for number in (numbers[name] for name in names):
+            step["arguments"].append(number - unused)
+            unused = max(unused, number + 1)
+    for memory in program.get("memory", {}).values():
+        for key in memory.keys() - {"arena"}:
+            memory[key] = [b - a for a, b in pairwise([0, *memory[key]])]
+
+
+def _lengthen(program: dict[str, Any]) -> None:
+    """Undo `_shorten`. An argument that is no distance to a buffer stays, and is refused."""
+    names = [buffer.get("name") for buffer in program["buffers"]]
+    for buffer in program["buffers"]:
+        if buffer.get("kind") == "constant":
+            buffer.setdefault("tensor", buffer.get("name"))
+    unused = 0
+    for step in program["steps"]:
+        distances, step["arguments"] = step["arguments"], []
+        for number in (unused + distance for distance in distances):
+            is_buffer = 0 <= number < len(names)
+            step["arguments"].append(names[number] if is_buffer else number)
+            unused = max(unused, number + 1)
+    for memory in program.get("memory", {}).values():
+        for key in memory.keys() - {"arena"}:
+            memory[key] = list(accumulate(memory[key]))
 
 
 def _name(value: Any) -> str:
@@ -65,8 +107,11 @@ def from_json(text: str) -> Manifest:
         )
     try:
         for file in data.get("weights", ()):
-            tensors = unfold(file["tensors"])
-            file["tensors"] = {name: (begin, end) for name, begin, end in tensors}
+            end = file.pop("start")
+            tensors, file["tensors"] = unfold(file["tensors"]), {}
+            for name, length in tensors:
+                begin = align(end, ALIGNMENT)
+                file["tensors"][name] = begin, (end := begin + length)
         programs = data.get("programs", {}).items()
         data["programs"] = {device: _program(device, program) for device, program in programs}
         manifest = msgspec.convert(data, Manifest)
@@ -79,11 +124,9 @@ def from_json(text: str) -> Manifest:
 
 
 def _program(device: str, data: Any) -> Program:
-    """Read a program. An argument that is no number of a buffer stays, and is refused."""
+    """Read a program, and name its device in an error."""
     data = _unfolded(data)
-    names = dict(enumerate(buffer.get("name") for buffer in data["buffers"]))
-    for step in data["steps"]:
-        step["arguments"] = [names.get(number, number) for number in step["arguments"]]
+    _lengthen(data)
     try:
         return msgspec.convert(data, Program)
     except msgspec.ValidationError as error:
