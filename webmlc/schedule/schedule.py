@@ -101,8 +101,8 @@ class Schedule:
         return list(self.apply("split", loop, list(factors)))
 
     def overlap(self, loop: str, tiles: int, size: int) -> tuple[str, str]:
-        """Run a loop as so many full tiles, the last of which begin where they fit; returns both
-        loops.
+        """Run a loop as full tiles of `size`, the last of which overlap; returns the loop over
+        tiles and that within a tile.
         """
         outer, inner = self.apply("overlap", loop, tiles, size)
         return outer, inner

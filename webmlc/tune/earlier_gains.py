@@ -46,16 +46,14 @@ class EarlierGains:
                 self._changes[key[0]].append(changed[key])
 
     def changes(self, rule: str) -> Sequence[Leaves]:
-        """What made kernels of a rule faster: the changes that saved most, over all of them, come
-        first.
-        """
+        """The changes that made kernels of a rule faster; those that saved most time come first."""
         return self._changes.get(rule, ())
 
 
 def _changes(defaults: Iterable[Any], winner: Any) -> Leaves | None:
-    """What a winner changes of its default: of several members that are as fast as the default, one
-    of which it is, the one that the winner is nearest to. `None` if its rule has other parameters
-    since.
+    """The leaves in which a winner differs from its default. Several members may be as fast as the
+    default: the nearest to the winner counts as the default. `None` if its rule has other
+    parameters since.
     """
     alternatives = [changes(d, winner) for d in defaults if d.keys() == winner.keys()]
     return min(alternatives, key=len, default=None)

@@ -87,8 +87,8 @@ class Limit:
 
 
 def outcomes_of(searches: Iterable[TaskSearch]) -> list[Outcome]:
-    """The outcomes of the searches whose default was measured. Those that save the most time of a
-    run come first, and those that save none are sorted by the time they take.
+    """The outcomes of the searches whose default was measured. The outcomes that save the most time
+    of a run come first; outcomes that save none are sorted by the time they take.
     """
     measured = [s for s in searches if not math.isnan(s.control_ms)]
     outcomes = [Outcome(s, s.control_ms, *_fastest(s)) for s in measured]

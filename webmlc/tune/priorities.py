@@ -108,9 +108,9 @@ def expected_cost(task: Task) -> int:
 
 
 def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Any]:
-    """What made other kernels of a search's rule faster, as members of its space that it has not
-    built: the changes that save a run of the model most come first, those of earlier runs last. A
-    search takes a few of them.
+    """Members that a search has not built, whose changes made other kernels of its rule faster. The
+    changes that save a run of the model most come first, the changes of earlier runs last. A search
+    takes a few members.
     """
     rule = search.task.match.rule.name
     faster = [s for s in searches if s.best < WORTHWHILE and s is not search]

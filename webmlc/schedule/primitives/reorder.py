@@ -123,6 +123,6 @@ def _check_reductions(function: LoopFunction, nest: list[For], order: list[For])
 
 
 def _inside(name: str, outer: set[str], order: list[For]) -> set[str]:
-    """Those loops of `outer` that loop `name` stands inside."""
+    """The loops of `outer` that loop `name` stands inside."""
     names = [loop.var.name for loop in order]
     return {n for n in names[: names.index(name)] if n in outer}

@@ -82,8 +82,8 @@ class Match:
     def space(self) -> Product[Any]:
         """The parameters that the kernel's schedule may have.
 
-        Whether a step is legal may hang on a proof about symbolic sizes, which nothing but the
-        primitives can tell: of a kernel with symbols, a member is what they build.
+        Only primitives can tell whether a step is legal where a proof about symbolic sizes decides:
+        a member of the space of a kernel with symbols has to build.
         """
         space = self.rule.space(self.facts, self.machine)
         if not self.function.symbols:

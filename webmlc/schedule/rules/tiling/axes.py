@@ -55,7 +55,7 @@ def size_of(extents: Sequence[Expr]) -> int | None:
 
 
 def fuse_all(schedule: Schedule, loops: Sequence[str]) -> str | None:
-    """One loop of several perfectly nested ones; `None` of none.
+    """Fuse perfectly nested loops, and return the loop; `None` if there are no loops.
 
     Loops that run once stay outside: a quotient by a symbolic size would not be known to be 0.
     """

@@ -33,8 +33,8 @@ class Part:
 
 
 def cover(extent: Expr, size: int) -> tuple[Part, ...]:
-    """Full tiles of `size`, then one tile of what is left over. What is left over of a symbolic
-    extent are single steps.
+    """Cover an extent with full tiles of `size`, then with one tile for the remainder. Single steps
+    cover the remainder of a symbolic extent.
 
     There is no part without steps, unless a symbolic count can be 0 in some run.
     """
@@ -48,9 +48,9 @@ def cover(extent: Expr, size: int) -> tuple[Part, ...]:
 
 
 def cover_columns(extent: Expr, widest: int, panel: int, lanes: int) -> tuple[Part, ...]:
-    """Tiles of columns: of `widest`, then of a `panel` (if that is narrower), then of `lanes`, then
-    one of what is left over. Of a symbolic extent, panels, then single columns. There is at least
-    one part, as callers pair parts with loops.
+    """Cover columns with tiles of `widest`, then of a `panel` (if that is narrower), then of
+    `lanes`, then with one tile for the remainder. A symbolic extent has panels, then single
+    columns. There is at least one part, as callers pair parts with loops.
     """
     size = as_int(extent)
     if size is None:

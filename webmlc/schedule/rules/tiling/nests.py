@@ -117,7 +117,7 @@ def compute_results_at(schedule: Schedule, nest: Nest, loop: str) -> None:
 
 
 def order(schedule: Schedule, *loops: str | None) -> None:
-    """Put those of some loops that there are in this order."""
+    """Put loops in this order; `None` stands for a loop that is missing."""
     present = [loop for loop in loops if loop is not None]
     if len(present) > 1:
         schedule.reorder(*present)

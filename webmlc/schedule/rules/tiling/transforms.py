@@ -84,7 +84,7 @@ def find_loops(
 
 
 def _picked(block: Block) -> frozenset[Expr]:
-    """What picks the rows of the block's combinations: axes, or axes modulo a tile."""
+    """The indices that pick rows of the block's combinations: axes, or axes modulo a tile."""
     return frozenset(c.row for c in combinations(block.body) if _is_short(c.row))
 
 

@@ -79,7 +79,7 @@ class ContractionFacts:
 def contraction_facts(
     schedule: Schedule, update: str, machine: Cpu, fixed: int = 0
 ) -> ContractionFacts | None:
-    """What the contraction `update` is; `None` where it is none, or has no lanes.
+    """The facts of the contraction `update`; `None` if it is no contraction, or has no lanes.
 
     The outermost `fixed` loops around it are not its own.
     """

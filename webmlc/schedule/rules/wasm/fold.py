@@ -62,8 +62,8 @@ class FoldParameters(Struct, frozen=True):
 
 
 def fold_facts(schedule: Schedule, update: str, around: str | None, lanes: int) -> FoldFacts | None:
-    """What the fold `update` is, under the loop `around`; `None` where nothing contiguous is
-    reduced, or where it is too short for vectors.
+    """The facts of the fold `update`, under the loop `around`. `None` if it reduces nothing
+    contiguous, or is too short for vectors.
     """
     trial = schedule.copy()
     last = contiguous_loop(trial, update)

@@ -126,11 +126,11 @@ def _gather_forward(schedule: Schedule) -> tuple[Schedule, int]:
 
 
 def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
-    """Every producer moved under a loop of `anchor`: the innermost one that makes nothing twice.
+    """Move every producer under the innermost loop of `anchor` that computes nothing twice.
 
-    Returns the schedule and how many loops are shared; zero where there is no such loop. What one
-    iteration stores must be of known size, or live where its result will: pointwise values are
-    then computed twice. A result that is one row in all gets a loop of one iteration for it.
+    Returns the schedule and how many loops are shared; zero if there is no such loop. An iteration
+    stores values of known size, or values that live where its result will: pointwise values are
+    then computed twice. A result of a single row gets a loop of one iteration for that.
     """
     limit = operations(schedule.function) * REPEATED
     generous = operations(schedule.function) * REPEATED * REPEATED_INLINE

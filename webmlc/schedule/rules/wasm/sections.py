@@ -335,7 +335,7 @@ def _add_lanes(schedule: Schedule, facts: Facts) -> None:
 
 
 def _tile_product(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Sum some vectors of the values of all keys for some heads in registers."""
+    """Sum a few vectors of the values of all keys, for a few heads, in registers."""
     product = facts.product
     nest = accumulate_locally(schedule, product)
     head, column = schedule.loops(nest.result)[len(facts.around) :]

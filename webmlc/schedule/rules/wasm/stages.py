@@ -53,7 +53,7 @@ all (where primitives cannot prove the steps)."""
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """What one stage is: pointwise, or a fold by its facts; `None` where nothing can be made of it.
+    """The kind of a stage: pointwise, or a fold by its facts; `None` if it stays as it is.
 
     `form`: the first form that the primitives accept.
     """
@@ -69,7 +69,7 @@ StageParameters = PointwiseParameters | FoldParameters | WindowParameters | NoPa
 def stage_facts(
     schedule: Schedule, machine: Cpu, fixed: int, blocks: tuple[str, ...] | None = None
 ) -> tuple[StageFacts, ...]:
-    """What the stages of a schedule are (or some `blocks` of them), under `fixed` loops that they
+    """The facts of the stages of a schedule (or of some `blocks`), under `fixed` loops that they
     share. The default steps are tried: the steps of earlier stages may unroll loops that a later
     stage shares, so that only the primitives can tell whether it may fuse them.
     """

@@ -76,7 +76,7 @@ class TransformParameters(Struct, frozen=True):
 def transform_facts(
     schedule: Schedule, producers: Sequence[str], last: str, machine: Cpu, fixed: int = 0
 ) -> TransformFacts:
-    """What the transform of `last` and its producers is, under `fixed` loops not its own."""
+    """The facts of the transform of `last` and its producers, under `fixed` loops not its own."""
     trial = schedule.copy()
     loops = find_loops(trial, producers, last, fixed)
     plane: Expr = Const(DType.float32.bytes)
@@ -99,8 +99,8 @@ def transform_space(facts: TransformFacts, machine: Cpu) -> Product[TransformPar
 
 
 def default_transform(facts: TransformFacts, machine: Cpu) -> TransformParameters:
-    """One vector; of planes, a cache line if it divides the channels. Planes that share a set of
-    the first-level cache get whole lines.
+    """One vector, or a cache line of each plane if the line divides the channels. Planes that share
+    a set of the first-level cache get whole lines.
     """
     channels = _widths(facts, machine)[-1] if facts.planes else machine.lanes
     aliases = divides(machine.way_bytes, facts.plane_bytes, {})

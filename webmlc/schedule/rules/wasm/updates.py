@@ -62,7 +62,7 @@ class Ordered(Struct, frozen=True):
 
 
 Parameters = PointwiseParameters | Ordered | NoParameters
-"""Those of slices, of updates in order, and of several blocks."""
+"""The parameters of slices, of updates in order, and of several blocks."""
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:

@@ -88,7 +88,7 @@ class WindowParameters(Struct, frozen=True):
 
 
 def window_facts(schedule: Schedule, update: str, lanes: int, fixed: int = 0) -> WindowFacts | None:
-    """What the fold `update` is, under `fixed` loops that are not its own; `None` where its lanes
+    """The facts of the fold `update`, under `fixed` loops that are not its own; `None` if its lanes
     are not contiguous.
     """
     block = schedule.block(update)

@@ -142,7 +142,7 @@ def space(facts: Facts, _machine: Gpu) -> Product[Parameters]:
             radix=(4, 8, 16),
         )
         .where(
-            "a workgroup has so many invocations",
+            "every device runs workgroups of this size",
             lambda across, down: across * down <= MAX_INVOCATIONS,
         )
         .where(

@@ -91,8 +91,8 @@ LEFT_ROWS = 5
 """Rows of the tiles of rows that no quads take, at most, if it divides them (chosen by hand: a
 software adapter compiles each row of a tile)."""
 LITTLE = 100
-"""If only one of so many rows or columns is left over, the tiles of these have one row (chosen by
-hand: single rows take ten times as long)."""
+"""If at most one row or column in `LITTLE` is left over, the tiles that cover it have one row
+(chosen by hand: single rows take ten times as long)."""
 IMAGE_ROWS = 32
 """Rows of an image, at least, for tiles not to reach into the next image (derived: four tiles)."""
 

@@ -208,7 +208,7 @@ def quad_rows(facts: Facts, machine: Gpu) -> int:
 
 
 def _quad_height(facts: Facts, count: int, tallest: int) -> int:
-    """The rows of a tile in quads, up to `tallest`, that cover so many rows at the least cost."""
+    """The rows of a tile in quads, up to `tallest`, that cover `count` rows at the least cost."""
 
     def cost(height: int) -> float:
         return cover_cost(count, height, facts.quad_rows, facts.section_rows)[0]

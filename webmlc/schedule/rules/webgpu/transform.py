@@ -54,7 +54,7 @@ def space(_facts: Facts, machine: Gpu) -> Product[Parameters]:
 
 
 def default(_facts: Facts, machine: Gpu) -> Parameters:
-    """One channel a thread. A vector of each of the many intermediate values would take too many
+    """One channel a thread. Vectors of all intermediate values would take too many
     registers, and a shader four times as long to compile on a software adapter. The threads of a
     GPU read a line together.
     """
@@ -86,8 +86,8 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
 
 
 def _unroll(schedule: Schedule, block: str, loops: list[str]) -> None:
-    """Unroll the loops of one stage of a tile. Those that pick its row are innermost, because the
-    rows share sums.
+    """Unroll the loops of one stage of a tile. The loops that pick its row are innermost, because
+    the rows share sums.
     """
     order = sorted(loops, key=lambda loop: picks_row(schedule, block, loop))
     if len(order) > 1:

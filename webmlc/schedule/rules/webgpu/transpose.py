@@ -96,7 +96,8 @@ def _length(axis: Axis) -> int:
 def space(_facts: Facts, _machine: Gpu) -> Product[Parameters]:
     """Square tiles, of which a workgroup copies some rows at once."""
     return Space.of(Parameters, tile=(16, TILE), rows=(4, ROWS, 16)).where(
-        "a workgroup has so many invocations", lambda tile, rows: tile * rows <= MAX_INVOCATIONS
+        "every device runs workgroups of this size",
+        lambda tile, rows: tile * rows <= MAX_INVOCATIONS,
     )
 
 

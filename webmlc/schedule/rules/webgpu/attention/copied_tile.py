@@ -53,10 +53,10 @@ FEWEST_GROUPS = 8
 STAGES = (8, 4, 2)
 """Vectors of each key that may be copied at once."""
 STEP_KEYS = 8
-"""What a step costs besides its keys, in keys: its barriers (an estimate)."""
+"""The cost of the barriers of a step, in keys (an estimate)."""
 GUARDED = 1.25
-"""What the steps cost where the last one has fewer keys: each key is compared with their number
-(an estimate)."""
+"""The factor by which steps cost more if the last step has fewer keys: each key is compared with
+their number (an estimate)."""
 HEIGHTS = (8, 16, 24, 32)
 """The rows that a tile may have: with four rows to a thread, 32 to 128 threads."""
 

@@ -42,7 +42,7 @@ MOST_THREADS = 64
 SMALL_ROW = SharedRow(MOST_THREADS)
 """A single row that a workgroup of a tile computes."""
 FEWEST_THREADS = 32
-"""Threads of a workgroup, at least: adapters run so many in lockstep."""
+"""Threads of a workgroup, at least: adapters run 32 threads in lockstep."""
 
 
 def tile_threads(
