@@ -9,13 +9,14 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from tests.tune.conftest import good_candidates, matmul_task, trial_of
 from webmlc.core.errors import UserError
 from webmlc.core.machine import Device
 from webmlc.host.serve import Server
 from webmlc.tune.listen import MAX_BODY_BYTES, TuneServer, listen
-from webmlc.tune.trial import Measurement, Trial, to_data
+from webmlc.tune.trial import Measurement, Trial
 
 
 class OneTrial:
@@ -87,7 +88,7 @@ def test_the_page_and_nothing_else_is_served(server: TuneServer) -> None:
 def test_a_worker_joins_waits_measures_and_ends(server: TuneServer, trial: Trial) -> None:
     assert call(server, "join", {"cpu": {}}) == (200, {"worker": "worker 1", "device": "wasm"})
     assert call(server, "next", {"worker": "worker 1"}) == (200, {"wait": 250.0})
-    answer = {"id": 7, "trial": json.loads(json.dumps(to_data(trial))), "title": "matmul"}
+    answer = {"id": 7, "trial": json.loads(json.dumps(to_builtins(trial))), "title": "matmul"}
     assert call(server, "next", {"worker": "worker 1"}) == (200, answer)
     measurement = {"milliseconds": [[2.0, 1.5], []], "reasons": ["", "wrong: x"]}
     for outcome in ({"measurement": measurement}, {"error": "it crashed"}):

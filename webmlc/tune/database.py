@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from webmlc.core.errors import UserError
 from webmlc.core.machine import MACHINES, Device
-from webmlc.tune.platforms import Platform, platform_of, to_data
+from webmlc.tune.platforms import Platform, platform_of
 
 APPLICATION_ID = 0x776D6C63
 """The number in the header of the file that marks it as ours: "wmlc" in ASCII."""
@@ -255,7 +255,7 @@ class Database:
         return len(records)
 
     def _add_platform(self, platform: Platform) -> None:
-        description = json.dumps(to_data(platform), sort_keys=True)
+        description = json.dumps(asdict(platform), sort_keys=True)
         self.connection.execute(
             "INSERT OR REPLACE INTO platform VALUES (?, ?)", (platform.key, description)
         )

@@ -19,11 +19,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+
+from msgspec import convert
 
 from webmlc.core.errors import UserError
 from webmlc.tune.database import AlgorithmRecord, Database, Record
-from webmlc.tune.platforms import platform_of
 from webmlc.tune.usage import usage_of
 
 SHIPPED = Path(__file__).parent / "shipped.jsonl"
@@ -46,14 +46,12 @@ def add_lines(database: Database, path: Path) -> int:
     algorithms: list[AlgorithmRecord] = []
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         try:
-            data: dict[str, Any] = json.loads(line)
-            data["platform"] = platform_of(data["platform"])
-            if "layer" in data:
-                if "machine" in data:  # a line without it is of an earlier webmlc
-                    algorithms.append(AlgorithmRecord(**data))
-            else:
-                records.append(Record(**(data | {"features": tuple(data["features"])})))
-        except (ValueError, KeyError, TypeError) as error:
+            data = json.loads(line)
+            if "layer" not in data:
+                records.append(convert(data, Record))
+            elif "machine" in data:  # a line without it is of an earlier webmlc
+                algorithms.append(convert(data, AlgorithmRecord))
+        except (ValueError, TypeError) as error:
             raise UserError(f"{path}, line {number}: not a record ({error!r})") from error
     database.add(records)
     database.add_algorithms(algorithms)

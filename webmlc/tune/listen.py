@@ -31,10 +31,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import to_builtins
+
 from webmlc.core.errors import UserError
 from webmlc.core.machine import Device
 from webmlc.host.serve import HOST, FileHandler, Server
-from webmlc.tune.trial import Measurement, Trial, measurement_of, to_data
+from webmlc.tune.trial import Measurement, Trial, measurement_of
 
 PAGE = Path(__file__).parent / "page"
 """The folder of the page."""
@@ -148,7 +150,7 @@ class _Handler(FileHandler):
             case None:
                 return {"done": True}
             case (number, trial, title):
-                return {"id": number, "trial": to_data(trial), "title": title}
+                return {"id": number, "trial": to_builtins(trial), "title": title}
             case seconds:
                 return {"wait": 1e3 * seconds}
 

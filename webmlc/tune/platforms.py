@@ -10,9 +10,11 @@ import os
 import platform as system
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import ValidationError, convert
 
 from webmlc.core.errors import UserError
 from webmlc.core.machine_class import adapter_name
@@ -63,25 +65,12 @@ class Platform:
         return (2 if self.engine == other.engine else 1) if is_close else 0
 
 
-def to_data(platform: Platform) -> dict[str, Any]:
-    """The platform as JSON data."""
-    return asdict(platform)
-
-
-def platform_of(data: Mapping[str, Any]) -> Platform:
+def platform_of(data: Any) -> Platform:
     """The platform in JSON data. Raises `UserError` where it is none."""
     try:
-        return Platform(
-            str(data["engine"]),
-            str(data["version"]),
-            str(data.get("hardware", "")),
-            str(data["family"]),
-            int(data.get("cache_bytes", 0)),
-            int(data.get("threads", 1)),
-            bool(data.get("is_software", False)),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"not the description of a platform: {error!r}") from error
+        return convert({"hardware": "", **convert(data, dict[str, Any])}, Platform)
+    except ValidationError as error:
+        raise UserError(f"not the description of a platform: {error}") from error
 
 
 def cpu_platform(engine: str, version: str, threads: int) -> Platform:

@@ -23,13 +23,12 @@ for every JavaScript engine. All of them implement these steps, and nothing more
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import convert
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
@@ -139,27 +138,15 @@ class Measurement:
     reasons: tuple[str, ...]
 
 
-def to_data(trial: Trial) -> dict[str, Any]:
-    """The trial as JSON data. Bytes are in base64."""
-    data = asdict(trial)
-    data["module"] = base64.b64encode(trial.module).decode()
-    for buffer in data["buffers"]:
-        buffer["pattern"] = base64.b64encode(buffer["pattern"]).decode()
-    return data
-
-
-def measurement_of(data: Mapping[str, Any], candidates: int) -> Measurement:
+def measurement_of(data: Any, candidates: int) -> Measurement:
     """The measurement in JSON data that a page sent. Raises `ValueError` where it is none."""
-    try:
-        milliseconds = tuple(tuple(map(float, row)) for row in data["milliseconds"])
-        reasons = tuple(map(str, data["reasons"]))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a measurement: {error!r}") from error
+    measurement = convert(data, Measurement)
+    milliseconds, reasons = measurement.milliseconds, measurement.reasons
     if len(milliseconds) != candidates or len(reasons) != candidates:
         raise ValueError(f"a measurement of {len(milliseconds)} candidates, not {candidates}")
     if not all(min(row) > 0 and sum(row) < math.inf for row in milliseconds if row):  # no NaN
         raise ValueError("a measurement with times that are not positive")
-    return Measurement(milliseconds, reasons)
+    return measurement
 
 
 def pattern_of(dtype: DType) -> bytes:
