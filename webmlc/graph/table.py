@@ -7,6 +7,8 @@ ONNX's operators are in `ops/`. An operator that only one pass writes is beside 
 'elementwise'
 """
 
+from types import ModuleType
+
 from webmlc.graph.algorithms.attention import causal
 from webmlc.graph.algorithms.attention import operators as attention
 from webmlc.graph.algorithms.strassen import operators as strassen
@@ -58,58 +60,14 @@ from webmlc.graph.ops.microsoft import fused, group_query, quantised, rotary
 from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
 from webmlc.graph.ops.operator import Operator
 
+MODULES: tuple[ModuleType, ...] = (
+    elementwise, cast, contract, convolution, pooling, axes, reduction, normalisation, view,
+    slice, shape, index, sort, state, selection, unique, suppression, grid_sample, control,
+    sequence, recurrent, resize, image, quantise, ml_encode, ml_linear, ml_scores, ml_tree,
+    random, quantised, elimination, ngrams, columns, regions, signal, training, derivative,
+    layout, block_quantised, float_block_product, winograd, strassen, attention, causal, rotate,
+    fused, skip_normalisation, fused_attention, group_query, rotary,
+)  # fmt: skip
 OPS: dict[tuple[str, str], Operator] = {
-    (row.domain, row.name): row
-    for row in (
-        *elementwise.OPS,
-        *cast.OPS,
-        *contract.OPS,
-        *convolution.OPS,
-        *pooling.OPS,
-        *axes.OPS,
-        *reduction.OPS,
-        *normalisation.OPS,
-        *view.OPS,
-        *slice.OPS,
-        *shape.OPS,
-        *index.OPS,
-        *sort.OPS,
-        *state.OPS,
-        *selection.OPS,
-        *unique.OPS,
-        *suppression.OPS,
-        *grid_sample.OPS,
-        *control.OPS,
-        *sequence.OPS,
-        *recurrent.OPS,
-        *resize.OPS,
-        *image.OPS,
-        *quantise.OPS,
-        *ml_encode.OPS,
-        *ml_linear.OPS,
-        *ml_scores.OPS,
-        *ml_tree.OPS,
-        *random.OPS,
-        *quantised.OPS,
-        *elimination.OPS,
-        *ngrams.OPS,
-        *columns.OPS,
-        *regions.OPS,
-        *signal.OPS,
-        *training.OPS,
-        *derivative.OPS,
-        *layout.OPS,
-        *block_quantised.OPS,
-        *float_block_product.OPS,
-        *winograd.OPS,
-        *strassen.OPS,
-        *attention.OPS,
-        *causal.OPS,
-        *rotate.OPS,
-        *fused.OPS,
-        *skip_normalisation.OPS,
-        *fused_attention.OPS,
-        *group_query.OPS,
-        *rotary.OPS,
-    )
+    (row.domain, row.name): row for module in MODULES for row in module.OPS
 }

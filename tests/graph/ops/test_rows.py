@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,7 +24,7 @@ from webmlc.graph.ops import sequence
 from webmlc.graph.ops.operator import Case
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
-from webmlc.graph.table import OPS
+from webmlc.graph.table import MODULES, OPS
 
 WITHOUT_CASES = {
     "If",  # tests/graph/test_passes.py
@@ -166,3 +167,8 @@ def test_rows_have_one_meaning() -> None:
     exceptions |= {("ai.onnx.preview.training", "Gradient"), ("webmlc", "Append")}
     keys = {key for key, row in OPS.items() if row.compute is None and row.expand is None}
     assert keys == exceptions
+
+
+def test_each_operator_has_one_row() -> None:
+    counts = Counter((row.domain, row.name) for module in MODULES for row in module.OPS)
+    assert [key for key, count in counts.items() if count > 1] == []

@@ -34,13 +34,9 @@ from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumer
 from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
 from webmlc.graph.ops.operator import Scope, is_symbolic
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols, in_order_of_binds
-from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
+from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node, row_of
 
 POINTWISE = MAPS | {"injective"}
-ROW_NORMS = frozenset({("", "RMSNormalization"), ("", "LayerNormalization")})
-"""The operators that normalise rows, and that the kernel of a `QuantiseBlocks` may compute."""
-POOLS = frozenset({("webmlc", "MaxPool"), ("webmlc", "AveragePool")})
-"""The operators that fold the elements of windows, each of which they read at little cost."""
 _MAX_LOOK_AHEAD = 24
 """The most nodes after an anchor that are tried for its epilogue (chosen by hand: build time)."""
 
@@ -106,7 +102,7 @@ class _Fusion:
             if kind_of(node) == "reduction" and node.domain == "" and not has_product:
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
         for node in self.function.nodes if self.limits.pads == "always" else ():
-            if (node.domain, node.op) in POOLS:
+            if row_of(node).trait == "pool":
                 self.take_prologue(self.groups[node], self.is_padding_of_pool)
         for node in self.function.nodes if self.limits.quantises_rows else ():
             if (node.domain, node.op) == QUANTISE_BLOCKS:
@@ -219,7 +215,7 @@ class _Fusion:
     def is_padding_of_pool(self, node: Node) -> bool:
         """True for a constant `Pad` that only a pool reads, which can pad while it reads."""
         readers = self.users.get(node.outputs[0], [])
-        is_read_by_pool = len(readers) == 1 and (readers[0].domain, readers[0].op) in POOLS
+        is_read_by_pool = len(readers) == 1 and row_of(readers[0]).trait == "pool"
         return is_constant(node) and is_read_by_pool and node.outputs[0] not in self.returned
 
     def take_dequantised(self, group: list[Node]) -> None:
@@ -324,7 +320,7 @@ class _Fusion:
         self.take_prologue(group, fits)
         norm = self.makers.get(group[0].inputs[0])
         norm_group = self.groups.get(norm, []) if norm is not None else []
-        if norm is None or (norm.domain, norm.op) not in ROW_NORMS or len(group) > 1:
+        if norm is None or row_of(norm).trait != "row norm" or len(group) > 1:
             return
         whole = [*norm_group, *group]
         if norm_group[-1] is norm and self.live_out(whole) == self.live_out(group):

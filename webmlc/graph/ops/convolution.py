@@ -18,7 +18,7 @@ from webmlc.graph.ops.contract import centred, rounded
 from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, operand
-from webmlc.graph.ops.windows import AUTO_PAD, Windows
+from webmlc.graph.ops.windows import AUTO_PAD, CHANNELS_FIRST, Groups, Windows, convolution
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -56,27 +56,21 @@ def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tens
     groups = context.count("group", 1)
     padded = windows.pad(x, 0)
     outputs, inputs = weights.shape[:2]
-    shape = (x.shape[0], outputs, *windows.sizes)
-    taps = [const(k) for k in windows.kernel]
-    rank = windows.rank
 
-    def product(n: Expr, source: Expr, o: Expr, i: Expr, axes: Sequence[Expr]) -> Expr:
-        place = windows.positions(axes[:rank], axes[rank:])
-        value = padded[(n, source, *place)].astype(dtype)
-        return value * weights[(o, i, *axes[rank:])].astype(dtype)
+    def term(read: Expr, o: Expr, i: Expr, taps: Sequence[Expr]) -> Expr:
+        return read.astype(dtype) * weights[(o, i, *taps)].astype(dtype)
 
     if groups > 1 and inputs == ONE and outputs == x.shape[1]:
-        return reduce(
-            "depthwise", shape, taps, "add", lambda n, o, *axes: product(n, o, o, ZERO, axes)
-        )
-    per_group = canonical(outputs // groups)
 
-    def element(n: Expr, o: Expr, *axes: Expr) -> Expr:
-        place, i, window = axes[:rank], axes[rank], axes[rank + 1 :]
-        source = i if groups == 1 else o // per_group * inputs + i
-        return product(n, source, o, i, (*place, *window))
+        def element(n: Expr, o: Expr, *axes: Expr) -> Expr:
+            taps = axes[windows.rank :]
+            read = padded[(n, o, *windows.positions(axes[: windows.rank], taps))]
+            return term(read, o, ZERO, taps)
 
-    return reduce("conv", shape, [inputs, *taps], "add", element)
+        shape, extents = (x.shape[0], outputs, *windows.sizes), [const(k) for k in windows.kernel]
+        return reduce("depthwise", shape, extents, "add", element)
+    per_group = Groups(groups, inputs, canonical(outputs // groups))
+    return convolution(padded, windows, CHANNELS_FIRST, per_group, term)
 
 
 def _conv(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:

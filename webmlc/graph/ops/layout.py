@@ -30,9 +30,8 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.pooling import largest, mean_type, window_mean
 from webmlc.graph.ops.shapes import operand, product_type
-from webmlc.graph.ops.windows import Windows
+from webmlc.graph.ops.windows import CHANNELS_LAST, Groups, Windows, convolution
 
 PACK = 8
 """The columns of a panel of packed weights: two vectors of four 32-bit elements. It is a format of
@@ -97,24 +96,18 @@ def _product(left: Expr, right: Expr, bytes_: ByteProduct | None = None) -> Expr
 
 def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     data, weights = operand(tensors, 0), operand(tensors, 1)
-    groups = int(context.attribute("groups"))
-    windows: Windows = context.attribute("windows")
-    inputs, width = weights.shape[-2:]
-    per_group = int(context.attribute("channels")) // groups
+    count, (inputs, width) = int(context.attribute("groups")), weights.shape[-2:]
+    groups = Groups(count, inputs, const(int(context.attribute("channels")) // count))
     bytes_ = context.attribute("bytes", None)
 
-    def element(n: Expr, *axes: Expr) -> Expr:
-        place, (o, *taps, i) = axes[: windows.rank], axes[windows.rank :]
-        position = windows.positions(place, taps)
-        if groups == 1:
-            weight = weights[(o // width, *taps, i, o % width)]
-            return _product(data[(n, *position, i)], weight, bytes_)
-        group, within = o // per_group, o % per_group
+    def term(read: Expr, o: Expr, i: Expr, taps: Sequence[Expr]) -> Expr:
+        if count == 1:
+            return _product(read, weights[(o // width, *taps, i, o % width)], bytes_)
+        group, within = o // groups.outputs, o % groups.outputs
         weight = weights[(group, within // width, *taps, i, within % width)]
-        return _product(data[(n, *position, group * inputs + i)], weight, bytes_)
+        return _product(read, weight, bytes_)
 
-    extents = (*map(const, windows.kernel), inputs)
-    return (reduce("conv", context.outputs[0].shape, extents, "add", element),)
+    return (convolution(data, context.attribute("windows"), CHANNELS_LAST, groups, term),)
 
 
 def _infer_depthwise(context: Context) -> tuple[TensorType, ...]:
@@ -164,45 +157,6 @@ def _column(
         return select(is_inside, value.astype(DType.int32), const(0))
 
     return call("word_u8", *map(byte, range(BYTES_PER_WORD)))
-
-
-# -- pooling ---------------------------------------------------------------------------
-
-
-def _infer_max_pool(context: Context) -> tuple[TensorType, ...]:
-    return _map_type(context, context.dtype(0), context.shape(0)[-1])
-
-
-def _infer_average_pool(context: Context) -> tuple[TensorType, ...]:
-    return _map_type(context, mean_type(context.dtype(0)), context.shape(0)[-1])
-
-
-def _pool(context: Context, tensors: Tensors, combine: str, dtype: DType) -> Tensor:
-    data = operand(tensors, 0)
-    windows: Windows = context.attribute("windows")
-
-    def element(n: Expr, *axes: Expr) -> Expr:
-        place, (c, *taps) = axes[: windows.rank], axes[windows.rank :]
-        return data[(n, *windows.positions(place, taps), c)].astype(dtype)
-
-    extents = tuple(map(const, windows.kernel))
-    return reduce("pool", context.outputs[0].shape, extents, combine, element)
-
-
-def _max_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    dtype = context.dtype(0)
-    return (_pool(context, tensors, largest(dtype), dtype),)
-
-
-def _average_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    total = _pool(context, tensors, "add", product_type(context.dtype(0)))
-    dtype = context.outputs[0].dtype
-    mean = window_mean(context.attribute("windows"), bool(context.attribute("count_include_pad")))
-
-    def element(*axes: Expr) -> Expr:
-        return mean(total[axes].astype(dtype), axes[1:-1])
-
-    return (compute("average", total.shape, element),)
 
 
 # -- matrix product --------------------------------------------------------------------
@@ -344,8 +298,6 @@ def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 OPS: tuple[Operator, ...] = (
     Operator("Conv", _infer_convolution, _convolution, kind="contraction", domain="webmlc"),
     Operator("DepthwiseConv", _infer_depthwise, _depthwise, kind="contraction", domain="webmlc"),
-    Operator("MaxPool", _infer_max_pool, _max_pool, kind="reduction", domain="webmlc"),
-    Operator("AveragePool", _infer_average_pool, _average_pool, kind="reduction", domain="webmlc"),
     Operator("MatMul", _infer_matmul, _matmul, kind="contraction", domain="webmlc"),
     Operator("Pack", _infer_pack, _pack, kind="injective", domain="webmlc"),
     Operator("PackBytes", _infer_pack_bytes, _pack_bytes, domain="webmlc"),

@@ -328,13 +328,15 @@ OPS: tuple[Operator, ...] = (
         case(X, C, C, C, VARIANCE, outputs=3, training_mode=1),
         case(X, C, C, C, VARIANCE), case(X, C, C, C, VARIANCE, epsilon=0.01),
         case("float32[3, 4]", C, C, C, VARIANCE))),
-    Operator("LayerNormalization", _layer_type, _layer_normalisation, kind="reduction", cases=(
+    Operator("LayerNormalization", _layer_type, _layer_normalisation, kind="reduction",
+             trait="row norm", cases=(
         case(X, "float32[5]", "float32[5]"), case(X, "float32[3, 5]", axis=2, epsilon=0.1),
         case(X, "float32[5]", "float32[5]", outputs=3))),
     Operator("LRN", _local_response_type, _local_response, kind="reduction",
              layout=Layout(("map",), axis=1), cases=(
         case(X, size=3), case(X, size=5, alpha=0.5, beta=0.5, bias=2.0))),
-    Operator("RMSNormalization", _scaled_type, _rms_normalisation, kind="reduction", cases=(
+    Operator("RMSNormalization", _scaled_type, _rms_normalisation, kind="reduction",
+             trait="row norm", cases=(
         case(X, "float32[5]"), case(X, "float32[3, 5]", axis=2))),
     Operator("InstanceNormalization", _instance_type, _instance_normalisation, kind="reduction",
              cases=(case(X, C, C),)),

@@ -33,6 +33,10 @@ from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, Tenso
 from webmlc.graph.ops.nhwc import Layout
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
+Trait = Literal["pool", "row norm"]
+"""What fusion asks of some operators. A pool folds the elements of windows over a feature map in
+NHWC, and reads each element at little cost. A row norm may be in the kernel that quantises rows.
+"""
 KnownValue = NDArray[np.object_]
 """A tensor known at build time. Its elements are Python ints, bools, floats, or index expressions
 of symbols.
@@ -266,6 +270,8 @@ class Operator:
     `choices` holds the texts that each text attribute may be, the default first. `signature`
     is None for operators that have a schema in ONNX.
 
+    `trait` is what else fusion asks of some operators.
+
     `layout` says how the operator is written over feature maps in NHWC. If it is None, an operator
     of kind elementwise or broadcast follows its inputs; any other reads and writes NCHW.
     """
@@ -282,6 +288,7 @@ class Operator:
     layout: Layout | None = None
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     signature: Signature | None = None
+    trait: Trait | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """Pooling: a `pool` stage reduces the taps of each window of the padded input. A last stage may
 follow.
+
+A pool is a `Pooling` function, of which `_channels_first` makes the meaning of ONNX's operator, and
+`_channels_last` the row of the operator over NHWC that `layout.pool_layouts` writes.
 """
 
 from __future__ import annotations
@@ -33,12 +36,59 @@ from webmlc.graph.ops.shapes import (
     dimensions,
     operand,
     product,
-    product_type,
     require,
 )
-from webmlc.graph.ops.windows import AUTO_PAD, Windows
+from webmlc.graph.ops.windows import (
+    AUTO_PAD,
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    MapOrder,
+    Windows,
+    average,
+    mean_type,
+    pool,
+)
 
 Inputs = tuple[Tensor | None, ...]
+Compute = Callable[[Context, Inputs], tuple[Tensor, ...]]
+
+
+Pooling = Callable[[Context, Tensor, Windows, MapOrder], Tensor]
+"""The meaning of a pool over a padded feature map, whose channels come first or last."""
+
+
+def lowest(dtype: DType) -> float | int:
+    """What a maximum is never less than."""
+    value = identity("max", dtype).value
+    assert not isinstance(value, str)
+    return value
+
+
+def _channels_first(
+    pooling: Pooling, padding: Callable[[DType], float | int] = lambda _: 0
+) -> Compute:
+    """The meaning of ONNX's operator, which pads the map."""
+
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        x, windows = operand(inputs, 0), windows_of(context)
+        padded = windows.pad(x, padding(x.dtype))
+        return (pooling(context, padded, windows, CHANNELS_FIRST),)
+
+    return meaning
+
+
+def _channels_last(name: str, pooling: Pooling, dtype: Callable[[DType], DType]) -> Operator:
+    """The row of the operator over NHWC: the map is padded, and `windows` are an attribute."""
+
+    def infer(context: Context) -> tuple[TensorType, ...]:
+        (batch, *_, channels), windows = context.shape(0), context.attribute("windows")
+        return (TensorType(dtype(context.dtype(0)), (batch, *windows.sizes, channels)),)
+
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        windows: Windows = context.attribute("windows")
+        return (pooling(context, operand(inputs, 0), windows, CHANNELS_LAST),)
+
+    return Operator(name, infer, meaning, kind="reduction", domain="webmlc", trait="pool")
 
 
 def windows_of(context: Context) -> Windows:
@@ -63,19 +113,6 @@ def _check_elements(context: Context) -> None:
         raise NotSupportedError(f"{x}: a pool of no elements")
 
 
-def _pool(
-    x: Tensor, windows: Windows, combine: str, outside: float | int, before: Callable[[Expr], Expr]
-) -> Tensor:
-    padded = windows.pad(x, outside)
-    rank = windows.rank
-
-    def element(n: Expr, c: Expr, *axes: Expr) -> Expr:
-        return before(padded[(n, c, *windows.positions(axes[:rank], axes[rank:]))])
-
-    shape = (*x.shape[:2], *windows.sizes)
-    return reduce("pool", shape, [const(k) for k in windows.kernel], combine, element)
-
-
 def largest(dtype: DType) -> str:
     """The scalar operator of a maximum over a window. Whether a NaN is skipped depends on its
     position, as in onnxruntime.
@@ -83,13 +120,26 @@ def largest(dtype: DType) -> str:
     return "relaxed_max" if dtype.is_float else "max"
 
 
-def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, windows = operand(inputs, 0), windows_of(context)
-    lowest = identity("max", x.dtype).value
-    pooled = _pool(x, windows, largest(x.dtype), lowest, lambda v: v)
+def _max_pool(context: Context, x: Tensor, windows: Windows, order: MapOrder) -> Tensor:
+    return pool(x, windows, order, largest(x.dtype))
+
+
+def _average_pool(context: Context, x: Tensor, windows: Windows, order: MapOrder) -> Tensor:
+    return average(x, windows, order, bool(context.attribute("count_include_pad", 0)))
+
+
+def _lp_pool(context: Context, x: Tensor, windows: Windows, order: MapOrder) -> Tensor:
+    before, after = power(context.count("p", 2))
+    total = pool(x, windows, order, "add", before)
+    return compute("root", total.shape, lambda *i: after(total[i]))
+
+
+def _max_pool_and_places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    (pooled,) = _channels_first(_max_pool, lowest)(context, inputs)
     if len(context.outputs) < 2:
         return (pooled,)
-    return (pooled, _max_position(context, x, pooled, windows))
+    x = operand(inputs, 0)
+    return (pooled, _max_position(context, x, pooled, windows_of(context)))
 
 
 def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows) -> Tensor:
@@ -136,59 +186,9 @@ def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows)
     return compute("indices", pooled.shape, index)
 
 
-def mean_type(dtype: DType) -> DType:
-    """The dtype of a mean. The mean of quantised numbers is a float, which is scaled and rounded
-    once.
-    """
-    return DType.float32 if product_type(dtype) != dtype else dtype
-
-
 def _average_type(context: Context) -> tuple[TensorType, ...]:
     (pooled,) = _pool_type(context)
     return (replace(pooled, dtype=mean_type(pooled.dtype)),)
-
-
-def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Divide the sum over a window by the number of its elements.
-
-    Padding counts if the node says so. Elements that lie behind the padding, because sizes are
-    rounded up, never count.
-    """
-    x, windows = operand(inputs, 0), windows_of(context)
-    sum_dtype, dtype = product_type(accumulator(x.dtype)), context.outputs[0].dtype
-    total = _pool(x, windows, "add", 0, lambda v: v.astype(sum_dtype))
-    mean_dtype = dtype if sum_dtype.is_integer else sum_dtype
-    mean = window_mean(windows, bool(context.attribute("count_include_pad", 0)))
-
-    def element(n: Expr, c: Expr, *i: Expr) -> Expr:
-        return mean(total[(n, c, *i)].astype(mean_dtype), i).astype(dtype)
-
-    return (compute("average", total.shape, element),)
-
-
-def window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Expr]], Expr]:
-    """Return a function from the sum over the window at a spatial position to its mean. Elements of
-    the padding count if `padded`.
-    """
-    whole = 1
-    partial_axes: list[int] = []
-    for d, kernel in enumerate(windows.kernel):
-        if windows.is_inside(d) or (padded and not windows.ceil):
-            whole *= kernel
-        else:
-            partial_axes.append(d)
-
-    def mean(total: Expr, position: Sequence[Expr]) -> Expr:
-        if not partial_axes:
-            return total * (1 / whole)
-        count: Expr = const(whole)
-        for d in partial_axes:
-            low = const(0) - windows.begins[d] if padded else ZERO
-            high = windows.inputs[d] + (windows.ends[d] if padded else 0)
-            count = count * windows.taps_inside(d, position[d], low, high)
-        return total / count.astype(total.dtype)
-
-    return mean
 
 
 def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
@@ -201,13 +201,6 @@ def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
         lambda x: call("unsigned_pow", call("abs", x), float(p)),
         lambda x: call("unsigned_pow", x, 1.0 / p),
     )
-
-
-def _lp_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = operand(inputs, 0)
-    before, after = power(context.count("p", 2))
-    total = _pool(x, windows_of(context), "add", 0, before)
-    return (compute("root", total.shape, lambda *i: after(total[i])),)
 
 
 def _global_type(context: Context) -> tuple[TensorType, ...]:
@@ -318,17 +311,20 @@ POOLS = (
 _POOL, _GLOBAL_POOL = Layout(form="pool"), Layout(form="global pool")
 
 OPS: tuple[Operator, ...] = (
-    Operator("MaxPool", _pool_type, _max_pool, kind="reduction", layout=_POOL,
+    Operator("MaxPool", _pool_type, _max_pool_and_places, kind="reduction", layout=_POOL,
              choices=AUTO_PAD, cases=(
         *POOLS, case(X, kernel_shape=(2, 2), dilations=(2, 2)),
         case(X, kernel_shape=(2, 2), strides=(2, 2), outputs=2),
         case("int8[1, 1, 4, 4] in -9..9", kernel_shape=(2, 2)))),
-    Operator("AveragePool", _average_type, _average_pool, kind="reduction", layout=_POOL,
-             choices=AUTO_PAD, cases=(
+    Operator("AveragePool", _average_type, _channels_first(_average_pool), kind="reduction",
+             layout=_POOL, choices=AUTO_PAD, cases=(
         *POOLS, case(X, kernel_shape=(3, 3), pads=(1,) * 4, count_include_pad=1),
         case(X, kernel_shape=(2, 2), dilations=(2, 2)))),
-    Operator("LpPool", _pool_type, _lp_pool, kind="reduction", choices=AUTO_PAD,
+    Operator("LpPool", _pool_type, _channels_first(_lp_pool), kind="reduction",
+             choices=AUTO_PAD,
              cases=(case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), p=1))),
+    _channels_last("MaxPool", _max_pool, lambda dtype: dtype),
+    _channels_last("AveragePool", _average_pool, mean_type),
     Operator("GlobalAveragePool", _global_type, _global_average, kind="reduction",
              layout=_GLOBAL_POOL, cases=(case(X),)),
     Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", layout=_GLOBAL_POOL,

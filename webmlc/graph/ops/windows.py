@@ -1,4 +1,5 @@
-"""Sliding windows of convolutions and pools: output sizes, padding and window positions.
+"""Sliding windows of convolutions and pools: output sizes, padding and window positions, and the
+mathematics of both, over feature maps whose channels come first or last.
 
 >>> from webmlc.core.expr import const
 >>> w = Windows((const(7),), (3,), (2,), (1,), (1,), (1,), False)
@@ -9,13 +10,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, const, maximum, minimum, select
-from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ops.operator import Context, NotSupportedError
-from webmlc.graph.ops.shapes import ZERO, canonical, require
+from webmlc.graph.ops.shapes import ZERO, accumulator, canonical, product_type, require
 
 AUTO_PAD = {"auto_pad": ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")}
 """How windows may be padded. An empty text is "NOTSET", as in onnxruntime."""
@@ -207,6 +209,141 @@ class Windows:
         first = maximum((low - start + (dilation - 1)) // dilation, 0)
         stop = (high - start + (dilation - 1)) // dilation
         return maximum(minimum(stop, self.kernel[d]) - first, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MapOrder:
+    """The order of a feature map's dimensions: `[N, C, *]`, or `[N, *, C]` if channels come last.
+
+    A convolution folds channels and taps in the same order: `[I, *taps]` or `[*taps, I]`.
+    """
+
+    channels_last: bool
+
+    def joined(self, channel: Expr, spatial: Sequence[Expr]) -> tuple[Expr, ...]:
+        """What belongs to channels and to spatial dimensions, in order."""
+        return (*spatial, channel) if self.channels_last else (channel, *spatial)
+
+    def split(self, axes: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]]:
+        """What belongs to channels, and to spatial dimensions."""
+        if self.channels_last:
+            return axes[-1], tuple(axes[:-1])
+        return axes[0], tuple(axes[1:])
+
+    def channels(self, x: Tensor) -> Expr:
+        """The number of a feature map's channels."""
+        return self.split(x.shape[1:])[0]
+
+
+CHANNELS_FIRST, CHANNELS_LAST = MapOrder(False), MapOrder(True)
+
+
+def pool(
+    x: Tensor,
+    windows: Windows,
+    order: MapOrder,
+    combine: str,
+    before: Callable[[Expr], Expr] = lambda element: element,
+) -> Tensor:
+    """The stage `pool`, which folds the taps of each window of a padded feature map."""
+    count = 1 + windows.rank
+
+    def element(n: Expr, *axes: Expr) -> Expr:
+        channel, place = order.split(axes[:count])
+        positions = windows.positions(place, axes[count:])
+        return before(x[(n, *order.joined(channel, positions))])
+
+    shape = (x.shape[0], *order.joined(order.channels(x), windows.sizes))
+    return reduce("pool", shape, [const(k) for k in windows.kernel], combine, element)
+
+
+def average(x: Tensor, windows: Windows, order: MapOrder, is_padding_counted: bool) -> Tensor:
+    """The sum over each window, divided by the number of its elements.
+
+    Elements of the padding count if `is_padding_counted`. Elements that lie behind the padding,
+    because sizes are rounded up, never count. The mean of quantised numbers is a float.
+    """
+    sum_dtype, dtype = product_type(accumulator(x.dtype)), mean_type(x.dtype)
+    total = pool(x, windows, order, "add", lambda element: element.astype(sum_dtype))
+    mean_dtype = dtype if sum_dtype.is_integer else sum_dtype
+    mean = _window_mean(windows, is_padding_counted)
+
+    def element(n: Expr, *axes: Expr) -> Expr:
+        _, place = order.split(axes)
+        return mean(total[(n, *axes)].astype(mean_dtype), place).astype(dtype)
+
+    return compute("average", total.shape, element)
+
+
+def mean_type(dtype: DType) -> DType:
+    """The dtype of a mean. The mean of quantised numbers is a float, which is scaled and rounded
+    once.
+    """
+    return DType.float32 if product_type(dtype) != dtype else dtype
+
+
+def _window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Expr]], Expr]:
+    """Return a function from the sum over the window at a spatial position to its mean. Elements of
+    the padding count if `padded`.
+    """
+    whole = 1
+    partial_axes: list[int] = []
+    for d, kernel in enumerate(windows.kernel):
+        if windows.is_inside(d) or (padded and not windows.ceil):
+            whole *= kernel
+        else:
+            partial_axes.append(d)
+
+    def mean(total: Expr, position: Sequence[Expr]) -> Expr:
+        if not partial_axes:
+            return total * (1 / whole)
+        count: Expr = const(whole)
+        for d in partial_axes:
+            low = const(0) - windows.begins[d] if padded else ZERO
+            high = windows.inputs[d] + (windows.ends[d] if padded else 0)
+            count = count * windows.taps_inside(d, position[d], low, high)
+        return total / count.astype(total.dtype)
+
+    return mean
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of a convolution: how many, and the input and output channels of each."""
+
+    count: int
+    inputs: Expr
+    outputs: Expr
+
+    def source(self, output: Expr, i: Expr) -> Expr:
+        """The input channel `i` of the group of an output channel."""
+        return i if self.count == 1 else output // self.outputs * self.inputs + i
+
+
+def convolution(
+    x: Tensor,
+    windows: Windows,
+    order: MapOrder,
+    groups: Groups,
+    term: Callable[[Expr, Expr, Expr, Sequence[Expr]], Expr],
+) -> Tensor:
+    """The stage `conv`, which sums over the channels of a group and the taps of a window of a
+    padded feature map. `term` is the product of an element and the weight of an output channel, an
+    input channel of its group, and a tap.
+    """
+    count = 1 + windows.rank
+
+    def element(n: Expr, *axes: Expr) -> Expr:
+        output, place = order.split(axes[:count])
+        i, taps = order.split(axes[count:])
+        source = groups.source(output, i)
+        read = x[(n, *order.joined(source, windows.positions(place, taps)))]
+        return term(read, output, i, taps)
+
+    outputs = canonical(groups.outputs * groups.count)
+    shape = (x.shape[0], *order.joined(outputs, windows.sizes))
+    extents = order.joined(groups.inputs, [const(k) for k in windows.kernel])
+    return reduce("conv", shape, extents, "add", element)
 
 
 def _same_padding(
