@@ -17,7 +17,7 @@ from webmlc.core.expr import as_expr, const
 from webmlc.graph.builder import Builder
 from webmlc.graph.infer.evaluate_module import evaluate_module
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
-from webmlc.graph.quantise import integer_rules
+from webmlc.graph.quantise import compute_in_integers
 from webmlc.graph.rewrite.function_writer import FunctionWriter
 from webmlc.graph.rewrite.patterns import (
     Either,
@@ -254,7 +254,7 @@ def root_type(op: str) -> TensorType:
 
 
 def quantised(name: str) -> Pattern:
-    return view(name, integer_rules.quantised)
+    return view(name, compute_in_integers.quantised)
 
 
 _SCALE = (number("scale"), number("zero"))
@@ -286,7 +286,7 @@ def rules_of(table: Rules) -> list[Rule]:
 
 RULES = [
     pytest.param(rule, counts, id=rule.function.__name__.strip("_"))
-    for table, counts in ((simplify_rules.RULES, False), (integer_rules.RULES, True))
+    for table, counts in ((simplify_rules.RULES, False), (compute_in_integers.RULES, True))
     for rule in rules_of(table)
 ]
 

@@ -21,7 +21,7 @@ from webmlc.graph.infer.evaluate_module import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
-from webmlc.graph.simplify.widen_constants import widen_constants
+from webmlc.graph.simplify.fold_constants import widen_constants
 from webmlc.target.targets import TARGETS
 
 HALVES = (DType.float16, DType.bfloat16)

@@ -28,11 +28,11 @@ from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
 from webmlc.graph.fuse.compare_shapes import is_same, may_be_same
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.kernel_name import kernel_name
-from webmlc.graph.fuse.kernel_nodes import is_no_kernel, symbolic_constant_of
-from webmlc.graph.fuse.product_operands import is_block_product, is_operand
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
-from webmlc.graph.ops.operator import Scope, is_symbolic
+from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
+from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols, in_order_of_binds
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node, row_of
 
@@ -393,3 +393,40 @@ class _Fusion:
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+
+
+def is_no_kernel(node: Node) -> bool:
+    """True for nodes that become no kernel: views, appended rows, sizes that a run reads, and
+    control flow.
+    """
+    return node.op == "View" or is_bind(node) or (node.domain, node.op) in {*CONTROL, APPEND}
+
+
+def symbolic_constant_of(node: Node) -> Node:
+    """A symbolic node as a node inside a kernel, whose parameters are the symbols."""
+    value, dtype = symbolic_value(node), node.attributes["dtype"]
+    return symbolic_constant(value, dtype, node.outputs[0], node.origin)
+
+
+def is_block_product(node: Node) -> bool:
+    """True for a product of float32 data and block-quantised weights."""
+    return (node.domain, node.op) == ("webmlc", "FloatBlockProduct")
+
+
+def is_operand(function: Function, product: Node, maker: Node) -> bool:
+    """True for nodes that belong into the kernel of a `FloatBlockProduct`: the normalisation of its
+    data, a product of the same data for its epilogue, and elementwise nodes between the two.
+
+        %h = RMSNormalization(%x, %g)
+        %y = FloatBlockProduct(%h, ...); %z = FloatBlockProduct(%h, ...)   one kernel of all five
+        %s = Swish(%y); %m = Mul(%s, %z)
+
+    Every workgroup repeats the normalisation, which is short beside its part of the product.
+    """
+    if product.inputs[0] in maker.outputs:
+        types = (function.type(maker.inputs[0]), function.type(product.inputs[0]))
+        return kind_of(maker) == "reduction" and is_same(*(type_.shape for type_ in types))
+    if is_block_product(maker):
+        return maker.inputs[0] == product.inputs[0]
+    shapes = (function.type(node.outputs[0]).shape for node in (maker, product))
+    return kind_of(maker) in MAPS and is_same(*shapes)

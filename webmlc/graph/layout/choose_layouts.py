@@ -16,11 +16,15 @@ from dataclasses import dataclass, replace
 
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.graph.layout.convolution_layouts import convolution, transposed_convolution
 from webmlc.graph.layout.follow_layouts import follow_layouts, follow_view
 from webmlc.graph.layout.layout_values import LayoutValues, keeps_order
 from webmlc.graph.layout.matrix_layouts import integer_matrix_product, matrix_product
-from webmlc.graph.layout.pool_layouts import global_pool, pool
+from webmlc.graph.layout.window_layouts import (
+    convolution,
+    global_pool,
+    pool,
+    transposed_convolution,
+)
 from webmlc.graph.ops.nhwc import Form
 from webmlc.graph.rewrite.meaning import layout_of
 

@@ -2,7 +2,7 @@
 follow.
 
 A pool is a `Pooling` function, of which `_channels_first` makes the meaning of ONNX's operator, and
-`_channels_last` the row of the operator over NHWC that `layout.pool_layouts` writes.
+`_channels_last` the row of the operator over NHWC that `layout.window_layouts` writes.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.infer.evaluate import evaluate_node
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
@@ -91,3 +92,47 @@ def _is_foldable(node: Node, context: Context) -> bool:
         output_bytes += elements
     input_bytes = sum(array.nbytes for array in context.constants if array is not None)
     return output_bytes <= input_bytes + GROWTH
+
+
+HALVES = (DType.float16.numpy, DType.bfloat16.numpy)
+"""The types of constants that are widened."""
+
+
+def widen_constants(module: Module, keep: frozenset[str] = frozenset()) -> Module:
+    """Store constants of half precision as float32, in place of the Casts that widen them, and fold
+    what depends on constants only. Operators in `keep` are not folded. A module without such Casts
+    is returned unchanged.
+
+        %v = Cast(%w)                  const %v, float32
+        %y = MatMul(%x, %v)      →     %y = MatMul(%x, %v)
+
+    Programs keep such Casts otherwise: they run once, at load, and halve the download. A pass that
+    reads the numbers of a constant needs them as float32.
+    """
+    functions = {name: _widened(function) for name, function in module.functions.items()}
+    if functions == module.functions:
+        return module
+    return fold_constants(replace(module, functions=functions), keep)
+
+
+def _widened(function: Function) -> Function:
+    casts = dict.fromkeys(node for node in function.nodes if _widens(node, function))
+    if not casts:
+        return function
+    constants = dict(function.constants)
+    for node in casts:
+        constants[node.outputs[0]] = constants[node.inputs[0]].astype(DType.float32.numpy)
+    nodes = tuple(node for node in function.nodes if node not in casts)
+    used = {value for node in nodes for value in node.inputs} | set(function.outputs)
+    for value in {node.inputs[0] for node in casts} - used:
+        del constants[value]
+    return replace(function, nodes=nodes, constants=constants)
+
+
+def _widens(node: Node, function: Function) -> bool:
+    """True for a Cast of a constant of half precision to float32."""
+    if (node.domain, node.op) != ("", "Cast"):
+        return False
+    constant = function.constants.get(node.inputs[0])
+    is_half = constant is not None and constant.dtype in HALVES
+    return is_half and function.type(node.outputs[0]).dtype is DType.float32

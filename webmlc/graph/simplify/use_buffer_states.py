@@ -25,7 +25,7 @@ from webmlc.graph.ir import Function, Module, Node, Requirement, StatePort, cons
 from webmlc.graph.ops.operator import Scope
 from webmlc.graph.ops.shapes import ZERO
 from webmlc.graph.ops.slice import pads_of
-from webmlc.graph.simplify.state_values import source_of, symbols_of
+from webmlc.graph.simplify.use_states import source_of, symbols_of
 
 
 def use_buffer_states(module: Module) -> Module:

@@ -26,7 +26,7 @@ from dataclasses import replace
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import substitute, variables
 from webmlc.graph.ir import Function, Module, StatePort, TensorType, consumers, producers
-from webmlc.graph.simplify.state_values import symbols_of
+from webmlc.graph.simplify.use_states import symbols_of
 
 _PAST = ("", "in_", "past_", "prev_", "previous_", "old_", "initial_", "init_"), (
     "_in", "_past", "_prev", "_old", "_init", "_0", "0",

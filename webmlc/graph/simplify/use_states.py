@@ -14,7 +14,7 @@ the present is a transposition of it, which consumers read without a copy where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Var
@@ -22,7 +22,6 @@ from webmlc.core.rewrite import variables
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node, StatePort, consumers, producers
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
-from webmlc.graph.simplify.state_values import source_of, symbols_of
 
 
 def use_states(module: Module) -> Module:
@@ -123,3 +122,16 @@ def _append(build: Builder, axis: int, length: Var, rank: int) -> None:
     state = _state(build.source, axis)
     build("Append", rows, output=state, domain="webmlc", length=length)
     build("Transpose", state, output=present, perm=back)
+
+
+def source_of(output: str, makers: Mapping[str, Node]) -> Node | None:
+    """The node that computes an output, before nodes that only rename it. None for an input."""
+    node = makers.get(output)
+    while node is not None and node.op == "Identity":
+        node = makers.get(node.inputs[0])
+    return node
+
+
+def symbols_of(function: Function, values: Iterable[str]) -> set[str]:
+    """The names of the symbols in the shapes of some values."""
+    return {v.name for value in values for d in function.type(value).shape for v in variables(d)}

@@ -22,12 +22,11 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import substitute, variables
-from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.builder import Builder, Expansion, Value
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.ir import Array, Module, Node, TensorType
 from webmlc.graph.ops.control import names_in, rename_captures
 from webmlc.graph.typed.boxes import find_boxes
-from webmlc.graph.typed.classes import rank_classes
 from webmlc.graph.typed.mask import mask_pixels
 from webmlc.graph.typed.options import (
     Boxes,
@@ -267,3 +266,18 @@ def check_labels(module: Module) -> Module:
 def _check_count(name: str, labels: int, classes: Expr) -> None:
     if as_int(classes) not in (None, labels):
         raise InputError(f"output {name!r}: {labels} labels for {classes} classes")
+
+
+def rank_classes(build: Builder, value: Value, options: Classes) -> dict[str, Value]:
+    """Write the nodes behind an output of scores, [..., classes]. Returns the scores as
+    probabilities; or the `topk` largest of them and the indices of their classes, [..., topk].
+    """
+    scores = value.cast(DType.float32)
+    if options.scores == "softmax":
+        scores = build("Softmax", scores, axis=-1)
+    elif options.scores == "sigmoid":
+        scores = build("Sigmoid", scores)
+    if not options.topk:
+        return {"scores": scores}
+    best, places = build.many("TopK", scores, [options.topk], outputs=2, axis=-1)
+    return {"scores": best, "classes": places.cast(DType.int32)}
