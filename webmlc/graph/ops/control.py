@@ -423,8 +423,8 @@ class Count:
 
 def counted(context: Context, build: Builder) -> tuple[Value, Function] | None:
     """The trip count of a Loop that counts up to a limit itself, and its body without the
-    condition. `None` if it has a trip count already, or does not count. Exporters of TensorFlow's `while_loop`
-    write such loops.
+    condition. `None` if it has a trip count already, or does not count. Exporters of TensorFlow's
+    `while_loop` write such loops.
 
         i, .. = Loop(, i < n, 0, n, ..) { i = i + 1; condition = i < n; .. }
         ->  i, .. = Loop(Max(n - 0, 1), i < n, 0, n, ..) { i = i + 1; condition = true; .. }
