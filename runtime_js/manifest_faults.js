@@ -26,8 +26,7 @@ function isObject(value) {
 /** @param {any} size @returns {boolean} */
 function isSize(size) {
   if (!Array.isArray(size)) return typeof size === "string" || Number.isInteger(size);
-  const [operator, ...operands] = size;
-  return typeof operator === "string" && Object.hasOwn(OPERATORS, operator) && operands.length > 0 && operands.every(isSize);
+  return size.length > 1 && Object.hasOwn(OPERATORS, size[0]) && size.slice(1).every(isSize);
 }
 
 /** @param {any} value @param {string} expected */
@@ -36,45 +35,67 @@ function wrong(value, expected) {
 }
 
 /**
- * Say how a value differs from a type. Adds the fields that have defaults.
+ * Say how a value differs from a type. Adds the fields that have defaults. It is written for an engine that interprets it: a
+ * manifest is read once, before the engine compiles anything.
  * @param {any} value
  * @param {any} type
  * @returns {string}
  */
 export function fault(value, type) {
   if (typeof type === "string" && PLAIN[type]) return PLAIN[type](value) ? "" : wrong(value, type);
-  const { fields, list, map, keys, tuple, optional, values, pattern, tags } = typeof type === "string" ? TYPES[type] : type;
-  if (optional) return value === null ? "" : fault(value, optional);
-  if (values) return values.includes(value) ? "" : wrong(value, values.join(" or "));
-  if (pattern) return typeof value === "string" && new RegExp(pattern).test(value) ? "" : wrong(value, "a name of a file");
-  if (list || tuple) {
-    if (!Array.isArray(value) || (tuple && value.length !== tuple.length)) return wrong(value, tuple ? `${tuple.length} items` : "a list");
-    return firstFault(value.entries(), (i) => `[${i}]`, (i) => list ?? tuple[i]);
+  const form = typeof type === "string" ? TYPES[type] : type;
+  if (form.optional) return value === null ? "" : fault(value, form.optional);
+  if (form.values) return form.values.includes(value) ? "" : wrong(value, form.values.join(" or "));
+  if (form.pattern) return typeof value === "string" && new RegExp(form.pattern).test(value) ? "" : wrong(value, "a name of a file");
+  if (form.list) return Array.isArray(value) ? listFault(value, form.list) : wrong(value, "a list");
+  if (form.tuple) {
+    if (!Array.isArray(value) || value.length !== form.tuple.length) return wrong(value, `${form.tuple.length} items`);
+    for (let i = 0; i < value.length; i++) {
+      const problem = fault(value[i], form.tuple[i]);
+      if (problem) return `[${i}]${problem}`;
+    }
+    return "";
   }
   if (!isObject(value)) return wrong(value, "an object");
-  if (tags) return Object.hasOwn(tags, value.type) ? fault(value, tags[value.type]) : `.type${wrong(value.type, Object.keys(tags).join(" or "))}`;
-  if (map) {
-    const [key] = keys ? Object.keys(value).filter((name) => fault(name, keys)) : [];
-    return key === undefined ? firstFault(Object.entries(value), (name) => `.${name}`, () => map) : ` has a key that${fault(key, keys)}`;
-  }
-  for (const [name, , standard] of fields) if (value[name] === undefined && standard !== undefined) value[name] = standard;
-  const types = new Map(fields);
-  const [unknown] = Object.keys(value).filter((name) => !types.has(name));
-  if (unknown !== undefined) return `.${unknown} is no field`;
-  return firstFault(fields.map((/** @type {string[]} */ [name]) => [name, value[name]]), (name) => `.${name}`, (name) => types.get(name));
+  if (form.fields) return recordFault(value, form.fields);
+  if (form.map) return mapFault(value, form.map, form.keys);
+  return Object.hasOwn(form.tags, value.type) ? fault(value, form.tags[value.type]) : `.type${wrong(value.type, Object.keys(form.tags).join(" or "))}`;
 }
 
-/**
- * The fault of the first part that has one.
- * @template K
- * @param {Iterable<[K, any]>} parts
- * @param {(key: K) => string} path
- * @param {(key: K) => any} typeOf
- */
-function firstFault(parts, path, typeOf) {
-  for (const [key, value] of parts) {
-    const problem = fault(value, typeOf(key));
-    if (problem) return path(key) + problem;
+/** @param {any[]} value @param {any} type @returns {string} */
+function listFault(value, type) {
+  const test = typeof type === "string" && PLAIN[type];
+  for (let i = 0; i < value.length; i++) {
+    if (test && test(value[i])) continue;
+    const problem = fault(value[i], type);
+    if (problem) return `[${i}]${problem}`;
   }
   return "";
+}
+
+/** @param {Record<string, any>} value @param {any} type @param {any} [keys]  the type of the keys @returns {string} */
+function mapFault(value, type, keys) {
+  for (const key of Object.keys(value)) {
+    const name = keys && fault(key, keys);
+    if (name) return ` has a key that${name}`;
+    const problem = fault(value[key], type);
+    if (problem) return `.${key}${problem}`;
+  }
+  return "";
+}
+
+/** @param {Record<string, any>} value @param {[name: string, type: any, standard?: any][]} fields */
+function recordFault(value, fields) {
+  for (let i = 0; i < fields.length; i++) {
+    const field = fields[i];
+    const part = value[field[0]];
+    if (part === undefined && field.length === 3) {
+      value[field[0]] = field[2];
+      continue;
+    }
+    const problem = fault(part, field[1]);
+    if (problem) return `.${field[0]}${problem}`;
+  }
+  if (Object.keys(value).length === fields.length) return "";
+  return `.${Object.keys(value).find((key) => !fields.some(([name]) => name === key))} is no field`;
 }
