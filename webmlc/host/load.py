@@ -475,26 +475,28 @@ def load(
     program_device, reason = _choose_device(manifest, device)
     may_fall_back = device == "auto" and program_device == "webgpu" and "wasm" in manifest.programs
     try:
-        loaded = _read(folder, manifest, program_device, threads, features, red_zones, shaders)
+        chosen = choose_schedules(manifest, program_device, threads, shaders)
+        loaded = _read(folder, chosen, program_device, features, red_zones)
         return Model(folder, loaded, threads, reason)
     except WebmlcError as error:
         if not may_fall_back:
             raise
-        loaded = _read(folder, manifest, "wasm", threads, features, red_zones)
+        chosen = choose_schedules(manifest, "wasm", threads)
+        loaded = _read(folder, chosen, "wasm", features, red_zones)
         return Model(folder, loaded, threads, str(error))
 
 
 def _read(
     folder: Path,
-    full: Manifest,
+    chosen: tuple[Manifest, int],
     device: Device,
-    threads: int,
     features: Features,
     red_zones: bool,
-    shaders: AdapterKind | None = None,
 ) -> Loaded:
-    """The verified files that the program of a device needs."""
-    manifest, machine = choose_schedules(full, device, threads, shaders)
+    """The verified files that the program of a device needs, with the schedules that were chosen
+    for this machine.
+    """
+    manifest, machine = chosen
     program = manifest.programs[device]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())

@@ -10,6 +10,8 @@ for i, j, k in T.grid(64, 8, 16):              for i, j, k in T.grid(64, 8, 16):
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
@@ -29,7 +31,7 @@ from webmlc.loops.ir import (
 from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output
-from webmlc.schedule.nest import Copies, axis_variables, copy_spatial_loops
+from webmlc.schedule.nest import axis_variables, copy_spatial_loops
 from webmlc.schedule.tree import (
     Path,
     block_names,
@@ -70,7 +72,9 @@ def cache_write(function: LoopFunction, block: str, scope: Scope) -> tuple[LoopF
     loops = [For(loop.var, loop.extent, loop.body) for loop in around]
     copies = copy_spatial_loops("cache_write", function, writer, loops, "write", taken_names)
     indices, stage = _indices(function, writer), next(stores(writer)).stage
-    copy = _copy(name, indices, cache, buffer, copies, taken_names, stage)
+    bindings = tuple(simplify(substitute(index, copies.mapping)) for index in indices)
+    copy = _copy(name, bindings, cache, buffer, taken_names, stage)
+    copy = replace(copy, predicate=copies.predicate)
     swapped = replace_buffers(root[-1], {buffer: cache})
     body = replace_last(root, seq(swapped, copies.around(copy)))
     return with_body(function, body, (*function.allocations, cache)), name
@@ -123,10 +127,9 @@ def _count(stmt: Stmt, buffer: Buffer) -> int:
 
 def _copy(
     name: str,
-    indices: tuple[Expr, ...],
+    bindings: tuple[Expr, ...],
     source: Buffer,
     destination: Buffer,
-    copies: Copies,
     taken_names: set[str],
     stage: int,
 ) -> Block:
@@ -136,6 +139,5 @@ def _copy(
         for dimension, size in enumerate(source.shape)
     )
     element = tuple(axis.var for axis in axes)
-    bindings = tuple(simplify(substitute(index, copies.mapping)) for index in indices)
     store = Store(destination, element, source[element], stage)
-    return Block(name, axes, bindings, store, None, copies.predicate)
+    return Block(name, axes, bindings, store)
