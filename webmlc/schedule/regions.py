@@ -227,13 +227,15 @@ def _relax(index: Expr, scanned: Scan) -> Span | None:
         case Var():
             return Span(Const(0), inner[index] - 1)
         case Call(op="add" | "sub"):
-            return _sum(index, scanned)
+            return _middle_digit(index, scanned) or _sum(index, scanned)
         case Call(op="mul", args=(a, b)):
             if any(var in inner for var in variables(a)):
                 return _scale(_relax(a, scanned), b, scanned)
             return _scale(_relax(b, scanned), a, scanned)
         case Call(op="floordiv" | "floormod" as op, args=(a, b)):
             size, span = as_int(b), _relax(a, scanned)
+            if size is None and span is not None:
+                return _digit(op, span, b, scanned)
             if size is None or size <= 0 or span is None:
                 return None
             return (
@@ -333,6 +335,42 @@ def _remainder(span: Span, size: int, scanned: Scan) -> Span:
         return Span(low, span.width, span.exact, span.step)
     wraps = span.step == 1 and bounds(span.width, scanned.ranges).low >= size - 1
     return Span(Const(0), Const(size - 1), wraps, 1 if wraps else None)
+
+
+def _middle_digit(index: Expr, scanned: Scan) -> Span | None:
+    """The span of `i // n % r`, in the canonical form `i // n - i // (n * r) * r`, where a size is
+    symbolic; `None` for another expression.
+    """
+    match index:
+        case Call(
+            op="sub",
+            args=(Call(op="floordiv", args=(loop, n)) as quotient, Call(op="mul", args=factors)),
+        ):
+            for whole_part, radix in (factors, factors[::-1]):
+                match whole_part:
+                    case Call(op="floordiv", args=(inner, size)) if inner == loop and simplify(
+                        n * radix - size, scanned.ranges
+                    ) == Const(0):
+                        span = _relax(quotient, scanned)
+                        if span is None or not variables(span.width) | variables(radix):
+                            return None
+                        return _digit("floormod", span, radix, scanned)
+    return None
+
+
+def _digit(op: str, span: Span, radix: Expr, scanned: Scan) -> Span | None:
+    """The quotient or the remainder by a size of which all multiples and remainders occur:
+    a loop over all of several axes has every index of each axis. A loop has no iteration where the
+    size is 0.
+    """
+    count = span.width + 1
+    is_whole = simplify(span.low, scanned.ranges) == Const(0) and span.step == 1
+    if not is_whole or simplify(count % radix, scanned.ranges) != Const(0):
+        return None
+    if any(var in scanned.inner for var in variables(radix)):
+        return None
+    digits = count // radix if op == "floordiv" else radix
+    return Span(Const(0), simplify(digits, scanned.ranges) - 1, span.exact)
 
 
 def union(a: Span | None, b: Span | None, ranges: Mapping[Var, Interval]) -> Span | None:

@@ -228,14 +228,14 @@ def _parts_of_columns(fold: Block, machine: Gpu, sharers: int) -> int:
 
 
 def _reduces_whole_tensor(fold: Block) -> bool:
-    """True where a reduction has one result, or few results along several symbolic axes.
+    """True where a reduction has one result, or reduces along several symbolic axes.
 
     One workgroup would leave the GPU idle, and each of its threads might add millions of elements.
     The rows of a softmax, whose number is a symbol, have a workgroup each.
     """
     results, is_known = _extent(axes_of_kind(fold, "spatial"))
     symbols = [a for a in axes_of_kind(fold, "reduce") if as_int(simplify(a.extent)) is None]
-    return is_known and (results == 1 or len(symbols) > 1)
+    return len(symbols) > 1 or (is_known and results == 1)
 
 
 def _threads(fold: Block, results: int, machine: Gpu) -> int:

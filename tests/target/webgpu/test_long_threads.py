@@ -39,6 +39,11 @@ ROWS = {
     "Softmax": f"({X}) => ({Y}) {{ y = Softmax (x) }}",
     "LogSoftmax": f"({X}) => ({Y}) {{ y = LogSoftmax (x) }}",
     "Hardmax": f"({X}) => ({Y}) {{ y = Hardmax (x) }}",
+    "Softmax of many rows": "(float[a,b,c,n,w] x) => (float[a,b,c,n,w] y) { y = Softmax (x) }",
+    "rows between static axes": "(float[4,a,2,n,w] x) => (float[4,a,2,n,w] y) { y = Softmax (x) }",
+    "planes": "(float[a,n,w,v] x) => (float[a,n,1,1] y) { y = GlobalLpPool <p = 2> (x) }",
+    "norms of planes": "(float[a,n,h,w] x) => (float[a,n] y) "
+    "{ y = ReduceL1 <keepdims = 0> (x, planes) }",
     "softmax of columns": "(float[w,n] x) => (float[w,n] y) { y = Softmax <axis = 0> (x) }",
     "softmax between": "(float[n,w,3] x) => (float[n,w,3] y) { y = Softmax <axis = 1> (x) }",
     "ArgMax": f"({X}) => (int64[n,1] y) {{ y = ArgMax <axis = 1> (x) }}",
@@ -83,8 +88,8 @@ def model_of(graph: str, n: str, w: str) -> onnx.ModelProto:
     sized = signature.replace("[n", f"[{n}").replace(",n", f",{n}").replace("[w", f"[{w}")
     sized = sized.replace(",w", f",{w}")
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 23]> g {sized}{{{body}')
-    for name, value in (("last", np.array([1])), ("one", np.array(1))):
-        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    for name, value in (("last", [1]), ("one", 1), ("planes", [2, 3])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
     return model
 
 
