@@ -244,17 +244,15 @@ export class Kernels {
    */
   async #pipeline(entryPoint, layout, sections) {
     const { device } = this;
-    const text = this.modules.get(entryPoint) ?? "";
+    const text = withSections(this.modules.get(entryPoint) ?? "", sections);
     const isComplete = globalThis.navigator?.gpu?.wgslLanguageFeatures?.has(BYTE_PRODUCTS) || !text.includes("dot4I8Packed(");
     const code = isComplete ? text : text + DOT4;
     const module = device.createShaderModule({ code });
-    const overrides = [...text.matchAll(/^override (\w+)/gm)].map(([, name]) => name);
-    const constants = Object.fromEntries(sections.map((isContained, i) => [overrides[i], Number(isContained)]));
     return device
       .createComputePipelineAsync({
         label: entryPoint,
         layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-        compute: { module, entryPoint, constants },
+        compute: { module, entryPoint },
       })
       .catch(async (error) => {
         const { messages } = await module.getCompilationInfo();
@@ -263,6 +261,18 @@ export class Kernels {
         throw new InternalError(`WebGPU rejects kernel ${entryPoint}: ${message.split("\n")[0]} ${line}`.trim());
       });
   }
+}
+
+/**
+ * The text of a kernel without the optional sections that a pipeline does not contain. An override alone would leave the workgroup
+ * memory of code that never runs, which engines clear behind a barrier.
+ * @param {string} text
+ * @param {boolean[]} sections
+ */
+function withSections(text, sections) {
+  const names = [...text.matchAll(/^override (\w+)/gm)].map(([, name]) => name);
+  const absent = names.filter((_, i) => sections[i] === false);
+  return absent.reduce((rest, name) => rest.replace(new RegExp(`^ if \\(${name}\\) \\{\n[^]*?^ \\}\n`, "m"), ""), text);
 }
 
 /** What a step of the GPU launches: `withSchedules` leaves one of its launches. @param {Step} step */

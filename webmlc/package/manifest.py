@@ -133,7 +133,7 @@ class Launch(Record):
 
     - `entry`: the entry point, or "" if it has the name of the kernel.
     - `integers`: what follows the symbols in the uniform; of floats, the bits.
-    - `sections`: the workgroups of the sections that a pipeline may leave out, by override.
+    - `sections`: the workgroups of the sections whose text a pipeline may leave out.
     """
 
     workgroups: tuple[Size, Size, Size]

@@ -73,7 +73,7 @@ def uniform(binding: int, words: int) -> str:
 
 
 def section_name(number: int) -> str:
-    """The override that says whether a pipeline contains an optional section."""
+    """The override that marks an optional section, whose text a pipeline may leave out."""
     return f"section_{number}_{NUMBER}"
 
 
