@@ -41,8 +41,9 @@ def sorted_twin(model: ModelProto) -> ModelProto:
 
 def repaired_twin(model: ModelProto) -> ModelProto:
     """Give names to graphs, remove inputs that are there twice, and forget the declared types of
-    results. A recurrent layer without `hidden_size` gets that of its weights. A newer opset becomes
-    `PLAIN_OPSET`, if that has all operators.
+    results. Nodes lose their last operands if these are omitted. A recurrent layer without
+    `hidden_size` gets that of its weights. A newer opset becomes `PLAIN_OPSET`, if that has all
+    operators. Functions import what the model does, and nobody imports a domain without nodes.
     """
     for number, graph in enumerate(graphs_of(model.graph)):
         graph.name = graph.name or f"graph {number}"
@@ -55,11 +56,21 @@ def repaired_twin(model: ModelProto) -> ModelProto:
             elements.extend(kept)
     sizes = {t.name: t.dims[-1] for t in model.graph.initializer if t.dims}
     for node in nodes_of(model):
+        for operands in (node.input, node.output):
+            while operands and not operands[-1]:
+                del operands[-1]
         is_recurrent = node.op_type in ("RNN", "GRU", "LSTM") and len(node.input) > 2
         names = {attribute.name for attribute in node.attribute}
         if is_recurrent and "hidden_size" not in names and node.input[2] in sizes:
             node.attribute.append(helper.make_attribute("hidden_size", sizes[node.input[2]]))
     model.ir_version = min(model.ir_version, IR_VERSION)
+    domains = {node.domain for node in nodes_of(model)}
+    for function in model.functions:
+        imported = {opset.domain for opset in function.opset_import}
+        function.opset_import.extend(o for o in model.opset_import if o.domain not in imported)
+    for imports in (model.opset_import, *(f.opset_import for f in model.functions)):
+        for opset in [o for o in imports if o.domain not in domains]:
+            imports.remove(opset)
     for imports in (model.opset_import, *(f.opset_import for f in model.functions)):
         for opset in imports:
             if opset.domain in ("", "ai.onnx") and opset.version > PLAIN_OPSET and _is_plain(model):
