@@ -92,3 +92,19 @@ def test_a_session_grows_without_outputs(tmp_path: Path) -> None:
     ):
         model.run(rows(3) | past, ["z"])
     model.dispose()
+
+
+def test_a_constant_that_only_the_cpu_reads_is_an_output(tmp_path: Path) -> None:
+    """A package for the GPU computes float64 on the CPU, which holds the constant."""
+    model = parse(
+        """g (double[3] x) => (double[3] y, double[3] w, double[3] z) <double[3] w = {1, 2, 3}>
+        { y = Add (x, w)  z = Neg (w) }"""
+    )
+    webmlc.build(model, tmp_path)
+    loaded = webmlc.load(tmp_path, device="webgpu")
+    for x in (np.zeros(3), np.ones(3)):
+        outputs = loaded.run({"x": x})
+        assert outputs["y"].tolist() == (x + np.arange(1, 4)).tolist()
+        assert outputs["w"].tolist() == [1, 2, 3]
+        assert outputs["z"].tolist() == [-1, -2, -3]
+    loaded.dispose()

@@ -61,6 +61,14 @@ def test_constants_do_not_cross_but_can_be_outputs() -> None:
     assert crossings(with_transfers(made, ["y", "v"], "wasm")) == [("x", "y"), ("", "v")]
 
 
+def test_a_constant_is_read_where_it_lies() -> None:
+    made = program(("wasm", "vx>a"), ("webgpu", "wa>y"), constants="vwu")
+    assert crossings(with_transfers(made, ["v", "w", "u"], "webgpu"))[-2:] == [
+        ("", "v"),
+        ("", "wu"),
+    ]
+
+
 def test_a_program_without_steps_has_nothing_to_run() -> None:
     assert with_transfers(program(), ["x"], "wasm") == ()
 

@@ -52,7 +52,8 @@ def with_transfers(
     """Plan the transfers of each segment of `program`. `results` are the buffers that the host
     reads after a run.
 
-    A constant or a state that is itself a result is read back by an additional run without steps.
+    A constant or a state that is itself a result is read back by an additional run without steps,
+    on the device that holds it.
     """
     residents = {b.name for b in program.buffers if not b.is_activation}
     uploads, needs, writes = _uploads(program, residents)
@@ -69,9 +70,13 @@ def with_transfers(
                 segments[index] = replace(run, uploads=uploads[index], downloads=downloads)
                 for name in needs[index]:
                     readers.setdefault(name, set()).add(device)
-    if unwritten := tuple(dict.fromkeys(name for name in results if name in residents)):
-        steps = len(program.steps)
-        segments.append(Run(program_device, steps, steps, downloads=unwritten))
+    unwritten: dict[Device, dict[str, None]] = {}
+    for name in (name for name in results if name in residents):
+        users = {step.device: None for step in program.steps if name in step.arguments}
+        device = next(iter(users)) if users and program_device not in users else program_device
+        unwritten.setdefault(device, {})[name] = None
+    steps = len(program.steps)
+    segments += [Run(d, steps, steps, downloads=tuple(names)) for d, names in unwritten.items()]
     return tuple(segments)
 
 
