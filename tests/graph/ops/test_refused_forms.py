@@ -56,6 +56,9 @@ def test_a_form_is_refused(
 @pytest.mark.parametrize(
     ("operator", "inputs", "attributes", "message"),
     [
+        ("QGemm", ("uint8[3, 5]", np.float32(1), np.uint8(0), "uint8[5, 4]", np.float32(1),
+                   np.uint8(0), None, None, np.uint8(3)), {},
+         "a zero point of the output without a scale"),
         ("MultiHeadAttention", (TOKENS, MORE, MORE), {"num_heads": 2, "unidirectional": 1},
          "unidirectional attention of 3 queries to 5 keys"),
         ("MatMulNBits", BITS, {"K": 32, "N": 4, "block_size": 32, "weight_prepacked": 1},

@@ -139,6 +139,8 @@ def _gemm(context: Context, build: Builder) -> tuple[Value, ...]:
     if alpha != 1.0:
         left = left * alpha
     if not context.has(7):
+        if context.has(8):
+            raise NotSupportedError("a zero point of the output without a scale")
         return (_scaled(sums, (left, right), None),)
     zero = build.optional(8) or build.constant(0, context.dtype(0))
     return (requantise(build, sums, (left, right, build.inputs[7]), zero),)
