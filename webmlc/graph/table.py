@@ -29,10 +29,6 @@ from webmlc.graph.ops import (
     image,
     index,
     layout,
-    ml_encode,
-    ml_linear,
-    ml_scores,
-    ml_tree,
     ngrams,
     normalisation,
     pooling,
@@ -58,12 +54,13 @@ from webmlc.graph.ops import (
 from webmlc.graph.ops.microsoft import attention as fused_attention
 from webmlc.graph.ops.microsoft import fused, group_query, quantised, rotary
 from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
+from webmlc.graph.ops.ml import encode, linear, scores, tree
 from webmlc.graph.ops.operator import Operator
 
 MODULES: tuple[ModuleType, ...] = (
     elementwise, cast, contract, convolution, pooling, axes, reduction, normalisation, view,
     slice, shape, index, sort, state, selection, unique, suppression, grid_sample, control,
-    sequence, recurrent, resize, image, quantise, ml_encode, ml_linear, ml_scores, ml_tree,
+    sequence, recurrent, resize, image, quantise, encode, linear, scores, tree,
     random, quantised, elimination, ngrams, columns, regions, signal, training, derivative,
     layout, block_quantised, float_block_product, winograd, strassen, attention, causal, rotate,
     fused, skip_normalisation, fused_attention, group_query, rotary,

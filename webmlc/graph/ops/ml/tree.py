@@ -19,7 +19,7 @@ from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
-from webmlc.graph.ops.ml_scores import (
+from webmlc.graph.ops.ml.scores import (
     DOMAIN,
     float_rows,
     number_labels,

@@ -15,7 +15,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
-from webmlc.graph.ops.ml_scores import (
+from webmlc.graph.ops.ml.scores import (
     DOMAIN,
     STRINGS,
     number_labels,
