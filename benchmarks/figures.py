@@ -51,7 +51,7 @@ TITLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the three files hold."""
+    """The contents of the three files."""
 
     results: Mapping[str, Any]
     language: Mapping[str, Any]
@@ -236,7 +236,7 @@ SECTIONS: Mapping[str, Callable[[Figures], str]] = {
     "language": language,
     "accuracy": accuracy,
 }
-"""What each section of figures holds, by its name in the markers."""
+"""The text of each section of figures, by its name in the markers."""
 
 DOCUMENTS = tuple(ROOT / name for name in ("README.md", "docs/README.md", "docs/measured.md"))
 """The documents that have sections of figures."""

@@ -89,7 +89,7 @@ def seconds_of(executor: WebGpuExecutor, runs: Any) -> float:
 
 
 def limits() -> Limits:
-    """What the adapter reaches."""
+    """The limits that the adapter reaches."""
     device = find_adapter().request_device_sync(required_features=["timestamp-query"])
     lines = [f"  {v} = fma({v}, s, t);" for v in "abcd"] * 4
     threads, vectors = 1 << 20, 6 << 20

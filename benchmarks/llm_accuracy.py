@@ -179,7 +179,7 @@ def show(rows: list[dict[str, Any]], reference: float, texts: int) -> None:
 
 
 def failures(rows: list[dict[str, Any]]) -> list[str]:
-    """What is further from the reference than it may be."""
+    """The figures that are farther from the reference than their bounds."""
     messages = []
     for row in rows:
         if abs(row["difference"]) > BOUNDS[row["build"]]:
@@ -237,7 +237,7 @@ def main(
 
 
 def job_of(model: Model, path: Path, passages: int, count: int) -> dict[str, Any]:
-    """What both sides compute."""
+    """The job of both sides."""
     codec = TextCodec(model.file, model.has_chat_template)
     text = "\n".join((ROOT / name).read_text("utf-8") for name in TEXTS)
     ids = codec.tokens_of(text)

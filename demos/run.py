@@ -32,7 +32,7 @@ BUILDS: dict[str, Callable[[Path], object]] = {
     "voice_activity": demos.voice_activity.build.build,
     "chat": lambda site: webmlc.build(demos.chat.run.fetch_model(), site / "chat"),
 }
-"""What builds each demo into the folder of the site."""
+"""The function that builds each demo into the folder of the site."""
 
 
 def main() -> None:

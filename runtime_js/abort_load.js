@@ -3,7 +3,7 @@
 //   in:  a base, the options of `load`, and the function that opens the model
 //   out: the model, or the signal's reason at once; what the load had opened by then is disposed of
 //
-// Files that are being downloaded are not waited for. What else the load does, such as compiling shaders, ends by itself.
+// Files that are being downloaded are not waited for. Other work of the load, such as compiling shaders, ends by itself.
 
 import { throwIfAborted, checkSignal } from "./run_options.js";
 

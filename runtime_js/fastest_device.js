@@ -88,7 +88,7 @@ async function timeOf(model, sample) {
   return times.sort((a, b) => a - b)[times.length >> 1];
 }
 
-/** What was measured before, of this build. @param {string} key @param {string} build @param {Storage} storage */
+/** The earlier measurement of this build. @param {string} key @param {string} build @param {Storage} storage */
 function recall(key, build, storage) {
   try {
     const memory = JSON.parse(storage.getItem(key) ?? "null");

@@ -16,7 +16,7 @@ import { builtin, open } from "./platform.js";
 const SCRIPT = "wasm_worker.js";
 const HERE = import.meta.url; // a constant, because bundlers copy files that they see in `new URL(..., import.meta.url)`
 
-/** What a model in a folder is loaded from. @param {string | URL} url @returns {Base} */
+/** The base of a model in a folder. @param {string | URL} url @returns {Base} */
 export function baseAt(url) {
   const folder = folderAt(url);
   return {

@@ -114,7 +114,7 @@ export function allocateBuffers(buffers, program, numbers, isMapped) {
 }
 
 /**
- * Stream constants into mapped buffers. Those that only loading reads have buffers of their own. Returns the place of each constant.
+ * Stream constants into mapped buffers. Constants that only loading reads have buffers of their own. Returns the place of each constant.
  * @param {GpuBuffers} buffers
  * @param {Base} base
  * @param {Manifest} manifest
@@ -159,7 +159,7 @@ export function certainSteps({ steps }) {
 }
 
 /**
- * The kernels of a program. Those that differ in numbers only share an entry point. A pipeline contains the optional sections that
+ * The kernels of a program. Kernels that differ in numbers only share an entry point. A pipeline contains the optional sections that
  * runs have needed so far: compiling one takes a software adapter longer than running it.
  */
 export class Kernels {
@@ -275,7 +275,7 @@ function withSections(text, sections) {
   return absent.reduce((rest, name) => rest.replace(new RegExp(`^ if \\(${name}\\) \\{\n[^]*?^ \\}\n`, "m"), ""), text);
 }
 
-/** What a step of the GPU launches: `withSchedules` leaves one of its launches. @param {Step} step */
+/** The launch of a step of the GPU: `withSchedules` leaves one of its launches. @param {Step} step */
 export function launchOf({ launches }) {
   return Object.values(launches)[0];
 }

@@ -1,4 +1,4 @@
-// What a value is, whichever realm made it.
+// Tell kinds of values apart, whichever realm made them.
 //
 // A frame, `node:vm` and each test file of Jest have classes of their own, so that `instanceof` is false for their values. The name of
 // a built-in class is the same everywhere.
@@ -13,7 +13,7 @@ export function arrayKind(value) {
   return ArrayBuffer.isView(value) ? kindOf(value) : "";
 }
 
-/** What a value is, in the words of an error. @param {any} value */
+/** The kind of a value, in the words of an error. @param {any} value */
 export function described(value) {
   const name = value?.constructor?.name ?? String(value);
   return /.Array$/.test(name) && !ArrayBuffer.isView(value) ? `a Proxy of ${name}` : name;

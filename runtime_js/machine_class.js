@@ -36,7 +36,7 @@ export function machineNumber(classes, { device, engine, adapter, is_parallel })
   return 1 + (index < 0 && adapter ? classes.findIndex((other) => other.adapter === adapter) : index);
 }
 
-/** What an adapter, or that of a device, says of itself. @param {GPUAdapter | GPUDevice | null} adapter @returns {Partial<GPUAdapterInfo>} */
+/** The information of an adapter, or of the adapter of a device. @param {GPUAdapter | GPUDevice | null} adapter @returns {Partial<GPUAdapterInfo>} */
 function infoOf(adapter) {
   return (adapter && ("info" in adapter ? adapter.info : adapter.adapterInfo)) ?? {};
 }
@@ -114,7 +114,7 @@ export function withSchedules(manifest, device, threads, adapter, choice) {
   return { ...manifest, programs: { ...manifest.programs, [device]: program } };
 }
 
-/** What a step launches in a variant of the shaders, on a class of machines. @param {Step} step @param {string} variant @param {number} machine */
+/** The launch of a step in a variant of the shaders, on a class of machines. @param {Step} step @param {string} variant @param {number} machine */
 function chosenLaunch({ launches }, variant, machine) {
   const name = variant in launches ? variant : Object.keys(launches)[0];
   return name === undefined ? launches : { [variant]: launches[`${name}@${machine}`] ?? launches[name] };

@@ -105,7 +105,7 @@ function unfoldAll(manifest) {
   }
 }
 
-/** What does not fit together in a manifest of the right types, or "". @param {Manifest} manifest */
+/** The fields that do not fit together in a manifest of the right types, or "". @param {Manifest} manifest */
 function misfit({ programs }) {
   for (const [device, { buffers, steps, segments, memory }] of Object.entries(programs)) {
     const place = `.programs.${device}`;

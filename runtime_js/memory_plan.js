@@ -132,7 +132,7 @@ function arenaPlaces(program, { arena }, device, sizes, redZone) {
 }
 
 /**
- * Place buffers one after another. Those of the same tensor, which follow each other, share it. Also returns the end of the last one.
+ * Place buffers one after another. Buffers of the same tensor, which follow each other, share a place. Also returns the end of the last one.
  * @param {Program} program
  * @param {number[]} numbers
  * @param {Map<string, number>} sizes

@@ -1,4 +1,4 @@
-// What the pages of packages share: finding and adding elements, and the choice of a device in the page's address.
+// The parts that the pages of packages share: finding and adding elements, and the choice of a device in the page's address.
 
 /** @param {string} id @returns {any} */
 export const element = (id) => document.getElementById(id);

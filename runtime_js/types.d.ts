@@ -1,4 +1,4 @@
-// The types that modules of the runtime share. Those of the manifest are generated.
+// The types that modules of the runtime share. The types of the manifest are generated.
 
 import type { Bind, Manifest, Port, Run, WeightFile } from "./manifest_types.d.ts";
 
@@ -33,7 +33,7 @@ export interface Layout {
 }
 
 /**
- * The states of a session. Those that grow have room for `capacity` rows, of which the first `length` are valid. The others are
+ * The states of a session. Growing states have room for `capacity` rows, of which the first `length` are valid. The others are
  * zero at first. `symbols` are those of the last run. They are known when the session has begun.
  * Devices find the bytes by `id`.
  */
@@ -89,7 +89,7 @@ export interface Executor {
 }
 
 /**
- * What a model is loaded from: the files of its package, and the parts of the runtime that not every page needs. Each of the
+ * The base of a model: the files of its package, and the parts of the runtime that not every page needs. Each of the
  * runtime's main modules has its own way to find them.
  */
 export interface Base {
@@ -128,7 +128,7 @@ export interface WorkerSource {
   areThisThread: boolean;
   /** The name of the script, for errors. */
   script: string;
-  /** What to do if no way works. */
+  /** The advice if no way works. */
   remedy: string;
 }
 

@@ -374,7 +374,7 @@ export class WebGpuDevice {
   }
 
   /**
-   * Submit the commands, and read buffers back in one copy. Those with a receiver stay on the GPU.
+   * Submit the commands, and read buffers back in one copy. Buffers with a receiver stay on the GPU.
    * @param {GPUCommandEncoder} encoder
    * @param {Binding} binding
    * @param {string[]} names

@@ -93,7 +93,7 @@ export interface LoadOptions {
   signal?: AbortSignal;
   /**
    * Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. On a GPU, `pipelines` says how many of the
-   * kernels are compiled, which happens beside the download. Those in branches are compiled when a run takes the branch, and some for
+   * kernels are compiled, which happens beside the download. Kernels in branches are compiled when a run takes the branch, and some for
    * symbolic sizes, on software adapters, when a run needs them.
    */
   onProgress?: (progress: { loaded: number; total: number; pipelines?: { compiled: number; total: number } }) => void;
@@ -260,7 +260,7 @@ export interface GenerateOptions {
   streamer?: (piece: string) => void;
 }
 
-/** What a generation used so far. */
+/** The tokens and the time of a generation so far. */
 export interface Usage {
   prompt_tokens: number;
   /** The tokens of the prompt that were in the session before. */
@@ -302,7 +302,7 @@ export interface LanguageModel<I = Inputs, O = Outputs> extends Model<I, O> {
 }
 
 /**
- * What `load` requires of the type of a model. A package's types are of its own copy of this file. TypeScript does not match methods of
+ * The fields that `load` requires of the type of a model. A package's types are of its own copy of this file. TypeScript does not match methods of
  * two copies that are generic in the names of outputs, so these are left out.
  */
 type AnyModel = Omit<Model<any, any>, "run" | "session">;

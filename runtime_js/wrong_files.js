@@ -26,7 +26,7 @@ export function headOf(data) {
 }
 
 /**
- * What a file is that is none of a package; "" if its first bytes do not say.
+ * The kind of a file that is none of a package; "" if its first bytes do not say.
  * @param {Uint8Array} head
  * @param {string} [address]  of the package
  */
@@ -36,7 +36,7 @@ export function wrongFile(head, address = "") {
   return kind ? `this is ${kind}. ${wrongAddress(address) || advice}` : "";
 }
 
-/** What JSON is that is no manifest of a package. @param {any} value */
+/** The kind of JSON that is no manifest of a package. @param {any} value */
 export function wrongManifest(value) {
   const isOfApp = value?.start_url ?? value?.icons ?? value?.short_name;
   const answer = value?.error ?? value?.message;
@@ -44,7 +44,7 @@ export function wrongManifest(value) {
   return kind ? `this is ${kind}. ${COPY_PACKAGE}` : "not a webmlc package";
 }
 
-/** What the address of no package may mean, and what to do; "" if nothing is special about it. @param {string} address */
+/** The likely cause of an address without a package, and the remedy; "" if nothing is special about it. @param {string} address */
 function wrongAddress(address) {
   const [path] = address.split(/[?#]/);
   if (/^https?:\/\/(www\.)?(huggingface\.co|hf\.co)\//.test(path) || (HUB_NAME.test(path) && !MODEL_FILE.test(path))) {
@@ -56,7 +56,7 @@ function wrongAddress(address) {
   return "";
 }
 
-/** What to do if there is nothing at an address. @param {string} address */
+/** The remedy if there is nothing at an address. @param {string} address */
 export function missingPackage(address) {
   return wrongAddress(address) || `is the package's URL right? ${COPY_PACKAGE}`;
 }

@@ -1,4 +1,4 @@
-"""What every test session does.
+"""The settings of every test session.
 
 Tests compile everything themselves: an entry of the cache of builds would hide what a kernel
 compiles to now, and tests leave the user's cache alone. Tests of the cache have one of their own.

@@ -33,7 +33,7 @@ def expected(feeds: dict[str, Array], past: Array) -> tuple[Array, Array]:
 
 
 def session_data() -> dict[str, Any]:
-    """What `tests/js/session.mjs` runs: a few rows, then many single ones."""
+    """The job of `tests/js/session.mjs`: a few rows, then many single ones."""
     counts = (3, 2, *[1] * 12, 4, 1)
     return {"x": [rows(n)["x"].ravel().tolist() for n in counts], "w": WEIGHTS.ravel().tolist()}
 

@@ -45,7 +45,7 @@ TARGETS: tuple[TargetName, ...] = ("wasm", "webgpu", "both")
 ONCE, HERE = "--once", "--here"
 """Words of the command line: one size only; in this process, without limits."""
 SECONDS, GIGABYTES = 60, 6
-"""What a build may take when the script measures it."""
+"""The limits of a build that the script measures."""
 
 Make = Callable[[int], ModelProto]
 

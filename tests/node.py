@@ -100,7 +100,7 @@ def in_node(folder: Path, runs: list[dict[str, Any]], threads: int = 2) -> Any:
 
 
 def answer_once(path: Path, job: Any) -> Any:
-    """What a script that reads one job, and then ends, answers. Both are JSON."""
+    """The answer of a script that reads one job, and then ends. Both are JSON."""
     done = subprocess.run(
         ["node", str(path)],
         input=json.dumps(job),

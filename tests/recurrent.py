@@ -39,7 +39,7 @@ def expected(feeds: dict[str, Array], states: dict[str, Array]) -> tuple[Array, 
 
 
 def session_data() -> dict[str, Any]:
-    """What `tests/js/recurrent.mjs` runs."""
+    """The job of `tests/js/recurrent.mjs`."""
     xs = [inputs(2)["x"].ravel().tolist() for _ in range(20)]
     return {"x": xs, "w": WEIGHTS.ravel().tolist()}
 

@@ -39,7 +39,7 @@ compiled: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a compiler says of a text. Lines and columns count from 1; line 0 is the whole text."""
+    """A compiler's message. Lines and columns count from 1; line 0 is the whole text."""
 
     text: str
     line: int

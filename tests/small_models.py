@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 WIDTH, HEADS, HIDDEN, LAYERS = 64, 4, 128, 2
 LOWEST = float(np.finfo(np.float32).min)
-"""What a mask adds to the scores of what must not be seen."""
+"""A mask adds this to the scores of tokens that must not be seen."""
 
 Inputs = dict[str, np.ndarray[Any, Any]]
 Weights = dict[str, np.ndarray[Any, Any]]
@@ -35,7 +35,7 @@ def random(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
 
 
 def shared_weights() -> Weights:
-    """What every transformer's layers have in common."""
+    """The nodes that the layers of all transformers share."""
     head = WIDTH // HEADS
     return {
         "heads": np.array([0, -1, HEADS, head]),

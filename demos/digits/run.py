@@ -30,7 +30,7 @@ HOSTS: tuple[tuple[str, Device, int], ...] = (
     ("wasmtime, 2 threads", "wasm", 2),
     ("wgpu-py", "webgpu", 1),
 )
-"""What runs the package: a name, the device and the number of threads."""
+"""The hosts that run the package: a name, the device and the number of threads."""
 RUNS = 20
 """The timed runs, whose median counts."""
 

@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 OPSET = 20
 """The first opset with Gelu."""
 EPSILON = 1e-12
-"""What BERT's layer normalisations add to the variance."""
+"""BERT's layer normalisations add this to the variance."""
 
 
 class _Writer:

@@ -1,4 +1,4 @@
-// What the pages of the demos share: loading packages, and the table of device, time and download.
+// The parts that the pages of the demos share: loading packages, and the table of device, time and download.
 //
 //   const demo = await openDemo(load, { model: "./model/" }, "one file");
 //   const outputs = await demo.run("model", inputs);       // shows the time of the run

@@ -1,4 +1,4 @@
-// What the chat page shows. All texts become text nodes, so a model cannot write markup.
+// The view of the chat page. All texts become text nodes, so a model cannot write markup.
 
 import { create, element } from "../page.js";
 import { readMarkdown } from "./markdown.js";
@@ -39,7 +39,7 @@ export function addMessage(role, text) {
 }
 
 /**
- * Show blocks of Markdown. Those that are on the page already stay, so that a selection in them stays, too.
+ * Show blocks of Markdown. Blocks that are on the page already stay, so that a selection in them stays, too.
  * @param {HTMLElement} content
  * @param {string[]} shown
  * @param {Tree[]} blocks

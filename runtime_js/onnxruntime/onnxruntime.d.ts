@@ -151,7 +151,7 @@ export interface OptionsNormalizationParameters {
   };
 }
 
-/** What the functions of pictures take. */
+/** The options of the functions of pictures. */
 export type ImageOptions = OptionsFormat &
   OptionsTensorFormat &
   OptionsTensorDataType &

@@ -160,7 +160,7 @@ export function registerBackend(name) {
   console.warn(`webmlc: the backend ${name} is not used: packages run on wasm and webgpu`);
 }
 
-// What ONNX Runtime Web records of its own work. Packages are measured by `profile`.
+// ONNX Runtime Web records its own work. Packages are measured by `profile`.
 export const TRACE = () => {};
 export const TRACE_FUNC_BEGIN = () => {};
 export const TRACE_FUNC_END = () => {};

@@ -3,7 +3,7 @@
 //   in:  an input of the model, and its kind if it is a value of the page
 //   out: a field: an element, and a function that returns what a run takes
 //
-// Pictures are dropped, chosen or drawn; sounds are dropped or chosen; numbers are typed. What nobody enters is random.
+// Pictures are dropped, chosen or drawn; sounds are dropped or chosen; numbers are typed. Inputs that nobody enters are random.
 
 import { arrayOf } from "../dtypes.js";
 import { create } from "../page.js";

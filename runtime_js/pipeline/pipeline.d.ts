@@ -126,7 +126,7 @@ export interface SpeechOptions {
   return_timestamps?: boolean | "word" | "char" | null;
   /** Cut sounds into chunks of so many seconds. 0, the default, for none. */
   chunk_length_s?: number;
-  /** What a chunk shares with its neighbours, in seconds: on each side, or on the left and the right. By default a sixth of a chunk. */
+  /** The overlap of a chunk with its neighbours, in seconds: on each side, or on the left and the right. By default a sixth of a chunk. */
   stride_length_s?: number | [number, number];
 }
 
@@ -142,7 +142,7 @@ export interface AutomaticSpeechRecognition extends Pipeline {
 }
 
 export interface FeatureOptions {
-  /** What a text's vector is: the mean of its tokens, or its first or last token. By default, each token has one. */
+  /** The vector of a text: the mean of its tokens, or its first or last token. By default, each token has one. */
   pooling?: "none" | "mean" | "cls" | "first_token" | "last_token" | "eos";
   normalize?: boolean;
 }

@@ -1,4 +1,4 @@
-// A tensor with the names that transformers.js gives its methods. Those of ONNX Runtime Web add more: see ../onnxruntime/tensor.js.
+// A tensor with the names that transformers.js gives its methods. Tensors of ONNX Runtime Web have more: see ../onnxruntime/tensor.js.
 //
 //   const embeddings = await extract(["a", "b"], { pooling: "mean" });   // dims [2, 384]
 //   embeddings[0].data, embeddings.slice(null, [0, 3]).tolist(), [...embeddings]

@@ -13,7 +13,7 @@ const LIST_LENGTH_BYTES = 4;
 /** @type {Promise<Map<string, Uint8Array<ArrayBuffer>>> | undefined} */
 let files;
 
-/** What the model in this script is loaded from. @returns {Base} */
+/** The base of the model in this script. @returns {Base} */
 export function embeddedBase() {
   const workers = builtin || globalThis.Worker ? WORKERS : THIS_THREAD;
   return { ...PARTS, url: FOLDER, address: FOLDER.href, workers, open: openEmbedded };

@@ -73,7 +73,7 @@ export class GpuPictures {
     else data.destroy();
   }
 
-  /** The texture and the buffers for pictures of this size. Those of another size are freed. @param {number} width @param {number} height */
+  /** The texture and the buffers for pictures of this size. Textures and buffers of another size are freed. @param {number} width @param {number} height */
   #size(width, height) {
     const key = `${width} ${height}`;
     const entry = this.#sizes.get(key);

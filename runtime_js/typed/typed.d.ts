@@ -39,7 +39,7 @@ export interface Transcript {
   text: string;
   /** The mean of the tokens' scores. */
   score: number;
-  /** What each token adds to the text. `frames` are its first time step, and the one after its last. */
+  /** The text of each token. `frames` are its first time step, and the one after its last. */
   tokens: { label: string; score: number; frames: [number, number] }[];
 }
 
@@ -50,7 +50,7 @@ export interface AlphaMask {
   data: Uint8ClampedArray;
 }
 
-/** What a run returns for an output. */
+/** The result of a run for an output. */
 export type TypedOutput = Tensor | LabelledScore[] | LabelledScore[][] | LabelledBox[] | Transcript | Transcript[] | AlphaMask | ImageData;
 
 /**

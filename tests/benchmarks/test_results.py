@@ -1,4 +1,4 @@
-"""What the benchmark makes of its measurements: shares, demands, the merged file and the chart."""
+"""The benchmark turns measurements into shares, demands, the merged file and the chart."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a page showed while its server ran, and without it."""
+    """The texts of a page while its server ran, and without it."""
 
     online: Any
     offline: Any
@@ -46,7 +46,7 @@ def visit_twice(mounts: Mapping[str, Path], *visits: tuple[str, str]) -> list[Vi
 
 
 def _answer(job: str) -> str:
-    """What `run_firefox.mjs` prints for a job. If that takes too long, Firefox is ended, too."""
+    """The output of `run_firefox.mjs` for a job. If that takes too long, Firefox is ended, too."""
     command = ["node", str(HERE / "run_firefox.mjs")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as driver:

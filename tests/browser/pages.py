@@ -47,7 +47,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PageReport:
-    """What a page returned, wrote on its console and requested from the server."""
+    """The result of a page, its console, and its requests to the server."""
 
     value: Any
     console: list[str]
@@ -92,7 +92,7 @@ def open_pages(
 
 
 def _run(job: Mapping[str, Any], seconds: float) -> Any:
-    """What `run_pages.mjs` says of a job."""
+    """The answer of `run_pages.mjs` to a job."""
     runner = _runner()
     assert runner.stdin is not None and runner.stdout is not None
     runner.stdin.write(f"{json.dumps(job)}\n")

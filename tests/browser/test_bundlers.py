@@ -82,7 +82,7 @@ def documented(heading: str, language: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """That of this process, with the tools of node_modules."""
+    """The environment of this process, with the tools of node_modules."""
     return os.environ | {
         "PATH": f"{ROOT / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
     }

@@ -304,7 +304,7 @@ NOTICE = [
 ]
 """The text of the notice that the page draws, in several sizes, colours and angles."""
 QUESTION = "Which planet is closest to the sun?"
-"""What the tests ask SmolLM2-135M-Instruct, whose answer is short and wrong."""
+"""A question to SmolLM2-135M-Instruct. Its answer is short and wrong."""
 RECEIPT = """<body style="font: 28px monospace; background: #fffbe8; margin: 40px">
 <p>Total: 42.90 EUR</p><p style="font: bold 40px serif">Thank you</p><p>Invoice No. 2031</p>"""
 

@@ -101,8 +101,8 @@ COUNTED = """async ({ sizes }) => {
 
 
 def count_runs(folder: Path, sizes: list[int | list[int]]) -> list[dict[str, Any]]:
-    """What a model allocates for runs of these sizes, after the results were compared. A list of
-    sizes is runs that overlap.
+    """The allocations of a model for runs of these sizes. The results are compared first. A list
+    of sizes is runs that overlap.
     """
     (folder / "index.html").write_text(BLANK)
     scaled(folder / "scaled")

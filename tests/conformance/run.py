@@ -41,7 +41,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one test: `passed`, `failed` or `unsupported`, and why.
+    """The outcome of one test: `passed`, `failed` or `unsupported`, and why.
 
     `built_in`: the inputs that the model was specialised on. `on_cpu`: of a webgpu program, the
     kernels that ran on the CPU.

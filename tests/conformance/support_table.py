@@ -1,4 +1,4 @@
-"""What webmlc supports, written from results: SUPPORT.md and NOT_PASSING.md, beside this file.
+"""Write SUPPORT.md and NOT_PASSING.md, beside this file, from results: what webmlc supports.
 
     python -m tests.conformance.run --device wasm --json wasm.json
     python -m tests.conformance.run --device webgpu --json webgpu.json
@@ -41,7 +41,7 @@ DEVICES = {"wasm": "WASM", "webgpu": "WebGPU"}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one test on one device (`tests.conformance.run.Outcome`)."""
+    """The outcome of one test on one device (`tests.conformance.run.Outcome`)."""
 
     device: str
     group: str

@@ -9,7 +9,7 @@ from webmlc.core.symbol_names import symbol_sizes
 
 
 def test_a_dimension_has_two_names() -> None:
-    """That of the model's file, which other tools show, and that of webmlc's messages."""
+    """A symbol has the name of the model's file, which other tools show, in messages, too."""
     symbols = {"p2o_Dim_1", "batch"}
     assert symbol_sizes({"p2o.Dim.1": 640}, symbols) == {"p2o_Dim_1": 640}
     assert symbol_sizes({"p2o_Dim_1": 640, "batch": 2}, symbols) == {"p2o_Dim_1": 640, "batch": 2}

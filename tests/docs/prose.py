@@ -1,4 +1,4 @@
-"""What documents name: the code spans of their prose, and the paths among them."""
+"""Find the code spans of documents, and the paths among them."""
 
 from __future__ import annotations
 

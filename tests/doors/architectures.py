@@ -309,7 +309,7 @@ REFUSED: dict[tuple[str, Exporter], str] = {
     ("mixtral", "legacy"): "aten::histc",
     ("whisper", "legacy"): "aten::diff",
 }
-"""What an exporter cannot do, with the words of its refusal."""
+"""The architectures that an exporter refuses, with the words of its refusal."""
 
 REPRESENTATIVE = (
     "bert", "deberta_v2", "modernbert", "gpt2", "gemma3", "t5", "whisper", "wav2vec2", "swin",

@@ -267,7 +267,7 @@ def test_functions_that_the_exporter_does_not_translate() -> None:
 
 
 class Branches(nn.Module):
-    """What torch.export refuses: a branch that depends on data."""
+    """A module that torch.export refuses: its branch depends on data."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1

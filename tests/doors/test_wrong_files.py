@@ -1,4 +1,4 @@
-"""What frameworks save besides models is named, whatever its suffix says."""
+"""Errors name the files that frameworks save besides models, whatever their suffix."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Verdict:
 
 
 def check_graph(graph: FuzzGraph, device: Device, run: Callable[[FuzzGraph], Results]) -> Verdict:
-    """Run a graph and compare. What is refused with symbolic sizes is tried with fixed ones."""
+    """Run a graph and compare. A graph that is refused with symbolic sizes gets fixed sizes."""
     results = run(graph)
     if isinstance(results, Failure) and results.kind == "unsupported" and graph.symbols:
         graph = replace(graph, symbols={})

@@ -1,4 +1,4 @@
-"""What a graph should compute, and how exactly: the reference, run several times with nudges.
+"""The right results of a graph, and their tolerance: the reference, run with several nudges.
 
 In: a `FuzzGraph`. Out: for each output the expected array and, per element, the error that is
 allowed (`Expected`). Between the exact answer and any correct implementation stand rounding errors;
@@ -79,7 +79,7 @@ class Expected:
 
 
 def expect(graph: FuzzGraph, runs: int, device: str) -> dict[str, Expected]:
-    """What each output should be."""
+    """The right value of each output."""
     rng = np.random.default_rng(runs)
     nudged = [_nudged_run(graph, rng) for _ in range(runs)]
     return {
@@ -89,7 +89,7 @@ def expect(graph: FuzzGraph, runs: int, device: str) -> dict[str, Expected]:
 
 
 def differs(got: Array, expected: Expected) -> str | None:
-    """What is wrong with a result; None where it is right."""
+    """The fault of a result; None where it is right."""
     want = expected.value
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"is {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"

@@ -47,7 +47,7 @@ class Sketch:
         self.constants: list[str] = []
 
     def choose(self, options: Sequence[T]) -> T:
-        """One of them; the first is the simplest."""
+        """Draw one of the choices; the first is the simplest."""
         chosen: T = self._draw(st.sampled_from(options))
         return chosen
 
@@ -155,7 +155,7 @@ class Sketch:
         return self.constant(array, dtype) if self.chance(50) else self.input(array.astype(dtype))
 
     def array(self, name: str) -> Array:
-        """What a value holds."""
+        """The contents of a value."""
         return self.values[name]
 
     def node(

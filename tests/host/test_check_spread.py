@@ -1,4 +1,4 @@
-"""What is no farther from the reference than that is from itself is inconclusive."""
+"""A result no farther from the reference than the reference from itself is inconclusive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `check` says of models that are random or sensitive, of batches, and of packages."""
+"""The verdicts of `check` on random or sensitive models, on batches, and on packages."""
 
 from __future__ import annotations
 

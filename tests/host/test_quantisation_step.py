@@ -1,4 +1,4 @@
-"""What `check` allows of quantised outputs: one step, on nearly all elements."""
+"""`check` allows one step of difference in nearly all elements of quantised outputs."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def host(request: pytest.FixtureRequest, site: Site) -> Iterator[RunningHost]:
 
 @pytest.fixture(scope="session")
 def results() -> Iterator[Results]:
-    """What hosts chose and how long runs took; written at the end, for `tests.hosts.table`."""
+    """The choices of hosts and the times of runs, written at the end for `tests.hosts.table`."""
     collected = Results(machine(), [])
     yield collected
     RESULTS.write_text(json.dumps(asdict(collected), indent=1) + "\n")

@@ -105,7 +105,7 @@ class RunningHost:
     def call(
         self, name: str, arg: Any = None, *, page: str = "/", headers: Mapping[str, str] | None
     ) -> Any:
-        """What the export `name` of page.js returns for `arg`, as JSON.
+        """The result of the export `name` of page.js for `arg`, as JSON.
 
         A browser opens `page` first: a path of the site, which is served with `headers`, or,
         without headers, an address elsewhere. Raises `AssertionError` if the call throws or the

@@ -37,7 +37,7 @@ WHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one `load` was asked for, what it chose and why, and a warm run's milliseconds."""
+    """The options of a `load`, its choices and reasons, and a warm run's milliseconds."""
 
     host: str
     version: str
@@ -144,7 +144,7 @@ def long_table(results: Results) -> str:
 
 
 def reasons(results: Results) -> str:
-    """What `threadsReason` and `deviceReason` say of a load without options, and where."""
+    """The texts of `threadsReason` and `deviceReason` without options, and their hosts."""
     places: dict[tuple[str, str], dict[str, list[str]]] = {}
     for load in _where(results.loads, wanted_device="auto"):
         for name, reason in (

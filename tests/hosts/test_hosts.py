@@ -24,7 +24,7 @@ HEADERS: Mapping[str, Mapping[str, str] | None] = {
     "policy": ISOLATION | POLICY,
     "none": None,
 }
-"""What a page is sent with, by name; `none` where there is no page."""
+"""The headers of a page, by name; `none` where there is no page."""
 
 IS_ALONE = "PYTEST_XDIST_WORKER" not in os.environ
 """Whether no other tests run beside these. The tables of hosts are written after such a run."""

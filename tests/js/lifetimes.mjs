@@ -1,4 +1,4 @@
-// What happens to calls before, during and after `dispose`, and to runs at the same time. Prints JSON.
+// Call before, during and after `dispose`, and run at the same time. Prints the outcomes as JSON.
 //
 //   arguments: the folder of `scaled` (tests/packages.py), that of the decoder in tests/decoders.py, that of a slow model
 

@@ -12,7 +12,7 @@ const { package: folder, sounds } = JSON.parse(input);
 const model = await load(pathToFileURL(`${folder}/`), { device: "wasm", threads: 1 });
 const run = async (audio) => Array.from((await model.run({ audio })).y.data);
 
-/** What an AudioBuffer has, which Node lacks. */
+/** The part of an AudioBuffer that is read. Node lacks the class. */
 const buffer = ({ sampleRate, channels }) => ({
   sampleRate,
   numberOfChannels: channels.length,

@@ -18,7 +18,7 @@ const { pipeline } = await import(`${at(folder)}pipeline.js`);
 const options = { device: "wasm", threads: 1 };
 const recognise = await pipeline("automatic-speech-recognition", at(folder), options);
 const sound = Float32Array.from(samples);
-/** What an AudioBuffer has, which Node lacks. */
+/** The part of an AudioBuffer that is read. Node lacks the class. */
 const buffer = {
   sampleRate: 2 * rate,
   numberOfChannels: 2,

@@ -38,7 +38,7 @@ g (float[n, 256] x) => (float[n, 256] y) {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the script says."""
+    """The results of the script."""
     root = tmp_path_factory.mktemp("lifetimes")
     scaled(root / "scaled")
     webmlc.build(DECODER, root / "decoder", target="wasm")

@@ -66,7 +66,7 @@ def encoder() -> onnx.ModelProto:
 
 
 def embeddings(texts: list[str], pooling: str, *, normalize: bool) -> Any:
-    """What sentence-transformers would return, by the tokenizers library, onnxruntime and numpy."""
+    """The embeddings of sentence-transformers, by the tokenizers library, onnxruntime and numpy."""
     tokens = tokenizer()
     tokens.enable_padding(pad_id=0)
     encodings = tokens.encode_batch(texts)
@@ -103,7 +103,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def results(folders: dict[str, Path]) -> dict[str, Any]:
-    """What the script returned."""
+    """The results of the script."""
     pixels = picture(50, 70)[..., :3]
     job = {name: str(folder) for name, folder in folders.items()}
     job |= {

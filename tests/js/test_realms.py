@@ -22,7 +22,7 @@ SUM = sum(range(12))
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the script says."""
+    """The results of the script."""
     root = tmp_path_factory.mktemp("realms")
     for dtype in DType:
         webmlc.build(copied(dtype), root / "types" / dtype, target="wasm")

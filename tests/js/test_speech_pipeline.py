@@ -91,7 +91,7 @@ def words_of(tokens: list[Token]) -> list[tuple[str, float, float]]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the script returned."""
+    """The results of the script."""
     root = tmp_path_factory.mktemp("speech")
     options = {"ctc": True, "labels": LABELS, "space": "|"}
     build(recogniser(), root / "model", "wasm", inputs={"audio": f"samples={RATE}"},

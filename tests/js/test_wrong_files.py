@@ -32,7 +32,7 @@ MANIFESTS = {
     '{"model_type": "bert"}': "not a webmlc package",
     "null": "not a webmlc package",
 }
-"""What a server may send instead of a manifest, and what the error says."""
+"""Files that a server may send instead of a manifest, and the text of the error."""
 
 ADDRESSES = {
     "./absent/": f"HTTP status 404; is the package's URL right? {COPY}",

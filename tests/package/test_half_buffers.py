@@ -27,7 +27,7 @@ def chosen(
     halves: tuple[str, ...] = NAMES,
     displacements: Mapping[int, tuple[int, ...]] | None = None,
 ) -> HalfBuffers:
-    """What a program with these steps stores as halves, if these of its values may be."""
+    """The values that a program with these steps stores as halves, of those that it may."""
     kernels = {name: replace(KERNEL, name=name) for name in ("copy", "other")}
     main = Function("main", (), (), (), {}, {})
     module = Module("m", {"main": main}, kernels, halves=frozenset(halves))

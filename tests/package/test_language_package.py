@@ -14,7 +14,7 @@ from webmlc.package.write import write_package
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 120_000
-"""What scripts of generation may add to a download."""
+"""The most bytes that scripts of generation may add to a download."""
 LOAD = """
 import { pathToFileURL } from "node:url";
 const folder = pathToFileURL(`${process.argv[2]}/`);

@@ -225,7 +225,7 @@ HOSTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def in_script(shaders: dict[str, str], choice: str | None = None) -> dict[str, Any]:
-    """What the JavaScript runtime chooses on each adapter."""
+    """The choice of the JavaScript runtime on each adapter."""
     adapters = [adapter for adapter, _ in HOSTS.values()]
     job = {"adapters": adapters, "shaders": shaders, "features": NEEDS, "choice": choice}
     return dict(zip(HOSTS, answer_once(SCRIPT, job), strict=True))

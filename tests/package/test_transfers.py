@@ -1,4 +1,4 @@
-"""What crosses between CPU and GPU, on programs that go back and forth."""
+"""The transfers between CPU and GPU, of programs that go back and forth."""
 
 from msgspec.structs import replace
 

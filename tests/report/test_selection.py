@@ -1,4 +1,4 @@
-"""What a click on a line of code selects in the page of a report."""
+"""A click on a line of code in the page of a report selects its nodes and its kernel."""
 
 from __future__ import annotations
 

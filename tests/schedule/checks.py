@@ -1,4 +1,4 @@
-"""What every primitive must keep: the results, and that the trace replays."""
+"""Check that a primitive keeps the results, and that its trace replays."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the kernel is: its only block, and the sizes of the matrix."""
+    """The kernel: its only block, and the sizes of the matrix."""
 
     block: str
     rows: int
@@ -34,7 +34,7 @@ class Facts:
 
 
 class Parameters(Struct, frozen=True):
-    """What may be chosen: the rows and the vectors of a tile."""
+    """The choices: the rows and the vectors of a tile."""
 
     rows: int
     vectors: int

@@ -1,4 +1,4 @@
-"""What each primitive makes of a function, and how it refuses: golden files, one a case.
+"""The result of each primitive, and its refusals: golden files, one a case.
 
 A file in `golden/` holds the function before, the steps, and the function after or the drawn
 refusal of the last step. `WEBMLC_UPDATE_GOLDEN=1` rewrites the last part.

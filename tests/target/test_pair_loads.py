@@ -40,7 +40,7 @@ def product(rows: int, steps: int) -> LoopFunction:
 
 @pytest.mark.parametrize(("rows", "steps", "pairs"), [(4, 2, 4), (4, 4, 8), (4, 1, 0), (6, 2, 0)])
 def test_a_tile_has_pairs_where_registers_remain(rows: int, steps: int, pairs: int) -> None:
-    """Those of six rows and two vectors leave three, which hold a panel's row and a number."""
+    """Tiles of six rows and two vectors leave three registers: a panel's row and a number."""
     function = product(rows, steps)
     text = print_function(function)
     assert text.count("= A[T.ramp(") == pairs

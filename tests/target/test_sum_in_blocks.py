@@ -30,7 +30,7 @@ def f(x: T.Buffer(({size},), "float32"), w: T.Buffer(({size},), "float32"),
 
 
 def result(function: LoopFunction, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """What the function computes from two arrays of a size."""
+    """The results of the function for two arrays of a size."""
     arrays = {"x": x, "w": w, "y": np.zeros(1, np.float32)}
     run(function, arrays, {s.name: x.size for s in function.symbols})
     return arrays["y"]

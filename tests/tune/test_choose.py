@@ -1,4 +1,4 @@
-"""What a build takes from a database in which platforms disagree."""
+"""A build chooses from a database in which platforms disagree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def record(task: Task, platform: Platform, member: Any, ratio: float) -> Record:
 
 
 def selection(path: Path, *records: Record, platform: str = "") -> Selection:
-    """What is chosen for the kernel of the records."""
+    """The choice for the kernel of the records."""
     with Database(path) as database:
         database.add(records)
         return TunedChooser(database, platform)(a_task().match)

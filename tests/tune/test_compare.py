@@ -52,7 +52,7 @@ def text_of(data: bytes) -> str:
 
 
 def in_node(fills: list[Any], pairs: list[Any]) -> Any:
-    """What the page's functions return (see `compare.mjs`)."""
+    """The results of the page's functions (see `compare.mjs`)."""
     done = subprocess.run(
         ["node", str(HERE / "compare.mjs")],
         input=json.dumps({"fills": fills, "pairs": pairs}),

@@ -1,4 +1,4 @@
-"""What made kernels faster in earlier searches is tried first."""
+"""A search first tries the schedules that made kernels faster in earlier searches."""
 
 from __future__ import annotations
 

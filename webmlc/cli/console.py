@@ -1,4 +1,4 @@
-"""What the commands print: tables and JSON."""
+"""The output of the commands: tables and JSON."""
 
 from __future__ import annotations
 

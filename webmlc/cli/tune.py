@@ -330,14 +330,14 @@ def _manage(
 
 
 def _whole_model(gain: float) -> str:
-    """What the trial of the whole model showed."""
+    """The result of the trial of the whole model, in words."""
     if gain > 1:
         return f"the whole model is [bold]{gain:.2f}×[/] as fast"
     return "the whole model is no faster with these schedules, and keeps its defaults"
 
 
 def _short(row: dict[str, Any]) -> dict[str, str]:
-    """What the terminal shows of a kernel after a search (`report.rows_of`)."""
+    """A kernel's row in the terminal after a search (`report.rows_of`)."""
     return {
         "kernel": row["kernel"],
         "calls": str(row["calls"]),
@@ -349,7 +349,7 @@ def _short(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _listed(row: dict[str, Any]) -> dict[str, str]:
-    """What the terminal shows of a kernel in a database (`summary`), whose gain is a text."""
+    """A kernel's row in the list of a database (`summary`). Its gain is a text."""
     default = row["default ms"]
     return {
         "model": row["model"],

@@ -61,7 +61,7 @@ of SmolLM2 takes 94 MB. Chosen by hand.
 
 
 class Session(Protocol):
-    """What generation needs of a session of `host`."""
+    """The part of a session of `host` that generation needs."""
 
     @property
     def capacity(self) -> int: ...
@@ -75,7 +75,7 @@ class Session(Protocol):
 
 
 class Output(Protocol):
-    """What generation needs of an output of a model."""
+    """The part of a model's output that generation needs."""
 
     @property
     def name(self) -> str: ...

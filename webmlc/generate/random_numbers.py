@@ -14,7 +14,7 @@ from __future__ import annotations
 
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
-"""What splitmix adds to its state: 2³² divided by the golden ratio, rounded to an odd number."""
+"""The increment of splitmix's state: 2³² divided by the golden ratio, rounded to an odd number."""
 SEED_LIMIT = 1 << 32
 """The first seed that is too large."""
 

@@ -59,7 +59,7 @@ def _machine(manifest: Manifest, number: int) -> str:
 
 
 def _row_work(row: RowWork | None) -> dict[str, Any]:
-    """What a run that appends one row takes: a token of a language model."""
+    """The sizes of a run that appends one row: a token of a language model."""
     if row is None:
         return {}
     return {

@@ -33,7 +33,7 @@ FATES = {
     "unused": "Nothing reads its result, or the compiler knows what it would decide.",
     "removed": "This pass left no kernel of it: it changes nothing, or other nodes do its work.",
 }
-"""What each fate means, in the words of the page."""
+"""The meaning of each fate, in the words of the page."""
 _SIZE = 8
 """The most elements of an attribute that the page shows."""
 

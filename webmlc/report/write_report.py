@@ -167,7 +167,7 @@ def _port(port: Any) -> dict[str, str]:
 
 
 def _node(node: ModelNode) -> dict[str, Any]:
-    """A node as JSON. What is empty is left out."""
+    """A node as JSON, without empty fields."""
     row = {
         "name": node.name,
         "op": node.op,

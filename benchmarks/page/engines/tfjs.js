@@ -33,7 +33,7 @@ function moveChannels(/** @type {ArrayLike<number>} */ data, /** @type {number[]
 }
 
 /**
- * What the steps call, by their `op`.
+ * The functions of the steps, by their `op`.
  * @type {Record<string, (tf: any, step: Step, ...operands: any[]) => any>}
  */
 const CALLS = {

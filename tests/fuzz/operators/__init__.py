@@ -94,7 +94,7 @@ DESCRIPTIONS: dict[str, Describe] = {
 
 
 def from_case(sketch: Sketch, key: tuple[str, str]) -> None:
-    """One of the cases of an operator's row, with other numbers."""
+    """Draw a case of an operator's row, with other numbers."""
     domain, op = key
     case = sketch.choose(OPS[key].cases)
     if not domain and case.opset is not None:

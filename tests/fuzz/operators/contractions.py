@@ -22,7 +22,7 @@ def matmul(sketch: Sketch) -> None:
 
 
 def right_operand(sketch: Sketch, left: np.ndarray, dtype: str) -> str:
-    """What `left` can be multiplied with."""
+    """A right operand for a product with `left`."""
     depth = left.shape[-1]
     found = sketch.find((dtype,), lambda a: a.ndim == 2 and a.shape[0] == depth)
     if found:

@@ -100,7 +100,7 @@ class Bench:
         return judge_run(model, feeds, ours, judged, nudge, reference, way == "webgpu", sums)
 
     def judged(self, model: onnx.ModelProto, runs: list[Feeds]) -> list[Outputs | Failure]:
-        """What the judge says of each run."""
+        """The verdict on each run."""
         data = model.SerializeToString()
         opened = self.judge.ask("open", data)
         results: list[Outputs | Failure] = []

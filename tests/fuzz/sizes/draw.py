@@ -40,7 +40,7 @@ class RandomSketch(Sketch):
         self.random = choice
 
     def choose(self, options: Sequence[T]) -> T:
-        """One of them."""
+        """Draw one of the choices."""
         return self.random.choice(options)
 
     def integer(self, low: int, high: int) -> int:

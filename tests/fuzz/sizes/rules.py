@@ -42,7 +42,7 @@ STRICTER = {
         "an axis that is named twice",
     ),
 }  # fmt: skip
-"""What ONNX forbids, and onnxruntime computes. Results without elements are allowed of every
+"""Models that ONNX forbids and onnxruntime computes. Results without elements are allowed of every
 operator: onnxruntime does not look at indices and sizes where there is nothing to compute.
 """
 
@@ -147,8 +147,8 @@ LOOSER = {
     ),
     "Pad": "a reflection of more elements than the axis has: it goes back and forth, as in numpy",
 }
-"""What we compute, and onnxruntime refuses. Results without elements are allowed of every operator:
-there is nothing that could be wrong.
+"""Models that we compute and onnxruntime refuses. Results without elements are allowed of every
+operator: there is nothing that could be wrong.
 """
 
 
@@ -197,7 +197,7 @@ DIFFERS = {
     "MatMulIntegerToFloat": "onnxruntime leaves what its memory held where nothing is summed",
     "NhwcMaxPool": "onnxruntime has a row at least where the window is longer than the map",
 }
-"""What onnxruntime computes against its definition, or leaves open."""
+"""Results of onnxruntime that differ from the definition, or that it leaves open."""
 
 
 def _has_no_place(node: onnx.NodeProto, feeds: Feeds) -> bool:

@@ -1,4 +1,4 @@
-"""What a model assumes of its sizes is checked before a kernel runs, by every host alike.
+"""Every host checks a model's assumptions on its sizes before a kernel runs.
 
 Each case is a model, inputs that fit it, inputs that do not, and the error that all hosts raise for
 these, up to quotation marks. onnxruntime refuses them, too.

@@ -285,7 +285,7 @@ def test_a_layer_starts_every_run_anew(tmp_path: Path) -> None:
 
 
 def test_an_equation_of_sizes_that_decides_a_rank_is_taken_to_hold(tmp_path: Path) -> None:
-    """What torch makes of `x.squeeze(1)`; another size is refused: no other rank can come out."""
+    """Torch exports `x.squeeze(1)` as a branch. Another size is refused: a result has one rank."""
     text = """g (float[n, m] x) => (float[n] y) {
         sizes = Shape<start = 1, end = 2>(x)
         flat = Squeeze(sizes)

@@ -150,7 +150,7 @@ SUMS = {
     "a dot product": ("MatMul (x, w)", (2, 1_000_000), lambda x: x @ np.full((x.shape[1], 1), 0.1)),
     "a tile of products": ("Gemm <transB = 1> (x, x)", (12, 200_000), lambda x: x @ x.T),
 }  # fmt: skip
-"""What is added up, in which shape, and the same in float64."""
+"""The terms of a sum in their shape, and the same terms in float64."""
 
 
 LONG_SUMS = [

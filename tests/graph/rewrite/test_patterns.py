@@ -1,4 +1,4 @@
-"""What patterns match, and what they capture."""
+"""Patterns match the nodes that they describe, and capture their parts."""
 
 from __future__ import annotations
 

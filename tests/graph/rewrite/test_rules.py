@@ -39,7 +39,7 @@ from webmlc.graph.rewrite.rewriting import Rewriting
 from webmlc.graph.simplify import simplify_rules
 
 Operand = TensorType | Array
-"""What a node reads: a value of a type, or this constant."""
+"""An operand of a node: a value of a type, or this constant."""
 Form = tuple[dict[str, Attribute], list[Operand]]
 """The attributes and operands of a node."""
 TRIALS = 40

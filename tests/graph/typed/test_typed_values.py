@@ -79,7 +79,7 @@ def cropped(pixels: np.ndarray[Any, Any], kind: str, resize: int, crop: int) -> 
 def run_copy(
     folder: Path, options: str, pixels: Any, device: Device, model: onnx.ModelProto | None = None
 ) -> Any:
-    """What the options make of the pixels."""
+    """The options turn pixels into the tensor of the model."""
     build(model or copier(), folder, device, inputs={"image": options})
     return load(folder, device).run({"image": pixels})["y"]
 
@@ -192,7 +192,7 @@ def test_the_best_classes_are_those_of_onnxruntime(package: Path, device: Device
 
 @pytest.fixture(scope="module")
 def runs(package: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each of the modules that may load the package returned."""
+    """The results of each module that may load the package."""
     script = tmp_path_factory.mktemp("single") / "classifier.mjs"
     write_single_file(package, script)
     jobs = {"package": str(package), "script": str(script), "width": 70, "height": 50}

@@ -1,4 +1,4 @@
-// What programs write against ONNX Runtime Web and transformers.js. tests/package/test_adapter_types.py compiles it.
+// A program that is written against ONNX Runtime Web and transformers.js. tests/package/test_adapter_types.py compiles it.
 
 import * as common from "onnxruntime-common";
 import ort, * as ours from "webmlc/onnxruntime";

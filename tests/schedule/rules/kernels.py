@@ -131,7 +131,7 @@ def arguments(function: LoopFunction, symbols: dict[str, int]) -> Arrays:
 
 
 def outputs_of(function: LoopFunction, symbols: dict[str, int]) -> list[NDArray[Any]]:
-    """What the function computes of `arguments`."""
+    """The results of the function for `arguments`."""
     data = arguments(function, symbols)
     run(function, data, symbols)
     return [data[b.name] for b in function.params[len(function.params) - function.outputs :]]
@@ -429,7 +429,7 @@ def pool(size: int, channels: int, kernel: int, combine: str) -> LoopFunction:
 
 
 def local_response(pixels: int, channels: int, size: int) -> LoopFunction:
-    """What is divided by a sum over neighbouring channels, of which there are fewer at the ends."""
+    """Divide by a sum over neighbouring channels. There are fewer neighbours at the ends."""
     x = _tensor("x", pixels, channels)
     before = (size - 1) // 2
 

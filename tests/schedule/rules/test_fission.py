@@ -73,7 +73,7 @@ def test_lines_that_are_walked_as_one_are_apart_in_every_plane() -> None:
 
 
 def test_neighbours_in_a_line_may_meet() -> None:
-    """What reads three elements of every two reads the next iteration's first."""
+    """A loop that reads three elements of every two also reads the next iteration's first."""
     schedule = Schedule(parse_function(PLANES.replace("{count}", "3")))
     with pytest.raises(ScheduleError, match="may meet in buffer 'C'"):
         schedule.fission("i")

@@ -1,4 +1,4 @@
-"""What exceeds the default limits of WebGPU is dealt with when a package is built."""
+"""A build splits what exceeds the default limits of WebGPU, or moves it to the CPU."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def rounded(arrays: k.Arrays) -> tuple[k.Arrays, k.Arrays]:
 
 
 def result_of(function: LoopFunction, arrays: k.Arrays, symbols: dict[str, int]) -> NDArray[Any]:
-    """What the interpreter computes."""
+    """The results of the interpreter."""
     results = {name: x.copy() for name, x in arrays.items()}
     run(function, results, symbols)
     return results[function.params[-1].name]

@@ -26,7 +26,7 @@ def feeds(seed: int, rows: int) -> dict[str, Array]:
 
 
 def expected(x: Array) -> Array:
-    """What the model computes, in float64."""
+    """The results of the model, in float64."""
     z = np.maximum(x.astype(np.float64) @ HIDDEN, 0) @ OUT
     powers = np.exp(z - z.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)

@@ -25,7 +25,7 @@ def at_once(functions: Sequence[Callable[[], T]], seconds: float = 60.0) -> list
 
 
 class Stopped(BaseException):
-    """What a test raises in the middle of a call. As KeyboardInterrupt, it is no `Exception`."""
+    """An interruption of a call by a test. Like KeyboardInterrupt, it is no `Exception`."""
 
 
 def stopped_at(line: int, files: Sequence[str], function: Callable[[], object]) -> bool:

@@ -35,7 +35,7 @@ LONGEST_MESSAGE = 8_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a mutant. `place` is where in `webmlc` an error arose. `reference` says what
+    """The outcome of a mutant. `place` is where in `webmlc` an error arose. `reference` says what
     the reference did with a model that was refused: "runs it", "refuses it", or nothing.
     """
 

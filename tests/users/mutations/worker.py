@@ -105,7 +105,7 @@ class Worker:
 
 
 def _ended(stage: str, outcome: Outcome) -> Outcome:
-    """What an end of the process says about webmlc, when it came in this stage."""
+    """The verdict on webmlc if the process ended in this stage."""
     if stage == "reference":
         return Outcome("unjudged", f"the reference: {outcome.message}")
     return outcome

@@ -1,4 +1,4 @@
-// What is selected: the node, the kernel that computes it, and how that was made.
+// The selection: the node, the kernel that computes it, and how that was made.
 
 import { build, byId, byteText, countText, short, timeText } from "./parts.js";
 
@@ -40,7 +40,7 @@ function chips(items) {
   return list;
 }
 
-/** What the page shows before anything is selected. @param {State} state */
+/** The text of the page before anything is selected. @param {State} state */
 function overview(state) {
   const { data } = state;
   const names = (/** @type {{ name: string, type: string }[]} */ ports) => ports.map(({ name, type }) => `${name}: ${type}`).join("; ");

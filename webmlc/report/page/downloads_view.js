@@ -1,4 +1,4 @@
-// What a page downloads for the current program.
+// The downloads of a page for the current program.
 
 import { build, byId, byteText, countText } from "./parts.js";
 

@@ -126,7 +126,7 @@ function fill(buffer, address, size, dtype) {
   }
 }
 
-/** What this machine can do: operations per second in registers, and bytes per second from memory. @param {string} variant @param {number} accumulators */
+/** The limits of this machine: operations per second in registers, and bytes per second from memory. @param {string} variant @param {number} accumulators */
 async function measurePeak(variant, accumulators) {
   const { instance } = await WebAssembly.instantiate(partBytes(`peak-${variant}`));
   const { multiply, read } = /** @type {{ multiply: (n: number) => number, read: (end: number) => number }} */ (/** @type {unknown} */ (instance.exports));

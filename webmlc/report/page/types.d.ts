@@ -55,7 +55,7 @@ export interface Dispatch {
   registers: number;
   /** The bytes that loads and stores move, by level of memory. */
   bytes: { registers: number; workgroup: number; storage: number };
-  /** What bounds the dispatch on each class of adapters, and the microseconds that it takes at least. */
+  /** The bound of the dispatch on each class of adapters, and the fewest microseconds that it takes. */
   bounds: Record<string, [string, number]>;
 }
 
@@ -102,7 +102,7 @@ export interface Program {
   arena: Record<string, number | null>;
 }
 
-/** What the page fills in and calls to run the CPU program, or the reason why it cannot. */
+/** The values and functions with which the page runs the CPU program, or the reason why it cannot. */
 export interface Run {
   reason?: string;
   total: number;
@@ -134,7 +134,7 @@ export interface Data {
   run: Run;
 }
 
-/** What is selected: any of a node, a step of the program and a line of its code. */
+/** The selection: any of a node, a step of the program and a line of its code. */
 export interface Selection {
   node?: number;
   step?: number;

@@ -1,4 +1,4 @@
-"""What a case of the regressions is, and the arrays that cases are written with.
+"""A case of the regressions, and the arrays that cases are written with.
 
 A case is a model as ONNX text, and runs: the right kind of verdict, and the inputs.
 """
