@@ -1,6 +1,6 @@
 // Read the repetitions in the lists of a manifest. The twin of `unfold` in webmlc/package/repetitions.py, which explains them.
 
-const MOST = 1e6; // items of one repetition
+const MOST = 1e6; // items of a list; a damaged file has more
 
 /** A value with its whole lists, and with those of the objects in it. @param {any} value @returns {any} */
 export function unfolded(value) {
@@ -15,10 +15,11 @@ export function unfolded(value) {
  * @returns {any[]}
  */
 export function unfold(items) {
+  const total = items.reduce((sum, item) => sum + (item?.count ?? 0), 0);
+  if (total > MOST) throw new Error(`${total} repetitions`);
   return items.flatMap((item) => {
     if (item?.count === undefined) return [item];
     const { count, items: templates } = item;
-    if (count > MOST) throw new Error(`${count} repetitions`);
     return Array.from({ length: count }, (_, i) => filled(templates[i % templates.length], Math.floor(i / templates.length)));
   });
 }

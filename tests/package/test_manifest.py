@@ -182,6 +182,7 @@ DAMAGED: list[tuple[tuple[Any, ...], Any, str, str | None]] = [
     ((*WASM, "modules", "relaxed"), "/etc/passwd", "programs.wasm", "not a name of a file"),
     (("programs",), [], "is damaged", "programs is"),
     ((*WASM, "buffers"), [{"count": 10**9, "items": [{}]}], "malformed|damaged", "is damaged"),
+    ((*WASM, "steps"), [{"count": 10**5, "items": [{}]}] * 20, "malformed", "is damaged"),
 ]
 """A field, its value (None: without it), and the errors of Python and of the runtime. A name or a
 number of something that does not exist may show only when a run needs it there.

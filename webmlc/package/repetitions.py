@@ -30,7 +30,7 @@ Json = Any
 LONGEST = 256
 """The most items of a period: a layer of a network has fewer. It bounds the time of the search."""
 MOST = 1_000_000
-"""The most items of a repetition that is read: a damaged file has more, and takes all memory."""
+"""The most items of a list that is read: a damaged file has more, and takes all memory."""
 FRAME, MARK = 24, 8
 """Characters around the template of a repetition, and those that its marks add to each item. The
 search needs an estimate: from 4 to 32 for a mark, the manifests of MiniLM and ResNet-50 are equal.
@@ -152,17 +152,18 @@ def _series(numbers: Sequence[int]) -> str:
 
 def unfold(items: list[Json]) -> list[Json]:
     """Replace each repetition by its items. Raises `PackageError` if a template is malformed."""
+    counts = [item["count"] for item in items if isinstance(item, dict) and "count" in item]
     try:
+        if sum(counts) > MOST:
+            raise ValueError(f"{sum(counts)} items")
         return [value for item in items for value in _unfold_item(item)]
-    except (ValueError, IndexError) as error:
+    except (ValueError, TypeError, IndexError) as error:
         raise PackageError(f"manifest.json: a repetition is malformed: {error}") from error
 
 
 def _unfold_item(item: Json) -> Iterator[Json]:
     match item:
         case {"count": int(count), "items": [_, *_] as templates}:
-            if count > MOST:
-                raise ValueError(f"{count} items")
             for number in range(count):
                 repetition, index = divmod(number, len(templates))
                 yield _filled(templates[index], repetition)
