@@ -73,3 +73,18 @@ def test_a_sparse_tensor_of_an_unknown_type_is_refused(tmp_path: Path) -> None:
     path.write_bytes(broken.SerializeToString())
     with pytest.raises(ModelError, match="sparse tensor 'sparse' has an unknown element type 0"):
         read_model(path)
+
+
+@pytest.mark.parametrize("kind", ["initializer", "sparse_initializer"])
+def test_a_constant_of_a_branch_without_a_name_is_refused(kind: str) -> None:
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    node = helper.make_node("Neg", ["x"], ["y"])
+    branch = helper.make_graph([node], "branch", [], [value])
+    getattr(branch, kind).add()
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1]))
+    graph = helper.make_graph([choice], "graph", inputs, [value])
+    opsets = [helper.make_opsetid("", 21)]
+    with pytest.raises(ModelError, match="a constant of graph 'branch' has no name"):
+        read_model(helper.make_model(graph, opset_imports=opsets))

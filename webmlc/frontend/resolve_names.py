@@ -260,6 +260,8 @@ class _Resolver:
         scope = outer.inner()
         inputs = [self.write(i.name, scope, "the graph") for i in graph.input]
         initialisers = list(_initialisers(graph))
+        if not all(initialisers):
+            raise ModelError(f"a constant of graph {graph.name!r} has no name: export it again")
         for name in dict.fromkeys(initialisers):
             if name not in scope.written:
                 self.write(name, scope, "the graph")
