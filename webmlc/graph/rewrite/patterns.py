@@ -216,11 +216,10 @@ class Rule:
     def __call__(self, rewriting: Rewriting, node: Node, context: Context) -> Result:
         """Apply the rule to a node whose inputs are rewritten."""
         build = Builder(node, rewriting)
-        known = {"node": node, "context": context, "build": build, "rewriting": rewriting}
-        known["y"] = build.value(node.outputs[0])
         for captures in self.pattern.of_node(node, build, rewriting, {}):
-            all_ = known | captures
-            result = self.function(*(all_[name] for name in self.parameters))
+            known = {"node": node, "context": context, "build": build, "rewriting": rewriting}
+            known |= {"y": build.value(node.outputs[0])} | captures
+            result = self.function(*(known[name] for name in self.parameters))
             if result is not None:
                 return result
         return None
