@@ -20,6 +20,7 @@ from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 from webmlc.graph.quantise import compute_in_integers
 from webmlc.graph.rewrite.function_writer import FunctionWriter
 from webmlc.graph.rewrite.patterns import (
+    Condition,
     Either,
     Nodes,
     Nothing,
@@ -27,7 +28,6 @@ from webmlc.graph.rewrite.patterns import (
     Pattern,
     Rule,
     Rules,
-    Test,
     View,
     by_operator,
     constant,
@@ -69,7 +69,7 @@ class Graphs:
         match pattern:
             case Either():
                 return self.value(self.choice((pattern.first, pattern.second)), operand)
-            case Test():
+            case Condition():
                 is_ones = getattr(pattern.pattern, "name", "") == "a"
                 inner = np.ones((), np.float32) if is_ones else operand
                 return self.value(pattern.pattern, inner)

@@ -47,11 +47,11 @@ class Pattern:
 
     def once(self) -> Pattern:
         """The pattern of a value that one node reads, and that is no output."""
-        return Test(self, lambda value, rewriting: rewriting.is_single_use(value))
+        return Condition(self, lambda value, rewriting: rewriting.is_single_use(value))
 
     def where(self, test: Callable[[Value], bool]) -> Pattern:
         """The pattern of values that pass a test."""
-        return Test(self, lambda value, _: test(value))
+        return Condition(self, lambda value, _: test(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Either(Pattern):
 
 
 @dataclass(frozen=True, slots=True)
-class Test(Pattern):
+class Condition(Pattern):
     """A pattern of values for which a test holds."""
 
     pattern: Pattern
@@ -233,6 +233,6 @@ def by_operator(rules: Iterable[Rule]) -> Rules:
     """The rules of each operator."""
     table: dict[tuple[str, str], tuple[Rule, ...]] = {}
     for rule in rules:
-        for operator in rule.pattern.operators:
+        for operator in sorted(rule.pattern.operators):
             table[operator] = (*table.get(operator, ()), rule)
     return table
