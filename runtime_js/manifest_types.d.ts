@@ -130,9 +130,9 @@ export interface Tuning {
 }
 
 /**
- * What a loader knows of the machine that it runs on.
+ * A loader's knowledge of the machine that it runs on.
  *
- * - `device`: what runs the kernels.
+ * - `device`: the device that runs the kernels.
  * - `engine`: the name of the browser or of the library, such as "chromium" or "wasmtime".
  * - `adapter`: the vendor and the architecture of the GPU; "" on a CPU, which no browser names.
  * - `is_parallel`: several threads run a kernel on the CPU.
@@ -235,7 +235,7 @@ export interface Step {
  *
  * - `entry`: the entry point, or "" if it has the name of the kernel.
  * - `integers`: what follows the symbols in the uniform; of floats, the bits.
- * - `sections`: the workgroups of the sections that a pipeline may leave out, by override.
+ * - `sections`: the workgroups of the sections whose text a pipeline may leave out.
  */
 export interface Launch {
   workgroups: [Size, Size, Size];

@@ -1,7 +1,8 @@
 """Classes of GPU adapters: their published figures, to tell what bounds a dispatch without a GPU.
 
 In: nothing. Out: one `Adapter` per class, from a data centre's to a phone's. No schedule depends on
-them: rules choose by the numbers of a `Machine`. These say what such a choice would cost elsewhere.
+adapters: rules choose by the numbers of a `Machine`. An adapter says what such a choice would cost
+on its class.
 
     >>> f"{ADAPTERS[0].name}: {ADAPTERS[0].flops / 1e12:.1f} TFLOPS, {ADAPTERS[0].lanes} lanes"
     'H100: 66.9 TFLOPS, 16896 lanes'
@@ -29,7 +30,7 @@ class Adapter:
     load_bytes: int
     """Bytes per cycle that a core loads from its first-level cache or its workgroup memory."""
     launch_seconds: float
-    """Seconds between two dispatches, the second of which reads what the first wrote."""
+    """Seconds between two dispatches, if the second dispatch reads what the first one wrote."""
 
     @property
     def flops(self) -> float:
@@ -85,7 +86,7 @@ ADRENO = Adapter(
 """A GPU of a phone: Adreno 740 of the Snapdragon 8 Gen 2.
 
 Source: Qualcomm's product brief (LPDDR5X at 4,200 MHz, 64 bits wide). Qualcomm publishes neither
-lanes nor clock: these are what reviews report. `load_bytes` and `launch_seconds` are estimates.
+lanes nor clock: both are from reviews. `load_bytes` and `launch_seconds` are estimates.
 """
 
 INTEL = Adapter(

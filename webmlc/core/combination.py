@@ -36,7 +36,7 @@ Values = tuple[Expr, ...]
 class Combination(Expr):
     """The sum of `values` times the coefficients in row `row` of `matrix`.
 
-    The matrix has one column for each value. `row` must be the index of one of its rows.
+    The matrix has one column for each value. `row` must be a row index of the matrix.
     """
 
     matrix: Matrix
@@ -55,7 +55,7 @@ class Combination(Expr):
         """The element of each row, computed with few operations.
 
         The rows share the sums and differences of values whose columns differ only by signs. Rows
-        that differ only by signs share the sum of their equal terms, and that of the others.
+        that differ only by signs share two sums: of their equal terms, and of their other terms.
         """
         return _sums(*_folded(self.matrix, self.values))
 
@@ -100,7 +100,7 @@ def _selects(element: Combination) -> Expr:
 @lru_cache(maxsize=1 << 10)
 def _folded(matrix: Matrix, values: Values) -> tuple[Matrix, Values]:
     """An equal product, in which two columns that differ only by signs become the sum and the
-    difference of their values. Every row then has one of the two.
+    difference of their values. Every row then uses either the sum or the difference.
     """
     columns, remaining = list(zip(*matrix, strict=True)), list(values)
     folded: list[Row] = []
@@ -134,7 +134,9 @@ def _sums(matrix: Matrix, values: Values) -> Values:
 
 
 def _twin(row: Row, others: Sequence[Row]) -> int | None:
-    """The first of the others that differs from a row by the signs of some terms, not of all."""
+    """The index of the first other row that differs from `row` by the signs of some terms, not of
+    all terms; `None` if no row does.
+    """
     for index, other in enumerate(others):
         signs = [a == b for a, b in zip(row, other, strict=True) if a or b]
         if any(signs) and not all(signs) and list(map(abs, row)) == list(map(abs, other)):
@@ -143,7 +145,7 @@ def _twin(row: Row, others: Sequence[Row]) -> int | None:
 
 
 def _equal_and_other(row: Row, twin: Row) -> tuple[Row, Row]:
-    """The terms of a row that its twin has, too, and the others."""
+    """The terms of a row that its twin has, too, and the other terms of the row."""
     pairs = list(zip(row, twin, strict=True))
     return tuple(a if a == b else 0.0 for a, b in pairs), tuple(
         a if a != b else 0.0 for a, b in pairs
@@ -151,7 +153,7 @@ def _equal_and_other(row: Row, twin: Row) -> tuple[Row, Row]:
 
 
 def _sum(coefficients: Row, values: Values) -> Expr:
-    """The sum of values times coefficients, positive ones first, without the zeros."""
+    """The sum of values times coefficients: positive coefficients first, zeros left out."""
     used = [(c, v) for c, v in zip(coefficients, values, strict=True) if c]
     used.sort(key=lambda term: term[0] < 0)
     total: Expr | None = None

@@ -8,8 +8,8 @@ before                                          after
         object.__setattr__(self, "low", low)            set_low(self, low)
         object.__setattr__(self, "high", high)          set_high(self, high)
 
-It is for the classes of which a build makes millions of objects: expressions, statements and
-intervals.
+A build makes millions of objects of some classes: expressions, statements and intervals. This
+constructor is for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def quick(cls: type[T]) -> type[T]:
-    """Replace the constructor of a frozen dataclass with slots by one that sets them directly."""
+    """Replace the constructor of a frozen dataclass by a constructor that sets slots directly."""
     cls.__init__ = write_constructor(cls, "", "self", "", {})  # type: ignore[method-assign]
     return cls
 
@@ -30,9 +30,9 @@ def quick(cls: type[T]) -> type[T]:
 def write_constructor(
     cls: type, before: str, instance: str, after: str, names: Mapping[str, object]
 ) -> Callable[..., Any]:
-    """Write a function that takes the fields of a dataclass, and sets those of the object that
-    `instance` names. `before` and `after` are lines around that, which may use `names`, and the
-    name `FIELDS` for all fields.
+    """Write a function that takes the fields of a dataclass, and sets the fields of the object that
+    `instance` names. `before` and `after` are lines of code around the setting of the fields. Both
+    may use `names`, and `before` may use the name `FIELDS` for all fields.
     """
     all_fields: tuple[Field[Any], ...] = fields(cls)
     scope: dict[str, Any] = dict(names)

@@ -31,7 +31,7 @@ class ControlArea(NamedTuple):
     scratch: int
     """The address of the first thread's scratch memory. The host sets it."""
     scratch_stride: int
-    """The bytes from one thread's scratch memory to that of the next. The host sets it."""
+    """The bytes from one thread's scratch memory to the next thread's. The host sets it."""
     machine: int
     """The number of the class of machines that this one is of (`core.machine_class`), or 0. The
     host sets it."""
@@ -57,4 +57,4 @@ CONTROL: Final = ControlArea(
     arguments=320,
     slots=1024,
 )
-"""The one layout of the control area. Words that threads poll have a cache line of their own."""
+"""The layout of the control area. Words that threads poll have a cache line of their own."""

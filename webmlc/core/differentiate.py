@@ -1,9 +1,9 @@
 """Differentiate scalar expressions symbolically: forward mode, with one rule per scalar operator.
 
 In: an expression, and a predicate that identifies the variable among its leaves. Out: the
-derivative, or `None` if the expression does not depend on the variable. At a kink, the derivative
-is that of one side. Where the operands of `max` or `min` are equal, the last operand decides; `abs`
-has derivative -1 at 0. The derivative of Relu at 0 is therefore 0.
+derivative, or `None` if the expression does not depend on the variable. At a kink, the result is
+the derivative of one side. Where the operands of `max` or `min` are equal, the last operand
+decides; `abs` has derivative -1 at 0. The derivative of Relu at 0 is therefore 0.
 
     >>> from webmlc.core.dtypes import DType
     >>> from webmlc.core.expr import Var

@@ -9,8 +9,8 @@ entry.
     data = cache.get(key)
 
 The environment variable `WEBMLC_CACHE` names another folder than the user's own. With `off` or `0`
-there is no cache. Keys contain `compiler_key`, a hash of the sources of webmlc: an entry of
-another version, or from before an edit of the compiler, never matches.
+there is no cache. Keys contain `compiler_key`, a hash of the sources of webmlc. An entry of
+another version, or from before an edit of the compiler, therefore never matches.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def use_cache(cache: DiskCache | None) -> Iterator[None]:
 
 
 def user_cache() -> DiskCache | None:
-    """The cache that `WEBMLC_CACHE` names, or that of the user; `None` if it is off."""
+    """The cache that `WEBMLC_CACHE` names, or the user's cache; `None` if the cache is off."""
     setting = os.environ.get("WEBMLC_CACHE", "")
     if setting in ("0", "off") or not compiler_key():
         return None
@@ -151,7 +151,7 @@ def user_cache() -> DiskCache | None:
 
 
 def user_folder() -> Path:
-    """The folder for what webmlc can make again, where the system keeps such files of a user.
+    """The folder for files that webmlc can make again, where the system keeps a user's caches.
 
     Raises `RuntimeError` if the user has no home, and no variable names another folder.
     """
@@ -167,8 +167,8 @@ def user_folder() -> Path:
 def compiler_key() -> str:
     """A hash of the sources of the compiler and the runtime, and of the versions of libraries.
 
-    It is "" if a source was edited after this process began: the process may have loaded the older
-    one.
+    The key is "" if a source was edited after this process began, because the process may have
+    loaded the older source.
     """
     package = Path(__file__).parents[1]
     versions = map(installed_version, LIBRARIES)
@@ -185,8 +185,8 @@ def compiler_key() -> str:
 
 
 def _source_files(folder: str) -> Iterator[str]:
-    """The files under a folder, in order, without those that Python compiled. Not with `pathlib`,
-    which takes three times as long: each command lists some hundred files.
+    """The files under a folder, in order, without the files that Python compiled. It does not use
+    `pathlib`, which takes three times as long: each command lists some hundred files.
     """
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")

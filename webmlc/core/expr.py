@@ -38,7 +38,7 @@ class Expr:
     children: tuple[Expr, ...] = ()
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
-        """Copy this node with other children: as many, in the same order."""
+        """Copy this node with other children: the same number of children, in the same order."""
         assert not children
         return self
 
@@ -123,7 +123,7 @@ set_lanes = vars(Expr)["lanes"].__set__
 
 
 def widest(children: tuple[Expr, ...]) -> int:
-    """The most lanes of some expressions: those of what is computed from them."""
+    """The most lanes of some expressions. A value that is computed from them has this width."""
     lanes = 1
     for child in children:
         if child.lanes > lanes:
@@ -359,8 +359,8 @@ def _different_dtypes(op: str, args: tuple[Expr, ...]) -> TypeError:
 
 
 def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
-    """Fold `a op b` of index type, one of which is a literal, if both are literals or the literal
-    is a neutral element.
+    """Fold `a op b` of index type, where `a` or `b` is a literal. It folds if both are literals,
+    or if the literal is a neutral element.
     """
     x = a.value if isinstance(a, Const) else None
     y = b.value if isinstance(b, Const) else None

@@ -45,7 +45,7 @@ def print_expr(root: Expr) -> str:
 
 
 def _print_node(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
-    """The text and precedence of one node, from those of its children."""
+    """The text and precedence of one node, from the text and precedence of each child."""
     texts = [text for text, _ in parts]
     match node:
         case Const(value=value, dtype=dtype):

@@ -3,8 +3,8 @@
     with locked_folder(Path("build/digits")):
         ...                                     # no other build writes there
 
-The system frees the lock when a process ends, however it ends. On Linux and macOS it is the lock of
-the folder itself (`flock`); on Windows, which has none, that of a file among the temporary ones.
+The system frees the lock when a process ends, however it ends. On Linux and macOS, the folder
+itself is locked (`flock`). Windows has no lock of folders, so a temporary file is locked there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Build equal objects once, so that comparing them is a comparison of addresses.
 
 In: a class of immutable objects. Out: the same class, whose constructor returns the object of the
-same fields that is in use, if there is one. Comparing and hashing then cost the same for a large
-expression as for a small one, and tables of results by object find those of equal objects.
+same fields if such an object is in use. Comparing and hashing then cost the same for a large
+expression as for a small one. A table of results by object finds the results of equal objects.
 
     a = Call("add", (i, j), INDEX)
     b = Call("add", (i, j), INDEX)      ->      a is b
@@ -24,20 +24,20 @@ Key = tuple[object, ...]
 T = TypeVar("T")
 
 LEAST_ENTRIES = 1 << 15
-"""The number of entries up to which those of unused objects stay in the table.
+"""The number of entries up to which the table keeps entries of unused objects.
 
-Chosen by hand: a small kernel has fewer, and the entries take a few megabytes.
+Chosen by hand: a small kernel has fewer entries, and this many entries take a few megabytes.
 """
 
 
 def interned(cls: type[T]) -> type[T]:
     """Make equal objects of a class one object.
 
-    `identity` of the class, a static method with the parameters of the constructor, returns what
-    distinguishes an object from the others: hashable values that are equal if and only if the
-    objects are. Objects of a class without it differ by their fields. An object must have a slot
-    `__weakref__`. The constructor runs for new objects only. Pickled are the fields: the process
-    that reads them builds or finds the object.
+    A class may define `identity`, a static method with the parameters of the constructor. It
+    returns hashable values that are equal if and only if the objects are equal. Objects of a class
+    without `identity` differ by their fields. An object must have a slot `__weakref__`. The
+    constructor runs for new objects only. A pickle holds the fields: the process that reads them
+    builds or finds the object.
 
     A decorator, not a metaclass, because `isinstance` is twice as slow for a class of a metaclass.
     """
@@ -80,9 +80,9 @@ new = build(cls)
 class _Objects:
     """All interned objects in use, by their classes and identities.
 
-    The entry of an object that nothing uses is removed later, with others, because that costs less
-    than a callback for each object. The key of an entry holds the parts of its object; its entry
-    therefore follows those of its parts.
+    The entries of unused objects are removed later, many at a time, because that costs less than a
+    callback for each object. The key of an entry holds the parts of its object. The entry of an
+    object therefore follows the entries of its parts.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _Objects:
         return new
 
     def remove_unused(self) -> None:
-        """Remove the entries of unused objects, last first: each may free the parts of its own."""
+        """Remove the entries of unused objects, last first: removal may free an object's parts."""
         keys = list(self.entries)
         while keys:
             key = keys.pop()

@@ -21,9 +21,9 @@ Device = Literal["wasm", "webgpu"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What those need to know of a device who plan, run or measure its kernels.
+    """The facts about a device that the planner, the hosts and the search need.
 
-    - `alignment`: of buffers in its arena, in bytes.
+    - `alignment`: the alignment of buffers in its arena, in bytes.
     - `runs_steps`: one module runs the steps of all programs, in one linear memory with a table of
       slots. Otherwise, a host starts each kernel, and binds its buffers.
     - `has_adapters`: machines differ in the adapter that runs the kernels, and not in the number of
@@ -43,8 +43,8 @@ DEVICES: Mapping[Device, DeviceFacts] = {
 `minStorageBufferOffsetAlignment` of WebGPU."""
 
 Features = Literal["dot", "pairs", "relaxed", "simd128"]
-"""The names of WebAssembly variants, by what sets each apart. `Cpu.features` lists what a variant
-may use."""
+"""The names of WebAssembly variants, each after the feature that distinguishes it. `Cpu.features`
+lists all features that a variant may use."""
 
 AdapterKind = Literal["gpu", "software", "software-subgroups", "subgroups", "f16", "f16-subgroups"]
 """The kinds of adapters that shaders are made for (`ADAPTERS`)."""
@@ -96,7 +96,7 @@ QUAD = 4
 """Threads of a quad, from the specification of WGSL."""
 
 WORD_BYTES = 4
-"""Bytes of the smallest element that WGSL addresses, and of those that quads exchange."""
+"""Bytes of the smallest element that WGSL addresses, and of an element that quads exchange."""
 
 MAX_INVOCATIONS = 256
 """The largest number of invocations of one workgroup on every WebGPU device.
@@ -127,53 +127,54 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmCosts:
-    """What the algorithms of convolutions and products cost on a machine beside a direct product.
+    """The costs of the algorithms for convolutions and products, compared with a direct product.
 
     The unit is a multiply-add in the inner loop of a product, unless a field says otherwise.
     """
 
     loop_entry_iterations: int = 4
-    """Fixed cost of entering a contraction's inner loop, in its iterations: an algorithm with more
-    and shorter products loses it (chosen by hand)."""
+    """Fixed cost of one entry of a contraction's inner loop, in iterations of that loop. An
+    algorithm with more and shorter products pays it more often (chosen by hand)."""
     l2_resident_bytes: int = 2_000_000
-    """Bytes of planes or weights that the next kernel still finds in a second-level cache; larger
-    ones come from further away. It chooses Winograd's forms (checked in Chromium, one thread, on
-    basic_pitch, ResNet-18, ResNet-50 and SqueezeNet)."""
+    """Bytes of planes or weights that the next kernel still finds in a second-level cache. Larger
+    planes or weights come from further away. This number chooses Winograd's forms (checked in
+    Chromium, one thread, on basic_pitch, ResNet-18, ResNet-50 and SqueezeNet)."""
     weight_stream_rows: int = 10
-    """Rows of a product that take as long as it takes the weights to arrive from memory: a register
-    tile of fewer rows waits for them. It chooses Winograd's forms (chosen by hand)."""
+    """Rows of a product that take as long as the weights take to arrive from memory. A register
+    tile of fewer rows waits for the weights. This number chooses Winograd's forms (chosen by
+    hand)."""
     weight_wait_rows: int = 5
-    """Rows of a product that take as long as the wait for weights that each of several register
-    tiles reads from memory. It chooses Winograd's forms (chosen by hand)."""
+    """Rows of a product that take as long as the wait for weights, where each of several register
+    tiles reads the weights from memory. This number chooses Winograd's forms (chosen by hand)."""
     runs_bands: bool = True
     """Whether one kernel runs all stages of Winograd's algorithm on a band of tiles before the next
     band. The dispatches of a GPU cannot wait for each other between the stages of a band."""
     binding_bytes: int = ADDRESSABLE_BYTES
     """Bytes of the largest buffer that a kernel can bind."""
     dispatch_operations: int = 0
-    """Multiply-adds that a GPU computes in the time that a further dispatch takes. Winograd's form
-    has two dispatches more than a direct convolution."""
+    """Multiply-adds that a GPU computes in the time of one more dispatch. Winograd's form has two
+    more dispatches than a direct convolution."""
     copy_operations: int = 0
     """Multiply-adds that a GPU computes in the time of writing an element and reading it again.
-    Elements of Winograd's planes take at least as long."""
+    An element of Winograd's planes takes at least that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """What the compiler assumes of a CPU and of the engine that compiles WebAssembly for it."""
+    """The assumptions of the compiler about a CPU and the engine that compiles WebAssembly."""
 
     device: ClassVar[Device] = "wasm"
     name: str
-    """The name of the variant of modules that are made for it: what sets its features apart."""
+    """The name of the variant of modules for this machine, after its distinguishing feature."""
     features: frozenset[str]
-    """What may be emitted. "relaxed": relaxed SIMD, such as FMA. "dot": its dot product of four
-    unsigned and four signed bytes, which is exact here. "pairs": that of two bytes each, with sums
-    of 16 bits, is faster than that of four."""
+    """The instructions that may be emitted. "relaxed": relaxed SIMD, such as FMA. "dot": the
+    relaxed dot product of four unsigned and four signed bytes, which is exact here. "pairs": the
+    dot product of two bytes each, with sums of 16 bits, is faster than that instruction."""
     lanes: int = 4
     """32-bit elements of a vector, fixed by the instruction set (WASM's v128)."""
     vector_registers: int = 15
-    """Vectors that the engine keeps in registers without spilling (derived: x86-64 has 16, of which
-    V8 reserves one for itself)."""
+    """Vectors that the engine keeps in registers without spilling (derived: x86-64 has 16 vector
+    registers, and V8 reserves one)."""
     tile: Tile
     """The largest register tile of a contraction, and the columns of a packed panel. Its
     accumulators, the vectors of a panel's row and one broadcast element fit `vector_registers`."""
@@ -181,81 +182,82 @@ class Cpu:
     """The register tile of a single row: enough columns for 8 multiply-adds in flight (a latency of
     4 cycles, 2 a cycle)."""
     l1_bytes: int = 32 << 10
-    """Bytes of the first-level cache: panels that all tiles of a block read stay in half of it
-    (chosen by hand, for a desktop core)."""
+    """Bytes of the first-level cache. Panels that all tiles of a block read stay in half of the
+    cache (chosen by hand, for a desktop core)."""
     l2_bytes: int = 512 << 10
-    """Bytes of the second-level cache of one core: blocks of rows stay in it beside a panel (chosen
-    by hand, for a desktop core)."""
+    """Bytes of the second-level cache of one core. A block of rows stays there beside a panel
+    (chosen by hand, for a desktop core)."""
     way_bytes: int = 4096
-    """Bytes of one way of the first-level cache: addresses so far apart share a set (32 KiB in 8
-    ways; measured on Winograd's planes, which took five times as long)."""
+    """Bytes of one way of the first-level cache (32 KiB in 8 ways). Addresses at this distance
+    share a set (measured on Winograd's planes: at this distance they took five times as long)."""
     parallel_operations: int = 100_000
-    """Scalar operations below which a kernel stays on one thread, as waking the others costs more
-    than they save (chosen by hand, for a desktop core)."""
+    """Scalar operations below which a kernel stays on one thread. Waking the other threads would
+    cost more than they save (chosen by hand, for a desktop core)."""
     parallel_iterations: int = 8
     """Iterations that a parallel loop should have, so that threads finish at about the same time
     (an estimate: two for each of four threads)."""
     shared_loop_operations: int = 2048
-    """Scalar operations below which a loop is not fused into the parallel loop around it: dividing
-    the fused index into both would cost as much as the few instructions of a turn (measured on
-    Magika and on Llama's keys, whose packing went from 55 to 5 microseconds a layer)."""
+    """Scalar operations below which a loop is not fused into the parallel loop around it. Dividing
+    the fused index would cost as much as the few instructions of an iteration (measured on Magika,
+    and on Llama's keys: 5 instead of 55 microseconds to pack the keys of a layer)."""
     shared_nest_operations: int = 16384
-    """Scalar operations below which one thread runs a nest sooner than two: slabs of padding
-    (measured on ShuffleNet with two threads: 3.55 to 3.4 ms)."""
+    """Scalar operations below which one thread finishes a nest sooner than two threads, such as
+    slabs of padding (measured on ShuffleNet with two threads: 3.4 instead of 3.55 ms)."""
     inner_nest_operations: int = 1 << 20
     """Scalar operations of a nest that is worth a barrier in each iteration of the loop around it
     (measured on PP-OCR and DeiT with two threads)."""
     section_keys: int = 48
-    """Keys of a section of attention, whose queries fill no register tile: threads share sections.
-    A multiple of the tiles of 2, 3, 6 or 12 keys. The keys and values of a section, of three heads
-    of 64 elements, take 72 KiB and stay in the second-level cache (derived)."""
+    """Keys of a section of attention whose queries fill no register tile: threads share sections.
+    A multiple of the tiles of 2, 3, 6 or 12 keys. The keys and values of a section of three heads
+    of 64 elements take 72 KiB and stay in the second-level cache (derived)."""
     l3_resident_bytes: int = 8_000_000
-    """Bytes of planes that a third-level cache keeps while every pair of panels reads them again:
-    Strassen's algorithm is not used for larger ones (checked in Chromium, one thread, on DeiT-tiny
-    and Whisper-tiny's encoder)."""
+    """Bytes of planes that a third-level cache keeps while every pair of panels reads them again.
+    Strassen's algorithm is not used for larger planes (checked in Chromium, one thread, on
+    DeiT-tiny and Whisper-tiny's encoder)."""
     costs: AlgorithmCosts = AlgorithmCosts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """What the compiler assumes of an adapter of WebGPU: hardware, or software that stands in."""
+    """The assumptions of the compiler about a WebGPU adapter, which is hardware or software."""
 
     device: ClassVar[Device] = "webgpu"
     name: str
-    """The name of the variant of shaders that are made for it (`AdapterKind`)."""
+    """The name of the variant of shaders for this machine (`AdapterKind`)."""
     features: frozenset[str] = frozenset()
-    """What may be emitted: features of WebGPU (`SHADER_FEATURES`), and "quads": four threads beside
-    each other share loads, by `subgroups`."""
+    """The features that shaders may use: WebGPU's (`SHADER_FEATURES`), and "quads": four
+    neighbouring threads share loads, by `subgroups`."""
     lanes: int = 4
     """32-bit elements of a vector, fixed by the language (WGSL's vec4)."""
     vector_registers: int
-    """Vectors that the tiles of a search may take. Drivers allocate registers."""
+    """The most vectors of a tile that a search tries. Drivers allocate the registers."""
     tile: Tile
     """The largest register tile of a contraction."""
     workgroup_size: int
-    """Invocations of a workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
+    """Invocations of a workgroup: a multiple of the threads that run in lockstep (32 or 64)."""
     shared_bytes: int
-    """Bytes of workgroup memory of the adapter; 0 where operands of contractions are not copied to
-    it because registers alone are faster (software adapters)."""
+    """Bytes of workgroup memory of the adapter. 0: operands of contractions are not copied to
+    workgroup memory, because registers alone are faster (software adapters)."""
     has_slow_barriers: bool
-    """Whether the threads of a workgroup wait for each other so slowly that each rather folds by
-    itself: software adapters, which switch from the stack of one thread to that of the next
-    (measured on SwiftShader: 4 or 16 threads took 3 and 9 times as long for a product of
-    128×1024×256, and 20 times as long to compile)."""
+    """Whether a barrier is so slow that each thread of a workgroup should fold by itself. It is on
+    software adapters, which switch from one thread's stack to the next (measured on SwiftShader: a
+    product of 128×1024×256 took 3 and 9 times as long with 4 and 16 threads, and 20 times as long
+    to compile)."""
     compiles_slowly: bool
-    """Whether compiling a shader takes longer than its first run: software adapters (measured on
-    SwiftShader: 50 to 500 ms). Kernels that differ in numbers only share a shader there, and loops
-    that store the rows of a register tile are not unrolled. A GPU's compiler uses constants."""
+    """Whether compiling a shader takes longer than its first run, as on software adapters (measured
+    on SwiftShader: 50 to 500 ms). Kernels that differ in numbers only share a shader there, and
+    loops that store the rows of a register tile are not unrolled. On a GPU, the numbers stay
+    constants, which its compiler uses."""
     multiplies_words: bool
-    """Whether an adapter multiplies words of four bytes faster than their bytes, which a tile
-    unpacks once: GPUs (SwiftShader took 13 % longer for a product of 196×1152×128 bytes by words
-    than byte by byte, and 8 % less with words that are unpacked; lavapipe the same for each)."""
+    """Whether an adapter multiplies words of four bytes faster than bytes that a tile unpacks once.
+    GPUs do (measured on a product of 196×1152×128 bytes: compared with single bytes, SwiftShader
+    took 13 % longer by words, and 8 % less with unpacked words; lavapipe took the same time)."""
     filling_threads: int = 8192
-    """Threads that fill a GPU: with fewer, reductions are divided into two dispatches (an
+    """Threads that fill a GPU. With fewer threads, reductions are divided into two dispatches (an
     estimate)."""
     product_threads: int
-    """Threads of a product that fill a GPU: with fewer, threads divide reductions. On a GPU, half
-    as many fill it for a product whose operands cannot be copied to workgroup memory."""
+    """Threads of a product that fill a GPU. With fewer threads, the threads divide reductions. Half
+    this number fills a GPU if the operands cannot be copied to workgroup memory."""
     divided_threads: int
     """Threads that fill a GPU where threads divide reductions."""
     divided_tile: Tile
@@ -263,31 +265,31 @@ class Gpu:
     divided_workgroup: int
     """Invocations of a workgroup whose threads divide a reduction."""
     reads_lines: bool
-    """Whether threads beside each other should read elements beside each other, because the
-    hardware joins their loads: GPUs. A thread of a software adapter is fastest by itself."""
+    """Whether neighbouring threads should read neighbouring elements, because the hardware joins
+    their loads, as GPUs do. A thread of a software adapter is fastest by itself."""
     thread_iterations: int
     """Iterations that the loops of one thread may take together, at most. A kernel whose rows are
     longer shares each row among threads, or becomes several dispatches. A product whose depth is a
     symbol is the exception: its threads loop over the whole depth."""
     short_fold: int
-    """Elements that a thread folds as fast by itself as a workgroup whose threads wait for each
-    other (an estimate)."""
+    """Elements that one thread folds as fast as a workgroup whose threads wait for each other (an
+    estimate)."""
     row_threads: int
     """Threads that fold a long row together."""
     fold_radix: int
     """Results of threads that one thread folds at each level of a tree."""
     fold_steps: int
-    """Iterations of a fold that a thread writes out, at most, so that their loads do not wait for
-    each other: a loop of an engine that bounds it runs one after another."""
+    """Iterations of a fold that are unrolled, at most, so that their loads do not wait for each
+    other. An engine that bounds its loops runs the iterations of a loop one after another."""
     attention_threads: int
-    """Threads that compute a single row of attention of a run-time number of rows. Each step of
-    keys, one for each thread, waits for its keys, then for its values."""
+    """Threads that compute a single row of attention, if the number of rows is known only at run
+    time. Each step takes one key for each thread, and waits for the keys, then for the values."""
     product_words: int
-    """Packed words of a column that a thread of a single row reads at once, at most: each takes
-    the instructions of eight multiply-adds of vectors."""
+    """Packed words of a column that a thread of a single row reads at once, at most. Each word
+    takes the instructions of eight multiply-adds of vectors."""
     private_elements: int = 256
-    """Elements of temporaries that a thread keeps to itself: more spill to memory (an estimate:
-    1 KiB of private memory)."""
+    """Elements of private temporaries of a thread. More elements would spill to memory (an
+    estimate: 1 KiB of private memory)."""
     costs: AlgorithmCosts
 
 
@@ -312,14 +314,15 @@ DOT = replace(RELAXED, name="dot", features=RELAXED.features | {"dot"})
 """Relaxed SIMD with an exact dot product of bytes, as on x86 with VNNI.
 
 `i32x4.relaxed_dot_i8x16_i7x16_add_s` is exact there even if its second operand uses all eight bits,
-as unsigned bytes. The specification leaves that open, so hosts try it out.
+as unsigned bytes. The specification leaves that case open, so hosts test the instruction.
 """
 
 PAIRS = replace(RELAXED, name="pairs", features=RELAXED.features | {"pairs"})
 """Relaxed SIMD on x86 without VNNI, or with an engine that does not use it.
 
 An engine needs three instructions and a load for `i32x4.relaxed_dot_i8x16_i7x16_add_s` there, but
-one for `i16x8.relaxed_dot_i8x16_i7x16_s`. ARM is the other way around, with one and three.
+one instruction for `i16x8.relaxed_dot_i8x16_i7x16_s`. On ARM the first takes one instruction, and
+the second takes three.
 """
 
 SOFTWARE = Gpu(
@@ -393,17 +396,17 @@ WEBGPU = Gpu(
         runs_bands=False,
         binding_bytes=MAX_BINDING_BYTES,
         dispatch_operations=50_000_000,  # 3.5 us at the rate of a product of 2048³
-        copy_operations=140,  # the largest of the classes in `core/adapters.py`: that of the M2
+        copy_operations=140,  # the largest of the classes in `core/adapters.py`, from the M2
     ),
 )
 """A GPU, on the default limits of WebGPU.
 
-These numbers, and what follows from `shared_bytes`, were measured on an H200
+These numbers, and the choices that follow from `shared_bytes`, were measured on an H200
 (`benchmarks/gpu_results.md`).
 """
 
 SUBGROUPS = replace(WEBGPU, name="subgroups", features=frozenset({"subgroups"}))
-"""A GPU whose threads exchange values within a subgroup, of whatever size that is."""
+"""A GPU whose threads exchange values within a subgroup of any size."""
 
 F16 = replace(WEBGPU, name="f16", features=frozenset({"shader-f16"}))
 """A GPU that loads and stores halves. It computes with them in float32."""
@@ -417,8 +420,8 @@ WASM_MACHINES: Mapping[str, Cpu] = {m.name: m for m in (DOT, PAIRS, RELAXED, SIM
 ADAPTERS: Mapping[str, Gpu] = {
     m.name: m for m in (WEBGPU, SOFTWARE, SOFTWARE_SUBGROUPS, SUBGROUPS, F16, F16_SUBGROUPS)
 }
-"""The machines that shaders are made for, by the names of the variants. Machines with features
-follow those without, and the richest is the last.
+"""The machines that shaders are made for, by the names of the variants. Machines without features
+come first, and the machine with the most features comes last.
 """
 
 SOFTWARE_MACHINES = (SOFTWARE, SOFTWARE_SUBGROUPS)

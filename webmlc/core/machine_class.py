@@ -1,7 +1,8 @@
-"""Classes of machines, which the loader of a package can tell apart.
+"""Classes of machines, which the loader of a package can distinguish.
 
-A package may hold several schedules of a kernel: the one for most machines, and others for some
-classes. The compiler numbers the classes from 1. A loader finds the number of its own:
+A package may hold several schedules of a kernel: one schedule for most machines, and further
+schedules for some classes. The compiler numbers the classes from 1. A loader finds the number of
+its own class:
 
     machine_number(manifest.machines, MachineClass("wasm", "firefox"))     # 0: it is of no class
 
@@ -18,9 +19,9 @@ from webmlc.core.record import Record
 
 
 class MachineClass(Record):
-    """What a loader knows of the machine that it runs on.
+    """A loader's knowledge of the machine that it runs on.
 
-    - `device`: what runs the kernels.
+    - `device`: the device that runs the kernels.
     - `engine`: the name of the browser or of the library, such as "chromium" or "wasmtime".
     - `adapter`: the vendor and the architecture of the GPU; "" on a CPU, which no browser names.
     - `is_parallel`: several threads run a kernel on the CPU.
@@ -33,13 +34,13 @@ class MachineClass(Record):
 
 
 def adapter_name(info: Mapping[str, Any]) -> str:
-    """The vendor and the architecture of a GPU adapter, from what WebGPU says of it."""
+    """The vendor and the architecture of a GPU adapter, from WebGPU's adapter information."""
     return " ".join(filter(None, (str(info.get(key, "")) for key in ("vendor", "architecture"))))
 
 
 def machine_number(classes: Sequence[MachineClass], machine: MachineClass) -> int:
-    """The number of the class of a machine: of its class, or else of its adapter in another engine;
-    0 if there is neither.
+    """The number of a machine's class. If the machine has no class, the number of the first class
+    with the same adapter in another engine; 0 if there is none.
     """
     for number, other in enumerate(classes, 1):
         if other == machine:

@@ -1,7 +1,7 @@
 """Tell whether an index expression is never negative.
 
-In: an index expression and the interval of each variable. Intervals lose how the terms of a sum
-depend on each other. So all terms of one variable of few values are tried out together:
+In: an index expression and the interval of each variable. Intervals do not express how the terms of
+a sum depend on each other. So all terms of a variable with few values are evaluated together:
 
     >>> from webmlc.core.bounds import Interval
     >>> from webmlc.core.expr import Var

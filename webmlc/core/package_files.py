@@ -18,11 +18,11 @@ GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 """The template that makes a prompt of messages. Models that only complete texts have none."""
 LANGUAGE_FILES = (TOKENIZER, GENERATION_CONFIG)
-"""The files that make a package one of a language model."""
+"""The files that mark a package of a language model."""
 
 
 def model_name(path: Path) -> str:
-    """The name of the model in a file: that of the file, whose bytes need not be a text."""
+    """The name of the model in a file: the file's name, whose bytes need not be a text."""
     return path.stem.encode("utf-8", "replace").decode()
 
 

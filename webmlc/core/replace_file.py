@@ -17,8 +17,8 @@ from webmlc.core.errors import UserError
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file; make its folder if that is missing. A link stays one, and the file that it
-    names is written. A device such as `/dev/stdout` is written to.
+    """Write a file, and make its folder if the folder is missing. A link stays a link: the file
+    that it names is written. A device such as `/dev/stdout` is written to.
 
     Raises `UserError` if the file cannot be written.
     """

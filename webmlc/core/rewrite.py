@@ -35,8 +35,8 @@ T = TypeVar("T")
 CACHED = 1 << 16
 """The number of results after which a `bottom_up` cache is cleared.
 
-A larger number costs memory, a smaller one repeats work. Chosen by hand: a large model has about as
-many distinct expressions.
+A larger number costs memory, a smaller number repeats work. Chosen by hand: a large model has about
+this number of distinct expressions.
 """
 
 
@@ -77,7 +77,7 @@ def bottom_up(
 def postorder(
     root: Expr, operands: Callable[[Expr], tuple[Expr, ...]], results: Mapping[Expr, object]
 ) -> Iterator[Expr]:
-    """Yield the nodes of `root`, operands first, without those that `results` already has."""
+    """Yield the nodes of `root`, operands first, without the nodes in `results`."""
     stack = [root]
     while stack:
         node = stack[-1]
@@ -136,8 +136,8 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
 def rewriter(rule: Callable[[Expr], Expr | None]) -> Callable[[Expr], Expr]:
     """Return a function that rewrites the expressions of one function or statement.
 
-    A node that several of the expressions share is rewritten once, and its result is shared, too.
-    The rule must not depend on the place.
+    A node that several expressions share is rewritten once, and its result is shared, too. The rule
+    must not depend on the place of the node.
     """
     results: dict[Expr, Expr] = {}
 

@@ -1,8 +1,8 @@
-"""The one table of scalar operators: arity, type rule, numpy meaning and identity element.
+"""The table of scalar operators: arity, type rule, numpy meaning and identity element.
 
-Every computation on scalars or vectors is a `Call` of one of these rows. The tables of the targets
-only spell them. Integer `floordiv` and `floormod` round towards minus infinity, as Python's `//`
-and `%` do. `truncdiv` and `truncmod` round towards zero, as C does.
+Every computation on scalars or vectors is a `Call` of one row. The tables of the targets only spell
+the operators. Integer `floordiv` and `floormod` round towards minus infinity, as Python's `//` and
+`%` do. `truncdiv` and `truncmod` round towards zero, as C does.
 
     >>> SCALAR_OPERATORS["add"].arity, SCALAR_OPERATORS["lt"].result
     (2, 'bool')

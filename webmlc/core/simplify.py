@@ -34,8 +34,8 @@ Ends = tuple[tuple[Var, Bound, Bound, Expr | None], ...]
 """Variables, each with the ends of its interval."""
 
 _MAX_FORMS = 1 << 10
-"""The number of canonical forms that one set of ranges keeps for further expressions, and of
-simplified parts. A larger number costs memory, a smaller one repeats work. Chosen by hand.
+"""The number of canonical forms, and of simplified parts, that are cached for one set of ranges. A
+larger number costs memory, a smaller number repeats work. Chosen by hand.
 """
 _NO_RANGES: dict[Var, Interval] = {}
 """The ranges of a caller that gives none."""

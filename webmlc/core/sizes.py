@@ -31,9 +31,8 @@ Rule = Literal["equal", "unequal", "at most", "broadcast", "stretch"]
 
 
 def holds(rule: Rule, left: int, right: int) -> bool:
-    """True if two sizes obey a rule: they are equal, or differ, or the left one is at most as large
-    as the right one, or they are equal unless one of them (broadcast) or the left one (stretch) is
-    1.
+    """True if two sizes obey a rule: the sizes are equal, or differ, or the left size is at most
+    the right size. "broadcast" also allows 1 on either side, and "stretch" allows 1 on the left.
     """
     match rule:
         case "equal":
@@ -79,7 +78,7 @@ SIZE_OPERATORS: Mapping[str, Callable[..., int]] = {
     "bit_not": operator.not_,
     "select": lambda condition, then, otherwise: then if condition else otherwise,
 }
-"""The operators of sizes and their meanings; those named `bit_` take booleans."""
+"""The operators of sizes and their meanings. Operators named `bit_` take booleans."""
 
 
 def is_size_operator(op: str, operands: tuple[Expr, ...]) -> bool:

@@ -68,11 +68,11 @@ class Listing:
         return tuple(dict.fromkeys(stage.kernel for stage in self.stages if stage.kernel))
 
     def lines(self, titles: Sequence[str] = (), kernel: str | None = None) -> Iterator[str]:
-        """List the stages by number, then print each one that differs from its predecessor.
+        """List the stages by number, then print each stage that differs from its predecessor.
 
         The predecessor is the last stage of the same kernel on the same device. If `titles` are
-        given, only stages whose title contains one of them are printed. If `kernel` is given, only
-        its stages are. Raises `UserError` if there are none.
+        given, only stages whose title contains a given title are printed. If `kernel` is given,
+        only its stages are printed. Raises `UserError` if there are none.
         """
         numbers: dict[str, int] = {}
         for stage in self.stages:

@@ -1,12 +1,11 @@
-"""The names of symbols: identifiers, made of what a model calls its dimensions.
+"""The names of symbols: identifiers, made from the names of a model's dimensions.
 
 In: a `dim_param` of ONNX, or sizes by such names. Out: an identifier, or sizes by symbol.
 
-A symbol stands in the text of kernels beside names that the compiler writes. It is none of Python's
-keywords, of the words of the loop IR, and of the names of a kernel's parameters, and it begins with
-a letter, as names in WGSL do. All other names of
-a kernel are chosen when its symbols are known, and differ from them (`loops.from_graph`,
-`schedule.tree.fresh`).
+A symbol stands in the text of kernels beside names that the compiler writes. It is no keyword of
+Python, no word of the loop IR, and no name of a kernel's parameter. It begins with a letter, as
+names in WGSL do. All other names of a kernel are chosen when its symbols are known, and differ from
+the symbols (`loops.from_graph`, `schedule.tree.fresh`).
 
     >>> symbol_name("p2o.DynamicDimension.0"), symbol_name("1st"), symbol_name("lambda")
     ('p2o_DynamicDimension_0', 'dim_1st', 'dim_lambda')
@@ -26,8 +25,8 @@ IR_WORDS = frozenset({"T", "range"})
 """The names that mean something in the text of the loop IR."""
 
 _PARAMETER = re.compile(r"(in|out)\d+(_\w*)?")
-"""The names of a kernel's parameters, and of what is derived from them: copies in shared memory,
-bindings of a shader.
+"""The names of a kernel's parameters, and the names that are derived from them: of copies in shared
+memory, and of a shader's bindings.
 """
 
 
@@ -44,7 +43,7 @@ def symbol_name(text: str) -> str:
 
 
 def symbol_sizes(sizes: Mapping[str, int], symbols: Collection[str]) -> dict[str, int]:
-    """Sizes by the names of symbols. A key of `sizes` is a symbol, or what the model calls it.
+    """Sizes by the names of symbols. A key of `sizes` is a symbol, or the model's name for it.
 
     Raises `InputError` if there is no such symbol.
     """

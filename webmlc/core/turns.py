@@ -1,6 +1,7 @@
-"""Let threads use something, such as the devices of a model, one at a time.
+"""Let threads use a resource, such as the devices of a model, one at a time.
 
-In: functions that use it. Out: their results, as if the functions had run one after another.
+In: functions that use the resource. Out: their results, as if the functions had run one after
+another.
 
     turns = Turns()
     turns.take(lambda: executor.execute(...))   # waits until no other thread has its turn
@@ -10,8 +11,8 @@ In: functions that use it. Out: their results, as if the functions had run one a
   (Ctrl-C) leaves no turn open: CPython handles no signal between a lock and the `with` around it.
 - `later` does not wait for other threads, so finalisers may call it. The garbage collector runs
   finalisers anywhere, also in a turn. (SQLite's `sqlite3_close_v2` frees connections this way.)
-- A thread that has its turn cannot take another one: a signal handler that runs the model in the
-  middle of a run raises an error, and does not wait for ever.
+- A thread that has its turn cannot take another turn. A signal handler that runs the model in the
+  middle of a run therefore raises an error, and does not wait for ever.
 - A forked process inherits no turn: the thread that has the turn stays in the parent.
 """
 
