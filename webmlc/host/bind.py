@@ -46,7 +46,7 @@ def bind(
     manifest: Manifest, arrays: Mapping[str, Array], length: int = 0, capacity: int | None = None
 ) -> dict[str, int]:
     """Return the symbols by name. `arrays` are the results of `read_inputs`. `length` and
-    `capacity` are those of the session. Without a capacity, its symbol is not bound.
+    `capacity` belong to the session. Without a capacity, its symbol is not bound.
 
     Raises `InputError` if a shape does not match the model.
     """
@@ -87,7 +87,7 @@ def chosen_ports(ports: Sequence[Port], names: Sequence[str] | None) -> Sequence
 
 
 def output_of(port: Port, data: Array, symbols: Mapping[str, int]) -> Array:
-    """The bytes of an output as an array. There may be more of them than a short session needs."""
+    """The bytes of an output as an array. `data` may have more bytes than a short session needs."""
     shape = shape_of(port, symbols)
     return data.view(port.dtype.numpy)[: prod(shape)].reshape(shape)
 

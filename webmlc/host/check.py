@@ -1,4 +1,4 @@
-"""Compare a compiled model with onnxruntime, or with `onnx.reference` if that cannot run it.
+"""Compare a compiled model with onnxruntime, or with `onnx.reference` if onnxruntime cannot run it.
 
 In: a model file, or the folder of a package and the model that it was built from. Out: the error of
 each output relative to its scale. On a mismatch, also the first node whose result differs.
@@ -6,9 +6,9 @@ each output relative to its scale. On a mismatch, also the first node whose resu
     result = check_model(Path("model.onnx"), build_package, "wasm", threads=1)
     assert result.verdict == "passed", result.first_difference
 
-The sizes 1 and 2 of each batch are compared, too, unless the caller chose the inputs. If the
-references disagree with each other, or the model draws random numbers, a difference means nothing,
-and the result is `inconclusive`.
+The sizes 1 and 2 of each batch are compared, too, unless the caller chose the inputs. A difference
+means nothing if the references disagree with each other, or if the model draws random numbers. The
+result is then `inconclusive`.
 """
 
 from __future__ import annotations
@@ -166,14 +166,14 @@ def check_model(
 
     `tolerance` is relative to the largest expected element of the output. Integers and booleans
     must be equal. Elements of a quantised output may be one quantisation step off, because the last
-    bit of a float decides how an element between two steps rounds. All but a share of
-    1 - `MIN_SHARE_WITHIN_ONE_STEP` must be that close.
+    bit of a float decides how an element between two steps rounds. A share of at least
+    `MIN_SHARE_WITHIN_ONE_STEP` of the elements must be within one step.
 
     An output that is too far from onnxruntime may agree with `onnx.reference` instead, and its row
-    says so. An example is a sigmoid far below one, of which onnxruntime computes few digits. The
-    other outputs are compared with the spread between onnxruntime with and without optimisations,
-    and with how far it moves on disturbed inputs: see `OutputError.verdict`. A model of another
-    framework is exported once, and the export is checked.
+    says so. An example is a sigmoid far below one: onnxruntime computes few digits of it. The error
+    of any other output is compared with two distances: between the results of onnxruntime with and
+    without optimisations, and between its results on inputs and on disturbed inputs. See
+    `OutputError.verdict`. A model of another framework is exported once, and the export is checked.
     Raises every error of building and running.
     """
     options = replace(options, target=device)
@@ -204,7 +204,7 @@ def check_model(
 
 @contextmanager
 def _onnx_file(path: Path) -> Iterator[Path]:
-    """The path of an ONNX file: a model of another framework is exported to one."""
+    """The path of an ONNX file. A model of another framework is exported to a temporary file."""
     if is_gguf(path):
         raise UserError(
             f"{path}: webmlc check compares with onnxruntime, which does not read GGUF files. "
@@ -278,7 +278,7 @@ class _Comparison:
     def result(
         self, arrays: Mapping[str, Array] | None, sizes: Mapping[str, int], seed: int, batches: bool
     ) -> CheckResult:
-        """Compare on the inputs, and with `batches` on those of other sizes."""
+        """Compare on the inputs, and with `batches` on inputs of other batch sizes."""
         inputs = self.inputs(arrays, sizes, seed)
         with suggest_options("--dim or --inputs", bool(sizes or arrays)):
             actual = self.model.run(self.fed(inputs))
@@ -400,7 +400,7 @@ def random_outputs(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _draws(nodes: Iterable[onnx.NodeProto], functions: frozenset[str] | set[str]) -> bool:
-    """True if one of the nodes, or a node inside it, draws random numbers."""
+    """True if a node, or a node inside it, draws random numbers."""
     return any(
         (node.op_type in RANDOM and node.domain in ("", "ai.onnx"))
         or node.op_type in functions

@@ -1,8 +1,9 @@
 """Choose the schedules of a package for the machine that runs it.
 
 In: a manifest with variants of shaders and classes of machines. Out: the manifest with one variant,
-whose steps launch the kernels for this machine's GPU, and the number of this CPU's class, which the
-WebAssembly module reads from memory. The twin for JavaScript is `runtime_js/machine_class.js`.
+whose steps launch the kernels for this machine's GPU. Also the number of this CPU's class: the
+WebAssembly module reads the number from memory. The twin for JavaScript is
+`runtime_js/machine_class.js`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def choose_schedules(
 
 
 def choose_shaders(program: Program, choice: AdapterKind | None) -> str:
-    """The variant of the shaders to run: `choice`, or that for software on such an adapter, or the
-    one that uses the most of the features that the adapter offers. On adapters that no variant was
-    made for, the first.
+    """The variant of the shaders to run: `choice`, or the variant for software on a software
+    adapter, or the variant that uses the most features of the adapter. If no variant was made for
+    the adapter, the first variant.
     """
     shaders = program.shaders
     if choice is not None and choice not in shaders:

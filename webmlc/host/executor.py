@@ -35,11 +35,12 @@ A larger factor copies less often, but wastes more memory. Chosen by hand.
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A package's files in memory, verified: what an executor is made from.
+    """The verified files of a package in memory, for an executor.
 
-    `program_device` is the device of the program that runs; `tensors` the raw bytes of each
-    constant it uses. `red_zones` says that buffers lie apart, and that the bytes between them are
-    checked after each run. `machine` is the number of the CPU's class (`core.machine_class`).
+    `program_device` is the device of the program that runs; `tensors` holds the raw bytes of each
+    constant that the program uses. `red_zones` says that buffers lie apart, and that the bytes
+    between them are checked after each run. `machine` is the number of the CPU's class
+    (`core.machine_class`).
     """
 
     manifest: Manifest
@@ -85,11 +86,11 @@ class Cache(Generic[T]):
 
 @dataclass(eq=False, slots=True)
 class States:
-    """The states of one session. Those that grow have room for `capacity` rows; the first `length`
-    are valid. The others are valid as a whole, and zero at first. `symbols` are those of the last
-    run or load; `None` if the session has not begun. `is_torn` says that an exception stopped a
-    call which replaces states, so that some may be new and others old. `is_disposed` says that the
-    session has ended.
+    """The states of one session. A state that grows has room for `capacity` rows, and its first
+    `length` rows are valid. Any other state is valid as a whole, and zero at first. `symbols` are
+    the symbols of the last run or load; `None` if the session has not begun. `is_torn` says that an
+    exception stopped a call that replaces states, so that some states may be new and others old.
+    `is_disposed` says that the session has ended.
 
     The bytes are in the memory of the devices, which find them by this record.
     """
@@ -157,7 +158,7 @@ class Executor(Protocol):
     """One device of a loaded model. One thread at a time calls its methods.
 
     `is_interruptible` says that the device is usable after any exception in the middle of a method,
-    such as that of a signal handler. Otherwise, the model opens the device again.
+    such as an exception of a signal handler. Otherwise, the model opens the device again.
     """
 
     is_interruptible: bool
@@ -166,15 +167,15 @@ class Executor(Protocol):
         """Make the device usable in a forked process, which has no copy of its threads. The states
         of sessions are lost.
 
-        Raises `UserError` if that is impossible.
+        Raises `UserError` if the device cannot be used in such a process.
         """
 
     def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
         """Prepare memory for these symbols; cheap if they are the same as before.
 
         During a run, further symbols may be bound. The contents of memory then stay. If the model
-        has states, the symbol of their length is the largest length at which these rows still fit,
-        so that memory is planned once for a session. Kernels see `states.length`.
+        has states, the symbol of their length is the largest length at which the run's rows still
+        fit. Memory is therefore planned once for a session. Kernels see `states.length`.
         """
 
     def read_states(self, states: States) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """Find the first node of a model whose result differs from the reference's, by bisection.
 
-In: a model on which `host.check` found a difference, and the inputs. Out: the node, as a text. The
-model is built up to one value after another.
+In: a model on which `host.check` found a difference, and the inputs. Out: the node, as a text. Each
+step of the search builds the model up to some value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Load a package and run it from Python.
 
-In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `runtime_js/`.
+In: a folder written by `webmlc build`. Out: a `Model`, the twin of `Model` in `runtime_js/`.
 
     model = load("build/digits", device="wasm", threads=2)
     outputs = model.run({"x": images})
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The time that one step took."""
+    """The time of one step."""
 
     kernel: str
     device: Device
@@ -78,9 +78,9 @@ class Model:
     """A loaded package. Run it any number of times, then `dispose` of it.
 
     Any number of threads may use a model, its sessions and its generations: their runs take turns
-    (`core.turns`), in any order. A run uses `threads` threads. After any exception, also one of a
-    signal handler in the middle of a run, the next run is right. In a forked process, a model runs
-    on the CPU, with new sessions; a model on the GPU raises `UserError`.
+    (`core.turns`), in any order. A run uses `threads` threads. After any exception, the next run is
+    right, even if a signal handler raised the exception in the middle of a run. In a forked
+    process, a model on the CPU runs with new sessions; a model on the GPU raises `UserError`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Model:
 
     @property
     def all_inputs(self) -> tuple[ModelPort, ...]:
-        """The inputs, and those that states replace, which only a run without a session takes."""
+        """The inputs, including the inputs that states replace in a session."""
         return tuple(map(ModelPort.of, inputs_without_session(self.manifest)))
 
     @property
@@ -176,10 +176,10 @@ class Model:
     def run(
         self, inputs: Inputs, outputs: Names | None = None, states: States | None = None
     ) -> dict[str, Array]:
-        """Run the model, and return the outputs by name. A model with states starts with new ones,
-        unless a session passes its `states`.
+        """Run the model, and return the outputs by name. A model with states starts with new
+        states, unless a session passes its `states`.
 
-        If `outputs` names some of them, the others are not downloaded, and not computed if they
+        If `outputs` names some outputs, the others are not downloaded, and not computed if they
         come last. Raises `InputError` if an input does not match the model, if its values lead to
         indices out of range, or if no output has a name of `outputs`.
         """
@@ -236,7 +236,7 @@ class Model:
         """Replace the states of a session by `length` rows of each. `symbols` are the sizes with
         which the session begins, by default 1.
 
-        Raises `InputError` if `rows` are not those of this model.
+        Raises `InputError` if `rows` are not of this model's states.
         """
         write = partial(self._write_states, states, rows, length, symbols)
         self.exclusively(write, states)
@@ -306,7 +306,7 @@ class Model:
 
     def restore(self) -> None:
         """Open the devices again, after a run that raised `DeviceLostError` or `InternalError`.
-        After the latter, the next run does so by itself; sessions have lost their states.
+        After an `InternalError`, the next run opens them by itself. Sessions lose their states.
 
         Does nothing if the model is intact. Raises `AdapterError` if there is no GPU; in that case
         it may be called again later.
@@ -462,10 +462,10 @@ def load(
 
     `auto` takes the GPU where there is a hardware adapter and the model loads on it, else the CPU:
     `Model.device_reason` says why. `features` chooses the WebAssembly variant. `shaders` chooses
-    the variant of the shaders, which is otherwise that for the kind of the adapter and its
-    features; `Model.shaders` names it. `red_zones` is for debugging: a run that writes outside its
-    buffers raises `InternalError`, which names the buffer (`host.red_zones`); memory is larger
-    then. Raises `PackageError` (a bad package) or `AdapterError` (no usable GPU).
+    the variant of the shaders. By default, the kind of the adapter and its features decide;
+    `Model.shaders` names the variant. `red_zones` is for debugging: a run that writes outside its
+    buffers raises `InternalError`, which names the buffer (`host.red_zones`). It takes more memory.
+    Raises `PackageError` (a bad package) or `AdapterError` (no usable GPU).
     """
     if shaders is not None and shaders not in ADAPTERS:
         names = " or ".join(map(repr, ADAPTERS))

@@ -20,8 +20,8 @@ from webmlc.package.sizes import Size, size_text
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelPort:
     """An input or output of a model. `dtype` is a text that numpy takes as a dtype. A size in
-    `shape` is a number, the name of a symbolic dimension (`"batch"`), or what a run computes of
-    these (`"batch * 2"`).
+    `shape` is a number, the name of a symbolic dimension (`"batch"`), or an expression that a run
+    computes (`"batch * 2"`).
     """
 
     name: str
@@ -43,7 +43,7 @@ def _shown(size: Size) -> int | str:
 
 
 def inputs_without_session(manifest: Manifest) -> tuple[Port, ...]:
-    """The inputs, and those that states replace, which only a run without a session takes."""
+    """The inputs, and the inputs that states replace, which only a run without a session takes."""
     return (*manifest.inputs, *(port.past for port in manifest.states))
 
 

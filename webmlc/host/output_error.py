@@ -1,7 +1,6 @@
-"""Compare one output of a model with what a reference expects.
+"""Compare one output of a model with the output of a reference.
 
-In: two arrays. Out: an `OutputError`, whose verdict also considers how far the reference is from
-itself.
+In: two arrays. Out: an `OutputError`, whose verdict also considers how much the reference varies.
 
     error = compare("y", expected, actual, tolerance=1e-3)
     assert error.verdict == "passed"
@@ -50,10 +49,10 @@ class OutputError:
     - `within` (quantised outputs): the share of the elements that are at most one step off.
     - `spread` (outputs that are too far from the reference): the difference between two evaluations
       of the reference, with and without its optimisations, in the unit of `relative`.
-    - `sensitivity` (such outputs): how far the reference moves when the inputs are disturbed by
+    - `sensitivity` (the same outputs): how far the reference moves when the inputs are disturbed by
       `DISTURBANCE`, in the unit of `relative`.
     - `is_random`: random numbers that the model draws decide the output.
-    - `reference`: the reference of this output, if it differs from that of the whole result.
+    - `reference`: this output's reference, if it is not the reference of the whole result.
     - `sizes`: the sizes of the symbolic dimensions that the inputs had, if they are not those of
       the first comparison ("batch = 2").
     - `refusal`: why the package refused these inputs, which the reference ran.
@@ -95,7 +94,7 @@ class OutputError:
 
     @property
     def is_as_sensitive(self) -> bool:
-        """True if the error is about as large as what disturbed inputs change."""
+        """True if the error is about as large as the change by disturbed inputs."""
         return 0 < self.relative <= MAX_SPREADS * (self.sensitivity or 0.0)
 
 

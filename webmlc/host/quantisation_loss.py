@@ -27,10 +27,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class OutputLoss:
-    """The difference of one output from that of the float model.
+    """The difference of one output from the same output of the float model.
 
     - `relative`: the norm of the difference, relative to the norm of the output.
-    - `cosine`: the cosine of the two outputs, as vectors along the last axis; the least of them.
+    - `cosine`: the least cosine between the two outputs' vectors along the last axis.
     - `same_argmax`: the share of the vectors whose largest element is at the same place.
     """
 
@@ -86,8 +86,8 @@ def quantisation_loss(
 
 
 def output_loss(name: str, expected: Array, actual: Array) -> OutputLoss:
-    """Compare one output. Outputs of other shapes, whose sizes the weights decide, have no error
-    that is a number.
+    """Compare one output. The error is not a number if the shapes differ, because the weights
+    decide the sizes.
     """
     if expected.shape != actual.shape:
         return OutputLoss(name, actual.shape, float("nan"), float("nan"), float("nan"))

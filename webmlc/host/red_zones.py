@@ -69,7 +69,7 @@ def check_zones(
 
 
 def _distance(zone: Zone, changed: NDArray[np.intp]) -> int:
-    """The bytes from the buffer to the nearest one that was changed."""
+    """The distance in bytes from the buffer to the nearest changed byte."""
     if zone.side == "before":
         return zone.last - zone.first - int(changed[-1])
     return int(changed[0])

@@ -58,8 +58,8 @@ def run_onnx_reference(path: Path, inputs: Mapping[str, Array]) -> dict[str, Arr
 def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
     """Return the results by output name.
 
-    The name of a sequence's element is that of the sequence and its position. The dictionaries of
-    ZipMap, one per row, become a table with a column per key.
+    An element of a sequence is named after the sequence and its position. The dictionaries of
+    ZipMap, one dictionary per row, become a table with a column per key.
     """
     tensors: dict[str, Array] = {}
     for name, result in zip(names, results, strict=True):

@@ -12,8 +12,8 @@ shared memory needs (HTML Standard, "cross-origin isolation").
 
 The server answers only requests to its address. Otherwise, a foreign page could make its host name
 resolve to 127.0.0.1 (DNS rebinding) and read the folder. Its requests carry that name in their Host
-header. A server of all interfaces answers to every address that is a number, because a number is
-never resolved.
+header. A server of all interfaces answers to every numeric address, because a number is never
+resolved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from webmlc.core.errors import UserError
 
 HOST = "127.0.0.1"
-"""The address that the server binds to, unless it is given another one."""
+"""The address that the server binds to by default."""
 ANY_ADDRESS = "0.0.0.0"
 """The address that stands for every interface of this machine."""
 NAMES = (HOST, "localhost")

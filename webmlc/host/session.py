@@ -1,8 +1,8 @@
 """Run a model with states: a session keeps them from run to run.
 
-In: a loaded model. Out: a `Session`, the twin of the one in `runtime_js/session.js`. A state grows
-by the rows of each run, or is replaced by each run. Its memory is planned once, for the capacity of
-the session. A state that is replaced is zero at first.
+In: a loaded model. Out: a `Session`, the twin of `Session` in `runtime_js/session.js`. A state
+grows by the rows of each run, or is replaced by each run. Its memory is planned once, for the
+capacity of the session. A state that is replaced is zero at first.
 
     session = model.session(capacity=1024)
     logits = session.run({"input_ids": prompt})["logits"]   # session.length is now prompt.size
@@ -75,11 +75,11 @@ class Session:
     def run(
         self, inputs: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:
-        """Run the model, and append to the states, or replace them. Return its outputs, or those of
-        them that `outputs` names.
+        """Run the model, and append to the states, or replace them. Return its outputs, or only the
+        outputs that `outputs` names.
 
         Raises `InputError` as `Model.run` does, or if the capacity is exceeded. The session is
-        unchanged then, unless indices were out of range: these replace states, too.
+        unchanged then, unless indices were out of range: such a run replaces states, too.
         """
         return self._model.run(inputs, outputs, states=self.states)
 
@@ -99,7 +99,7 @@ class Session:
         self.states.length = length
 
     def reset(self) -> None:
-        """Begin again: no rows in states that grow, and zeros in the others."""
+        """Begin again, with no rows in states that grow, and zeros in all other states."""
         self._model.reset(self.states)
 
     def save(self) -> bytes:
@@ -110,7 +110,7 @@ class Session:
         return safetensors.numpy.save({n: rows[n] for n in sorted(rows)}, metadata)
 
     def load(self, data: bytes) -> None:
-        """Replace the states by those that `save` returned, in any session of this model.
+        """Replace the states by the data that `save` returned in any session of this model.
 
         Raises `InputError` if the data is of another model, or is longer than the capacity.
         """
@@ -141,8 +141,8 @@ class Session:
 def run_alone(
     model: Model, inputs: Mapping[str, Array], outputs: Sequence[str] | None
 ) -> dict[str, Array]:
-    """Run a model with states without a session. If its states replace inputs and outputs, it takes
-    and returns these, or those of them that `outputs` names.
+    """Run a model with states without a session. If its states replace inputs and outputs, the run
+    takes the inputs, and returns the outputs, or only the outputs that `outputs` names.
     """
     presents = [structs.replace(port.past, name=port.present) for port in model.manifest.states]
     chosen = {port.name for port in chosen_ports((*model.manifest.outputs, *presents), outputs)}
@@ -166,8 +166,8 @@ def session_of(
     model: Model, inputs: Mapping[str, Array]
 ) -> Iterator[tuple[Session, dict[str, Array], dict[str, int]]]:
     """Open a session that holds the pasts in `inputs`, which may be missing, and that has room for
-    one run. Yields also the other inputs and their symbols. Among these, the capacity is the number
-    of rows of the pasts that are buffers.
+    one run. Yields also the other inputs and their symbols. Among the symbols, the capacity is the
+    number of rows of the pasts that are buffers.
     """
     ports, name = model.manifest.states, model.manifest.length
     present = [port for port in ports if port.past.name in inputs]
@@ -236,7 +236,7 @@ def _present(
     port: StatePort, rows: Array, symbols: Mapping[str, int], manifest: Manifest, capacity: int
 ) -> Array:
     """The rows of a state as the output that it replaces. `symbols` hold after the run, with the
-    number of rows of the pasts as the capacity. `capacity` is that of the session.
+    number of rows of the pasts as the capacity. `capacity` is the session's capacity.
     """
     axis, shape = port.axis(manifest.length), list(shape_of(port.past, symbols))
     buffer_axis = port.axis(manifest.capacity)

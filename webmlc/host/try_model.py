@@ -75,13 +75,13 @@ def load_any(
 def random_inputs(
     model: Model, sizes: Mapping[str, int], seed: int, arrays: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Generate random inputs, except for those in `arrays`. Symbolic dimensions have the sizes that
-    they have in the arrays, those of `sizes`, or those of `example_sizes`.
+    """Generate random inputs, except for the inputs in `arrays`. The sizes of symbolic dimensions
+    come from the arrays, from `sizes`, or from `example_sizes`.
 
-    Floats are normally distributed. Integers are small and not negative; inputs with "mask" or
-    "type" in their names are 0 or 1. Those with "length" count all that there is: they are the
-    largest symbolic dimension. Raises `InputError` if `sizes` names a dimension that the model does
-    not have.
+    Floats are normally distributed. Integers are small and not negative. Inputs with "mask" or
+    "type" in their names are 0 or 1. Inputs with "length" in their names are the largest symbolic
+    dimension, because they count all elements. Raises `InputError` if `sizes` names a dimension
+    that the model does not have.
     """
     generator, ports, given = (
         np.random.default_rng(seed),

@@ -61,8 +61,8 @@ class Binding:
     """Memory for one value of the symbols: addresses, sizes, and the slot table's words.
 
     `state_slots` are the slots of states, with their offsets in the block of a session.
-    `length_slot` is the slot of the session's length. `grows` says that it continues a run: memory
-    holds what earlier steps wrote. There are `zones` in the debug mode only.
+    `length_slot` is the slot of the session's length. `grows` says that the binding continues a
+    run: memory holds the results of earlier steps. There are `zones` in the debug mode only.
     """
 
     layout: Layout
@@ -89,9 +89,9 @@ class Block:
 class Memory:
     """A memory of a model, and the functions that run the module in it, one per thread.
 
-    - `bytes`: a view of `shared`, valid as long as that is referenced.
-    - `room`: the bytes that all runs share. The blocks of sessions are behind them.
-    - `blocks`: the block of each session. `free` holds those of sessions that have ended.
+    - `bytes`: a view of `shared`, valid as long as `shared` is referenced.
+    - `room`: the bytes that all runs share. The blocks of sessions follow these bytes.
+    - `blocks`: the block of each session. `free` holds the blocks of sessions that have ended.
     """
 
     shared: SharedMemory
@@ -118,8 +118,8 @@ class WasmExecutor:
     """The CPU: one shared memory, and one instance per thread.
 
     The thread that calls `execute` is the leader of the run. An exception between two statements,
-    such as that of Ctrl-C, leaves a usable executor: a new memory is complete before `memory` names
-    it, and `bound` is None while the words of a binding are written.
+    as by Ctrl-C, leaves a usable executor: a new memory is complete before `memory` names it, and
+    `bound` is None while the words of a binding are written.
     """
 
     is_interruptible = True
@@ -142,7 +142,7 @@ class WasmExecutor:
         self.bound: Binding | None = None
 
     def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
-        """Plan memory for `symbols`; a new memory only where the present one is too small."""
+        """Plan memory for `symbols`. Allocate a new memory only if the present one is too small."""
         binding = self.bindings.get(symbols, partial(self._plan, symbols))
         if binding is self.bound and states is None:
             return
@@ -253,8 +253,8 @@ class WasmExecutor:
         """Allocate a memory that holds the constants, or the content of the old memory, and a block
         for each session. `states` may be a new session.
 
-        At the start of a run, its size is exactly what the plan needs. If it grows during a run, it
-        is larger, so that it need not grow again soon.
+        At the start of a run, the memory has exactly the size that the plan needs. A memory that
+        grows during a run gets a larger size, so that it need not grow again soon.
         """
         plan, old = binding.layout, self.memory
         blocks = dict(old.blocks) if old is not None else {}
@@ -315,8 +315,8 @@ class WasmExecutor:
     def _run(self, memory: Memory, first: int, last: int) -> None:
         """Run module steps `first..last-1`, with the helper threads.
 
-        The leader waits for chunks that helpers took, and not for helpers: one that sleeps may
-        still be in the call of the last run. It then helps in this run.
+        The leader waits for chunks that helpers took, and not for helpers. A sleeping helper may
+        still be in the call of the last run; it then helps in this run.
         """
         if first == last:
             return
@@ -383,7 +383,7 @@ def _has_block(memory: Memory, binding: Binding, states: States | None) -> bool:
 
 
 def _upload(memory: Memory, binding: Binding, uploads: Mapping[str, Array]) -> None:
-    """Write the bytes of buffers, which may be shorter than those planned for a session."""
+    """Write the bytes of buffers, which may be shorter than the buffers planned for a session."""
     for name, data in uploads.items():
         _view(memory, binding, name)[: data.size] = data
 
@@ -429,7 +429,7 @@ class Worker:
 
     @property
     def has_waiting_job(self) -> bool:
-        """True if a job waits until the thread has finished another one."""
+        """True if a job waits until the thread has finished an earlier job."""
         return not self.jobs.empty()
 
     def submit(self, run: Function, arguments: tuple[int, int, int, int]) -> Future[None]:

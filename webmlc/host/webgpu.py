@@ -57,11 +57,11 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The arena for one value of the symbols; uniforms and dispatches (by step) as they were first
-    needed.
+    """The arena for one value of the symbols, and the uniforms and dispatches by step, which are
+    made when they are first needed.
 
-    `grows` says that it continues a run: the arena holds what earlier steps wrote. There are
-    `zones` in the debug mode only.
+    `grows` says that the binding continues a run: the arena holds the results of earlier steps.
+    There are `zones` in the debug mode only.
     """
 
     symbols: Mapping[str, int]
@@ -91,8 +91,8 @@ def _typed_errors() -> Iterator[None]:
 class Block:
     """The GPU buffer that holds the states of a session.
 
-    `places` gives the place of each state. `bindings` are those of the
-    session, whose bind groups contain its buffer.
+    `places` gives the place of each state. `bindings` are the session's own bindings, because their
+    bind groups contain its buffer.
     """
 
     buffer: Any
@@ -283,9 +283,9 @@ class WebGpuExecutor:
 
     @_typed_errors()
     def time_runs(self, runs: Sequence[Run], count: int, before: int = 0) -> float:
-        """Measure the seconds of the steps of `runs` on the GPU, `count` times in one pass, on what
-        the last run left in the arena. The time between dispatches is part of it. The GPU runs the
-        steps `before` times first, without a pause: an idle one has a lower clock.
+        """Measure the seconds of the steps of `runs` on the GPU, `count` times in one pass, on the
+        data that the last run left in the arena. The result includes the time between dispatches.
+        The GPU first runs the steps `before` times, without a pause: an idle GPU has a lower clock.
 
         Raises `UserError` where the adapter offers no timestamps.
         """

@@ -1,8 +1,8 @@
 """The GPU adapter of this machine, a device with the limits that a program needs, and the times of
 its passes.
 
-In: what a package needs. Out: wgpu-py's objects. Who chooses a device, its shaders or schedules
-asks here as well.
+In: the needs of a package. Out: wgpu-py's objects. The choices of a device, its shaders and its
+schedules use this module as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BINDING_MULTIPLE = 16
 Kernels may read a whole `vec4<f32>`. Values begin at multiples of 256 bytes: there is room for it.
 """
 WGPU_FEATURES = {"subgroups": "subgroup"}
-"""The features whose names in wgpu-py are not those of WebGPU's specification."""
+"""The features with other names in wgpu-py than in WebGPU's specification."""
 SUBGROUP_DIRECTIVES = ("enable subgroups;\n", "diagnostic(off, subgroup_uniformity);\n")
 """Directives that naga does not know, although it compiles what they enable."""
 DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
@@ -49,8 +49,8 @@ def bind_group_layout(device: Any, are_read_only: Sequence[bool], has_uniform: b
 def find_adapter() -> Any:
     """The adapter of this machine.
 
-    Raises `AdapterError` if there is none, or if this process was forked from one that has used the
-    GPU: the driver would wait for threads of that process.
+    Raises `AdapterError` if there is none, or if this process was forked from a process that has
+    used the GPU: the driver would wait for threads of that process.
     """
     if os.getpid() != _driver_process():
         raise AdapterError(
@@ -94,9 +94,9 @@ def for_naga(text: str) -> str:
 def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
     """The limits that a program needs beyond the default ones.
 
-    A program whose sizes depend on symbols needs all that the adapter offers. Raises `AdapterError`
-    if the adapter offers less than the program needs. A browser gives a device that asks for
-    nothing the default limits; wgpu-py gives it all that the adapter offers.
+    A program whose sizes depend on symbols needs the adapter's own limits. Raises `AdapterError` if
+    the adapter offers less than the program needs. A device that asks for nothing gets the default
+    limits in a browser, and the adapter's limits in wgpu-py.
     """
     largest = resources.largest_binding
     arena = resources.arena.get("webgpu") or 0
@@ -117,7 +117,7 @@ def request_device(loaded: Loaded) -> Any:
     """Request a device with the limits and the features that the program needs."""
     adapter = find_adapter()
     resources = loaded.program.resources
-    # The features of a program are those of its modules, too.
+    # The features of a program include the features of its modules.
     required = [f for f in resources.features if f in SHADER_FEATURES]
     offered = offered_features(adapter)
     if lacking := [f for f in required if f not in offered]:
@@ -152,7 +152,7 @@ class Timestamps:
         )
 
     def submit(self, encoder: Any) -> list[float]:
-        """Submit the passes, once; returns the seconds that each took."""
+        """Submit the passes, once. Returns the seconds of each pass."""
         count = self.ticks.size // 8
         encoder.resolve_query_set(self.queries, 0, count, self.ticks, 0)
         self.device.queue.submit([encoder.finish()])
