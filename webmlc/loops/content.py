@@ -1,6 +1,7 @@
-"""Write what decides the code of a kernel as bytes: equal kernels of all models give the same ones.
+"""Write the content that decides a kernel's code as bytes, which are the same for equal kernels of
+all models.
 
-In: a loop function. Out: a line for each distinct expression, operands first, then one for each
+In: a loop function. Out: a line for each distinct expression, operands first, then a line for each
 statement. The name of the function and its origin take no part. A line names its operands by their
 numbers. So the bytes grow with the nodes of an expression and not with its text, and two functions
 that share nodes in different ways give the same bytes.
@@ -41,7 +42,7 @@ class _Writer:
         self.lines: list[str] = []
 
     def number(self, root: Expr) -> int:
-        """The number of an expression, after those of its operands."""
+        """The number of an expression. Its operands are numbered first."""
         for node in postorder(root, attrgetter("children"), self.numbers):
             self.lines.append(repr(self.record(node)))
             self.numbers[node] = len(self.numbers)
@@ -59,7 +60,7 @@ class _Writer:
         return type(stmt).__name__, len(inner), parts
 
     def plain(self, value: Any) -> Any:
-        """A value in which numbers stand for expressions. Raises `TypeError` for a value that is no
+        """The value with numbers in place of expressions. Raises `TypeError` for a value that is no
         part of a kernel.
         """
         match value:

@@ -70,7 +70,7 @@ def buffer_bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
 
 
 def count_work(function: LoopFunction, sizes: Mapping[str, int]) -> Work:
-    """Count the work of one run with these values of the symbols; a symbol without one is 1."""
+    """Count the work of one run with these values of the symbols. A symbol without a value is 1."""
     values = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
     counting = _Counting(values)
     counting.statement(write_out_combinations(function).body, _Domain())
@@ -103,7 +103,7 @@ class _Counting:
     written: Counter[Buffer] = field(default_factory=Counter)
 
     def statement(self, stmt: Stmt, domain: _Domain) -> None:
-        """Count a statement and those inside it."""
+        """Count a statement and the statements inside it."""
         for expr in expressions(stmt):
             self.expression(expr, domain)
         match stmt:

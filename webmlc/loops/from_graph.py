@@ -73,7 +73,7 @@ class Lowered:
     """A loop function, and the inputs of the body that its input parameters stand for, in order.
 
     `displacements` are the bytes from the start of the memory of a parameter's buffer to the
-    address that the parameter needs, by the parameter's name. Those that are missing are 0.
+    address that the parameter needs, by the parameter's name. A missing displacement is 0.
     """
 
     function: LoopFunction
@@ -88,12 +88,12 @@ def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowere
     `out0, ...`. Their names do not depend on the model, so equal kernels are equal functions. An
     input that only shapes the code (axes, pads) is not a parameter.
 
-    On the CPU, operators that join parts (Concat, Pad) write each part in a separate block. So do
-    elementwise consumers of their results. Expensive values that several stages read are stored. A
-    GPU dispatch cannot wait for all its threads between blocks, so there each value is computed
-    where it is read. If an input or output is a region of a larger value, the parameter is a buffer
-    that holds all of the larger value (`webmlc/loops/places.py`). Two parts of one value are one
-    parameter, because a GPU binds a buffer once.
+    On the CPU, operators that join parts (Concat, Pad) write each part in a separate block, and so
+    do elementwise consumers of their results. Expensive values that several stages read are stored.
+    A GPU dispatch cannot wait for all its threads between blocks, so a GPU kernel computes each
+    value where it is read. If an input or output is a region of a larger value, the parameter is a
+    buffer that holds the whole larger value (`webmlc/loops/places.py`). Two parts of one value are
+    one parameter, because a GPU binds a buffer once.
     """
     return _Lowering(body, name, form, symbols=_symbol_names(body)).run()
 
@@ -164,8 +164,8 @@ class _Lowering:
         return Lowered(function, tuple(read_inputs), displacements)
 
     def start(self, value: str, place: Place) -> tuple[str, int]:
-        """Where the parameter of an input begins: the value that has the memory, and bytes. Inputs
-        that begin at one place are one parameter.
+        """The start of an input's parameter: the value that has the memory, and an offset in bytes.
+        Inputs with the same start are one parameter.
         """
         region = self.body.regions.get(value)
         return (value if region is None else region.whole), place.displacement
@@ -173,7 +173,7 @@ class _Lowering:
     def compute_nodes(self) -> dict[str, tuple[Part, ...]]:
         """Compute the tensors of every node's outputs.
 
-        Returns the parts of those outputs of the function that are written part by part.
+        Returns the parts of each output of the function that is written part by part.
         """
         parts: dict[str, tuple[Part, ...]] = {}
         scope = Scope.of(self.body)
@@ -264,7 +264,7 @@ class _Lowering:
 
     def stage_name(self, tensor: Tensor) -> str:
         """The name of a tensor's block and buffer: the tensor's name, unique in this function. No
-        symbol has this name, or that of a loop or an axis of the stage.
+        symbol has this name, or the name of a loop or an axis of the stage.
         """
         if tensor not in self.stage_names:
             names = set(self.stage_names.values())
@@ -366,7 +366,8 @@ class _Lowering:
 def _remove_unread(
     statements: Sequence[Stmt], outputs: Sequence[Buffer]
 ) -> tuple[list[Stmt], set[Buffer]]:
-    """Remove the blocks whose results nothing reads. Returns the others, and their buffers.
+    """Remove the blocks whose results nothing reads. Returns the remaining blocks, and the buffers
+    in use.
 
     Simplification removes reads (x ≥ x is true), after which a block may have no reader.
     """
@@ -420,7 +421,7 @@ def _symbol_names(body: Function) -> frozenset[str]:
 
 
 def _is_of_stage(symbol: str, stage: str) -> bool:
-    """True if a symbol has the name of a stage, or one that begins like its loops and axes."""
+    """True if a symbol has the name of a stage, or a name that begins like its loops and axes."""
     return symbol == stage or symbol.startswith((f"{stage}_", f"v_{stage}_"))
 
 

@@ -50,7 +50,7 @@ def _has_float64(root: Expr) -> bool:
 def _has_long_order(block: Block) -> bool:
     """True if one thread would execute too many, or an unknown number of, updates in order.
 
-    The reduce axes of updates are not those of a reduction, so threads cannot share them.
+    Updates run in order along their reduce axes, unlike reductions, so threads cannot share them.
     """
     if block.init is not None:
         return False

@@ -39,10 +39,10 @@ def run(
 ) -> None:
     """Run `function` on `arrays` (by parameter name) in place.
 
-    An array may have another shape than its parameter if it is contiguous and has as many elements,
-    because lowered kernels have flat buffers. Raises `InternalError` for a missing or mismatched
-    array, an access out of bounds, an axis outside its domain, or a barrier in divergent control
-    flow.
+    An array may have another shape than its parameter if it is contiguous and has the same number
+    of elements, because lowered kernels have flat buffers. Raises `InternalError` for a missing or
+    mismatched array, an access out of bounds, an axis outside its domain, or a barrier in divergent
+    control flow.
     """
     values = {name: int(value) for name, value in (symbols or {}).items()}
     if missing := [s.name for s in function.symbols if s.name not in values]:

@@ -36,7 +36,8 @@ AxisKind = Literal["spatial", "reduce"]
 THREAD_AXES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")
 """The axes that a `thread_binding` loop may be bound to."""
 NO_STAGE = -1
-"""The stage of a statement that belongs to whatever needs its result, such as an address."""
+"""The stage of a statement that belongs to every stage which needs its result, such as an address.
+"""
 
 
 @interned
@@ -44,7 +45,7 @@ NO_STAGE = -1
 class Buffer:
     """A dense row-major array. Equal buffers are one object (`core.interning`).
 
-    A `global` buffer is in memory, a `shared` one belongs to one workgroup, and a `local` one
+    A `global` buffer is in memory, a `shared` buffer belongs to one workgroup, and a `local` buffer
     belongs to one thread, in its registers.
 
     `storage` says how a target stores the elements (`target.webgpu.choose_storage`): as they are,
@@ -154,8 +155,8 @@ class Barrier:
 class Axis:
     """A block axis of `extent` values.
 
-    The values of a `spatial` axis write different elements. Those of a `reduce` axis accumulate
-    into one element, or update elements in order.
+    The values of a `spatial` axis write different elements. The values of a `reduce` axis
+    accumulate into one element, or update elements in order.
     """
 
     var: Var
@@ -192,9 +193,9 @@ class LoopFunction:
     """One kernel: parameters, symbols, allocated buffers and a body.
 
     The last `outputs` parameters are outputs, the others inputs. `origin` names the ONNX nodes that
-    the kernel computes, and `stages` those of each of its stages (`loops.stage_nodes`). They do not
-    take part in equality; `key()` ignores `name` too. Statements are compared one by one: a chain
-    of hundreds is too deep for Python's recursion.
+    the kernel computes, and `stages` names the nodes of each stage (`loops.stage_nodes`). Equality
+    ignores both; `key()` ignores `name` too. Statements are compared one by one: a chain of
+    hundreds is too deep for Python's recursion.
     """
 
     name: str
@@ -227,7 +228,7 @@ class LoopFunction:
 
 
 def _shallow_key(stmt: Stmt) -> tuple[object, ...]:
-    """What decides whether a statement equals another whose child statements are equal."""
+    """The values that decide whether two statements with equal child statements are equal."""
     children = len(child_statements(stmt))
     match stmt:
         case Store(buffer=buffer, indices=indices, value=value):
@@ -281,7 +282,7 @@ def walk_statements(root: Stmt) -> Iterator[Stmt]:
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions directly in `stmt`, without those of its child statements."""
+    """The expressions directly in `stmt`, without the expressions of its child statements."""
     match stmt:
         case Store(indices=indices, value=value):
             return (*indices, value)
@@ -383,7 +384,7 @@ def loads(root: Stmt) -> Iterator[Load]:
 
 
 def own_loads(stmt: Stmt) -> Iterator[Load]:
-    """The loads directly in `stmt`, without those of its child statements."""
+    """The loads directly in `stmt`, without the loads of its child statements."""
     trees = (expr for expr in expressions(stmt) if not isinstance(expr, Leaf))
     return chain.from_iterable(map(loads_in, trees))
 

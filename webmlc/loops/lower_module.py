@@ -2,15 +2,15 @@
 
 In: a fused module and the form of kernels. Out: the module with `kernels` (naive loop functions,
 without duplicates), and functions of `call_kernel`, `View` and `Bind` nodes and control flow. A
-`call_kernel` has the attributes `kernel`, `device` and `constants`. The last names the parameters
-that hold constants, which a GPU binds read-only. Outputs are arguments too. `displacements` are the
-bytes from the start of an argument's buffer to the address that the kernel receives, by parameter.
-A kernel that no shader can compute gets the device `wasm`, a CPU segment of the same package, and
-an attribute `reason`.
+`call_kernel` has the attributes `kernel`, `device` and `constants`. `constants` names the
+parameters that hold constants, which a GPU binds read-only. Outputs are arguments too.
+`displacements` are the bytes from the start of an argument's buffer to the address that the kernel
+receives, by parameter. A kernel that no shader can compute gets the device `wasm`, a CPU segment of
+the same package, and an attribute `reason`.
 
 Control flow keeps its functions, whose results are written to the node's outputs. A branch writes
-them at its end. A loop starts with copies of its initial values. Each iteration ends by copying its
-slices to their regions of the scanned outputs, then its values into the carried ones:
+the outputs at its end. A loop starts with copies of its initial values. Each iteration ends by
+copying its slices to their regions of the scanned outputs, then its values to the carried values:
 
     %y, %z = webmlc.Loop(, %x) {functions=(body)}   →   %y = copy(%x); webmlc.Loop {body}
                                 body: ...; %z.slice in %z[i, 0] = slice_put(%s); %y = copy(%o)
@@ -48,7 +48,7 @@ def lower_module(module: Module, form: KernelForm) -> Module:
 
 
 def _constants(module: Module) -> frozenset[str]:
-    """The constants of all functions, and the views of them: a view is bound as its source is."""
+    """The constants of all functions, and their views: a view is bound like its source."""
     constants = {c for f in module.functions.values() for c in f.constants}
     roots = {v: root for f in module.functions.values() for v, root in view_roots(f).items()}
     for view, root in roots.items():
@@ -129,9 +129,9 @@ class _Lowering:
         yield replace(node, inputs=(condition, *node.inputs[1:]), attributes=attributes)
 
     def obstacle(self, function: Function, form: KernelForm) -> str | None:
-        """The reason why a function, or one that it runs, cannot have kernels of this form.
+        """The reason why a function, or a function that it runs, cannot have kernels of this form.
 
-        The result is `None` if all of them can.
+        The result is `None` if all functions can.
         """
         for node in function.nodes:
             if (node.domain, node.op) in CONTROL:

@@ -8,8 +8,8 @@ remainder, a minimum or a maximum of symbols. Such a size becomes a symbol of th
     for i in range((height + 1) // 2)                →    for i in range(size_0)
 
 A schedule splits and fuses loops over sizes. There is a short proof of `size // 4 * 4 <= size`, but
-none of `(height + 1) // 8 * 4 <= (height + 1) // 2`. `bind_dimensions` restores the values when the
-kernel is lowered.
+no short proof of `(height + 1) // 8 * 4 <= (height + 1) // 2`. `bind_dimensions` restores the
+values when the kernel is lowered.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _used_values(named_function: LoopFunction, naming: _Naming) -> tuple[tuple[V
 
 
 def _sizes(function: LoopFunction) -> Iterator[Expr]:
-    """Yield all dimensions and extents, none of which is ever negative."""
+    """Yield all dimensions and extents, which are never negative."""
     for buffer in (*function.params, *function.allocations):
         yield from buffer.shape
     for stmt in walk_statements(function.body):

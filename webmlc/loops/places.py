@@ -1,10 +1,10 @@
 """Decide where in its buffer a kernel reads or writes a value.
 
 In: a value of a function, which may be a region of a larger value. Out: its `Place`: the type of
-the buffer that holds it, the region of that buffer, and a displacement. If the device allows it,
-and the start of the part is a number, the kernel receives a pointer to the start. So kernels that
-differ only in where their results are stay one kernel. Any other start becomes a part of the
-kernel's indices, whose symbols are then parameters of the kernel.
+the buffer that holds the value, the region of that buffer, and a displacement. If the device allows
+it, and the start of the region is a number, the kernel receives a pointer to the start. So kernels
+that differ only in the place of their results stay one kernel. Any other start becomes a part of
+the kernel's indices, whose symbols are then parameters of the kernel.
 
     %a: float32[4, 8] in %y[0, 64]   ->  a buffer float32[4, 72], displaced by 256 bytes
     %a: float32[1, 8] in %y[n, 0]    ->  a buffer float32[9, 8], of which row n is read or written

@@ -173,7 +173,7 @@ Extents = Mapping[Var, Expr]
 
 
 def _suite(stmt: Stmt, indent: int, extents: Extents) -> list[Line]:
-    """Print the statements of a suite. `extents` are those of the loops around it.
+    """Print the statements of a suite. `extents` are the extents of the loops around it.
 
     The body of a let that ends the suite is not indented.
     """

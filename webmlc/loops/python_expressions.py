@@ -180,7 +180,8 @@ class ExpressionPrinter:
     ) -> str | None:
         """Print `b_A[i, j]` with the necessary bounds checks.
 
-        The result is `None` if an index is a vector, other than a contiguous one of the last axis.
+        The result is `None` if an index is a vector, unless the vector is contiguous along the last
+        axis.
         """
         name, parts = load.buffer.name, []
         if len(indices) != len(load.buffer.shape):

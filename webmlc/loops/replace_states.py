@@ -1,15 +1,16 @@
 """Replace the states of a session at the end of a run.
 
-In: a lowered `main`, of which some inputs are states, and some outputs their next values. Out: the
-function without these inputs and outputs. Its last kernels copy the next values to the states.
+In: a lowered `main`. Some of its inputs are states, and some of its outputs are their next values.
+Out: the function without these inputs and outputs. Its last kernels copy the next values to the
+states.
 
     func main(%x, %state)                     func main(%x)
       %h = call_kernel lstm(%x, %state)   ->    %h = call_kernel lstm(%x, %state)
       return %y, %h                             %state = call_kernel copy(%h)
                                                 return %y
 
-A state is on one device, that of the kernels that read it. If some of them are on the GPU and some
-on the CPU, they read a copy that is made at the start of the run. A next value that is itself a
+A state is on one device: the device of the kernels that read it. If kernels on the GPU and on the
+CPU read it, they read a copy that is made at the start of the run. A next value that is itself a
 state is copied aside, before any state is replaced.
 """
 

@@ -1,6 +1,6 @@
 """The loops and the block of one stage of a kernel, before any schedule.
 
-In: the axes of a tensor, and those of its reduction. Out: serial loops in the order of the axes.
+In: the axes of a tensor and of its reduction. Out: serial loops in the order of the axes.
 
     nest = StageNest("y", spatial, reduce_axes)     # the axes of a tensor and of its reduction
     nest.around(Store(y, indices, value), init)     # for y_0, y_1, y_r0 in ...: block "y"
@@ -20,8 +20,8 @@ from webmlc.loops.ir import Axis, AxisKind, Block, Stmt
 class StageNest:
     """The loops and the block of a stage.
 
-    `slices` are its spatial axes. `axis_vars` maps the variables of the stage to those of the
-    block.
+    `slices` are its spatial axes. `axis_vars` maps the variables of the stage to the axis variables
+    of the block.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ class StageNodes:
     stages: list[set[int]] = field(default_factory=list)
 
     def own(self, position: int, tensors: Iterable[Tensor]) -> None:
-        """Note that the node at a position computes these tensors, and those that they need and no
-        earlier node computes.
+        """Note that the node at a position computes these tensors, and every tensor that they need
+        and no earlier node computes.
         """
         needed = list(tensors)
         while needed:
@@ -42,8 +42,8 @@ class StageNodes:
             self.owners[other] = self.owners[tensor]
 
     def begin(self, tensor: Tensor, stored: Collection[Tensor]) -> int:
-        """The number of a new stage that computes a tensor. It reads those that are `stored`, and
-        computes all others that it needs.
+        """The number of a new stage that computes a tensor. The stage reads `stored` tensors, and
+        computes every other tensor that it needs.
         """
         inlined, visited = [tensor], {tensor}
         while inlined:

@@ -28,8 +28,8 @@ float32 is as large as a binding that every device has.
 
 
 def longest_thread(function: LoopFunction) -> int:
-    """The most iterations of one thread if one symbol after the other is `LONG_ROW`, or as large as
-    bindings allow, and the other symbols are 1.
+    """The most iterations of one thread, if one symbol is `LONG_ROW`, or as large as bindings
+    allow, and all other symbols are 1. Each symbol is tried in turn.
     """
     ones = dict.fromkeys((symbol.name for symbol in function.symbols), 1)
     cases = [_lengthened(function, ones, name) for name in ones] or [ones]
@@ -51,8 +51,8 @@ def _exceeds_bindings(function: LoopFunction, sizes: Mapping[str, int]) -> bool:
 def thread_iterations(function: LoopFunction, sizes: Mapping[str, int]) -> int:
     """The iterations of the loops of one thread, at most, with these values of the symbols.
 
-    A loop whose extent depends on other loops counts with its largest extent, and a condition as if
-    it chose the longer branch. Nests with workgroups of their own run in different threads.
+    A loop whose extent depends on other loops counts with its largest extent. A condition counts
+    with its longer branch. Nests with workgroups of their own run in different threads.
     """
     ranges = {Var(name): Interval(size, size) for name, size in sizes.items()}
     body = function.body

@@ -17,10 +17,10 @@ The invariants:
 - Names of variables and buffers are identifiers, and unique in the whole function: two loops that
   follow each other have different variables, too. Names of blocks are unique among blocks.
 - A block's body sees only its axes, the symbols, and the variables that it binds itself.
-- The ranks, dtypes and lanes of operands and of what is indexed or stored agree.
+- The ranks, dtypes and lanes of operands, buffers, indices and stored values agree.
 - Inputs are not written. Parameters are global.
-- No reduction axis is bound to a loop whose steps run in any order: one that is parallel,
-  vectorised or bound to threads.
+- No reduction axis is bound to a loop whose steps run in any order: a parallel loop, a vectorised
+  loop, or a loop bound to threads.
 - A sequence holds no sequence, and not exactly one statement, so that equal code has one form.
 """
 

@@ -33,7 +33,7 @@ def _write_out(root: Expr) -> Expr:
 
 
 def combinations(root: Stmt) -> list[Combination]:
-    """The linear combinations in `root`, in any order; equal ones of one expression come once."""
+    """The linear combinations in `root`, in any order, without repetition within an expression."""
     roots = (expr for stmt in walk_statements(root) for expr in expressions(stmt))
     return [
         node
