@@ -3,8 +3,8 @@
 In: folds that multiply float32 rows by unpacked weights (`graph/ops/float_block_product.py`), with
 reductions of the rows before them (a normalisation) and a pointwise block after them. Out: one
 dispatch of two sections. Rows that fill no tile are multiplied one by one: the threads of a
-workgroup read the packed words of a panel side by side, and their sums meet in workgroup memory.
-Each of the other threads owns a tile of rows times the columns of a panel:
+workgroup read the packed words of a panel side by side, and add their sums in workgroup memory. In
+the other section, each thread owns a tile of rows times the columns of a panel:
 
     for i: s[i] += x[i, k] * x[i, k]           for tile (workgroups), panel (threads):
     for i, j: y[i, j] += x ... s[i] ... w         for i in 4: s[i] += ...
@@ -70,11 +70,11 @@ SQUARES = 4
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Products and what surrounds them. `row_folds` reduce whole rows of the data, `final` is the
-    pointwise block that reads the products; `None` if there is only a product.
+    """Products, with the blocks around them. `row_folds` reduce whole rows of the data, `final` is
+    the pointwise block that reads the products; `None` if there is only a product.
 
-    `units` are the packed words of a column, `panels` those of the columns. On machines with
-    subgroups, the threads of a single row reduce it at once.
+    `units` is the number of packed words of a column, `panels` the number of panels. On machines
+    with subgroups, the threads of a single row reduce the row at once.
     """
 
     row_folds: tuple[str, ...]
@@ -180,8 +180,8 @@ def _is_product(block: Block) -> bool:
 
 
 def _is_row_fold(function: LoopFunction, block: Block, products: list[Block]) -> bool:
-    """True for a reduction whose results the products read at their rows, or other such
-    reductions read.
+    """True for a reduction of rows: the products, or other reductions of rows, read its results at
+    their rows.
     """
     buffer = written_buffer(block)
     if buffer is None or fold_of(block) is None or len(written(function)[buffer.name]) > 1:
@@ -232,8 +232,9 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
 
 
 def _panels_apart(facts: Facts, machine: Gpu) -> int:
-    """The panels of a workgroup whose threads have one each: as many as leave workgroups for the
-    threads of a product, if they fill what an adapter computes at once.
+    """The panels of a workgroup in which each thread has one panel. The most panels that still
+    leave enough workgroups for the threads of a product; preferably a multiple of the adapter's
+    lanes.
     """
     groups = machine.product_threads // machine.workgroup_size
     sizes = divisors(facts.panels, max(1, min(machine.workgroup_size, facts.panels // groups)))

@@ -54,13 +54,14 @@ MOST_ACROSS = 32
 DOWN = (4, 8, 16, 32, 64, 128)
 """Threads below each other to choose from."""
 MOST_STEPS = 8
-"""Rows that a thread loads before it adds them, at most by default: as many loads are in flight. A
-load takes 0.8 us (measured on an H200, whose threads took 664 us for 784 rows each, one by one)."""
+"""The most rows that a thread loads before it adds them, by default: their loads are in flight
+together. A load takes 0.8 us (measured on an H200, whose threads took 664 us for 784 rows each, one
+by one)."""
 ROWS_EACH = 2
 """Rows that a thread folds at least by default (an estimate: a barrier costs less than a load)."""
 MANY_ROWS = 256
-"""Rows that threads share even if the columns alone fill the GPU: the threads of a column read more
-memory at once than one of them (an estimate)."""
+"""From this many rows, threads share rows even if the columns alone fill the GPU: the threads of a
+column read more memory at once than a single thread does (an estimate)."""
 MOST_SYMBOLS = 1
 """Symbolic sizes of a result that has few columns: a batch. The pixels of a feature map have two,
 and are many (an estimate)."""
@@ -69,8 +70,8 @@ and are many (an estimate)."""
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A fold with its epilogue. `rows`: the elements of a column, `None` if symbolic; `results`:
-    all columns, with each symbol as 1; `vectors`: those that neighbouring columns make, 0 if they
-    make no whole ones.
+    the number of columns, with each symbol as 1; `vectors`: the number of vectors of neighbouring
+    columns, 0 if columns do not make whole vectors.
     """
 
     fold: str
@@ -162,8 +163,9 @@ def _widths(facts: Facts) -> tuple[int, ...]:
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
-    """Vectors where workgroups have several, or the only one. As many threads below each other as
-    have `ROWS_EACH` rows, and then as many loads in flight as they have rows.
+    """Threads fold vectors if a workgroup has several vectors, or the only vector of the result.
+    The threads below each other are as many as leave `ROWS_EACH` rows to each. The loads in flight
+    are no more than the rows of a thread need.
     """
     widths = [n for n in _widths(facts) if n > 1 or facts.vectors == 1]
     are_few = facts.results < FEW_WORKGROUPS * ACROSS * facts.lanes

@@ -85,10 +85,10 @@ from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 SHORT_AXIS = 16
-"""Steps of a reduction axis below which it is joined with the one around it: four vectors of the
-left operand (chosen by hand; it concerns convolutions of a few channels)."""
+"""A reduction axis of fewer steps is joined with the axis around it: four vectors of the left
+operand (chosen by hand for convolutions of a few channels)."""
 LEFT_ROWS = 5
-"""Rows of the tiles of rows that no quads take, at most, if it divides them (chosen by hand: a
+"""The most rows of a tile outside of quads, if this number divides the rows (chosen by hand: a
 software adapter compiles each row of a tile)."""
 LITTLE = 100
 """If at most one row or column in `LITTLE` is left over, the tiles that cover it have one row
@@ -321,8 +321,8 @@ def _row_length(roles: Contraction) -> int | None:
 
 
 def _images(extents: Sequence[Expr]) -> int:
-    """The first axes of rows that count as images of the others: those whose size only a run knows,
-    if the others have rows enough for some tiles.
+    """The number of leading row axes that count as images: the axes of symbolic size, if the
+    remaining axes have enough rows for some tiles.
     """
     count = next((n for n, e in enumerate(extents) if as_int(e) is not None), 0)
     return count if prod(as_int(e) or 1 for e in extents[count:]) >= IMAGE_ROWS else 0
@@ -341,8 +341,8 @@ def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
 
 
 def _tile_rows(schedule: Schedule, section: Section, parameters: Parameters) -> int:
-    """The rows of a tile of a section: all of the few that are left over, or one of them where only
-    a run knows how many there are.
+    """The rows of a tile of a section. In a section of remaining rows, the tile has all of them, or
+    one row if their number is known only at run time.
     """
     assert section.rows is not None
     extent = simplify(schedule.extent(section.rows))
@@ -378,9 +378,9 @@ def _prepare(schedule: Schedule, name: str, joined: int) -> Section:
 
 
 def _joined(fold: Block, roles: Contraction) -> int:
-    """The innermost axes of a reduction that count as one: axes too short for vectors of the left
-    operand, which are one axis of both operands in memory. Such are the columns and channels of a
-    patch of an image.
+    """The number of innermost reduction axes to join. Axes are joined if they are too short for
+    vectors of the left operand, and contiguous in the memory of both operands. An example is the
+    columns and channels of a patch of an image.
     """
     ranges = axis_ranges(fold)
     operands = [flat_index(o.buffer, o.indices) for o in (roles.left, roles.right)]

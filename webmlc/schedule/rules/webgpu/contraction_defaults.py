@@ -52,28 +52,28 @@ LARGE = 1 << 24
 fifth less time for it than tiles of 8 rows, but 90 ms longer to compile (measured on SwiftShader:
 16 million multiply-adds take about 15 ms)."""
 SMALL = 1 << 24
-"""Multiply-adds of a small product, at most, whose tiles have 4 columns where threads share loads.
-They take 30 to 60 ms less to compile then, and up to a tenth longer (measured on SwiftShader:
-with 1 << 23, MobileNetV2 and YOLOX-nano took 3 % less, and 14 and 18 % longer for the first
-result)."""
+"""The most multiply-adds of a small product, whose tiles have 4 columns where threads share loads.
+Small products take 30 to 60 ms less to compile then, and run up to a tenth longer (measured on
+SwiftShader: with 1 << 23, MobileNetV2 and YOLOX-nano took 3 % less, and 14 and 18 % longer for the
+first result)."""
 HUGE = 1 << 26
-"""Multiply-adds of a product, at least, whose tiles have 16 columns where threads share loads. They
-take a sixth less time then, but 130 ms longer to compile (measured on SwiftShader: 75 million take
-42 and 34 ms)."""
+"""The fewest multiply-adds of a product whose tiles have 16 columns where threads share loads. Such
+products take a sixth less time then, but 130 ms longer to compile (measured on SwiftShader: 75
+million take 42 and 34 ms)."""
 PAIRED_TILES = 8
-"""Tiles beside each other, at least, of which quads take pairs although one is left over: the
-shader has a section more for it (chosen by hand)."""
+"""From this many tiles beside each other, quads take pairs of tiles even if a tile is left over:
+the shader needs another section for that tile (chosen by hand)."""
 SHORTEST_PART = 24
-"""Steps of the reduction that a part has at least by default. Measured on an H200, where a loop of
-loads waits for each of them: DeiT-tiny took 1.08 ms with parts of 64 steps, 0.73 with 32, and 0.66
-with 24. A single row needs half of them, because each of its steps loads more than it computes."""
+"""The fewest steps of the reduction in a part, by default. Measured on an H200, where a loop of
+loads waits for each load: DeiT-tiny took 1.08 ms with parts of 64 steps, 0.73 with 32, and 0.66
+with 24. A single row needs half the steps, because each step loads more than it computes."""
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
-    """The first choice that fills a GPU, else the one with the most threads. Large tiles come
-    first, because they load each element less often; then few parts of the reduction. The rows of a
-    prompt are taken as many on a software adapter, where a load takes as long as several
-    multiply-adds of vectors.
+    """The first choice that fills a GPU, else the choice with the most threads. Large tiles come
+    first, because they load each element less often; then few parts of the reduction. On a software
+    adapter, a prompt gets the largest tile: a load takes as long as several multiply-adds of
+    vectors.
     """
     choices = _default_choices(facts, machine)
     if machine.has_slow_barriers and _is_prompt(facts):
@@ -89,8 +89,8 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
 
 
 def _is_prompt(facts: Facts) -> bool:
-    """True if only a run knows how many rows there are, each of a constant number of columns. A
-    symbolic number of them is stored one by one, so that the text of tall tiles would be long.
+    """True if the number of rows is known only at run time, and the number of columns is constant.
+    Symbolic columns are stored one by one, so that the text of tall tiles would be long.
     """
     if facts.rows is None or as_int(facts.rows) is not None or as_int(facts.columns) is None:
         return False
@@ -124,9 +124,9 @@ def _staged(facts: Facts, tile: Parameters, machine: Gpu) -> Parameters:
 
 
 def _default_choices(facts: Facts, machine: Gpu) -> list[Parameters]:
-    """The tiles to choose from, large ones first: two that cover the rows at little cost, and
-    divisors of the rows where threads can divide the reduction. A single row may have half as many
-    columns.
+    """The tiles to choose from, large tiles first: two heights that cover the rows at little cost,
+    and divisors of the rows where threads can divide the reduction. The tile of a single row may
+    have half the columns.
     """
     tallest = machine.tile.rows if _is_large(facts) else min(machine.tile.rows, SHORT_TILE)
     most_steps, body = STEPS, BODY
@@ -165,7 +165,7 @@ def _default_choices(facts: Facts, machine: Gpu) -> list[Parameters]:
 
 def _columns(facts: Facts, machine: Gpu) -> tuple[int, int]:
     """The columns of a tile, and the tiles of a row that a workgroup computes. If quads share
-    loads, as many as let the threads of each quad have the same rows.
+    loads, both are chosen so that the threads of each quad have the same rows.
     """
     width, count = machine.tile.columns, as_int(facts.columns)
     if "quads" in machine.features and count is not None:
@@ -185,10 +185,10 @@ def _columns(facts: Facts, machine: Gpu) -> tuple[int, int]:
 
 
 def quad_rows(facts: Facts, machine: Gpu) -> int:
-    """The tiles below each other that the threads of a quad should compute, if they share loads and
-    there are enough rows: two, where tiles beside each other make pairs and vectors of the left
-    operand lie along the reduction, else four, if four beside each other would not have the same
-    rows anyway.
+    """The tiles below each other that the threads of a quad compute; 0 if the threads share no
+    loads, or if there are too few rows. Two, if tiles beside each other make pairs and vectors of
+    the left operand lie along the reduction. Else four, unless four tiles beside each other have
+    the same rows anyway.
     """
     if "quads" not in machine.features or facts.rows is None:
         return 0
@@ -223,7 +223,7 @@ def _default_rows(extent: Expr, tallest: int) -> int:
 
 
 def _default_parts(facts: Facts, tile: Parameters, machine: Gpu) -> list[int]:
-    """The numbers of parts that leave each of them long enough, and no thread of a workgroup
+    """The numbers of parts that make each part long enough, and leave no thread of a workgroup
     idle.
     """
     depth = facts.divided_depth
@@ -260,5 +260,7 @@ def row_tile(extent: Expr, largest: int) -> int:
 
 
 def _cost(count: int, rows: int) -> tuple[int, int]:
-    """The work of covering `count` rows: those of each tile, and 2 for its column loads."""
+    """The work of covering `count` rows: 1 for each row of a tile, and 2 for the column loads of
+    the tile.
+    """
     return (count // rows * (rows + 2) + count % rows * 3, -rows)

@@ -30,15 +30,15 @@ SUM_BYTES = 4
 PAIR = 2
 """Threads of a quad along each axis, where it computes two by two tiles."""
 COLUMN_ROWS = 8
-"""The rows of a tile of a quad whose loads take as long as those of its columns (derived: a thread
-loads two vectors for each row and 16 for the columns, for four steps)."""
+"""The rows of a quad's tile at which loading the rows takes as long as loading the columns
+(derived: for four steps, a thread loads two vectors for each row and 16 for the columns)."""
 SINGLE_COST = 4
 """The cost of a row that no tile of a quad has, if the loads of a row cost 1: such a row loads all
 columns for itself (measured on SwiftShader: 4 for the five rows that DeiT has left, 12 for 28)."""
 SECTION_PRODUCTS = 1 << 23
-"""The multiply-adds that may be computed twice to save a section (measured on SwiftShader, where it
-takes 60 ms to compile: with a quarter of these, no model ran faster, and first results of Inception
-v1 and v2 took 3 and 7 % longer)."""
+"""The multiply-adds that may be computed twice to save a section. Measured on SwiftShader, where a
+section takes 60 ms to compile: with a quarter of this number, no model ran faster, and first
+results of Inception v1 and v2 took 3 and 7 % longer."""
 STAGES = (4, 8, 16, 32)
 """Steps of the reduction whose columns a workgroup may copy at once."""
 
@@ -47,21 +47,22 @@ STAGES = (4, 8, 16, 32)
 class Facts:
     """A contraction with its epilogue.
 
-    - `rows`: how many there are, `None` if they are no loop; `columns`: those along the last axis.
+    - `rows`: the number of rows, `None` if there is no loop over rows; `columns`: the number of
+      columns along the last axis.
     - `are_rows_adjacent`: whether rows are one axis in memory, so that primitives can tell tiles
       apart.
     - `results`: elements of the result with each symbol as 1.
-    - `depth`: steps of the innermost reduction loop; `steps`: those of all reduction loops, 0 if
+    - `depth`: steps of the innermost reduction loop; `steps`: steps of all reduction loops, 0 if
       symbolic.
-    - `joined`: how many of the innermost reduction loops are fused into one.
-    - `outer_depth`: steps of the outermost reduction loop if threads divide that one; `None` if
-      they divide the innermost.
+    - `joined`: the number of innermost reduction loops that are fused into one.
+    - `outer_depth`: steps of the outermost reduction loop if threads divide this loop; `None` if
+      they divide the innermost loop.
     - `operand`: the name of the right operand.
-    - `row_length`: rows along the last of several axes, `None` if there is one axis (a workgroup
-      with more of them would have gaps in its memory).
+    - `row_length`: rows along the last of several axes, `None` if there is one axis. A workgroup
+      with more rows would have gaps in its memory.
     - `can_share`: whether primitives let threads divide the reduction.
-    - `quad_rows`: the tiles below each other that the threads of a quad compute: two of two beside
-      each other, or four; 0: tiles are not grouped by quads.
+    - `quad_rows`: the tiles below each other that the threads of a quad compute: 2 (of two by two
+      tiles) or 4; 0 if tiles are not grouped by quads.
     - `may_overlap`: whether tiles may overlap, so that fewer sections are compiled.
     """
 
@@ -194,9 +195,9 @@ def paired_columns(facts: Facts, width: int) -> int:
 
 
 def can_divide(facts: Facts, tile: Parameters, parts: int) -> bool:
-    """True if the threads of a workgroup can divide the reduction of such tiles in these parts:
-    tiles cover the columns, and the rows where these are several axes, and the sums of all threads
-    fit into workgroup memory.
+    """True if the threads of a workgroup can divide the reduction of such tiles in these parts.
+    Tiles must cover the columns, and also rows of several axes. The sums of all threads must fit
+    into workgroup memory.
     """
     if parts == 1:
         return True
@@ -215,8 +216,8 @@ def can_divide(facts: Facts, tile: Parameters, parts: int) -> bool:
 
 
 def stages(facts: Facts) -> tuple[int, ...]:
-    """The numbers of steps of a stage that divide the innermost reduction loop into several. Quads
-    share loads without stages.
+    """The possible numbers of steps of a stage: they divide the innermost reduction loop evenly.
+    Quads share loads without stages.
     """
     depth = as_int(facts.depth)
     if depth is None or facts.rows is None or facts.quad_rows:
@@ -233,8 +234,8 @@ def staging_of(facts: Facts, parameters: Parameters, stage: int) -> Staging:
 
 
 def can_stage(facts: Facts, parameters: Parameters, stage: int) -> bool:
-    """True if a full workgroup can copy a stage of its columns to its memory, each thread as much
-    as the others.
+    """True if a full workgroup can copy a stage of its columns to its memory, with equal work for
+    each thread.
     """
     columns = as_int(facts.columns)
     if facts.rows is None or columns is None:

@@ -1,11 +1,11 @@
 """Long reductions: softmax, normalisations, sums along one axis or along all.
 
 A workgroup computes a row of the last block. For each reduction that the row needs, every thread
-folds each 64th element by itself; what the threads have goes through workgroup memory, where a tree
-folds it. On machines with subgroups, one loop over all of it takes the place of the tree: the
-threads of each subgroup share its iterations (`target/webgpu/subgroup_folds.py`). Then the threads
-share out the elements of the row. Where barriers are slow, each of many short rows has a thread; if
-symbols decide how long rows are, the kernel has both forms, and a run launches one of them.
+folds each 64th element by itself. A tree folds the threads' partial results in workgroup memory. On
+machines with subgroups, one loop over all partial results replaces the tree: the threads of each
+subgroup share its iterations (`target/webgpu/subgroup_folds.py`). Then the threads share out the
+elements of the row. Where barriers are slow and short rows are many, each row has a thread. If
+symbols decide the length of rows, the kernel has both forms, and a run launches one form.
 
     m[i] = max(x[i, :]); y[i, :] = x[i, :] - m[i]
     ->  for i (workgroups):  for t in 64 threads: p[t] = max(x[i, t::64])
@@ -47,18 +47,19 @@ from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 STEPS = (1, 2, 4, 8, 16)
-"""Elements that a thread may read at once: loads that do not wait for each other take about as long
-as one of them."""
+"""Elements that a thread may read at once: several independent loads take about as long as one
+load."""
 FEW_ROWS = 8
-"""Rows that a thread each folds at least, rather than a workgroup, where barriers are slow: those
-of two cores with four lanes (derived)."""
+"""The fewest rows for which each row gets a thread, not a workgroup, where barriers are slow: the
+lanes of two cores with four lanes each (derived)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A kernel whose blocks lead to one last block through long reductions. On machines with
-    subgroups, these fold what the threads of a workgroup have at once. `are_short`: 1 for the sizes
-    at which each row has a thread, 0 for others; `None` where no row has.
+    subgroups, a subgroup folds the partial results of a workgroup's threads at once. `are_short`: 1
+    for the sizes at which each row has a thread, 0 for other sizes; `None` if no size has such
+    rows.
     """
 
     function: LoopFunction
@@ -118,8 +119,9 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
 
 
 def _are_short(rows: Expr, length: Expr, machine: Gpu) -> Expr:
-    """1 if there are many rows, of so few elements that a thread for each takes no more iterations
-    than the machine allows; else 0. Rows whose number alone is a symbol count as many.
+    """1 if there are many short rows, else 0. A row is short if one thread computes it in no more
+    iterations than the machine allows. If only the number of rows is a symbol, the rows count as
+    many.
     """
     ranges = dict.fromkeys(variables(rows) | variables(length), SYMBOL)
     limit = machine.thread_iterations
@@ -134,13 +136,13 @@ def _product(axes: Iterable[Axis]) -> Expr:
 
 
 def space(_facts: Facts, machine: Gpu) -> Product[Parameters]:
-    """Threads, the levels of their tree, and the elements that they read at once."""
+    """The threads, the levels of their tree, and the elements that a thread reads at once."""
     return Space.of(Parameters, workgroup=workgroup_sizes(machine), radix=(4, 8, 16), steps=STEPS)
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
-    """The machine's threads for a row, and its tree. Each thread has two elements at least. On a
-    GPU, a row has more threads if each of them would have more than it folds fast by itself.
+    """The machine's threads for a row, and its tree. Each thread has at least two elements. On a
+    GPU, a row gets more threads if a thread would have more elements than it folds fast by itself.
     """
     extents = [
         size_of([axis.extent for axis in axes_of_kind(block, "reduce")]) or machine.row_threads * 2
@@ -242,10 +244,10 @@ def share_out(schedule: Schedule, block: str, loops: list[str], size: int, steps
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """How the `size` threads of a workgroup fold together: each for itself, then a tree, at each
-    level of which a thread folds `radix` results. If `at_once`, one loop takes the place of the
-    tree. With a `width`, the workgroup has rows of that many threads. Up to `steps` iterations of a
-    thread are written out.
+    """How the `size` threads of a workgroup fold together: each thread folds alone, then a tree
+    folds the results. At each level of the tree, a thread folds `radix` results. If `at_once`, one
+    loop replaces the tree. With a `width`, the workgroup has rows of `width` threads. Up to `steps`
+    iterations of a thread are written out.
     """
 
     size: int

@@ -1,8 +1,7 @@
-"""Reductions of any form, several of them in a row: softmax, normalisations, poolings over odd
-axes.
+"""Sequences of reductions of any form: softmax, normalisations, poolings over unusual axes.
 
 The last block's result is cut along the axes that index the reductions' results (its rows). One
-thread computes what its row needs, by itself, in registers. This is also the rule for every other
+thread computes all values of its row by itself, in registers. This is also the rule for every other
 kernel that one dispatch can compute.
 
     m[i] = max(x[i, :]); s[i] = sum(exp(x[i, :] - m[i])); y[i, j] = exp(x[i, j] - m[i]) / s[i]
@@ -66,8 +65,8 @@ def build(schedule: Schedule, facts: Facts, parameters: Workgroup) -> None:
 
 
 def _separate_finals(function: LoopFunction) -> tuple[str, ...] | None:
-    """The names of the blocks whose results no block reads; `None` where two of them need the same
-    block, or an output that others read has to stay whole.
+    """The names of the blocks whose results no block reads; `None` if two such blocks need the same
+    block, or if an output that other blocks read must stay whole.
     """
     writers = written(function)
     read = {name for block in blocks(function.body) for name in reads(block)}
@@ -84,7 +83,9 @@ def _separate_finals(function: LoopFunction) -> tuple[str, ...] | None:
 
 
 def inline_stages(schedule: Schedule) -> LoopFunction:
-    """Compute pointwise temporaries where they are read: a thread has no room for a row of them."""
+    """Compute pointwise temporaries where they are read: a thread has no room for a row of
+    temporaries.
+    """
     parameters = {b.name for b in schedule.function.params}
     for block in list(blocks(schedule.function.body)):
         results = {s.buffer.name for s in stores(block)}
@@ -120,9 +121,9 @@ def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
 def _place_all(
     schedule: Schedule, facts: Facts, workgroup: int, machine: Gpu | None = None
 ) -> None:
-    """Compute what the rows of each last block need in the rows' threads.
+    """Compute all values that the rows of each last block need in the threads of these rows.
 
-    Raises `ScheduleError` where a primitive refuses, or where a thread of `machine` has no room.
+    Raises `ScheduleError` if a primitive refuses, or if a thread of `machine` has no room.
     """
     finals = [schedule.block(final) for final in facts.finals]
     threads = [_place(schedule, block, workgroup, machine) for block in finals]
@@ -134,8 +135,8 @@ def _place_all(
 
 
 def _place(schedule: Schedule, final: Block, workgroup: int, machine: Gpu | None) -> str | None:
-    """Compute what the rows of one last block need in the rows' threads. Return the loop of the
-    threads, or None where a single thread computes the block.
+    """Compute all values that the rows of one last block need in the threads of these rows. Return
+    the loop of the threads, or None if a single thread computes the block.
     """
     function = schedule.function
     spatial = axes_of_kind(final, "spatial")
@@ -168,7 +169,7 @@ def _place(schedule: Schedule, final: Block, workgroup: int, machine: Gpu | None
 
 
 def _require_room(schedule: Schedule, producer: str, thread: str, machine: Gpu) -> None:
-    """Raise `ScheduleError` where a thread cannot keep what a producer computes for it."""
+    """Raise `ScheduleError` if a thread cannot keep the values that a producer computes for it."""
     size = own_elements(schedule, producer, thread)
     if size is None or size > machine.private_elements:
         why = f"one thread would need {size or 'an unknown number of'} registers"

@@ -1,8 +1,9 @@
-"""One fold that is no matrix product: pooling, depthwise convolution, sums along any axes.
+"""A fold that is not a matrix product: pooling, depthwise convolution, sums along any axes.
 
 A thread computes 4 adjacent elements of the result (channels), and a few neighbours along the axis
 before, which share what they read. Short windows are unrolled. If 4 adjacent elements read
-differently, such as in groups of 34 channels, a thread of a software adapter computes two of them.
+differently, as in groups of 34 channels, a thread of a software adapter computes two adjacent
+elements.
 
     Y[n, y, x, c] = max(Y, X[n, y * 2 + ky, x * 2 + kx, c])   ->   for each y, x / 4, c / 4: 3 · 3 ·
     4 loads of a vec4
@@ -46,17 +47,18 @@ MOST_NEIGHBOURS = 8
 PAIR = 2
 """Adjacent results that share what they read if vectors do not."""
 FEW_RESULTS = 512
-"""Vectors below which threads fold long windows to single results by default: an integrated GPU has
-about a thousand lanes (`core/adapters.py`), most of which vectors would leave idle."""
+"""With fewer vectors of results, a thread folds a long window to a single result by default: an
+integrated GPU has about a thousand lanes (`core/adapters.py`), and vectors would leave most lanes
+idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A fold with its epilogue. `window`: the elements that it folds, `None` if symbolic; `row`:
-    the results along the axis before the last, 1 if they have no neighbours to share with;
-    `results`: all of them, `None` if symbolic; `has_vectors`: whether the results along the last
-    axis make whole vectors; `has_pairs`: whether a thread of a long window computes pairs of them,
-    which share what they read; `has_words`: whether all elements are words of four bytes.
+    """A fold with its epilogue. `window`: the elements of a window, `None` if symbolic; `row`: the
+    results along the axis before the last, 1 if neighbours share no loads; `results`: the number of
+    results, `None` if symbolic; `has_vectors`: whether the results along the last axis make whole
+    vectors; `has_pairs`: whether a thread of a long window computes pairs of results, which share
+    loads; `has_words`: whether all elements are words of four bytes.
     """
 
     fold: str
@@ -131,11 +133,11 @@ def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
-    """Vectors where there are any, and enough of them if each folds a long window; a short window
-    is unrolled, and neighbours share its loads. Neighbours share those of a long window, too, where
-    a thread is fastest by itself, and enough threads are left. Where four threads run at once, they
-    load four adjacent words in one access, so that each computes single results. Single elements of
-    a word would be stored one after the other.
+    """Threads compute vectors if the results make vectors; for a long window, there must also be
+    enough vectors. A short window is unrolled, and neighbours share its loads. Neighbours also
+    share the loads of a long window if a thread is fastest by itself and enough threads are left.
+    Where four threads run at once, they load four adjacent words in one access, so that each
+    computes single results. Single elements of a word would be stored one after the other.
     """
     is_short = facts.window is not None and facts.window <= SHORT_WINDOW
     are_few = facts.results is not None and facts.results < FEW_RESULTS * facts.lanes

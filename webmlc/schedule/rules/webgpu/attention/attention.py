@@ -1,9 +1,9 @@
 """Attention: scores, an online softmax and the product with the values in one dispatch.
 
-Rows that read the same keys form tiles, each of which a workgroup computes (`plain_tile.py`):
-it reads keys and values once for all of them. On a GPU, it copies the keys, and its threads keep
-what they compute (`copied_tile.py`). The rows left over, or a single row, have a workgroup
-each (`shared_row.py`), which shares out keys to its threads. Both run in steps of keys.
+Rows that read the same keys form tiles. A workgroup computes a tile (`plain_tile.py`), and reads
+keys and values once for all its rows. On a GPU, the workgroup copies the keys, and its threads keep
+results in registers (`copied_tile.py`). Each remaining or single row has a workgroup
+(`shared_row.py`), which shares out keys to its threads. Tiles and rows both run in steps of keys.
 
     m[i] = max(l[i, :]); e = exp(l - m); s[i] = sum(e[i, :]); p[i, d] = sum(e[i, :] * v[:, d])
     ->  for tile in range(m // 16) (workgroups): for step in range(ceil(n / 64)): 16 rows, 64 keys
@@ -66,13 +66,13 @@ from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 PROMPT_HEIGHTS = (16, 8)
-"""The rows of a tile where only a run knows how many there are: a prompt."""
+"""The rows of a tile if the number of rows is known only at run time: a prompt."""
 PROMPT_LOGIT_ROWS = 2
-"""Rows of the logits of a thread of such a tile: prompts may be short, so that each tile has more
+"""Rows of the logits of a thread in a prompt's tile. Prompts may be short, so each tile gets more
 threads (an estimate)."""
 KEYS_PER_THREAD = 2
-"""Keys of a step whose logits a thread of a single row keeps, by default (measured on an H100 with
-9 heads of 64 elements: 4 took 4 % longer for 256 keys, and 5 % less for 2000)."""
+"""Keys of a step whose logits a thread of a single row keeps, by default. Measured on an H100 with
+9 heads of 64 elements: 4 keys took 4 % longer for 256 keys in all, and 5 % less for 2000."""
 REGISTER_RADIX = 16
 """Results that one thread of a single row folds at each level of a tree where threads keep logits:
 256 threads take two levels (measured with `KEYS_PER_THREAD`)."""
@@ -165,16 +165,17 @@ def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
-    """The machine's workgroup, or the next one that has enough threads; the tallest tiles of which
-    there are enough. A tile loads keys less often, but there are fewer of them than of rows.
+    """The machine's workgroup, or the next larger workgroup that has enough threads; the tallest
+    tiles that are numerous enough. Tiles load keys less often than rows, but are fewer.
     """
     row, tile = _default_row_and_tile(facts, machine)
     return Parameters(tile, None if covers(facts, tile) else row)
 
 
 def _default_row_and_tile(facts: Facts, machine: Gpu) -> tuple[Row, Tile]:
-    """The threads of a single row, and the tile, by default. If only a run knows how many rows
-    there are, most often there is one: its threads come first, then the tallest tile beside them.
+    """The threads of a single row, and the tile, by default. If the number of rows is known only at
+    run time, it is most often 1: the threads of the row are chosen first, then the tallest tile
+    beside them.
     """
     needed = max(machine.workgroup_size, 2 * facts.vectors)
     workgroup = min(size for size in workgroup_sizes(machine) if size >= needed)

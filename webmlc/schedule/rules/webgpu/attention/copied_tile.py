@@ -1,10 +1,10 @@
-"""Attention of a tile of rows by a workgroup of a GPU, whose threads keep what they compute.
+"""Attention of a tile of rows by a workgroup of a GPU, whose threads keep results in registers.
 
-It is the online softmax of `plain_tile.py`. But the keys of a step are copied to workgroup
-memory, some elements of each at a time, so that threads beside each other read keys beside each
-other from memory. A thread computes the logits of a few rows and keys and keeps them: it finds
-their maximum and stores their exponentials. The sums of the values stay in registers, too, from the
-first step to the last. This is the tiling of FlashAttention-2 (Dao, 2023).
+The softmax is online, as in `plain_tile.py`. But the keys of a step are copied to workgroup memory,
+some elements of each key at a time: adjacent threads then read adjacent keys from memory. A thread
+computes the logits of a few rows and keys and keeps these logits: it finds their maximum and stores
+their exponentials. The sums of the values stay in registers, too, from the first step to the last.
+This is the tiling of FlashAttention-2 (Dao, 2023).
 
     for step in range(ceil(n / 64)):
         for c in range(4): S = k[64 keys, 16 c to 16 c + 16]            (shared)
@@ -108,8 +108,8 @@ def longest_stage(
 
 
 def _key_groups(facts: Facts) -> int | None:
-    """The groups of keys of a step: those that take the least time. There are two steps at least,
-    as a loop of one is none.
+    """The number of key groups in a step that takes the least time. There are at least two steps,
+    because a loop of one step would vanish.
     """
     if facts.keys is None:
         return GROUPS
@@ -124,9 +124,9 @@ def _key_groups(facts: Facts) -> int | None:
 
 
 def _memory(facts: Facts, shape: Shape) -> Memory:
-    """The memory of a tile: keys with a vector between them, exponentials with one more in each
-    row, two results of each thread's rows, and four values of each row. Narrow keys take 32 bits
-    there, too.
+    """The memory of a tile: keys padded by a vector each, exponentials padded by one element a row,
+    two results for each row of each group, and four values for each row. Narrow keys also take 32
+    bits there.
     """
     tile = shape.tile
     copied = shape.keys * (tile.stage + 1) * VECTOR
@@ -153,8 +153,8 @@ def schedule_copied_tile(schedule: Schedule, facts: Facts, loops: Loops, shape: 
 
 
 class _RegisterTile(Tile):
-    """The schedule of a tile whose threads keep their logits: those of some rows, and of a
-    key of each part.
+    """The schedule of a tile whose threads keep their logits. A thread has the logits of some rows,
+    and of one key of each part.
     """
 
     def share(self, row: str, part: str, *others: str) -> str:
@@ -215,7 +215,9 @@ class _RegisterTile(Tile):
         schedule.bind(schedule.fuse(rows, part), "threadIdx.x")
 
     def copy_keys(self, copy: str, chunk: str, stage: int) -> None:
-        """Let threads copy `stage` vectors of each key of a step, one as many as the others."""
+        """Let threads copy `stage` vectors of each key of a step, with equal work for each
+        thread.
+        """
         schedule, lanes = self.schedule, self.facts.lanes
         dimension = len(schedule.block(copy).axes) - 1
         schedule.split_dimension(copy, dimension, lanes)

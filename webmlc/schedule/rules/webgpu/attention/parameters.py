@@ -1,11 +1,11 @@
-"""The parameters of attention, and what they take of a workgroup's memory.
+"""The parameters of attention, and the workgroup memory that they take.
 
 Tiles of rows and single rows have two algorithms each. A kernel has a section for tiles and one for
 the rows left over, which run in different workgroups. On a GPU, the sections share their memory:
 their largest buffers of vectors, the next ones, and so on, and likewise their buffers of scalars
 (`target/webgpu/share_memory.py`).
 
-    elements_of(tile_memory, row_memory, shares=True)     # those of the larger buffers
+    elements_of(tile_memory, row_memory, shares=True) # the elements of the larger buffers
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS = 4
 """Steps of a reduction that a thread of a tile writes out by default: a vec4 of keys."""
 LOGIT_ROWS = 4
 """Rows of the logits that a thread of a tile computes together, by default: each key is read once
-for all of them (chosen by hand: with four keys, 16 sums stay in registers)."""
+for all these rows (chosen by hand: with four keys, 16 sums stay in registers)."""
 FLOAT_BYTES = 4
 VECTOR = 4
 """The elements of a vector."""
@@ -104,8 +104,9 @@ def covers(facts: Facts, tile: CopiedTile | PlainTile | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The elements of the shared buffers of a section: of those that hold vectors of float32, of
-    those that hold scalars, and of all whose type is another one, so that no section shares them.
+    """The elements of the workgroup buffers of a section. `vectors`: for each buffer of float32
+    vectors. `scalars`: for each buffer of scalars. `unshared_elements`: in all buffers of other
+    types, which sections do not share.
     """
 
     vectors: tuple[int, ...] = ()
@@ -129,9 +130,9 @@ def elements_of(*sections: Memory, shares: bool) -> int:
 
 
 def row_memory(facts: Facts, row: SharedRow | RegisterRow) -> Memory:
-    """The memory of a single row: vectors of the result; exponentials, sums, and a part of a tree,
-    for each thread. Then its logits, or else their maxima, and the parts of products of keys, with
-    one more between those of each key.
+    """The memory of a single row: vectors of the result, and exponentials, sums and a part of a
+    tree for each thread. A shared row adds the logits. A register row adds maxima, and the partial
+    products of keys, padded by one element a key.
     """
     threads = max(row.workgroup, 2 * facts.vectors)
     result = threads * VECTOR

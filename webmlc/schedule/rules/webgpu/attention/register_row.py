@@ -1,8 +1,8 @@
-"""Attention of one row by a workgroup of a GPU, whose threads keep what they compute.
+"""Attention of one row by a workgroup of a GPU, whose threads keep results in registers.
 
-It is the online softmax of `shared_row.py`, but a step has several keys for each thread. A
-thread keeps their logits, its part of the sum of exponentials, and its part of one vector of the
-result. So there are fewer steps, whose threads wait for memory and for each other. Four threads
+The softmax is online, as in `shared_row.py`, but a step has several keys for each thread. A thread
+keeps the logits of its keys, its part of the sum of exponentials, and its part of one vector of the
+result. So there are fewer steps in which threads wait for memory and for each other. Four threads
 multiply the query by one key: their loads lie side by side.
 
     for step in range(ceil(n / 512)):
@@ -44,8 +44,8 @@ def key_threads_of(facts: Facts, workgroup: int) -> tuple[int, ...]:
 
 
 def schedule_register_row(schedule: Schedule, facts: Facts, loops: Loops, row: RegisterRow) -> None:
-    """Give each row to a workgroup, whose threads keep the logits of as many keys of a step, or of
-    fewer if there are no more. All blocks are under the loops over rows and batch.
+    """Give each row to a workgroup. Each thread keeps the logits of `row.keys` keys of a step, or
+    of fewer if keys are few. All blocks are under the loops over rows and batch.
     """
     parts, threads = step_of(facts, row.workgroup)
     fewer = facts.keys is not None and (facts.keys - 1) // threads
