@@ -47,8 +47,8 @@ from webmlc.schedule.schedule import Schedule
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A kernel of two transforms with a product between them. `tiles`: tiles of a row, `None` if
-    symbolic; `multiple`: what divides their number; `tile_bytes`: what the planes and the products
-    of one tile take.
+    symbolic; `multiple`: a known divisor of this number; `tile_bytes`: bytes of the planes and the
+    products of one tile.
     """
 
     inputs: TransformFacts
@@ -144,8 +144,8 @@ BANDS = Rule("bands", match, space, default, build)
 def _place_stages(
     schedule: Schedule, lines: Sequence[str], last: str, part: int | None
 ) -> tuple[int, TileLoops]:
-    """Compute all stages under the loops over rows of tiles and parts of them; returns how many
-    loops these are, and the loops of the last transform inside of them.
+    """Compute all stages under the loops over rows of tiles and parts of rows. Return the number of
+    these loops, and the loops of the last transform inside of them.
     """
     loops = find_loops(schedule, lines, last)
     *rows, across = loops.tiles
@@ -159,9 +159,9 @@ def _place_stages(
 
 
 def _default_part(facts: Facts, machine: Cpu) -> int | None:
-    """Tiles of equal parts of a row: as many as have their planes and products in the second-level
-    cache, or as come nearest, two register tiles at least; `None` for whole rows. Of a symbolic
-    number, what it is a multiple of.
+    """Tiles of equal parts of a row; `None` for whole rows. The planes and products of a part fit
+    the second-level cache, or come nearest to fitting. A part has at least two register tiles. For
+    a symbolic number of tiles, its known divisor.
     """
     if facts.tiles is None:
         return facts.multiple

@@ -1,5 +1,5 @@
-"""Products with block-quantised weights: integer products of blocks, then the sum of what their
-scales make of them.
+"""Products with block-quantised weights: integer products of blocks, then the sum of the scaled
+products.
 
 In: a fold that multiplies the words of a block (`dots`), and a fold over blocks that reads its
 results, with an epilogue. Out: register tiles of rows times columns under a loop over panels. The
@@ -59,8 +59,8 @@ from webmlc.schedule.schedule import Schedule
 
 UNROLLED_PRODUCTS = 16
 """The most products of a row and a column that are unrolled, by default. A word of 4-bit values has
-two, and eight if they are multiplied as floats: unrolling 32 of these took four times as long to
-build, for no speed. Chosen by hand.
+two products, or eight if the values are multiplied as floats: unrolling 32 float products took four
+times as long to build, for no speed. Chosen by hand.
 """
 TILE_ROWS = 4
 """Rows of a register tile, by default. Its 8 sums and 8 products of a block exceed the registers,
@@ -69,7 +69,7 @@ elements times 1536 columns of 4 bits: 3 to 6 rows take 1 to 3 % longer, 2 rows 
 """
 UNROLLED_WORDS = 8
 """The most words of a block whose products are unrolled, by default: a block of 32 values of 8 bits
-has so many. Measured in Chromium on one row of 576 elements times 1536 columns of 8 bits: a loop
+has 8 words. Measured in Chromium on one row of 576 elements times 1536 columns of 8 bits: a loop
 over 4 words takes 25 % longer. With 64 rows of 4 bits, a loop over single words takes 12 % longer.
 """
 

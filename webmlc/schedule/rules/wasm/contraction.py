@@ -77,12 +77,12 @@ CONTRACTION = Rule(
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The loops around a tile, by what they run along; `None` where there is no such loop.
+    """The loops around a tile, by their roles; `None` if there is no such loop.
 
-    `row`: the joined rows, then those of a block or of a part. `walk`: other axes of rows, for each
-    of which a panel is read again. `groups`: groups of channels inside a block of rows. `lane`: the
-    columns, then those of one panel. `half`: the two halves of the matrix, of each of which a tile
-    has a panel. `together`: panels of a half that are fetched together.
+    `row`: the joined rows, then the rows of a block or of a part. `walk`: other axes of rows; a
+    panel is read again in each of their iterations. `groups`: groups of channels inside a block of
+    rows. `lane`: the columns, then the columns of one panel. `half`: the two halves of the matrix;
+    a tile has one panel of each half. `together`: panels of a half that are fetched together.
     """
 
     row: str | None
@@ -95,7 +95,9 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class _Tiling:
-    """One kernel's steps: common loops, parts of columns and rows, a register tile for each."""
+    """The steps of one kernel: common loops, parts of columns and rows, and a register tile for
+    each part.
+    """
 
     schedule: Schedule
     facts: ContractionFacts
@@ -226,8 +228,8 @@ class _Tiling:
         return minimum(walks - 1, 1)
 
     def in_pairs(self, widths: Sequence[Part], heights: tuple[Part, ...]) -> list[Part]:
-        """The same columns, of which the last of an odd number of panels is alone where others are
-        read by two.
+        """The same columns. If panels are read in pairs, the last panel of an odd number is a part
+        by itself.
         """
         if not self.reads_halves(heights):
             return list(widths)
@@ -241,7 +243,7 @@ class _Tiling:
         return parts
 
     def reads_halves(self, heights: tuple[Part, ...]) -> bool:
-        """True where one row may be all there is of a matrix in halves."""
+        """True if the right operand is read in halves, and all rows may be a single row."""
         is_known = all(as_int(part.count) is not None for part in heights)
         is_alone = heights == (Part(1, Const(1)),) or not is_known
         return self.parameters.has_halves and is_alone and self.phases(1) > 1
@@ -279,8 +281,8 @@ class _Tiling:
         return self.facts.panel
 
     def phases(self, rows: int, half: str | None = None) -> int:
-        """How many tiles of `rows` rows take turns along the reduction; half as many where each
-        has a panel of both halves.
+        """The number of accumulators of a tile of `rows` rows that take turns along the reduction;
+        half the number if each has a panel of both halves.
         """
         panels, depth = self.widest_columns(rows) // self.facts.panel, self.facts.depth
         if not self.parameters.takes_turns or depth <= panels or depth % panels:
@@ -288,8 +290,8 @@ class _Tiling:
         return panels if half is None else panels // 2
 
     def strips(self, height: Part) -> int:
-        """The strips of a panel, at most. Tiles of several rows are many where the run decides how
-        many: they read a panel from end to end.
+        """The most strips of a panel. Tiles of several rows count as many if their number is known
+        only at run time: they read a panel from end to end.
         """
         is_many = height.size > 1 and as_int(height.count) is None
         return 1 if is_many else self.parameters.strips

@@ -1,9 +1,9 @@
-"""The parameters of a contraction: what may be chosen, and what is chosen by default.
+"""The parameters of a contraction: the space and the default choice.
 
 In: the facts of a contraction and a machine. Out: its space and its default parameters. The default
-is that of the fastest hand-written kernels: a register tile of pixels (or rows) times channels (or
-columns), the packed panel `[K][8]` of the right operand in the first-level cache, blocks of the
-left one in the second.
+follows the fastest hand-written kernels: a register tile of pixels (or rows) times channels (or
+columns), the packed panel `[K][8]` of the right operand in the first-level cache, and blocks of the
+left operand in the second-level cache.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ STRIPS = 6
 """Strips of a panel that are read side by side, at most: more gain nothing (measured on ResNet-18
 and ZFNet, which took 7 % and 3 % less)."""
 REUSED_ROWS = 64
-"""Rows whose products take so long that panels arrive from memory meanwhile: with more, a panel is
-fetched beforehand and read from end to end. Measured in Chromium on ResNet-50: 18 rows take 23 %
-longer so, 25 rows 3 %, 49 rows 1 %, and 196 rows 4 % less time."""
+"""Rows whose products take as long as a panel takes to arrive from memory. With more rows, a panel
+is fetched beforehand and read from end to end. Measured in Chromium on ResNet-50: with this fetch,
+18 rows take 23 % longer, 25 rows 3 %, 49 rows 1 %, and 196 rows 4 % less time."""
 FETCHED_LINES = 8
 """Cache lines that one iteration of a prefetch asks for, by default (an estimate)."""
 
@@ -172,8 +172,9 @@ def default_contraction(facts: ContractionFacts, machine: Cpu) -> ContractionPar
 
 
 def _default_joined(facts: ContractionFacts, machine: Cpu) -> int:
-    """All axes of rows that can be joined, up to a symbolic one (a batch) around rows that fill
-    tiles without it: with it, tiles would be as many as only a run can count.
+    """The number of row axes to join: all that can be joined, up to a symbolic axis (a batch)
+    around rows that fill tiles without it. With a symbolic axis, the tile count would be known only
+    at run time.
     """
     size: int | None = 1
     for count in range(facts.joinable):
@@ -193,9 +194,9 @@ def _has_small_right(facts: ContractionFacts, machine: Cpu) -> bool:
 
 
 def _cache_block(facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Cpu) -> int | None:
-    """Rows of a block: one tile, which then writes whole cache lines, where the first-level cache
-    holds the right operand; else as many as the second-level cache holds, `None` where it holds
-    all.
+    """Rows of a block. If the first-level cache holds the right operand, a block is one tile, which
+    then writes whole cache lines. Else a block has as many rows as the second-level cache holds;
+    `None` if it holds all rows.
     """
     extents = [axis.extent for axis in rows]
     if 0 < facts.panel_bytes <= machine.l1_bytes // 2:
@@ -209,8 +210,8 @@ def _cache_block(facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Cp
 
 
 def _group_block(facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Cpu) -> int | None:
-    """Rows of a block that stays in the cache beside weights while it is multiplied by all groups:
-    rows of all channels of both feature maps. `None` where there would be too few blocks for
+    """Rows of a block that is multiplied by all groups. The cache holds the block, with all
+    channels of both feature maps, beside the weights. `None` if there would be too few blocks for
     threads.
     """
     size = product([axis.extent for axis in rows])
@@ -224,8 +225,8 @@ def _group_block(facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Cp
 
 
 def _whole_tiles(size: int, row_bytes: int, available: int, machine: Cpu) -> int | None:
-    """Rows of equal blocks of whole tiles that fit into `available` bytes; `None` where all rows
-    do, or blocks would be much smaller.
+    """Rows of equal blocks of whole tiles that fit into `available` bytes; `None` if all rows fit,
+    or if equal blocks would be much smaller.
     """
     if size * row_bytes <= available:
         return None

@@ -7,8 +7,7 @@ registers, enough to be in flight, then one sum:
         s += a[k]                 ->      for k in range(96, 100): ...
                                           s = v[0] + ... + v[15]
 
-Neighbouring results that share what they load are reduced together; of a few short runs each has
-sums of its own.
+Neighbouring results that share loads are reduced together. A few short runs have separate sums.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from webmlc.schedule.rules.wasm.pointwise import fuse_even
 from webmlc.schedule.schedule import Schedule
 
 SUMS = 8
-"""Vectors of sums that neighbours have together, by default: enough to be in flight (measured on
-basic_pitch, whose convolutions into one channel went from 2.5 to 1.5 ms)."""
+"""Vectors of sums of all neighbours together, by default: enough to keep additions in flight
+(measured on basic_pitch, whose convolutions into one channel went from 2.5 to 1.5 ms)."""
 SHORT_ROW = 64
 """Elements below which a row is reduced in two vectors, by default: four take as long to add up as
 they save (an estimate, as old as the rule)."""
@@ -39,10 +38,10 @@ LEAST_VECTORS = 4
 
 @dataclass(frozen=True, slots=True)
 class FoldFacts:
-    """A fold along the contiguous axis. `size`: elements of a run, `None` if symbolic; `runs`: how
-    many runs there are beside the contiguous axis, 1 if none, 0 if they cannot be walked side by
-    side; `neighbours`: results that share what they load, of which a few may be reduced together (1
-    if they share nothing).
+    """A fold along the contiguous axis. `size`: elements of a run, `None` if symbolic; `runs`: the
+    number of runs along the other reduce axes, 1 if there are none, 0 if runs cannot be walked side
+    by side; `neighbours`: the number of results that share loads and may be reduced together in
+    part, 1 if they share nothing.
     """
 
     size: int | None
@@ -195,8 +194,8 @@ def schedule_fold(
 def _fold_runs(
     schedule: Schedule, update: str, outer: list[str], lanes: int, parameters: FoldParameters
 ) -> None:
-    """Reduce every run of symbolic length in vectors of its own, then add up what the runs give: no
-    sum is longer than a run, or than there are runs.
+    """Reduce every run of symbolic length in its own vectors, then add up the results of the runs.
+    No sum has more terms than a run has elements, or than there are runs.
     """
     run = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
     partial = schedule.rfactor(run, -1)

@@ -1,7 +1,7 @@
 """Pointwise stages: elementwise, broadcast, gather, transpose, the parts of Concat and Pad.
 
 In: a block without a reduction under serial loops of its own. Out: loops that step evenly through
-memory are one; what is stored contiguously is vectorized, though its loads may be at a distance; a
+memory are fused. A block that stores contiguously is vectorized, even if its loads are strided. A
 permutation is blocked so that both sides stay in the cache.
 """
 
@@ -35,12 +35,12 @@ from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import path_to_block, ranges_along
 
 VECTORS = 2
-"""Vectors of one iteration of the main loop, by default: they pay for the loop's own instructions
-(an estimate, as old as the rule)."""
+"""Vectors of one iteration of the main loop, by default: enough to pay for the loop's own
+instructions (an estimate, as old as the rule)."""
 BLOCK = 16
 """Rows and columns of a block of a transpose, by default: the elements of one cache line."""
 MOST_PARTS = 16
-"""Operands of a Concat each of which has a loop of its own, by default (measured on PP-OCR and
+"""The most operands of a Concat that get a loop each, by default (measured on PP-OCR and
 basic_pitch, whose Concats took a third of the time)."""
 
 
@@ -58,7 +58,7 @@ class PointwiseParameters(Struct, frozen=True):
 
 
 def pointwise_space(lanes: int) -> Product[PointwiseParameters]:
-    """What may be chosen for any pointwise block on a machine of `lanes` lanes."""
+    """The parameters to choose from for a pointwise block on a machine of `lanes` lanes."""
     return Space.of(
         PointwiseParameters,
         vectors=(1, VECTORS, 4, 8),
@@ -69,7 +69,7 @@ def pointwise_space(lanes: int) -> Product[PointwiseParameters]:
 
 
 DEFAULT_POINTWISE = PointwiseParameters(VECTORS, BLOCK, BLOCK - 1, MOST_PARTS)
-"""What pointwise blocks have by default: on all machines, as they wait for memory."""
+"""The default of pointwise blocks on all machines: these blocks wait for memory."""
 
 
 def schedule_pointwise(
@@ -153,14 +153,14 @@ def _schedule_lanes(
                 piece = copy.blocks.get(block, block)
                 vectorize_columns(schedule, piece, lane, lanes, gathers=True)
     elif other is not None and columns is not None and columns <= parameters.short_columns:
-        # A panel: each of its columns keeps a pointer, and has no test of which it is.
+        # A panel: each column keeps a pointer, so that no code tests for the column.
         schedule.unroll(last)
 
 
 def _vectorize_rows(schedule: Schedule, block: str, rows: str, lanes: int) -> bool:
-    """Where what is permuted and has fewer columns than a vector lanes is computed, make vectors of
-    its rows, along which loads are contiguous: their elements are stored apart. False where that
-    is not possible or does not pay: elements that are only moved are moved faster one by one.
+    """Make vectors of the rows of a permutation that has fewer columns than a vector has lanes.
+    Loads are contiguous along rows; elements are stored one by one. Return False if vectors are
+    impossible or do not pay: a block that only moves elements is faster one by one.
     """
     if (
         extent_of(schedule, rows) is None

@@ -128,9 +128,9 @@ def _gather_forward(schedule: Schedule) -> tuple[Schedule, int]:
 def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
     """Move every producer under the innermost loop of `anchor` that computes nothing twice.
 
-    Returns the schedule and how many loops are shared; zero if there is no such loop. An iteration
-    stores values of known size, or values that live where its result will: pointwise values are
-    then computed twice. A result of a single row gets a loop of one iteration for that.
+    Returns the schedule and the number of shared loops; zero if there is no such loop. An iteration
+    stores values of known size, or values that lie in the memory of its result; pointwise values
+    are then computed twice. A result of a single row gets a loop of one iteration for this.
     """
     limit = operations(schedule.function) * REPEATED
     generous = operations(schedule.function) * REPEATED * REPEATED_INLINE
@@ -156,7 +156,7 @@ def _producers(schedule: Schedule, anchor: str) -> list[str]:
 
 
 def _put_rows_first(schedule: Schedule, anchor: str) -> None:
-    """Let the loops of `anchor` that no reduction needs as a whole stand outside the others."""
+    """Move the loops of `anchor` that no reduction needs as a whole outside the other loops."""
     loops = schedule.loops(anchor)
     block = schedule.block(anchor)
     used: set[str] = set(loops)
@@ -189,8 +189,8 @@ def _innermost_gathering(
 
 
 def _has_room(schedule: Schedule, anchor: str, producers: list[str], depth: int) -> bool:
-    """True where what each producer stores in one iteration of the shared loops has a known size,
-    or takes the place of what `anchor` will write there.
+    """True if the values that each producer stores in one iteration of the shared loops have a
+    known size, or can lie in the memory that `anchor` writes later.
     """
     for producer in producers:
         reduced = schedule.reduce_loops(producer)
@@ -204,7 +204,7 @@ def _has_room(schedule: Schedule, anchor: str, producers: list[str], depth: int)
 
 
 def _keep_near(schedule: Schedule, producer: str) -> None:
-    """Keep what a reduction makes for one row in registers."""
+    """Keep a reduction's results for one row in registers."""
     buffer = written_buffer(schedule.block(producer))
     if fold_of(schedule.block(producer)) is not None and buffer and buffer.scope == "global":
         schedule.set_scope(producer, "local")

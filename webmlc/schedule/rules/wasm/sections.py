@@ -1,4 +1,4 @@
-"""Attention to sections of the keys, of rows that fill no register tile: that of one token.
+"""Attention to sections of the keys, for rows that fill no register tile: the rows of one token.
 
 In: a kernel of scores, a softmax along the keys of a section, and the product with their values,
 for each row and each section. Out: one loop over sections, which threads share, with all stages
@@ -11,10 +11,10 @@ under it. Heads that share keys are rows of the register tiles, so a key is read
                                                              ... softmax ...
                                                              for g, d: product[0:3, d:d+8] += ...
 
-Scores are dot products along contiguous elements. Their tile is one of heads times keys, and each
-sum is a vector, whose elements are added afterwards, for several keys side by side. The tile of the
-product is one of heads times elements. It stays in registers for all keys of the section, which are
-in the cache by then.
+Scores are dot products along contiguous elements. A tile of scores is heads times keys. Each sum is
+a vector, whose elements are added afterwards, for several keys side by side. A tile of the product
+is heads times elements. It stays in registers for all keys of the section, which are in the cache
+by then.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ from webmlc.schedule.schedule import Schedule
 MOST_HEADS = 8
 """Heads of a register tile, at most: each has a sum for each key or vector (chosen by hand)."""
 UNROLLED = 2
-"""Vectors of a key, and keys whose values, that one iteration multiplies by default: they share the
-increments of the pointers (an estimate)."""
+"""The vectors of a key that one iteration of the scores multiplies by default, and the keys whose
+values one iteration of the product multiplies: they share the increments of the pointers (an
+estimate)."""
 MOST_VALUES = 12
 """Keys whose values one iteration multiplies, at most (chosen by hand)."""
 

@@ -47,8 +47,9 @@ from webmlc.schedule.rules.wasm.window import (
 from webmlc.schedule.schedule import Schedule
 
 Form = Literal["fused", "apart", "left"]
-"""How a stage's loops are scheduled: those that step evenly as one loop, all as they are, or not at
-all (where primitives cannot prove the steps)."""
+"""How a stage's loops are scheduled. "fused": loops that step evenly through memory become one
+loop. "apart": every loop stays. "left": no loop is scheduled, because primitives cannot prove the
+steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def stage_facts(
 ) -> tuple[StageFacts, ...]:
     """The facts of the stages of a schedule (or of some `blocks`), under `fixed` loops that they
     share. The default steps are tried: the steps of earlier stages may unroll loops that a later
-    stage shares, so that only the primitives can tell whether it may fuse them.
+    stage shares, so that only the primitives can tell whether the later stage may fuse these loops.
     """
     trial = schedule.copy()
     stages: list[StageFacts] = []

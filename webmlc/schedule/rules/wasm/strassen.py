@@ -1,9 +1,9 @@
-"""Strassen's products: one register tile of all seven at a time.
+"""Strassen's products: one register tile of all seven products at a time.
 
-In: sums of a right operand's quarters, products of planes with these, and sums of the products as
-quarters of the result, each with its epilogue. Out: one loop over pairs of panels (or groups of
-them), whose sums stay in the cache; under it one over register tiles of pairs of rows, each with
-its seven products and then their sums, while these are in the cache, too:
+In: sums of a right operand's quarters, products of planes with these sums, and sums of the products
+as quarters of the result, each with its epilogue. Out: one loop over pairs of panels (or groups of
+pairs), whose sums stay in the cache. Under it, a loop over register tiles of pairs of rows. Each
+tile has its seven products, then their sums while the products are in the cache:
 
     panels[7, 48, 96, 8] = ...                 for j in range(48):
     product[7, 99, 384] = planes · panels  ->      panels[7, 96, 8] = ...
@@ -42,9 +42,9 @@ from webmlc.schedule.schedule import Schedule
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A kernel of sums of panels, products, and sums of products. `pairs`: pairs of panels, `None`
-    if symbolic; `sums_bytes`: what the sums of all panels take, 0 if symbolic; `planes_bytes`: what
-    the left operand takes, `None` if symbolic; `rows`: pairs of rows that are multiplied, after all
-    lines of an image are one loop.
+    if symbolic; `sums_bytes`: bytes of the sums of all panels, 0 if symbolic; `planes_bytes`: bytes
+    of the left operand, `None` if symbolic; `rows`: pairs of rows that are multiplied, with all
+    lines of an image in one loop.
     """
 
     pairs: int | None
@@ -97,8 +97,8 @@ def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
 
 
 def default(facts: Facts, machine: Cpu) -> Parameters:
-    """Of planes that outgrow the second-level cache, a group is as many pairs of panels as have
-    their sums in half of it and leave enough for threads.
+    """If the planes outgrow the second-level cache, a group has several pairs of panels: their sums
+    fill at most half of the cache, and enough groups are left for threads.
     """
     group, outgrows = 1, facts.planes_bytes is None or facts.planes_bytes > machine.l2_bytes
     if facts.pairs and facts.sums_bytes and outgrows:
@@ -110,7 +110,9 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Make one loop over panels, under it one over tiles, each with its products and their sums."""
+    """Make a loop over panels, and under it a loop over tiles, each with its products and their
+    sums.
+    """
     pair, nest = _nest(schedule, parameters.group, facts.panel, facts.lanes)
     parts = cover(schedule.extent(pair), parameters.rows)
     for copy, part in partition_into(schedule, pair, parts):
@@ -162,7 +164,7 @@ def _strassen_product(schedule: Schedule, lanes: int) -> Contraction | None:
 
 
 def _vectorize(schedule: Schedule, lane: str, *unrolled: str) -> None:
-    """Make a vector of one loop, and straight code of others."""
+    """Make a vector of one loop, and straight code of the `unrolled` loops."""
     for loop in unrolled:
         schedule.unroll(loop)
     schedule.vectorize(lane)
@@ -179,8 +181,8 @@ def _sum_panels(schedule: Schedule, panels: str, lanes: int) -> None:
 def _multiply(
     schedule: Schedule, nest: Nest, loop: str, part: Part, lanes: int, steps: int
 ) -> None:
-    """Make tiles of a loop over pairs of rows: all products of a tile, then their sums; those of a
-    group of panels one after the other.
+    """Make tiles of a loop over pairs of rows: all products of a tile, then their sums. The tiles
+    of a group of panels follow one after the other.
     """
     rows = split_off(schedule, loop, part.size)[1] if part.size > 1 else None
     if rows is not None:

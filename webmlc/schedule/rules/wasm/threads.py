@@ -92,8 +92,8 @@ def shared(
 
 
 MOST = 16
-"""Of 16 operations of a loop's body, all but one must be in nests that are shared by
-themselves: one thread runs the others (an estimate)."""
+"""Of 16 operations of a loop's body, at least 15 must be in nests that are shared one by one: one
+thread runs the remaining operations (an estimate)."""
 
 
 def share_work(schedule: Schedule, sharing: Sharing) -> None:
@@ -119,8 +119,9 @@ def share_work(schedule: Schedule, sharing: Sharing) -> None:
 def _parts_to_share(
     schedule: Schedule, loops: list[str], last: For, sharing: Sharing
 ) -> list[For] | None:
-    """The nests inside of loops with too few iterations, where each is shared out better: they
-    exchange no values, and are nearly all that these loops run. `None` where there are none.
+    """The nests inside of loops with too few iterations, if sharing out each nest is better. The
+    nests exchange no values, and have nearly all operations of these loops. `None` if there are no
+    such nests.
     """
     if not isinstance(last.body, Seq):
         return None
@@ -138,8 +139,8 @@ def _parts_to_share(
 
 
 def _is_enough(schedule: Schedule, nest: For, loops: list[str], sharing: Sharing) -> bool:
-    """True where the iterations of some loops of a nest balance, as far as they are known: of what
-    is not, only the outermost loop and those along the first axis may be a batch of one.
+    """True if the loops have enough iterations to balance threads. A symbolic loop counts as
+    enough, unless it is outermost or runs along the first axis: it may then be a batch of one.
     """
     batch = _loops_of_first_axes(nest) | {nest.var.name}
     unknown = any(extent_of(schedule, loop) is None for loop in loops if loop not in batch)
@@ -147,7 +148,7 @@ def _is_enough(schedule: Schedule, nest: For, loops: list[str], sharing: Sharing
 
 
 def _least_iterations(schedule: Schedule, loops: list[str]) -> int:
-    """The least iterations that some loops can have."""
+    """The fewest iterations that some loops can have."""
     return prod(_literal_factor(schedule.extent(loop)) for loop in loops)
 
 

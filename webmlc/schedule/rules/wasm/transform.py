@@ -1,19 +1,19 @@
 """Small linear transforms of tiles: Winograd's.
 
-In: stages of linear combinations (`core/combination.py`), each of whose rows is picked by a short
-axis, the last one writing the kernel's result. Out: one loop over tiles and over vectors of
-channels; under it every stage of a tile, its short axes unrolled, so that each row's sum is
-straight code and intermediate values are registers.
+In: stages of linear combinations (`core/combination.py`). A short axis picks each row of a
+combination, and the last stage writes the kernel's result. Out: one loop over tiles and vectors of
+channels. Under it, every stage of a tile with its short axes unrolled: each row's sum is straight
+code, and intermediate values are registers.
 
-Where the result is planes, each tile writes to all of them. There the loop is over cache lines of
+If the result is planes, each tile writes to all planes. The loop is then over cache lines of
 channels:
 
     for tile, line:
         for b, vector(4): columns[b, 0:6, vector] = row 0, ..., row 5
         for i, vector(4): planes[i, 0:6, tile, line, vector] = row 0, ..., row 5
 
-Planes that are a multiple of 4 KiB apart share a set of the cache: there the lines are made in a
-`local` buffer, and each is copied to its plane as a whole.
+Planes that are a multiple of 4 KiB apart share a set of the cache. Their lines are made in a
+`local` buffer, and each line is copied to its plane as a whole.
 """
 
 from __future__ import annotations
@@ -141,8 +141,9 @@ def transform_tiles(
 
 
 def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_vectors: int) -> None:
-    """Order one stage's loops within a tile, and unroll them: all in a tile of one vector, else
-    those that pick its row; of a copy, its line.
+    """Order one stage's loops within a tile, and unroll some. In a tile of one vector, all loops
+    are unrolled; else only the loops that pick a row. In a copy, the loop over the line is
+    unrolled.
     """
     *short, line = loops
     picking = [loop for loop in short if picks_row(schedule, block, loop)]

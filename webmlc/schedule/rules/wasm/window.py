@@ -1,10 +1,10 @@
-"""Folds along lanes: depthwise convolution, pooling, reductions over any axis but the contiguous
-one.
+"""Folds along lanes: depthwise convolution, pooling, and reductions over any axis except the
+contiguous axis.
 
-In: a fold whose result's last axis is contiguous in everything it reads. Out: a tile of pixels
-times channels in registers while the window is walked; small windows are unrolled, so that
-neighbouring pixels share what they load. Where windows run along the lanes and beyond their ends,
-both ends are parted from what lies between:
+In: a fold whose result's last axis is contiguous in all operands. Out: a tile of pixels times
+channels in registers while the window is walked. Small windows are unrolled, so that neighbouring
+pixels share loads. Where windows run along the lanes and beyond their ends, both ends are separated
+from the middle:
 
     for c in range(96):                      for c in range(4): ...
         squares[c] += select(                for c in range(4, 92):
@@ -50,8 +50,8 @@ old as the rule)."""
 UNROLLED_TAPS = 25
 """Taps of the largest window that is unrolled, by default: 5x5."""
 UNROLLED_SELECTIONS = 9
-"""The same where each tap selects by what it reads: 3x3. An update is a dozen instructions then, of
-each lane; tiles of 5x5 would nest a thousand values.
+"""Taps of the largest window that is unrolled if each tap selects by the values that it loads: 3x3.
+An update is then a dozen instructions for each lane; tiles of 5x5 would nest a thousand values.
 """
 
 
@@ -185,7 +185,7 @@ def _live_loops(schedule: Schedule, update: str) -> list[str]:
 
 def _edge(schedule: Schedule, update: str, lane: str, lanes: int, is_small: bool) -> int | None:
     """Iterations at both ends of the lane axis whose windows reach beyond it, in whole vectors;
-    `None` where the others do not make vectors.
+    `None` if the iterations between the ends do not make vectors.
     """
     size = extent_of(schedule, lane) or 0
     widest = min(UNROLLED_TAPS, (size - lanes) // 2) if is_small else 0
@@ -196,7 +196,7 @@ def _edge(schedule: Schedule, update: str, lane: str, lanes: int, is_small: bool
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """One fold's steps: parts of rows, parts of columns, a register tile for each."""
+    """The steps of one fold: parts of rows, parts of columns, and a register tile for each part."""
 
     schedule: Schedule
     lanes: int
@@ -241,8 +241,9 @@ class _Tiles:
                 self.unroll_taps(part.update)
 
     def unroll_taps(self, update: str) -> None:
-        """Unroll the window. Where pixels are `step` elements apart, so are the taps that follow
-        each other: what neighbouring pixels share is needed for the next tap and no longer.
+        """Unroll the window. If pixels are `step` elements apart, taps also follow each other in
+        steps of `step`: a load that neighbouring pixels share is needed for the next tap and no
+        longer.
         """
         schedule = self.schedule
         taps = schedule.reduce_loops(update)
