@@ -1,5 +1,5 @@
-"""What schedule rules ask of a loop function: how its blocks read and write memory, and which axis
-plays which part.
+"""The facts that schedule rules need of a loop function: how its blocks read and write memory, and
+the role of each axis.
 
 In: a `LoopFunction` and its blocks. Out: facts; nothing here changes a function. Shared by the
 rules of all targets.
@@ -275,9 +275,9 @@ def fold_of(block: Block) -> Fold | None:
 
 
 def is_update(block: Block) -> bool:
-    """True for a block whose instances update elements that its axes do not tell apart, or read
-    what others wrote: they run in order along its reduce axes, if it has any. A fold without an
-    initial value folds into elements that are there already.
+    """True for a block whose instances may update the same element, or read elements that other
+    instances wrote. The instances run in order along the block's reduce axes, if there are any. A
+    fold without an initial value folds into elements that exist already.
     """
     spatial = {axis.var for axis in block.axes if axis.kind == "spatial"}
     if _reduce_axes(block):
@@ -290,16 +290,16 @@ def is_update(block: Block) -> bool:
 
 
 def updates_others(function: LoopFunction) -> bool:
-    """True where a block updates what other blocks of the function write or read: it has to be a
-    kernel of its own, which starts when all that they do is done.
+    """True if a block updates elements that other blocks of the function write or read. The block
+    must be a separate kernel, which starts when the other blocks are done.
     """
     every = list(blocks(function.body))
     return len(every) > 1 and any(map(is_update, every))
 
 
 def overwrites_others(function: LoopFunction) -> bool:
-    """True where a block fills a whole buffer, and another block writes some of its elements again,
-    at places known at build time. The other block has to start when the first is done.
+    """True if a block fills a whole buffer, and another block writes some of its elements again, at
+    places known at build time. The second block must start when the first is done.
     """
     every = list(blocks(function.body))
     writers = Counter(name for b in every for name in {s.buffer.name for s in stores(b.body)})
@@ -408,8 +408,8 @@ def collapses(outer: Axis, inner: Axis, block: Block) -> bool:
 
 
 def free_values(block: Block) -> list[Expr]:
-    """What a body computes from its axes themselves (not as an index): a fused loop would need a
-    division for it.
+    """The axis variables that a body uses as values, not as indices: a fused loop would need a
+    division for each.
     """
     nodes = (node for stmt in stores(block.body) for node in value_nodes(stmt.value))
     return [node for node in nodes if isinstance(node, Var)]

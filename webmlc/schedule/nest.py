@@ -1,5 +1,5 @@
-"""Making new loops around a block that moves: one loop for each axis, over the part of the axis
-that is needed.
+"""Make new loops around a block that moves: one loop for each axis, over the part of the axis that
+is needed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from webmlc.schedule.tree import conjoin, conjuncts, fresh, interval_of, simplif
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The values of one axis that are run: `span`, of which only those in `domain` exist (`None`:
-    all of it does).
+    """The values of one axis that are run: the values of `span` that lie in `domain` (`None`: all
+    values of `span`).
     """
 
     span: Span
@@ -123,9 +123,10 @@ def copy_spatial_loops(
     suffix: str,
     taken_names: set[str],
 ) -> Copies:
-    """Copies of those of `loops` that choose what `block` writes, not what it reduces over.
+    """Copies of the `loops` along the spatial axes of `block`, without the loops that it reduces
+    over.
 
-    Raises `ScheduleError` where a loop or a predicate does both.
+    Raises `ScheduleError` if a loop or a predicate is along both kinds of axes.
     """
     inner = {loop.var for loop in loops}
     reduced = axis_variables(block, "reduce") & inner

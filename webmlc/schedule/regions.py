@@ -1,4 +1,4 @@
-"""Which part of a buffer some statements touch, as boxes over the loops around them.
+"""Compute the part of a buffer that some statements touch, as boxes over the loops around them.
 
 In: statements and the ranges of the loops around them. Out: for each dimension of a buffer a `Span`
 (its lowest index over the outer loops, and how far it reaches), with the loops *inside* the
@@ -6,8 +6,8 @@ statements run through:
 
     for m1, k in T.grid(6, 64): ... A[m0 * 6 + m1, k] ...    ->    [Span(m0 * 6, 5), Span(0, 63)]
 
-Indices may be sums, products with invariants, quotients and remainders; where one is none of these,
-or depends on data, the whole dimension counts (`None`).
+Indices may be sums, products with invariants, quotients and remainders. For any other index, or an
+index that depends on data, the whole dimension counts (`None`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from webmlc.schedule.tree import Intervals, conjuncts, interval_of
 class Access:
     """One load or store, its indices over loop variables only.
 
-    `guarded`: it may not happen, so its indices may be out of bounds; where only predicates of
-    blocks say so, they are the `conditions`, else it is `conditional`.
+    A `guarded` access may not happen, so its indices may be out of bounds. If only predicates of
+    blocks guard it, these predicates are the `conditions`; else it is `conditional`.
     """
 
     buffer: Buffer
@@ -40,7 +40,7 @@ class Access:
 
     @property
     def guarded(self) -> bool:
-        """True where the access may not happen."""
+        """True if the access may not happen."""
         return self.conditional or bool(self.conditions)
 
 
@@ -48,8 +48,8 @@ class Access:
 class Span:
     """The indices `low` to `low + width` of one dimension.
 
-    `exact`: both ends really occur. `step`: every index between them that is `low` plus a multiple
-    of it occurs too; `None` where that is not known.
+    `exact`: both ends really occur. `step`: every index between the ends that is `low` plus a
+    multiple of `step` also occurs; `None` if the step is not known.
     """
 
     low: Expr
@@ -84,8 +84,8 @@ class Scan:
         )
 
     def region(self, accesses: Sequence[Access]) -> tuple[Span | None, ...]:
-        """The box that covers `accesses` (of one buffer): one span a dimension, `None` where it may
-        be all of it.
+        """The box that covers `accesses` (of one buffer): one span a dimension, `None` where the
+        accesses may touch the whole dimension.
         """
         spans: list[Span | None] = []
         for dimension in range(len(accesses[0].buffer.shape)):
@@ -359,9 +359,9 @@ def _middle_digit(index: Expr, scanned: Scan) -> Span | None:
 
 
 def _digit(op: str, span: Span, radix: Expr, scanned: Scan) -> Span | None:
-    """The quotient or the remainder by a size of which all multiples and remainders occur:
-    a loop over all of several axes has every index of each axis. A loop has no iteration where the
-    size is 0.
+    """The span of a quotient or remainder by `radix`, if all quotients and remainders occur: a loop
+    over several fused axes has every index of each axis. If the size is 0, the loop has no
+    iteration.
     """
     count = span.width + 1
     is_whole = simplify(span.low, scanned.ranges) == Const(0) and span.step == 1

@@ -1,12 +1,12 @@
-"""`overlap`: one loop becomes two, of tiles that are all full: the last ones begin where they fit.
+"""`overlap`: a loop becomes two loops over full tiles: the last tiles begin early enough to fit.
 
     for i in T.serial(50):             for i_0, i_1 in T.grid(4, 16):
         with T.block("C"):        ->       with T.block("C"):
             vi = ...(i)                        T.where(i_0 * 16 <= T.min(i_0 * 16, 34) + i_1)
                                                vi = ...(T.min(i_0 * 16, 34) + i_1)
 
-So no tile is smaller, and no part of one is predicated but what leaves it: a block that fills
-`local` buffers is computed again for the iterations that two tiles share. Others run once.
+So no tile is smaller than another. A block that only fills `local` buffers runs twice for the
+iterations that two tiles share. All other blocks are predicated, so that each iteration runs once.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _NAME = "overlap"
 def overlap(
     function: LoopFunction, loop: str, tiles: int, size: int
 ) -> tuple[LoopFunction, tuple[str, str]]:
-    """Run a loop as `tiles` tiles of `size` iterations, which are at least as many as it has.
+    """Run a loop as `tiles` tiles of `size` iterations, which together cover the loop.
 
-    Returns the function and the names of the two loops. Raises `ScheduleError` where the tiles do
-    not cover the loop or one is longer, a reduce axis runs along the loop, or it shares a `local`
-    buffer with what is outside.
+    Returns the function and the names of the two loops. Raises `ScheduleError` if the tiles do not
+    cover the loop, if a tile is longer than the loop, if a reduce axis runs along the loop, or if
+    the loop shares a `local` buffer with statements outside.
     """
     path, old = path_to_loop(function, _NAME, loop)
     require_serial(_NAME, function, old)

@@ -1,4 +1,5 @@
-"""`prefetch`: what a loop's body reads of a buffer is brought into the cache before the body runs.
+"""`prefetch`: the part of a buffer that a loop's body reads is brought into the cache before the
+body runs.
 
 for j in range(32):                            for j in range(32):
     for i, k in T.grid(16, 512):                   for l in range(32):
@@ -8,9 +9,9 @@ for j in range(32):                            for j in range(32):
                                                        with T.block("C"):
                                                            C[i, j] += A[i, k] * B[j, k]
 
-One element of each cache line is loaded, all of them at once: loads that wait for memory side by
-side, where arithmetic between them would let only a few wait at a time (Halide's `prefetch`; Wasm
-has no instruction for it).
+One element of each cache line is loaded, without arithmetic between the loads. The loads wait for
+memory side by side; with arithmetic between them, only a few would wait at a time (Halide's
+`prefetch`; Wasm has no prefetch instruction).
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ ONE = Const(1)
 def prefetch(
     function: LoopFunction, loop: str, buffer: str, times: Expr = ONE
 ) -> tuple[LoopFunction, str]:
-    """Before the body of `loop`, load one element of every cache line that an iteration reads of
-    `buffer`, into a register that nobody reads; so many `times`, none where it does not pay.
+    """Before the body of `loop`, load one element of every cache line of `buffer` that an iteration
+    reads. The elements go into a register that nobody reads. The loads are repeated `times` times:
+    0 times if a prefetch does not pay.
 
-    Returns the function and the new block's name, `<buffer>_prefetch`. Raises `ScheduleError` where
-    nothing under the loop reads the buffer, or it is not known which part of it. What is read only
-    where a condition holds is fetched in any case: it must lie in the buffer. If a minimum with a
-    size limits all indices of a dimension, it limits those of the new block.
+    Returns the function and the new block's name, `<buffer>_prefetch`. Raises `ScheduleError` if
+    nothing under the loop reads the buffer, or if the part that is read is not known. Elements that
+    are read only under a condition are fetched in any case, so they must lie in the buffer. If a
+    minimum with a size limits all indices of a dimension, it also limits the new block's indices.
     """
     path, around = path_to_loop(function, "prefetch", loop)
     source = next((b.buffer for b in loads(around.body) if b.buffer.name == buffer), None)
@@ -131,8 +133,8 @@ def _limit(index: Expr, last: Expr | None) -> Expr:
 
 
 def _steps(buffer: Buffer, spans: Sequence[Span]) -> list[int]:
-    """How far apart along each dimension the elements are that together touch every line: where
-    whole rows lie side by side, a line is several of them.
+    """The distance along each dimension between elements that together touch every line. If whole
+    rows lie side by side, a line holds several rows.
     """
     elements = LINE_BYTES // buffer.dtype.bytes
     steps: list[int] = []

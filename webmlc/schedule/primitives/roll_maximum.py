@@ -1,7 +1,7 @@
 """`roll_maximum`: sums of exponentials relative to a maximum run in the same loop as the maximum.
 
-Each step of the loop knows the maximum so far. Its exponentials are relative to that. Where the
-maximum grows, the sums so far shrink by the exponential of the difference. This is the online
+Each step of the loop knows the maximum so far. Its exponentials are relative to this maximum. If
+the maximum grows, the sums so far shrink by the exponential of the difference. This is the online
 softmax (Milakov and Gimelshein, 2018); as a loop transformation it is the rolling update of Neptune
 (Zhao et al., 2025). No element of `E` lives longer than a step.
 
@@ -73,14 +73,15 @@ LOWEST = Const(float(np.finfo(np.float32).min), DType.float32)
 def roll_maximum(
     function: LoopFunction, block: str, *loops: str
 ) -> tuple[LoopFunction, tuple[str, str, str]]:
-    """Merge `loops` into one. The first is the loop of the maximum `block`. The others are its
-    siblings, in order, each with one block: exponentials relative to the maximum; sums of them, or
-    of their products with other values, within a step; and folds of such values along the loop.
+    """Merge `loops` into one. The first is the loop of the maximum `block`. The other loops are its
+    siblings, in order, each with one block. A block computes exponentials relative to the maximum,
+    sums exponentials (or their products with other values) within a step, or folds such values
+    along the loop.
 
     Returns the function, and the names of the merged loop, of the block that keeps the maximum of
-    the last step, and of the block that computes the scale. Raises `ScheduleError` where a block
-    has another form, reads what another step writes, or where something else reads the
-    exponentials. Sums of which every exponential is zero are zero, not NaN.
+    the last step, and of the block that computes the scale. Raises `ScheduleError` if a block has
+    another form, if a block reads elements that another step writes, or if another block reads the
+    exponentials. A sum whose exponentials are all zero is zero, not NaN.
     """
     merger = _Merger(function, block, loops)
     merger.check()
@@ -239,7 +240,9 @@ class _Merger:
                     raise self.refusal(reason, other.name)
 
     def check_between(self, statements: Sequence[Stmt]) -> None:
-        """Refuse if a statement between the loops writes what they use: they all move up."""
+        """Refuse if a statement between the loops writes a buffer that the loops use: all loops
+        move above it.
+        """
         chosen = [s for s in statements if isinstance(s, For) and s.var.name in self.loops]
         used = {n for loop in chosen for n in _names([*loads(loop), *stores(loop)])}
         start, end = (statements.index(loop) for loop in (chosen[0], chosen[-1]))
@@ -340,7 +343,7 @@ class _Merger:
         return copies.around(block), name
 
     def with_scale(self, body: Stmt, scale: Buffer) -> Stmt:
-        """A step whose fold shrinks what it has before it adds."""
+        """A step whose fold scales its sum before it adds."""
 
         def rule(stmt: Stmt) -> Stmt | None:
             if not isinstance(stmt, Block) or stmt.name not in self.folds:

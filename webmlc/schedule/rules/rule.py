@@ -1,9 +1,9 @@
-"""A rule: the schedules that one class of kernels may have, and the one it has if nobody searches.
+"""A rule: the schedules that one class of kernels may have, and its schedule without a search.
 
-    facts = rule.match(function, machine)               # what the kernel is; None: not this class
-    space = rule.space(facts, machine)                  # what may be chosen
-    parameters = rule.default(facts, machine)           # what is chosen, by a cost model
-    rule.build(schedule, facts, parameters)             # the same parameters, the same steps
+    facts = rule.match(function, machine) # the kernel's facts; None: another class space =
+    rule.space(facts, machine) # the parameters to choose from parameters = rule.default(facts,
+    machine) # the choice of a cost model rule.build(schedule, facts, parameters) # the same
+    parameters, the same steps
 
 Another choice is a member of the space in place of the default:
 
@@ -35,14 +35,14 @@ M = TypeVar("M", bound=Machine)
 class Rule(Generic[F, P, M]):
     """The row of one class of kernels, on the machines `M` of one device.
 
-    `match` says what a kernel is, as facts `F` (a frozen dataclass), or `None` where the kernel is
-    of another class; it asks primitives whether they can be applied, so that `build` never raises.
-    A rule that `is_product` gives a thread the whole depth of a product, however deep it is: a
-    product of many results has enough threads, and the depth of others is divided before
-    (`target.factor_reductions`).
-    `space` has the parameters `P` (frozen `msgspec.Struct` records) that a kernel may have.
-    `default` is the member that the machine's numbers suggest. `build` applies primitives to a
-    schedule without steps; they depend on nothing else.
+    `match` returns the facts `F` of a kernel (a frozen dataclass), or `None` for a kernel of
+    another class. It asks primitives whether they can be applied, so that `build` never raises. A
+    rule that `is_product` gives a thread the whole depth of a product, however deep: a product of
+    many results has enough threads, and the depth of other products is divided before
+    (`target.factor_reductions`). `space` has the parameters `P` (frozen `msgspec.Struct` records)
+    that a kernel may have. `default` is the member that the machine's numbers suggest. `build`
+    applies primitives to a schedule without steps. The primitives depend only on the facts and the
+    parameters.
     """
 
     name: str
@@ -62,9 +62,9 @@ class NoParameters(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A kernel's rule, and what the rule knows of the kernel. `proof`: its default schedule, if
-    that was built to prove that the kernel is of the rule's class. `iterations`: those of one
-    thread of that schedule, if the machine bounds them; else 0.
+    """A kernel's rule, with the rule's facts of the kernel. `proof`: the default schedule, if it
+    was built to prove that the kernel is of the rule's class. `iterations`: the iterations of one
+    thread of the default schedule, if the machine bounds them; else 0.
     """
 
     function: LoopFunction
@@ -113,12 +113,12 @@ class Match:
 
 
 def match_rules(rules: Iterable[AnyRule], function: LoopFunction, machine: Machine) -> Match | None:
-    """The first of some rules that matches a function, and whose threads take no more iterations
-    than the machine allows; if each takes more, the rule whose threads take the fewest. `None`
-    where no rule matches.
+    """The first rule that matches a function and whose threads take no more iterations than the
+    machine allows. If all matching rules exceed this limit, the rule whose threads take the fewest
+    iterations. `None` if no rule matches.
 
     A kernel with symbols is of a rule's class only if the primitives can prove the steps of its
-    default schedule. Of other kernels every step is decided by numbers: a refusal is a bug.
+    default schedule. In other kernels, numbers decide every step: a refusal is a bug.
     """
     longer: list[Match] = []
     for rule in rules:

@@ -1,8 +1,8 @@
 """Search spaces: the parameters that the schedule of a kernel may have.
 
-In: what a rule knows of a kernel. Out: a `Space`, whose members are the rule's parameters, frozen
+In: a rule's facts of a kernel. Out: a `Space`, whose members are the rule's parameters, frozen
 `msgspec.Struct` records. A space is a choice of plain values, a product (a record of spaces), or a
-sum (one of several spaces, whose records have tags):
+sum (alternative spaces, whose records have tags):
 
     >>> from msgspec import Struct
     >>> class Tiles(Struct, frozen=True, tag="tiles"):
@@ -24,9 +24,9 @@ sum (one of several spaces, whose records have tags):
     >>> leaves_of(Parameters(Tiles(1, 8), 64))
     {'tiles': 'tiles', 'tiles.tiles.rows': 1, 'tiles.tiles.columns': 8, 'workgroup': 64}
 
-A *leaf* is what may be chosen by itself: a plain value, or which space of a sum. Leaves have paths.
-A choice without values empties its product, and a sum has no empty space: a rule that knows of no
-tiles leaves their sizes empty.
+A *leaf* is a single choice: a plain value, or a space of a sum. Leaves have paths. A choice without
+values empties its product, and a sum drops its empty spaces: a rule that has no tiles leaves the
+sizes of tiles empty.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Leaves = Mapping[str, Value]
 P = TypeVar("P")
 
 DRAWS = 1000
-"""Draws of a part that a constraint is about before a search for a member gives up: a constraint
-that one draw in a hundred meets is missed once in 20,000 times."""
+"""Draws of a constrained part before a search for a member gives up. A constraint that one draw in
+a hundred meets is missed once in 20,000 searches."""
 
 
 class Space(ABC, Generic[P]):
@@ -110,15 +110,15 @@ class Space(ABC, Generic[P]):
 
     @abstractmethod
     def without_proofs(self) -> Space[P]:
-        """A space that holds every member of this one, and others that do not build."""
+        """A space that holds every member of this space, and also members that cannot be built."""
 
     @abstractmethod
     def __contains__(self, member: object) -> bool:
         """True for a member."""
 
     def at(self, leaves: Leaves) -> P | None:
-        """What has these leaves, whether it meets all constraints or not; `None` if a leaf is
-        missing, or is no choice. Leaves that it does not have are ignored.
+        """The value with these leaves, whether it meets all constraints or not; `None` if a leaf is
+        missing or is not a choice of the space. Leaves with other paths are ignored.
         """
         try:
             return self.choose(leaves)
@@ -126,7 +126,7 @@ class Space(ABC, Generic[P]):
             return None
 
     def read(self, data: Any) -> P | None:
-        """The member that is this JSON data (see `plain`); `None` if none is."""
+        """The member with this JSON data (see `plain`); `None` if there is no such member."""
         member = self.at(leaves_of(data))
         is_exact = member is not None and leaves_of(member) == leaves_of(data)
         return member if is_exact and member in self else None
@@ -196,8 +196,8 @@ class Product(Space[P]):
     constraints: tuple[Constraint, ...] = ()
 
     def where(self, text: str, holds: Callable[..., bool]) -> Product[P]:
-        """The members of which `holds` is true; it takes the parts that its parameters are named
-        for: the value of a leaf, or the record of another space.
+        """The members for which `holds` is true. Each parameter of `holds` has the name of a part,
+        and gets the value of a leaf, or the record of another space.
         """
         names = tuple(inspect.signature(holds).parameters)
         missing = set(names) - set(self.parts)
@@ -205,13 +205,13 @@ class Product(Space[P]):
         return replace(self, constraints=(*self.constraints, Constraint(text, names, holds)))
 
     def that(self, text: str, holds: Callable[[P], bool]) -> Product[P]:
-        """The members of which a proof is true."""
+        """The members for which a proof is true."""
         proof = Constraint(text, tuple(self.parts), holds, is_proof=True)
         return replace(self, constraints=(*self.constraints, proof))
 
     @property
     def tag(self) -> str | None:
-        """What tells its records from those of other spaces of a sum."""
+        """The tag that distinguishes its records from the records of other spaces in a sum."""
         tag: str | None = self.record.__struct_config__.tag
         return tag
 
