@@ -8,15 +8,17 @@
 `webmlc tune` and `webmlc build --tuned tuned.db` do the same from the command line.
 
 - `tasks`: the kernels of a model. `candidates`: members of their spaces as code.
-- `trial`: candidates that are measured together. `engines`, `page`: what measures them.
+- `trial`: candidates that are measured together. `engines`, `page`: the engines that measure
+  trials.
 - `strategies`, `cost_model`, `model_search`: which members to measure next; `priorities`: of which
   kernel.
-- `search`, `task_search`: the search of all tasks, and that of one, which `starter` starts.
-  `candidate_builder` builds what they measure, and `comparison` decides what the model keeps.
-- `workers`, `listen`, `cluster`: who measures for a search.
+- `search`, `task_search`: the search of all tasks, and the search of one task, which `starter`
+  starts. `candidate_builder` builds the candidates, and `comparison` decides which schedules the
+  model keeps.
+- `workers`, `listen`, `cluster`: the workers that measure for a search.
 - `budget`: the time that a search may take.
-- `database`, `choose`: what was measured, and how a build uses it.
-- `outcomes`: what a search achieved. `progress` shows it in the terminal, `report` on a page.
+- `database`, `choose`: the measurements, and how a build uses them.
+- `outcomes`: the gains of a search. `progress` shows them in the terminal, `report` on a page.
 """
 
 from __future__ import annotations

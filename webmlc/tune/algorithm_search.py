@@ -1,15 +1,16 @@
-"""Search what the passes of a target could do for a model's layers instead: Winograd's forms,
-Strassen's algorithm or none; a padding in the kernel before or apart; the parts of a reduction.
+"""Search the algorithms that the passes of a target can choose for a model's layers: Winograd's
+forms, Strassen's algorithm or neither; a padding in the kernel before or apart; the parts of a
+reduction.
 
     variants = plan(graph, seconds=60)                      # what to measure
     search = Search(variants.tasks, ..., compare=variants.contests)
     variants.answers(search)                                # {layer: (algorithm, relative time)}
 
 A layer's algorithm decides which kernels its model has. For each alternative of a layer, the model
-is lowered with that one choice, and the time of the kernels that only one of the two models has,
-with their default schedules, is compared. The layers that cost most come first. Times of kernels
-that were measured apart are no proof: the kernels of the fastest algorithm of a layer and those of
-its default are compared in one trial (`comparison.LayerComparison`).
+is lowered with only this choice changed. The kernels in which the two models differ are compared,
+with their default schedules. The most expensive layers come first. Times of kernels that were
+measured apart are no proof. One trial therefore compares the kernels of a layer's fastest algorithm
+with the kernels of its default (`comparison.LayerComparison`).
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Variants:
     tasks: tuple[Task, ...]
 
     def choose(self, searches: Iterable[TaskSearch]) -> dict[str, tuple[str, float]]:
-        """The fastest algorithm of each layer that has a faster one than its default, with the time
-        of its kernels relative to those of the default one.
+        """The fastest algorithm of each layer whose default is not the fastest, with the time of
+        its kernels relative to the default's kernels.
         """
         times = {_identity(search.task): search.least_ms for search in searches}
         chosen: dict[str, tuple[str, float]] = {}
@@ -70,7 +71,7 @@ class Variants:
 
     def answers(self, search: Search) -> dict[str, tuple[str, float]]:
         """The best algorithm of each layer whose variants a search has compared, with its time
-        relative to that of the default one: 1 if that is the default one.
+        relative to the default's time: 1 if the default is the best.
         """
         searches = search.all_searches()
         unmeasured = {_identity(s.task) for s in searches if s.passes < s.options.passes}
@@ -90,8 +91,8 @@ class Variants:
         return answers
 
     def contests(self, searches: Sequence[TaskSearch]) -> list[LayerComparison]:
-        """The trials that compare the chosen algorithms with the default ones. On a GPU, whose
-        trials hold one kernel only, the shortest times of the kernels decide.
+        """The trials that compare the chosen algorithms with the defaults. On a GPU, whose trials
+        hold one kernel only, the shortest times of the kernels decide.
         """
         by_identity = {_identity(search.task): search for search in searches}
         contests = []
@@ -107,13 +108,13 @@ class Variants:
         return contests
 
     def _differing(self, variant: Variant) -> set[Identity]:
-        """The kernels that only one of the default and a variant has."""
+        """The kernels that the default has and a variant lacks, and the reverse."""
         before, after = _differences(self.default, variant.calls)
         return before.keys() | after.keys()
 
     def _ratio(self, variant: Variant, times: Mapping[Identity, float]) -> float:
-        """The time of the kernels that a variant has instead of others, relative to that of those
-        others; infinite if a kernel was not measured.
+        """The time of the kernels that a variant adds, relative to the time of the kernels that it
+        removes; infinite if a removed or added kernel was not measured.
         """
         removed, added = (
             sum(count * times.get(kernel, math.inf) for kernel, count in calls.items())
@@ -125,7 +126,7 @@ class Variants:
 def _differences(
     default: Mapping[Identity, int], variant: Mapping[Identity, int]
 ) -> tuple[Counter[Identity], Counter[Identity]]:
-    """The calls that the default has and a variant lacks, and those that it has instead."""
+    """The calls of the default that a variant removes, and the calls that the variant adds."""
     before, after = Counter(default), Counter(variant)
     return before - after, after - before
 

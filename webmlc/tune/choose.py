@@ -1,18 +1,18 @@
-"""Choose schedules from a database: what `webmlc build --tuned FILE` does.
+"""Choose schedules from a database, for `webmlc build --tuned FILE`.
 
     with open_records(Path("tuned.db")) as database:
         build(model, out, choose=TunedChooser(database))
 
-A kernel gets the parameters of the confirmed record that serves best: one of the platform that the
-build is for, else one of a similar platform (`Platform.similarity`). A kernel without such a
+A kernel gets the parameters of the confirmed record that serves best: a record of the build's
+platform, else a record of a similar platform (`Platform.similarity`). A kernel without such a
 record, or whose rule has changed since it was tuned, gets its default schedule.
 
-If the platforms of the build are of several classes of machines, such as two browsers, a kernel has
-an alternative for each class that wants another schedule (`core.machine_class`).
+If the platforms of the build belong to several classes of machines, such as two browsers, a kernel
+has an alternative for each class whose best schedule differs (`core.machine_class`).
 
 Records hold for the machine whose defaults they were measured beside (`core.machine.MACHINES`): the
-schedules of a build for GPUs come from searches for GPUs. What a software adapter measured for them
-says little about hardware, and serves that adapter alone.
+schedules of a build for GPUs come from searches for GPUs. Measurements of these schedules on a
+software adapter say little about hardware, and serve that adapter alone.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class TunedChooser:
 
     def __init__(self, database: Database, platform: str = "", adapter: str = "gpu") -> None:
         """`platform` is a part of the names of the platforms to build for. Without it, the build is
-        for this machine's CPU, or for the only CPU that the database has records of, and for every
-        GPU. `adapter` is what shaders are for, as in `webmlc.build`. The algorithms of "all" are
-        those for GPUs.
+        for this machine's CPU, or for the only CPU in the database, and for every GPU. `adapter` is
+        the kind of adapter that shaders are for, as in `webmlc.build`. With "all", the algorithms
+        for GPUs are chosen.
 
-        Raises `UserError` where the database has no platform of that name.
+        Raises `UserError` if the database has no platform of that name.
         """
         self.database, self.is_named = database, bool(platform)
         self.adapter = DEFAULT_MACHINES["webgpu"] if adapter == "all" else adapter
@@ -76,10 +76,11 @@ class TunedChooser:
         return Selection(schedule, tuning if is_tuned else None, tuple(alternatives))
 
     def algorithms(self) -> dict[Device, dict[str, str]]:
-        """The best known algorithms of each device's layers, where they are not the default ones.
+        """The best known algorithms of each device's layers, without the layers whose default is
+        best.
 
-        The variants of WebAssembly share them. Those that were measured with relaxed SIMD come
-        first.
+        The variants of WebAssembly share these algorithms. Algorithms measured with relaxed SIMD
+        come first.
         """
         best: dict[tuple[Device, str], AlgorithmRecord] = {}
         machine = ADAPTERS[self.adapter]
@@ -109,7 +110,9 @@ class TunedChooser:
         return best
 
     def _schedule(self, match: Match, record: Record) -> tuple[Schedule, Tuning]:
-        """The schedule of a record, and what it changes: nothing if it does not build."""
+        """The schedule of a record, and its changes of the default; the default schedule if the
+        record's schedule cannot be built.
+        """
         assert record.ratio is not None
         changed = changes(match.default(), record.parameters) if record.ratio < 1 else {}
         platform = record.platform.key
@@ -142,15 +145,18 @@ class TunedChooser:
 
 
 def machine_class(platform: Platform, device: Device) -> MachineClass:
-    """The class of machines that a platform is of: what the loader of a package can know of it."""
+    """The class of machines that a platform belongs to, as far as the loader of a package can
+    tell.
+    """
     if DEVICES[device].has_adapters:
         return MachineClass(device, platform.engine, platform.family)
     return MachineClass(device, platform.engine, is_parallel=platform.threads > 1)
 
 
 def _platforms(database: Database, name: str) -> Sequence[Platform]:
-    """The platforms of the database that a build is for. Those with a name; without one, all GPUs,
-    and the CPUs of this machine, else those of similar machines, else the only one.
+    """The platforms of the database that a build is for. With a name, the platforms whose names
+    contain it. Without a name, all GPUs, and the CPUs of this machine, else the CPUs of similar
+    machines, else the only CPU.
     """
     available = database.platforms()
     if name:

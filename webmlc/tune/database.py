@@ -5,9 +5,9 @@
         database.records(task=record.task, state="confirmed")
 
 A record is one candidate of one task, measured on one platform beside the default schedule. A
-thread writes it as soon as it was measured, so that an interrupted search loses nothing and the
-cost model learns from all of them. A search ends with records whose state is "confirmed": the
-winner, measured once more with more rounds. Only these change a build.
+thread writes each record as soon as the candidate was measured, so that an interrupted search loses
+nothing and the cost model learns from all records. A search ends with records whose state is
+"confirmed": the winner, measured once more with more rounds. Only confirmed records change a build.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ APPLICATION_ID = 0x776D6C63
 SCHEMA_VERSION = 3
 """The version of the tables and of the parameters in them. A file of another version is refused."""
 GATHER_SECONDS = 0.3
-"""How long the writer waits for more records before it writes. Records of one transaction share the
-pages that it writes: each of 500 takes half as much processor time as each of 80 (measured on a
-Zen 4 class core, 2026-11-27). A search that is killed loses what it measured in this time."""
+"""Seconds that the writer waits for more records before it writes. Records of one transaction share
+the pages that are written: a record among 500 takes half the processor time of a record among 80
+(measured on a Zen 4 class core, 2026-11-27). A search that is killed loses the records of this
+time."""
 
 State = Literal["measured", "confirmed", "wrong", "failed"]
 
@@ -66,10 +67,11 @@ class Record:
     - `task`, `name`, `device`, `rule`: of the kernel (see `tasks.Task`).
     - `sizes`: the bucket of its symbolic sizes.
     - `parameters`: the candidate's member of the task's space, as JSON data (`space.plain`).
-    - `milliseconds`: the median of the rounds; `ratio`: the median of its time over that of the
-      default in the same round, below 1 where it is faster. `None` where it was disqualified.
-    - `features`: of the lowered kernel, for the cost model; empty where they were not computed.
-    - `model`: the model that it was found for.
+    - `milliseconds`: the median of the rounds; `ratio`: the median over the rounds of its time
+      divided by the default's time, below 1 if the candidate is faster. Both are `None` if it was
+      disqualified.
+    - `features`: of the lowered kernel, for the cost model; empty if not computed.
+    - `model`: the model whose search found the candidate.
     - `date`: in ISO 8601, UTC.
     """
 
@@ -95,9 +97,10 @@ class Record:
 class AlgorithmRecord:
     """The fastest algorithm of a layer on a platform.
 
-    `layer` and `name` are those of `Target.alternatives`. `machine` is the name of the machine that
-    the layer's kernels are scheduled for (`core.machine.MACHINES`). `ratio` is the time of these
-    kernels, relative to those of the default algorithm; 1 if that is the fastest.
+    `layer` and `name` are the layer and the algorithm in `Target.alternatives`. `machine` is the
+    name of the machine that the layer's kernels are scheduled for (`core.machine.MACHINES`).
+    `ratio` is the time of these kernels over the time of the default algorithm's kernels; 1 if the
+    default is the fastest.
     """
 
     layer: str
@@ -118,8 +121,9 @@ class AlgorithmRecord:
 class Database:
     """An open file of records.
 
-    A thread of its own writes and commits what is added, so that a search on a large cluster never
-    waits for the disk. It gathers the records of `GATHER_SECONDS`, unless somebody waits for them.
+    A separate thread writes and commits new records, so that a search on a large cluster never
+    waits for the disk. The thread gathers the records of `GATHER_SECONDS`, unless a reader waits
+    for them.
 
     Several threads may use a database, one at a time.
     """
@@ -127,8 +131,8 @@ class Database:
     def __init__(self, path: Path, *, must_exist: bool = False) -> None:
         """Open the file at `path`, or create it.
 
-        Raises `UserError` where it is not a database of this version of webmlc, cannot be read, or
-        does not exist although it must.
+        Raises `UserError` if the file is not a database of this version of webmlc, cannot be read,
+        or does not exist although it must.
         """
         self.path = path
         self._writer = ThreadPoolExecutor(1)
@@ -158,10 +162,10 @@ class Database:
             self.connection.close()
 
     def add(self, records: Iterable[Record]) -> None:
-        """Add records; one of the same candidate and state is replaced. They are written after
-        this call returns, and before any record is read.
+        """Add records; a record of the same candidate and state is replaced. The records are
+        written after this call returns, and before any record is read.
 
-        Raises `UserError` where earlier ones could not be written.
+        Raises `UserError` if earlier records could not be written.
         """
         if self._last is not None and self._last.done():
             self._last.result()
@@ -238,7 +242,7 @@ class Database:
                 yield AlgorithmRecord(**_fields(row))
 
     def platforms(self, device: Device | None = None) -> list[Platform]:
-        """The platforms that records are of, or those of the records of one device."""
+        """The platforms of all records, or of the records of one device."""
         records = "SELECT platform FROM record JOIN task ON task.key = record.task"
         where = "" if device is None else f" WHERE key IN ({records} WHERE device = ?)"
         query = f"SELECT description FROM platform{where} ORDER BY key"

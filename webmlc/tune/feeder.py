@@ -8,9 +8,9 @@ Then it gives each idle slot the next job of its platform. A trial is pinned to 
 worker is lost, the trial is given back, and another worker measures it. Workers may join and leave
 at any time.
 
-Trials are no tasks of Dask, each of which costs the scheduler milliseconds. One call hands a worker
-all trials that have come up since its last call, so that calls are fewer where there is more to do.
-What trials showed comes back as events.
+Trials are not Dask tasks, because each task costs the scheduler milliseconds. One call hands a
+worker all trials that have come up since its last call, so that a busy search makes fewer calls per
+trial. Measurements come back as events.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class _Pool:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A connected worker. It has no pool until it has said what it measures on, or if it cannot
-    measure; `refusal` says why.
+    """A connected worker. A worker has no pool until it has described its platform. A worker that
+    cannot measure has no pool either; `refusal` says why.
 
-    - `jobs`: those of its slots, by their numbers.
-    - `unsent`: those of them that it was not told of.
-    - `call`: what it does not answer yet.
+    - `jobs`: the jobs of its slots, by number.
+    - `unsent`: the jobs that were not sent to the worker yet.
+    - `call`: the call that the worker has not answered yet.
     """
 
     address: str
@@ -228,7 +228,7 @@ class Feeder:
                 self.events.put(partial(self._lose, address))
 
     def _note_result(self, event: tuple[float, Any]) -> None:
-        """Note what some trials showed, if they were of this search."""
+        """Note the outcomes of some trials, if the trials belong to this search."""
         _, message = event
         if message["client"] == self.client.id:
             for result in message["results"]:

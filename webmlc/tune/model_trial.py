@@ -1,15 +1,15 @@
-"""A trial of many kernels at once: those of a whole model, or of a layer.
+"""A trial of many kernels at once: the kernels of a whole model, or of a layer.
 
 In: sets of kernels, each with a schedule. Out: a `Trial`, whose candidates are the sets. A kernel
-that is faster alone may not be so beside others, and two algorithms of a layer have different
-kernels: this trial measures what a build would gain.
+that is faster alone may not be faster beside others, and two algorithms of a layer have different
+kernels. This trial measures the gain of a build.
 
     trial = model_trial([defaults, winners], threads=1)
 
-Each candidate calls every kernel as often as a run of the model does. Calls read constants of
-their own (`candidates.buffers_of`), and share the inputs and the outputs: no call reads what
-another one wrote, because numbers that pass through many kernels may overflow. Results are not
-compared; each candidate was checked in a trial of its kernel.
+Each candidate calls every kernel as often as a run of the model does. Each call reads its own
+constants (`candidates.buffers_of`). Calls share inputs and outputs, but no call reads another
+call's output: numbers that pass through many kernels may overflow. Results are not compared; each
+candidate was checked in a trial of its kernel.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ MOST_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class _Memory:
-    """Memory that calls share: a region for the inputs of each type, and one for the outputs. The
-    constants lie behind them. Offsets are of the region or of the first constant.
+    """Memory that calls share: a region for the inputs of each type, and a region for the outputs.
+    The constants lie behind these regions. Offsets count from the start of the region, or from the
+    first constant.
     """
 
     sizes: dict[DType | None, int] = field(default_factory=dict)
@@ -114,8 +115,8 @@ def _identity(task: Task) -> str:
 
 
 def _loop(calls: Sequence[Step], first: int, length: int, counter: int) -> list[Step]:
-    """The steps of a set from step `first` on: a loop of calls, and jumps that do nothing, so that
-    all sets have as many steps.
+    """The steps of a set from step `first` on: a loop of calls, then jumps that do nothing, so that
+    all sets have equally many steps.
     """
     end = first + len(calls) + 2
     start = Step("", (), control=ModuleControl("loop", end, counter))
@@ -155,7 +156,9 @@ def _places(task: Task, memory: _Memory) -> list[list[_Place]]:
 def _slots(
     symbols: Sequence[int], calls: Sequence[Sequence[_Place]], slots: list[_Place | int]
 ) -> list[tuple[int, ...]]:
-    """Add the slots of a kernel's calls, and return those of each call's arguments and symbols."""
+    """Add the slots of a kernel's calls, and return the slots of each call's arguments and
+    symbols.
+    """
     arguments = []
     for call in calls:
         first = len(slots)
@@ -170,7 +173,7 @@ def _calls(
     arguments: Mapping[str, Sequence[tuple[int, ...]]],
 ) -> list[Step]:
     """The calls of a set: every kernel as often as the model calls it. The kernels are added under
-    names; sets share those in which they agree, so that only the others make a difference.
+    names. Sets share equal kernels, so that only different kernels make a difference.
     """
     names = {candidate.text: name for name, candidate in kernels.items()}
     steps = []

@@ -1,4 +1,4 @@
-"""Search the schedules of a model's tasks: which trial to measure next, and what it showed.
+"""Search the schedules of a model's tasks: choose the next trial, and take in its measurement.
 
     search = Search(tasks, options, database)
     job = search.next_job(platform)             # a trial for a worker; None: nothing left to do
@@ -8,11 +8,11 @@ A worker asks for jobs until there are none (see `workers`). Many workers may as
 thread. Workers of one platform share a search of each task; another platform starts its own. Tasks
 take turns, as `priorities` decides.
 
-The budget (`budget.Budget`) is spent on four things, one after the other: building and measuring
-the defaults; trials of candidates; a trial with more rounds for each task, which confirms its
-winner; a trial of the whole model, which compares the winners with the defaults (see `comparison`):
-if the model does not gain, it keeps its defaults. Tasks come in the order of the list. Those whose
-default was not measured in time, and those whose winner was not confirmed, keep their default.
+The budget (`budget.Budget`) is spent in four phases. First, the defaults are built and measured.
+Then come trials of candidates. Then a trial with more rounds confirms the winner of each task.
+Last, a trial of the whole model compares the winners with the defaults (see `comparison`): if the
+model does not gain, it keeps its defaults. Tasks come in the order of the list. A task keeps its
+default if the default was not measured in time, or if no winner was confirmed.
 """
 
 from __future__ import annotations
@@ -47,16 +47,15 @@ nothing else (chosen by hand)."""
 CONFIRMATION_SHARE = 0.3
 """The share of the budget that confirming the winners takes, at most (chosen by hand)."""
 TRIAL_SHARE = 0.1
-"""The share of the budget that a trial of candidates takes, at most, if it has more than one
-(chosen by hand)."""
+"""The largest share of the budget that a trial of several candidates takes (chosen by hand)."""
 WAIT_SECONDS = 0.05
-"""Seconds after which a worker asks again, while others measure what it waits for."""
+"""Seconds after which a worker asks again, while it waits for other workers' trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A trial for a worker of one platform. `title` is what a person who watches it reads.
-    `expected_ms` is the time of one call of the control, NaN where that is not known.
+    """A trial for a worker of one platform. `title` is the text that a person who watches the
+    search reads. `expected_ms` is the time of one call of the control, NaN if unknown.
     """
 
     number: int
@@ -98,10 +97,10 @@ class Search:
         budget: Budget | None = None,
         surveyed: Iterable[TaskSearch] = (),
     ) -> None:
-        """`on_change` is called after each trial, with the lock held. `compare` says what is
-        compared when the tasks of a platform have winners. `budget` starts with the first job;
-        without it, it is the one of the options. `surveyed` are searches that have measured some
-        of the defaults.
+        """`on_change` is called after each trial, with the lock held. `compare` gives the
+        comparisons to run when the tasks of a platform have winners. `budget` starts with the first
+        job; by default, it is the budget of the options. `surveyed` are searches that have measured
+        some of the defaults.
         """
         self.tasks, self.options, self.database = list(tasks), options, database
         self.builder = builder or CandidateBuilder()
@@ -140,8 +139,8 @@ class Search:
 
     @property
     def model_gains(self) -> dict[str, float]:
-        """The time of the whole model with its defaults, over that with what it keeps, by the key
-        of each platform that measured it.
+        """The speedup of the whole model: its time with the defaults over its time with the
+        schedules that it keeps, by the key of each platform that measured both.
         """
         return {
             key: 1 / comparison.ratio
@@ -163,8 +162,8 @@ class Search:
             return self.searches[platform.key]
 
     def next_job(self, platform: Platform) -> Job | float | None:
-        """A job for a worker of this platform; the seconds to wait for one; `None`: there will be
-        none.
+        """A job for a worker of this platform, or the seconds to wait for a job; `None` if no more
+        jobs will come.
         """
         with self._lock:
             if self.is_cancelled:
@@ -267,7 +266,9 @@ class Search:
         return self.is_confirming
 
     def _confirmation(self, searches: Sequence[TaskSearch]) -> Job | None:
-        """The last trial of a task whose search is over. Those that save the most come first."""
+        """The last trial of a task whose search is over. Tasks that save the most time come
+        first.
+        """
         for search in sorted(searches, key=saved_ms, reverse=True):
             if search.confirmed is not None or search.in_flight > 0:
                 continue

@@ -1,10 +1,10 @@
-"""The slots of a worker of a Dask cluster: each of them measures one trial at a time.
+"""The slots of a worker of a Dask cluster: each slot measures one trial at a time.
 
 In: a function that starts an engine. Out: a plugin of the Dask worker, and two functions that the
 tuner lets the worker call (see `feeder`):
 
-    await describe(threads)      # the worker's platform, and the number of its slots
-    start(client, assignments)   # begin some trials; events tell the client what they showed
+    await describe(threads) # the worker's platform, and the number of its slots start(client,
+    assignments) # begin some trials; events bring the client their outcomes
 
 An engine runs in a process beside the Dask worker. A candidate that crashes it leaves the worker
 alone.
@@ -37,11 +37,11 @@ from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, Worker, WorkerFail
 CONNECT_SECONDS = 10.0
 """Seconds in which a scheduler must answer."""
 SEND_SECONDS = 0.02
-"""Seconds after the end of a trial in which others share its event: the trials of one call often
-end together (chosen by hand: a trial takes seconds)."""
+"""Seconds after the end of a trial in which other trials share its event: the trials of one call
+often end together (chosen by hand: a trial takes seconds)."""
 RESULTS = "webmlc results"
-"""The topic of the events that tell what trials showed. All searches of a scheduler share it: the
-scheduler keeps the last thousand events of each topic."""
+"""The topic of the events that carry outcomes of trials. All searches of a scheduler share this
+topic: the scheduler keeps the last thousand events of each topic."""
 
 QUIET = {
     "distributed.worker.profile.enabled": False,
@@ -52,7 +52,8 @@ QUIET = {
 event loop 50 times, and its monitor of the system twice, and trials with it."""
 
 Outcome = Measurement | str | Exception
-"""What a trial showed, what went wrong in it, or why the worker cannot measure any."""
+"""The measurement of a trial, the text of its failure, or the error that stops the worker from
+measuring any trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Assignment:
 
 
 class Slots(WorkerPlugin):
-    """The engines of a Dask worker, one for each trial that it measures at the same time."""
+    """The engines of a Dask worker, one engine for each trial that it measures at the same time."""
 
     name = "webmlc"
 

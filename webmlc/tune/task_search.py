@@ -39,25 +39,25 @@ exhausted (chosen by hand: a population that has converged proposes much of the 
 CONFIRMED = 3
 """The fastest candidates of a search that take part in its last trial."""
 CONFIRMATION_FACTOR = 2.0
-"""How many times as long as in other trials a candidate takes in the last one: it has 2.5 times as
-many rounds, but is built already."""
+"""The time of a candidate in the last trial over its time in other trials: the last trial has 2.5
+times the rounds, but its candidates are already built."""
 HINTS = 4
 """Candidates of a trial that made other kernels faster, at most: half of them (chosen by hand)."""
 BUILD_MS = 250.0
 """The milliseconds that a candidate takes to build, on one core: 140 to 320 for convolutions and a
 softmax (measured on a Zen 4 class core, 2026-11-26)."""
 WORTHWHILE = 0.98
-"""A candidate replaces the default if it takes less than this share of its time in three rounds of
-four: less is noise."""
+"""A candidate replaces the default if it takes less than this share of the default's time in three
+rounds of four: smaller gains are noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to search.
 
-    - `strategy`: "auto" races small spaces, and uses the cost model for others.
+    - `strategy`: "auto" races small spaces, and uses the cost model for large spaces.
     - `seconds`: the budget of the whole search.
-    - `resume`: go on with what the database has of the tasks.
+    - `resume`: go on from the database's records of the tasks.
     - `measurements`: the most candidates of a task that are measured.
     - `passes`: how often the default of each task is measured before the candidates.
     - `cold`: start from the first point of each space instead of the default (to judge strategies).
@@ -78,16 +78,16 @@ class Options:
 class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
-    `space` holds the members that it may try. `ratios` holds the relative time of each text of code
-    (`None`: disqualified), `reasons` why a text is disqualified. A member stands for its text if an
-    earlier run has measured it: it is not built again. `refusals` say why a
-    member could not be built. `best` is the lowest ratio, `improvement` what the member that has
-    it changes of the default, and `curve` what the lowest ratio was after each measurement.
-    `earlier_changes` of defaults have made kernels of the rule faster in earlier runs. `least_ms`
-    is the shortest time of the default, which was measured `passes` times. `failure` says why not
-    even the default schedule could be measured. `candidate_seconds` is what each candidate of the
-    last trial took, NaN before the first. `confirmed` are the parameters that a build gets, and
-    their relative time.
+    `space` holds the members to try. `ratios` holds the relative time of each text of code (`None`:
+    disqualified), `reasons` why a text is disqualified. If an earlier run has measured a member,
+    the member itself stands for its text and is not built again. `refusals` say why a member could
+    not be built. `best` is the lowest ratio, `improvement` the difference of the best member from
+    the default, and `curve` the lowest ratio after each measurement. `earlier_changes` are changes
+    of defaults that made kernels of the rule faster in earlier runs. `least_ms` is the shortest
+    time of the default, which was measured `passes` times. `failure` says why even the default
+    schedule could not be measured. `candidate_seconds` is the time of each candidate in the last
+    trial, NaN before the first trial. `confirmed` are the parameters that a build gets, and their
+    relative time.
     """
 
     task: Task
@@ -197,7 +197,7 @@ class TaskSearch:
                 fresh[built.text] = built
 
     def build(self, members: Sequence[Any]) -> list[Candidate | None]:
-        """The candidate of each member, `None` for one that cannot be built."""
+        """The candidate of each member, `None` for a member that cannot be built."""
         missing = [member for member in dict.fromkeys(members) if member not in self.built]
         candidates = self.builder.build(repeat(self.task, len(missing)), missing)
         for member, candidate in zip(missing, candidates, strict=True):

@@ -7,15 +7,15 @@ Candidate 0 is the control: the default schedule, to which the others are compar
 2. checks every candidate: poisons the output buffers with bytes of `POISON`, runs the candidate
    once, and compares the outputs with those of candidate 0;
 3. warms up: runs every candidate for `warmup_ms`;
-4. chooses how often candidate 0 repeats in one sample, so that a sample takes `sample_ms`, and ten
-   times as long as one without repetitions; all candidates repeat as often, so that the cost of a
-   sample itself favours none;
-5. takes samples in rounds: in each round, every candidate runs once, one after the other, so that
-   a disturbance affects all alike; the first of a round comes last in the next, so that no place
-   in the order favours any. A candidate whose fastest sample is slower than `hopeless` times the
-   fastest of all drops out, in the first `grace` rounds one that is slower than twice that.
-   Candidate 0 never does, and neither does the fastest of the others: two always survive. After
-   `fewest` rounds, a round begins only if all samples together took less than `limit_ms`.
+4. chooses the number of repetitions in a sample: a sample of candidate 0 takes `sample_ms`, and ten
+   times as long as a sample without repetitions; all candidates use this number, so that the cost
+   of a sample itself favours no candidate;
+5. takes samples in rounds: in each round, every candidate runs once, one after the other, so that a
+   disturbance affects all alike. The first candidate of a round comes last in the next round, so
+   that no place in the order is an advantage. A candidate drops out if its fastest sample is slower
+   than `hopeless` times the fastest sample of all; in the first `grace` rounds, the limit is twice
+   as high. Candidate 0 and the fastest other candidate never drop out. After `fewest` rounds, a
+   round begins only if all samples together took less than `limit_ms`.
 
 The engines are `engines/wasm.py` (wasmtime), `engines/webgpu.py` (wgpu-py), and `page/measure.js`
 for every JavaScript engine. All of them implement these steps, and nothing more.
@@ -35,8 +35,8 @@ from webmlc.core.dtypes import DType
 from webmlc.core.machine import Device
 
 POISON = 0x4D
-"""The byte that fills outputs before a candidate is checked: an element that it does not write
-shows. 77 as an integer, 2.15e8 as a float32."""
+"""The byte that fills outputs before a candidate is checked: an element that the candidate does not
+write shows. 77 as an integer, 2.15e8 as a float32."""
 
 _CHUNK = 1 << 16
 """Elements that are filled at once: their hashes fit a cache."""
@@ -86,23 +86,23 @@ class Trial:
     """Candidates of one kernel, and the memory they run in.
 
     On `wasm`, `module` is one module (see `target.wasm.emit_module`) with `steps` steps for each
-    candidate, the whole of which is a loop of calls: candidate i runs its calls `repeats` times
-    with
+    candidate. The steps of a candidate are a loop of calls. Candidate i runs its calls `repeats`
+    times with
 
         memory[repeats_address] = repeats; run(steps * i, steps * (i + 1), 0, threads)
 
     after the engine has written `words`, pairs of an address and the 32-bit words to store there.
 
     On `webgpu`, candidate i is the entry point `entries[i]` of the WGSL module `shaders[i]`, with
-    the bindings of group 0: binding b is buffer `calls[c][b]`, for one call c after the other. The
-    uniform buffer with the int32s `uniform`, if it is not empty, is the last binding.
+    the bindings of group 0: binding b is buffer `calls[c][b]`, for one call c after the other. If
+    `uniform` is not empty, the last binding is a uniform buffer with these int32s.
 
-    A candidate makes `len(calls)` calls per repetition: each reads another copy of the constants,
-    so that caches hold no more of them than they do in a run of the model.
+    A candidate makes `len(calls)` calls per repetition. Each call reads its own copy of the
+    constants, so that caches hold no more constants than in a run of the model.
 
-    Outputs are equal if they have the same bytes. If `tolerance` is above 0, they may also differ:
-    floats of 32 or 64 bits by that share of the largest finite magnitude of the output, others by 1
-    where their bits are read as integers.
+    Outputs are equal if they have the same bytes. If `tolerance` is above 0, elements may differ.
+    Floats of 32 or 64 bits may differ by this share of the largest finite magnitude of the output;
+    other elements may differ by 1 if their bits are read as integers.
     """
 
     device: Device
@@ -127,8 +127,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What an engine measured: for each candidate the milliseconds of one call, one for each round
-    that it took part in, and why it is disqualified, or "".
+    """What an engine measured: for each candidate, the milliseconds of one call in each of its
+    rounds, and the reason why the candidate is disqualified, or "".
 
     A disqualified candidate has no times. A reason starts with "wrong: " where the results differ
     from those of candidate 0, and with "failed: " where the engine refused it.
@@ -150,8 +150,8 @@ def measurement_of(data: Any, candidates: int) -> Measurement:
 
 
 def pattern_of(dtype: DType) -> bytes:
-    """Elements that fill an input of a type: the small integers that it holds, at most from -2 to
-    2, which floats multiply and add exactly.
+    """Elements that fill an input of a type: small integers that the type holds, at most from -2 to
+    2. Floats multiply and add these integers exactly.
     """
     low, high = (0, 1) if dtype is DType.bool else dtype.limits
     return np.arange(max(-2, int(low)), min(2, int(high)) + 1).astype(dtype.numpy).tobytes()
