@@ -1,4 +1,4 @@
-"""What an algorithm for a product costs, in multiply-adds of an inner loop.
+"""The cost of an algorithm for a product, in multiply-adds of an inner loop.
 
 The cost models of Winograd's and Strassen's algorithms count the work of the algorithm and of the
 direct product in this unit, with the numbers of a `Machine`. An algorithm is chosen where it gains
@@ -23,14 +23,14 @@ DIRECT = "direct"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Multiply-adds that the parts of an algorithm take as long as, in one run of one layer."""
+    """The times of the parts of an algorithm in one run of one layer, in multiply-adds."""
 
     products: int
-    """The products, with what it takes to enter their inner loops."""
+    """The products, with the cost of entering their inner loops."""
     transforms: int = 0
     """The sums before and after the products, and the memory that they read and write."""
     load: int = 0
-    """What a run must save to be worth the time of loading, and the memory, of the weights."""
+    """The multiply-adds that a run must save to pay for loading and storing the weights."""
 
     @property
     def total(self) -> int:
@@ -39,7 +39,7 @@ class Cost:
 
 
 def product_cost(machine: Machine, rows: int, depth: int, columns: int) -> int:
-    """The cost of a matrix product, with what it takes to enter its inner loops."""
+    """The cost of a matrix product, with the cost of entering its inner loops."""
     return rows * columns * (depth + machine.costs.loop_entry_iterations)
 
 

@@ -9,8 +9,8 @@ The keys of the new tokens are the last ones. So row `i` of the queries attends 
 bfloat16. Attributes:
 
 - `scale`: the factor of the scores.
-- `softcap`: scores become `softcap * tanh(score / softcap)`; 0: they stay.
-- `window`: a query attends to so many keys at most, the last ones; 0: to all.
+- `softcap`: scores become `softcap * tanh(score / softcap)`; 0: scores stay as they are.
+- `window`: the most keys, the last ones, that a query attends to; 0: all keys.
 - `rows`: the first row of queries that the node computes, and the number of rows; all by default.
 
 `tile_rows.py` replaces the attention of many rows by the operators below and a softmax, because
@@ -21,8 +21,8 @@ their products have register tiles. The keys are packed in P panels of eight (`o
     WeightedValues(weights [H, rows, N], v)       ->  [rows, H, D]
 
 The rows that fill no tile attend to S sections of keys, of `section` keys each (Flash-Decoding, Dao
-et al., 2023). What a section gives is the average of its values, and the logarithm of the sum of
-its exponentials. A softmax of these logarithms gives the weights of the averages:
+et al., 2023). Each section gives the average of its values, and the logarithm of the sum of its
+exponentials. A softmax of these logarithms gives the weights of the averages:
 
     AttendSections(q, k, v)                       ->  averages [rows, H, S, D], [rows, H, S]
     MergeSections(weights [rows, H, S], averages) ->  [rows, H, D]
@@ -44,7 +44,9 @@ from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import ZERO, canonical, check_shapes, operand, require
 
 LOWEST = float(np.finfo(np.float32).min)
-"""The logit of a hidden key in a section: finite, as the difference of two infinities is NaN."""
+"""The logit of a hidden key in a section. It is finite because the difference of two infinities is
+NaN.
+"""
 
 Tensors = tuple[Tensor | None, ...]
 Hide = Callable[[Expr, Expr], Expr]
@@ -104,7 +106,7 @@ def wide(element: Expr) -> Expr:
 
 
 def _shared(heads: Expr, groups: Expr) -> int:
-    """The heads of queries that share a head of keys and values, of so many."""
+    """The number of query heads that share each of `groups` heads of keys and values."""
     return (as_int(heads) or 1) // (as_int(groups) or 1)
 
 
@@ -133,8 +135,9 @@ def _select(score: Expr, distance: Expr) -> Expr:
 
 
 def _limit(score: Expr, distance: Expr) -> Expr:
-    """The same by arithmetic, in which the lanes of a vector may differ, as they may not in a
-    condition: the smaller of the score and an infinity with the sign of the distance.
+    """The result of `_select` by arithmetic: the smaller of the score and an infinity with the sign
+    of the distance. The distance may differ between the lanes of a vector, which a condition
+    cannot.
     """
     dtype = score.dtype
     infinity = (distance.astype(dtype) + Const(0.5, dtype)) * Const(math.inf, dtype)

@@ -1,7 +1,7 @@
-"""Say which nodes the kernel of an attention computes, too.
+"""Find the nodes that the kernel of an attention computes, too.
 
 In: an `Attention` (`operators.py`), the second half of attention. Out: the nodes that compute its
-logits, back to the product of queries and keys, and what moves elements of its operands:
+logits, back to the product of queries and keys, and the nodes that move elements of its operands:
 
     %s = MatMul(%q, Transpose(%k)); %l = Add(Mul(%s, c), %mask); %y = Attention(%l, Transpose(%v))
 """
@@ -36,8 +36,8 @@ def is_repetition(node: Node) -> bool:
 def logits_nodes(
     function: Function, makers: Mapping[str, Node], logits: str, fits: Callable[[str], bool]
 ) -> list[Node]:
-    """The nodes from logits back to a product, if there is one, which comes last: maps over the
-    logits, of values that all fit and have the shape of the logits.
+    """The maps from the logits back to a product, and the product last, if there is one. The values
+    between all fit and have the shape of the logits.
     """
     shape = function.type(logits).shape
     maps: list[Node] = []
@@ -62,13 +62,15 @@ def logits_nodes(
 def logits_product(
     function: Function, makers: Mapping[str, Node], logits: str, fits: Callable[[str], bool]
 ) -> Node | None:
-    """The product of queries and keys that logits come from, through values that all fit."""
+    """The product of queries and keys from which the logits are computed, through values that all
+    fit. `None` if there is no such product.
+    """
     nodes = logits_nodes(function, makers, logits, fits)
     return nodes[-1] if nodes and (nodes[-1].domain, nodes[-1].op) in PRODUCTS else None
 
 
 def operand_moves(makers: Mapping[str, Node], *operands: str) -> list[Node]:
-    """The transpositions and repetitions that these values come from."""
+    """The transpositions and repetitions from which the operands are computed."""
     moves: list[Node] = []
     front = [*operands]
     while front:

@@ -2,7 +2,7 @@
 
 `use_attention.py` writes it for a softmax and a product. The nodes before it, which compute the
 logits L (the product of queries and keys, a scale, a mask), stay nodes. Fusion puts them into the
-kernel of this one (`nodes.py`).
+kernel of the attention (`nodes.py`).
 
 The sizes are M queries, N keys and D columns of V. The sum of the exponentials divides the product,
 which is smaller than the logits. V may be packed like a right operand (`ops/layout.py`):
@@ -10,7 +10,7 @@ which is smaller than the logits. V may be packed like a right operand (`ops/lay
     Attention(logits [*, M, N], v [*, N, D])                ->  [*, M, D]
     Attention(logits [*, M, N], v [*, D/8, N, 8], columns)  ->  [*, M, D]
 
-If several heads of queries share a head of keys and values, that is repeated:
+If several heads of queries share a head of keys and values, that head is repeated:
 
     RepeatHeads(x [*, G, N, D], times)                      ->  [*, G * times, N, D]
 """
@@ -53,8 +53,8 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 def attention(
     shape: tuple[Expr, ...], source: Tensor, values: Tensor, multiply: Multiply
 ) -> Tensor:
-    """The maximum, exponentials and sum of each row; the product; the quotient. Logits have a stage
-    of their own, but for a product beside packed values, which is stored anyway.
+    """The maximum, exponentials and sum of each row; the product; the quotient. The logits are a
+    separate stage, unless they are a product beside packed values, which is stored anyway.
     """
     rows, count = source.shape[:-1], source.shape[-1]
     is_stage = isinstance(source.body, Reduction) and multiply is packed_values

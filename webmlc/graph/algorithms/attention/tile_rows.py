@@ -1,8 +1,8 @@
 """Give the causal attention of many rows register tiles.
 
-In: a function after layouts. Out: the same results. Only a run knows how many tokens are new. So
-their attention becomes two: one of whole tiles of rows, which reads packed keys, and one of the
-rows that are left, which attend to one section of keys after the other.
+In: a function after layouts. Out: the same results. The number of new tokens is known only at run
+time. So the attention of their rows is split in two. Whole tiles of rows read packed keys. The
+remaining rows attend to one section of keys after the other.
 
     %y = CausalAttention(%q [T, H, D], %k, %v)
     ->  %s = CausalScores(%q, PackKeys(%k), %k) {rows=(0, T // 6 * 6)}
@@ -11,7 +11,7 @@ rows that are left, which attend to one section of keys after the other.
         %r = MergeSections(Softmax(%l), %a)
         %y = Concat(%t, %r)
 
-One new token makes no tile: it reads keys and values where they are, once for all heads of a group.
+One new token fills no tile. It reads keys and values where they are, once for all heads of a group.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class _Rewrite(FunctionRewriter):
         return part("WeightedValues", weights, values)
 
     def sections(self, node: Node, build: Builder, rows: tuple[Expr, Expr]) -> str:
-        """The attention of the other rows: what each section of the keys gives, and their sum."""
+        """The attention of the remaining rows: the average of each section of keys, and the sum of
+        the averages by their weights.
+        """
         (output,) = node.outputs
         attributes = {**node.attributes, "rows": rows, "section": self.machine.section_keys}
         averages, logarithms = build.many(

@@ -6,15 +6,16 @@ are one `webmlc.Attention` (`operators.py`), whose kernel computes the logits, t
     %s = MatMul(%q, %k); %l = Add(Mul(%s, c), %mask)
     %p = Softmax(%l); %y = MatMul(%p, %v)               ->  %y = Attention(%l, %v)
 
-On the CPU that pays if the logits would not stay in the cache. The operands of both products stay
-packed there. A GPU always computes both products in one dispatch, whose threads read queries, keys
-and values where they are. So there, packings are left out, constant factors of queries and keys
-become one of the logits, and heads that are repeated by views are a `RepeatHeads`. Where barriers
-are slow, the threads of such a dispatch mostly wait. So with `apart`, products of as many queries
-as keys stay apart. Keys from a past, of which there are more, would be packed again in every run.
+On the CPU this is faster if the logits would not stay in the cache. The operands of both products
+stay packed there. A GPU always computes both products in one dispatch, whose threads read queries,
+keys and values where they are. So on a GPU packings are left out, constant factors of queries and
+keys become one factor of the logits, and heads that views repeat become a `RepeatHeads`. Where
+barriers are slow, the threads of such a dispatch mostly wait. So with `apart`, products of as many
+queries as keys stay apart. If there are more keys, they come from a past, and separate products
+would pack them again in every run.
 
-ONNX's own attention replaces the weights of a row without keys by zeros, for which a whole row has
-one condition. So the product is replaced instead:
+ONNX's own attention replaces the weights of a row without keys by zeros. A whole row has one
+condition, so the row of the product can be replaced instead:
 
     %p = Where(%is_masked [*, M, 1], 0, Softmax(%l))    ->  %a = Attention(%l, %v)
     %y = MatMul(%p, %v)                                     %y = Where(%is_masked, 0, %a)
@@ -45,8 +46,9 @@ from webmlc.graph.simplify.simplify_graph import remove_dead_code
 Operands = Literal["packed", "plain"]
 
 SMALLEST = 1 << 20
-"""Bytes of logits from which attention of packed operands is one operator: fewer stay in the cache
-anyway (chosen by hand, with the second-level caches of desktop cores in mind).
+"""The fewest bytes of logits for which attention of packed operands becomes one operator. Smaller
+logits stay in the cache anyway (chosen by hand, with the second-level caches of desktop cores in
+mind).
 """
 _BLOCK_ROWS = range(6, 25)
 """The numbers of rows that a block of logits may have. One of them must divide the queries."""
@@ -67,9 +69,9 @@ def use_attention(module: Module, operands: Operands, *, apart: bool = False) ->
 
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
-    """The function being written, and how often each value is read. `softmaxes` are those that
-    become attention, by the product with their result; `masks` are the nodes between the two that
-    replace rows, if there is one; `products` are those of queries and keys.
+    """The function being written, and how often each value is read. `softmaxes` maps the second
+    product of each attention to its softmax, and `masks` maps it to the node between the two that
+    replaces rows, if there is one. `products` are the products of queries and keys.
     """
 
     operands: Operands = "packed"
@@ -171,12 +173,12 @@ class _Rewrite(FunctionRewriter):
             build("Where", *mask.inputs[:2], output, output=result)
 
     def is_never(self, condition: str) -> bool:
-        """True for a constant condition that is false for all."""
+        """True for a constant condition that is false everywhere."""
         return condition in self.constants and not self.constants[condition].any()
 
     def write_logits(self, node: Node) -> None:
-        """Write a product of queries and keys that are not packed, and multiply the result by what
-        is constant of both.
+        """Write a product of queries and keys that are not packed, and multiply the result by the
+        constant factors of both.
         """
         build = Builder(node, self)
         keys = self.right_operand(node) or node.inputs[1]
@@ -188,8 +190,8 @@ class _Rewrite(FunctionRewriter):
         build("Mul", build("MatMul", queries, keys), factor, output=node.outputs[0])
 
     def right_operand(self, product: Node) -> str | None:
-        """The right operand of a product, as it is before a `Pack`; `None` for a constant, also if
-        it is packed halves, which a `Cast` widens.
+        """The right operand of a product, as it is before a `Pack`. `None` for a constant, and for
+        packed float16 constants that a `Cast` widens.
         """
         value = product.inputs[1]
         maker = self.makers.get(value)
@@ -198,8 +200,8 @@ class _Rewrite(FunctionRewriter):
         return None if value in self.constants or product.domain else value
 
     def unscaled(self, value: str) -> tuple[str, float]:
-        """The value without a constant factor, and the factor, also where a transposition follows
-        the multiplication.
+        """The value without a constant factor, and the factor. A transposition may follow the
+        multiplication.
         """
         node = self.only_producer(value)
         if node is None or node.domain or node.op not in ("Mul", "Div", "Transpose"):
@@ -218,8 +220,8 @@ class _Rewrite(FunctionRewriter):
         return value, 1.0
 
     def repeated_heads(self, node: Node) -> tuple[str, Expr] | None:
-        """The heads that a view repeats, [*, G, N, D], and how often: it merges an axis, which an
-        `Expand` made longer, with the axis before it. `None` for other nodes.
+        """The heads [*, G, N, D] that a view repeats, and how often it repeats them. The view
+        merges an axis that an `Expand` made longer with the axis before it. `None` for other nodes.
         """
         expand = self.only_producer(node.inputs[0]) if _is_view(node) else None
         if expand is None or (expand.domain, expand.op) != ("", "Expand"):

@@ -8,11 +8,11 @@ which are multiplied one by one. Each quarter of the result is a sum of the prod
     planes = StrassenInput(left)                # [N, M, K] -> [7, N, M/2, K/2]
     result = StrassenProduct(planes, matrix)    # [O/8, K, 8] -> [N, M, O]
 
-The sums of the right matrix are a stage of the product, which computes those of a pair of panels
-when it needs them. Computed at load, they would take seven quarters of the weights' memory.
+The sums of the right matrix are a stage of the product, which computes the sums of a pair of panels
+when it needs them. Sums computed at load would take seven quarters of the weights' memory.
 
-Paired rows share sums. So the error of both is relative to the larger row, and an infinity or NaN
-in one of them reaches results of the other.
+Paired rows share sums. So the errors of both rows are relative to the larger row, and an infinity
+or NaN in one row reaches results of the other row.
 
 Source: V. Strassen, "Gaussian elimination is not optimal" (1969), and S. Winograd, "On
 multiplication of 2x2 matrices" (1971); on how results err, N. Higham, "Exploiting fast matrix
@@ -74,8 +74,8 @@ def _input(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
 
 def left_planes(data: Tensor, shape: Shape) -> Tensor:
-    """The planes (of `shape`) of the left matrix. The last row of an odd number is paired with
-    itself, and the results of that pair are not read.
+    """The planes (of `shape`) of the left matrix. If the number of rows is odd, the last row is
+    paired with itself, and the surplus results of this pair are not read.
     """
     rows, half = data.shape[-2], shape[-1]
 

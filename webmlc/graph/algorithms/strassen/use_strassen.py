@@ -1,7 +1,7 @@
-"""Compute matrix products by Strassen's algorithm, where that is faster.
+"""Compute matrix products by Strassen's algorithm where this algorithm is faster.
 
-In: a function after layouts. Out: the same meaning; a chosen `webmlc.MatMul` by constant weights,
-or `webmlc.Conv` of one tap, is seven products of half matrices (`operators.py`).
+In: a function after layouts. Out: the same meaning. Each chosen `webmlc.MatMul` by constant
+weights, or `webmlc.Conv` of one tap, becomes seven products of half matrices (`operators.py`).
 
     %y = webmlc.MatMul(%x, %w)  ->  %p = StrassenInput(%x); %y = StrassenProduct(%p, %w)
 """
@@ -28,24 +28,25 @@ from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 PLANE_COST = 7
-"""Multiply-adds that take as long as computing an element of the left matrix's planes and writing
-it (chosen by hand, as are the next two; checked in Chromium, one thread, on a product of 1024 x
-1024 x 1024, DeiT-tiny and Whisper-tiny's encoder).
+"""Multiply-adds that take as long as computing and writing one element of the left matrix's planes.
+Chosen by hand, like `PANEL_COST` and `CODE`. Checked in Chromium with one thread on a product of
+1024 x 1024 x 1024, on DeiT-tiny and on Whisper-tiny's encoder.
 """
 PANEL_COST = 3
-"""Multiply-adds that take as long as computing an element of the right matrix's panels, which stay
+"""Multiply-adds that take as long as computing one element of the right matrix's panels, which stay
 in the cache.
 """
 STRASSEN = "strassen"
-"""What a search calls the algorithm."""
+"""The name of the algorithm in a search."""
 CODE = 8_000_000
-"""Multiply-adds that all products of one shape must save in a run, to be worth the two thousand
-bytes of code of the kernels that they share.
+"""Multiply-adds that all products of one shape together must save in a run. They pay for the two
+thousand bytes of code of the kernels that these products share.
 """
 
 
 def use_strassen(module: Module, machine: Cpu) -> Module:
-    """Rewrite the products of every function that are faster so on the machine.
+    """Rewrite the products of every function that are faster by Strassen's algorithm on the
+    machine.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
@@ -57,7 +58,9 @@ def use_strassen(module: Module, machine: Cpu) -> Module:
 
 
 def strassen_alternatives(module: Module, machine: Cpu) -> dict[str, tuple[str, ...]]:
-    """The names of both algorithms of each product that may use Strassen's, the default first."""
+    """The names of both algorithms of each product that Strassen's algorithm can compute, the
+    default algorithm first.
+    """
     names: dict[str, tuple[str, ...]] = {}
     for function in module.functions.values():
         layers = list(_Rewrite(function, machine=machine).layers().values())
@@ -71,8 +74,9 @@ def strassen_alternatives(module: Module, machine: Cpu) -> dict[str, tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The product of a matrix of `rows` (for a convolution, pixels of an image) x `depth` with one
-    of `depth` x `columns`. `readers` products read the left matrix. Equal layers share kernels.
+    """The product of a `rows` x `depth` matrix with a `depth` x `columns` matrix. The rows of a
+    convolution are the pixels of an image. `readers` products read the left matrix. Equal layers
+    share kernels.
     """
 
     rows: int
@@ -82,13 +86,13 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """What a search calls the layer: its sizes."""
+        """The name of the layer in a search: its sizes."""
         readers = f", {self.readers} readers" if self.readers > 1 else ""
         return f"product {self.rows}x{self.depth}x{self.columns}{readers}"
 
 
 def direct_cost(layer: Layer, machine: Cpu) -> int:
-    """The cost of the product as one."""
+    """The cost of the product by the direct algorithm."""
     return product_cost(machine, layer.rows, layer.depth, layer.columns)
 
 
@@ -109,7 +113,8 @@ def strassen_cost(layer: Layer, machine: Cpu) -> Cost | None:
 def worthwhile(
     layers: Iterable[Layer], machine: Cpu, algorithms: Mapping[str, str] | None = None
 ) -> set[Layer]:
-    """The layers that, as often as they occur, save more than their kernels' code is worth.
+    """The layers that save more than their kernels' code is worth. A layer counts as often as it
+    occurs.
 
     `algorithms` names the algorithm of some layers.
     """
@@ -168,7 +173,7 @@ class _Rewrite(FunctionRewriter):
         data, weights = node.inputs
         build = Builder(node, self)
         planes = f"{data}.halves"
-        if self.is_new(planes):  # products may share it
+        if self.is_new(planes):  # products may share the planes
             build("StrassenInput", data, output=planes, domain="webmlc")
         if node.op == "Conv":
             array = self.constants[weights]
@@ -182,7 +187,7 @@ class _Rewrite(FunctionRewriter):
 
 
 def _is_product(node: Node) -> bool:
-    """True for a matrix product, and for a convolution of one tap at every pixel, which is one."""
+    """True for a matrix product, and for its equal: a convolution of one tap at every pixel."""
     if node.domain != "webmlc" or node.op not in ("MatMul", "Conv"):
         return False
     if node.op == "MatMul":

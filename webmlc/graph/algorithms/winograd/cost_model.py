@@ -1,13 +1,14 @@
-"""Which of Winograd's forms a convolution takes, by a model of what each costs on a machine.
+"""Choose the form of Winograd's algorithm for each convolution, by its modelled cost on a machine.
 
-In: the sizes of convolutions (`Layer`). Out: for each the forms of its rows and columns that save
-most beside the code of their kernels, or none.
+In: the sizes of convolutions (`Layer`). Out: for each layer the forms of its rows and columns with
+the largest gain, or none. The gain is the saved work, less the worth of the kernels' code.
 
     best_forms([Layer(64, 64, (56, 56))] * 4, RELAXED)  ->  F(4, 3) along rows and along columns
 
-The model counts multiply-adds of the inner loop of a product (`algorithms/cost.py`). A transform
-costs, for each element of its planes, as many as there are points; half as many in the cache. On a
-GPU it costs at least what the memory takes, and each further dispatch its pause.
+The model counts multiply-adds of the inner loop of a product (`algorithms/cost.py`). For each
+element of its planes, a transform costs one multiply-add a point, or half of that if the planes
+stay in the cache. On a GPU a transform costs at least the time of its memory accesses, and each
+further dispatch has a fixed cost.
 """
 
 from __future__ import annotations
@@ -25,34 +26,36 @@ from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, POINTS, Form
 from webmlc.graph.ops.layout import PACK
 
 TILES = (1, 2, 3, 4, 5, 6, 7, 8)
-"""The outputs along a tile that are tried. With one output, a dimension has a product for each tap,
-as without tiles.
+"""The numbers of outputs along a tile that are tried. With one output, a dimension has a product
+for each tap, as without tiles.
 """
 MAX_SHORT_TILE = 6
-"""The most outputs along a tile of a window of few taps: larger tiles would save little and err
-more.
+"""The most outputs along a tile of a window of few taps. Larger tiles would save little and have
+larger errors.
 """
 MAX_BLOCK_TAPS = 5
 """The longest window that is one block of taps. Longer windows have blocks as long as a tile."""
 LOAD_COST = 3
-"""Multiply-adds that each transformed weight must save in a run, to be worth its memory, and the
-time of loading: as long as eighty of these (chosen by hand).
+"""Multiply-adds that each transformed weight must save in a run. They pay for the weight's memory
+and for loading it, which takes as long as eighty multiply-adds (chosen by hand).
 """
 CODE = 350_000
-"""Multiply-adds that a plane must save in a run, in all layers of one shape together, to be worth
-the hundred bytes of code or more that it adds to their kernels (chosen by hand).
+"""Multiply-adds that a plane must save in a run, in all layers of one shape together. They pay for
+the hundred bytes of code or more that the plane adds to the layers' kernels (chosen by hand).
 """
 _MORE_DISPATCHES = 2
-"""Dispatches of Winograd's form beyond that of a direct convolution: both transforms."""
+"""The dispatches of Winograd's form beyond the product, which a direct convolution also has: both
+transforms.
+"""
 FIXED_PLANES = 4
-"""Planes that take as much code as the parts of the kernels that every form has."""
+"""The code that the kernels of every form have, as the number of planes with equally long code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution of one image: its channels; its outputs (of a feature map whose size is known
-    at run time only: of a typical one), the taps of its windows and their strides along each
-    dimension; groups of channels and outputs. Equal layers share their kernels.
+    """A convolution of one image: its input channels, output channels and groups; and along each
+    dimension its output size, the taps of its window and its stride. If a size is known only at run
+    time, `sizes` has a typical size. Equal layers share their kernels.
     """
 
     channels: int
@@ -64,7 +67,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """What a search calls the layer: its sizes."""
+        """The name of the layer in a search: its sizes."""
         (height, width), (kh, kw), (sh, sw) = self.sizes, self.kernel, self.strides
         steps = f", steps of {sh}x{sw}" if self.strides != (1, 1) else ""
         groups = f", {self.groups} groups" if self.groups > 1 else ""
@@ -84,13 +87,17 @@ class Layer:
         return Layer(channels, self.outputs, self.sizes, (-(-kh // sh), -(-kw // sw)))
 
     def computed_outputs(self, machine: Machine) -> int:
-        """Its outputs in whole vectors, of which the last few may be left out afterwards."""
+        """The number of output channels, rounded up to whole vectors. The last few may be left out
+        afterwards.
+        """
         return -(-self.outputs // machine.lanes) * machine.lanes
 
     def forms(self, machine: Machine) -> list[Forms]:
-        """The forms that the folded layer can have: each along rows with each along columns.
+        """The forms that the folded layer can have: each form along rows with each form along
+        columns.
 
-        Tiles of one output are tried only for weights that come from memory: there are fewer then.
+        Tiles of one output have fewer weights. So they are tried only if the weights come from
+        memory.
         """
         folded = self.folded(machine)
         fits_panels = self.groups == 1 or self.outputs % (PACK * self.groups) == 0
@@ -107,7 +114,7 @@ class Layer:
 
 def _forms(kernel: int, stride: int, max_points: int, min_tile: int) -> list[Form]:
     """The forms of windows along one dimension, of at most `max_points` points and at least
-    `min_tile` outputs a tile. A window of one tap has one form: each output by itself.
+    `min_tile` outputs a tile. A window of one tap has a single form: each output by itself.
     """
     if kernel == 1:
         return [Form(1, stride, 1, 1)]
@@ -129,9 +136,9 @@ def _forms(kernel: int, stride: int, max_points: int, min_tile: int) -> list[For
 def best_forms(
     layers: Iterable[Layer], machine: Machine, algorithms: Mapping[str, str] | None = None
 ) -> dict[Layer, Forms]:
-    """The forms of each layer that, as often as it occurs, gain most beside their kernels' code.
+    """The forms with the largest gain for each layer, which counts as often as it occurs.
 
-    `algorithms` names the forms of some layers, or that they are computed directly.
+    `algorithms` names, for some layers, the forms to take or the direct algorithm.
     """
     best: dict[Layer, Forms] = {}
     for layer, ranked in ranked_forms(layers, machine).items():
@@ -144,7 +151,7 @@ def best_forms(
 
 
 def ranked_forms(layers: Iterable[Layer], machine: Machine) -> dict[Layer, list[tuple[Forms, int]]]:
-    """The forms of each layer that has any, with what they gain, the largest gain first."""
+    """The forms of each layer that has any, with their gains, the largest gain first."""
     ranked: dict[Layer, list[tuple[Forms, int]]] = {}
     for layer, count in Counter(layers).items():
         gains = [
@@ -160,12 +167,12 @@ def ranked_forms(layers: Iterable[Layer], machine: Machine) -> dict[Layer, list[
 
 
 def name_of(forms: Forms) -> str:
-    """What a search calls the forms of a layer: the outputs of a tile along rows and columns."""
+    """The name of a layer's forms in a search: the outputs of a tile along rows and columns."""
     return f"winograd {'x'.join(str(form.tile) for form in forms)}"
 
 
 def _code(forms: Forms) -> int:
-    """Multiply-adds that the code of the kernels of these forms must save."""
+    """The multiply-adds that kernels of these forms must save to pay for their code."""
     return CODE * (math.prod(form.planes for form in forms) + FIXED_PLANES)
 
 
@@ -176,14 +183,14 @@ def direct_cost(layer: Layer) -> int:
 
 
 def winograd_cost(layer: Layer, forms: Forms, machine: Machine) -> Cost:
-    """The least cost of these forms, over the numbers of bands that tiles may be taken in."""
+    """The least cost of these forms over all possible numbers of bands."""
     costs = (_cost(layer, forms, bands, machine) for bands in _bands(layer, forms, machine))
     return min(costs, key=lambda cost: cost.total)
 
 
 def goes_by_rows(layer: Layer, forms: Forms, machine: Machine) -> bool:
     """True if it is faster to transform and multiply one row of tiles after the other, although
-    every row reads the weights again.
+    each row reads the weights again.
     """
     bands = _bands(layer, forms, machine)
     whole, *rows = (_cost(layer, forms, count, machine) for count in bands)
@@ -191,8 +198,8 @@ def goes_by_rows(layer: Layer, forms: Forms, machine: Machine) -> bool:
 
 
 def _bands(layer: Layer, forms: Forms, machine: Machine) -> list[int]:
-    """The numbers of bands that tiles may be taken in: one, or a row of tiles each if rows share no
-    planes of inputs, there are no groups, and the machine runs bands.
+    """The possible numbers of bands of tiles: a single band, or one for each row of tiles. Bands of
+    rows need a machine that runs bands, a single group, and rows that share no planes of inputs.
     """
     (rows, columns), height = forms, layer.sizes[0]
     if rows.blocks * columns.blocks * layer.groups > 1 or not machine.costs.runs_bands:
@@ -201,7 +208,7 @@ def _bands(layer: Layer, forms: Forms, machine: Machine) -> list[int]:
 
 
 def _cost(layer: Layer, forms: Forms, bands: int, machine: Machine) -> Cost:
-    """The cost of these forms, with the tiles in so many bands."""
+    """The cost of these forms with the tiles in `bands` bands."""
     planes = _planes(layer, forms, bands, machine)
     rows = _product_rows(planes.rows, planes.weights, machine)
     points = sum(form.points for form in forms)
@@ -222,8 +229,8 @@ def _cost(layer: Layer, forms: Forms, bands: int, machine: Machine) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Planes:
-    """The planes of a band: how many there are; the elements of those of the inputs, of the
-    products and of the weights; the rows and the depth of the product of each.
+    """The planes of a band: their number; the elements of all input planes, all product planes and
+    all weight planes; the rows and the depth of the product of one plane.
     """
 
     count: int
@@ -235,7 +242,7 @@ class _Planes:
 
 
 def _planes(layer: Layer, forms: Forms, bands: int, machine: Machine) -> _Planes:
-    """The planes of these forms, with the tiles in so many bands."""
+    """The planes of these forms with the tiles in `bands` bands."""
     channels, outputs = layer.folded(machine).channels, layer.computed_outputs(machine)
     tiles = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
     down, across = tiles[0] // bands, tiles[1]
@@ -254,8 +261,8 @@ def _planes(layer: Layer, forms: Forms, bands: int, machine: Machine) -> _Planes
 
 
 def can_bind_planes(layer: Layer, forms: Forms, batch: int, machine: Machine) -> bool:
-    """True if the planes of all images of a batch, and those of the weights, are each no larger
-    than what a kernel can bind.
+    """True if a kernel can bind the input planes and the product planes of a whole batch, and the
+    planes of the weights.
     """
     planes = _planes(layer, forms, 1, machine)
     largest = max(batch * planes.inputs, batch * planes.products, planes.weights)
@@ -263,10 +270,10 @@ def can_bind_planes(layer: Layer, forms: Forms, batch: int, machine: Machine) ->
 
 
 def _product_rows(count: int, weights: int, machine: Machine) -> int:
-    """Rows of full register tiles that take as long as `count` rows do, with so many weights.
+    """The rows of full register tiles that take as long as `count` rows with `weights` weights.
 
     A product has a row for each tile of outputs. A remainder of three rows or more takes as long as
-    one row more, and so does the start of a product.
+    one further row, and so does the start of a product.
     """
     full, remainder = divmod(count, machine.tile.rows)
     rows = count + (remainder > 2)
@@ -278,5 +285,5 @@ def _product_rows(count: int, weights: int, machine: Machine) -> int:
 
 
 def _stays_cached(elements: int, machine: Machine) -> bool:
-    """True if the next kernel finds so many elements in the second-level cache."""
+    """True if the second-level cache still holds `elements` elements for the next kernel."""
     return elements * ELEMENT_BYTES <= machine.costs.l2_resident_bytes

@@ -9,24 +9,24 @@ the result is transformed back (domain `webmlc`; `use_winograd.py` writes them):
     sums = WinogradProduct(planes, matrices)   # -> [6, 6, N, TH, TW, O]
     result = WinogradOutput(sums)              # -> [N, H, W, O]
 
-Windows over one dimension only, or of one tap along the other, have one transform each. If the
-planes of a feature map outgrow the cache, one operator, `WinogradConv`, does everything but the
-transform of the weights: its kernel processes one row of tiles after the other, each with planes of
-its own. If the size of the feature map is known at run time only, that kernel computes whole tiles,
-in whole parts of a row, and whole vectors of outputs, so that no loop tests where the feature map
-ends. `WinogradWanted` then leaves out the surplus.
+If a window has one dimension, or one tap along the other dimension, each transform works along one
+dimension only. If the planes of a feature map outgrow the cache, one operator, `WinogradConv`, does
+everything but the transform of the weights. Its kernel processes one row of tiles after the other,
+and each row has its own planes. If the size of the feature map is known only at run time, the
+kernel computes whole tiles, whole parts of a row, and whole vectors of outputs. So no loop tests
+where the feature map ends. `WinogradWanted` then leaves out the surplus.
 
 A `Form` says how one dimension is cut. Each transform is two linear combinations
 (`core/combination.py`), along columns and along rows. A window of stride s is s windows of stride
-1, each over every s-th input: their planes are side by side, and the output transform adds them. A
-long window is cut into blocks, each one tile further, which share the planes of the inputs. There
-the product is itself a convolution over tiles (the 1s in the shape above). The same holds for tiles
-of one output along a dimension: along it there is a product for each tap, and there are no more
-weights than the window has.
+1, each over every s-th input. The planes of these windows are side by side, and the output
+transform adds them. A long window is cut into blocks, each one tile further, which share the planes
+of the inputs. The product of blocks is itself a convolution over tiles (with windows of the 1s in
+the shape above). If tiles have one output along a dimension, the product is a convolution along it,
+too. That dimension has a product for each tap, and no more weights than the window.
 
 Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016); the
-matrices are those of Toom and Cook, see B. Barabasz et al., "Error Analysis and Improving the
-Accuracy of Winograd Convolution for Deep Neural Networks" (2018).
+matrices are Toom and Cook's, see B. Barabasz et al., "Error Analysis and Improving the Accuracy of
+Winograd Convolution for Deep Neural Networks" (2018).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 """The points at which polynomials are evaluated, besides infinity. Small points err least."""
 _THIRD, _MIDDLE, _LARGE = Fraction(1, 3), Fraction(3, 4), Fraction(3, 2)
 MANY_POINTS = (0, 1, -1, 3, -3, _THIRD, -_THIRD, _MIDDLE, -_MIDDLE, _LARGE, -_LARGE)
-"""The same for more points than `POINTS` has: this set has the least error."""
+"""The points of a form that needs more than `POINTS` has. This set has the least error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Form:
 
     @property
     def transforms(self) -> Transforms:
-        """The matrices; those of every stride-th tap and input are side by side."""
+        """The matrices, with the planes of all phases of the stride."""
         return _transforms(self.tile, self.taps, self.stride)
 
     def tiles(self, size: Expr) -> Expr:
@@ -111,8 +111,8 @@ class Form:
         return simplify((size + (outputs - 1)) // outputs * self.part)
 
     def computed(self, size: Expr) -> Expr:
-        """The number of outputs that are computed for `size` outputs. For a size that is known at
-        run time only, these are whole tiles.
+        """The number of outputs that are computed for `size` outputs: whole tiles if `size` is
+        known only at run time.
         """
         return size if as_int(size) is not None else simplify(self.tiles(size) * self.tile)
 
@@ -122,7 +122,7 @@ class Form:
 
 
 Forms = tuple[Form, Form]
-"""The form of rows, and that of columns."""
+"""The form of rows, and the form of columns."""
 
 
 @lru_cache
@@ -193,7 +193,9 @@ def _forms(context: Context) -> Forms:
 
 
 def _are_both_cut(forms: Forms) -> bool:
-    """True if the first of two transforms is a stage of its own: neither has windows of one tap."""
+    """True if windows have several taps along both dimensions: the first of the two transforms is
+    then a separate stage.
+    """
     return all(form.kernel > 1 for form in forms)
 
 
@@ -294,7 +296,7 @@ def _product(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
 
 def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
     """The sums (of `shape`) of products of planes with matrices of weights, over the channels of a
-    group: the matrices have only these.
+    group. The matrices have only the channels of one group.
     """
 
     *_, group, _ = matrices.shape

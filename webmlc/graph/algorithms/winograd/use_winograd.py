@@ -1,16 +1,16 @@
-"""Compute convolutions in Winograd's form, where that is faster.
+"""Compute convolutions in Winograd's form where this form is faster.
 
-In: a function after layouts. Out: the same meaning; a chosen `webmlc.Conv` is three transforms
-around matrix products, fewer than its taps (`operators.py`; `cost_model.py` chooses). The weights'
-transform depends on constants only: it runs once, at load, so that the package ships the small
-form.
+In: a function after layouts. Out: the same meaning. Each convolution that `cost_model.py` chooses
+becomes three transforms around matrix products (`operators.py`), with fewer products than it has
+taps. The weights' transform depends only on constants, so it runs once, at load. The package ships
+the weights before the transform, which are smaller.
 
     %y = webmlc.Conv(%p, %w)  ->  %v = WinogradInput(%p); %u = WinogradWeights(%w)
                                   %m = WinogradProduct(%v, %u); %y = WinogradOutput(%m)
                            or ->  %u = WinogradWeights(%w); %y = WinogradConv(%p, %u)
 
-Feature maps may have symbolic sizes where windows have stride 1: their padding is to whole tiles of
-any size.
+Feature maps of symbolic size are supported for windows of stride 1: padding to whole tiles works
+for any size.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ TYPICAL_IMAGE_SIZE = 512
 symbol is the size of an input image, of which feature maps are a fraction (an estimate).
 """
 TRIED_FORMS = 3
-"""The forms of a layer that a search tries: those that gain most by the cost model (chosen by
-hand)."""
+"""The number of forms of a layer that a search tries: the forms with the largest gains by the cost
+model (chosen by hand).
+"""
 
 
 def use_winograd(module: Module, machine: Machine) -> Module:
-    """Rewrite the convolutions of every function that are faster so on the machine.
+    """Rewrite the convolutions of every function that are faster in Winograd's form on the machine.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
@@ -64,8 +65,8 @@ def use_winograd(module: Module, machine: Machine) -> Module:
 
 
 def winograd_alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
-    """The names of the algorithms of each convolution that has a form, the default one first, and
-    of the forms those with the largest gains.
+    """The names of the algorithms of each convolution that has a form, the default algorithm first.
+    They are the direct algorithm and the `TRIED_FORMS` forms with the largest gains.
     """
     rewrites = [_Rewrite(f, machine=machine) for f in module.functions.values()]
     layers = [layer for rewrite in rewrites for layer in rewrite.layers()]
@@ -84,11 +85,11 @@ class _Rewrite(FunctionRewriter):
     machine: Machine = field(kw_only=True)
 
     def layers(self) -> list[Layer]:
-        """The sizes of every convolution that can have a form, as often as they occur."""
+        """The sizes of every convolution that can have a form, one entry for each convolution."""
         return [layer for node in self.source.nodes if (layer := self.layer(node)) is not None]
 
     def run(self, forms: Mapping[Layer, Forms]) -> Function:
-        """Write the function; a convolution takes the forms of its layer, if it has any."""
+        """Write the function; a convolution takes the forms of its layer, if the layer has any."""
         for node in self.source.nodes:
             layer = self.layer(node)
             if layer is not None and layer in forms and self.can_bind(node, layer, forms[layer]):
@@ -172,7 +173,7 @@ class _Rewrite(FunctionRewriter):
     def write_once(
         self, build: Builder, op: str, *inputs: str, output: str, **attributes: Attribute
     ) -> str:
-        """Write one of the stages, unless it is there: convolutions may share inputs or weights."""
+        """Write a stage, unless it is written already: convolutions may share inputs or weights."""
         if self.is_new(output):
             build(op, *inputs, output=output, domain="webmlc", **attributes)
         return output
@@ -187,7 +188,7 @@ class _Rewrite(FunctionRewriter):
         return build.constant(np.pad(self.constants[weights], pads), name=name)
 
     def fold(self, build: Builder, data: str, steps: tuple[int, int]) -> str:
-        """The feature map in which `steps` inputs along each dimension are channels of one."""
+        """The feature map in which each block of `steps` inputs is the channels of one input."""
         output = f"{data}.folded"
         if not self.is_new(output):
             return output
@@ -217,8 +218,8 @@ class _Rewrite(FunctionRewriter):
         return build.constant(folded, name=f"{weights}.folded")
 
     def join_groups(self, build: Builder, weights: str, kernel: tuple[int, int]) -> str:
-        """The weights `[G, O/G/8, KH, KW, C/G, 8]` of groups, one below the other, and those of one
-        dimension as of one row: `[O/8, KH, KW, C/G, 8]`.
+        """The weights `[G, O/G/8, KH, KW, C/G, 8]` as `[O/8, KH, KW, C/G, 8]`: one group is below
+        the other. Weights of one dimension become weights of one row.
         """
         array = self.constants[weights]
         joined = array.reshape(-1, *kernel, *array.shape[-2:])
@@ -227,8 +228,8 @@ class _Rewrite(FunctionRewriter):
     def padded(
         self, data: str, sizes: tuple[Expr, ...], forms: Forms, steps: tuple[int, int]
     ) -> str:
-        """The feature map, padded to whole tiles and whole steps. If a Pad computes it, that Pad
-        pads more.
+        """The feature map, padded to whole tiles and whole steps. If a Pad computes the feature
+        map, a larger Pad replaces it.
         """
         build = Builder.without_origin(self)
         rank = len(sizes)
@@ -266,8 +267,10 @@ def _typical(size: Expr) -> int:
 
 
 def _missing(form: Form, outputs: Expr, present: Expr, step: int) -> Expr:
-    """The inputs beyond those present that whole tiles of `outputs` need, in whole steps."""
-    if as_int(outputs) is None:  # of stride 1: what is missing of the last tiles
+    """The number of inputs that whole tiles of `outputs` need beyond the `present` ones, in whole
+    steps.
+    """
+    if as_int(outputs) is None:  # of stride 1: the outputs that the last tiles lack
         return -outputs % (form.tile * form.part)
     needed, whole = form.inputs(outputs) * step, (present + (step - 1)) // step * step
     return simplify(maximum(needed, whole) - present)
