@@ -1,8 +1,9 @@
-"""The one way to write nodes: what passes, rules and expansions use.
+"""Write nodes: the builder that passes, rules and expansions share.
 
-A `Builder` writes the nodes that stand for one node, its source: they share its origin, and their
-values have names under its own. Where the nodes go is its `Destination`: an `Expansion` only
-collects them; `rewrite.function_writer` writes a new function; `rewrite.rewriting` walks one.
+A `Builder` writes the nodes that stand for one node, its source. These nodes have the origin of the
+source, and the names of their values begin with the source's name. Where the nodes go is its
+`Destination`: an `Expansion` only collects them; `rewrite.function_writer` writes a new function;
+`rewrite.rewriting` walks one.
 
     %y = Celu(%x)  ->  %y/Max = Max(%x, %zero)
                        %y/Exp = Exp(%x)          build("Exp", "x") returns "y/Exp"
@@ -30,7 +31,7 @@ class Destination(Protocol):
     """Where a builder's nodes and constants go."""
 
     def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
-        """Append a node. `types` are those of its outputs, where inference would give others.
+        """Append a node. `types` are the types of its outputs, if inference would give other types.
 
         Returns the values to read as its outputs, which an equal node may have computed before.
         """
@@ -38,12 +39,12 @@ class Destination(Protocol):
     def store(self, array: Array, source: Node, name: str) -> str:
         """Store a constant that `source` needs and return its name.
 
-        The name is `name`, or derived from it. If it is empty, the destination names the constant
-        after `source`.
+        The name is `name`, or derived from it. If `name` is empty, the destination names the
+        constant after `source`.
         """
 
     def fresh(self, source: Node, what: str) -> str:
-        """Return a new name for a value that stands for `source`. `what` says what it holds."""
+        """Return a new name for a value that stands for `source`. `what` describes the value."""
 
     def type_of(self, name: str) -> TensorType | None:
         """The type of a value. `None` if only inference will know it."""
@@ -128,7 +129,7 @@ class Value(str):
         return self.build("Reshape", self, sizes)
 
     def unsqueeze(self, *axes: int) -> Value:
-        """The value with further dimensions of size one, which have these indices."""
+        """The value with further dimensions of size one at these indices."""
         return self.build("Unsqueeze", self, axes)
 
     def transpose(self, *axes: int) -> Value:
@@ -140,7 +141,7 @@ class Value(str):
         return self.build("Slice", self, (start,), (end,), (axis,))
 
     def element(self, index: int, axis: int) -> Value:
-        """The elements at one index of an axis, which the result does not have."""
+        """The elements at one index of an axis. The result does not have this axis."""
         return self.build("Gather", self, np.int64(index), axis=axis)
 
     def size(self, axis: int) -> Value:
@@ -149,7 +150,7 @@ class Value(str):
 
     @property
     def type(self) -> TensorType:
-        """The value's type. Raises `KeyError` in an expansion, which only inference types."""
+        """The value's type. Raises `KeyError` in an expansion: only inference finds types there."""
         type_ = self.build.destination.type_of(self)
         if type_ is None:
             raise KeyError(str(self))
@@ -167,7 +168,7 @@ class Value(str):
 
 
 def written(op: str, *inputs: Operand, domain: str = "", **attributes: Attribute) -> Value:
-    """Write a node of values and numbers, in the innermost function of which it reads a value."""
+    """Write a node of values and numbers into the innermost function whose values it reads."""
     builders = (value.build for value in inputs if isinstance(value, Value))
     build = max(builders, key=lambda builder: builder.depth)
     return build(op, *inputs, domain=domain, **attributes)
@@ -179,7 +180,7 @@ Operand = str | int | float | Sequence[int] | np.generic | Array | None
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Write the nodes that stand for `source`, all of its origin, to a destination.
+    """Write the nodes that stand for `source`, all with its origin, to a destination.
 
     >>> build = Builder(Node("Celu", ("x",), ("y",)), Expansion())
     >>> build("Relu", "x"), build.constant(np.float32(2))
@@ -198,7 +199,7 @@ class Builder:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """The inputs of the source. An omitted one is empty."""
+        """The inputs of the source. An omitted input is the empty name."""
         return tuple(Value(name, self) for name in self.source.inputs)
 
     def with_origin(self, node: Node) -> Builder:
@@ -223,8 +224,8 @@ class Builder:
         type_: TensorType | None = None,
         **attributes: Attribute,
     ) -> Value:
-        """Add a node of one output and return the value: `output`, or a fresh one. `type_` is its
-        type, where inference would give another.
+        """Add a node of one output and return the value: `output`, or a fresh value. `type_` is its
+        type, if inference would give another type.
         """
         operands = self.operands(op, inputs)
         names = (output or self.fresh(op),)
@@ -239,7 +240,9 @@ class Builder:
         domain: str = "",
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
-        """Add a node of several outputs and return their values: so many fresh ones, or these."""
+        """Add a node of several outputs and return their values. `outputs` is the number of fresh
+        values, or the names of the values.
+        """
         operands = self.operands(op, inputs)
         if isinstance(outputs, int):
             outputs = [self.fresh(op) for _ in range(outputs)]
@@ -268,13 +271,13 @@ class Builder:
         return Value(self.destination.store(array, self.source, name), self)
 
     def fresh(self, what: str) -> Value:
-        """Return a name that no other value has. `what` says what the value holds."""
+        """Return a name that no other value has. `what` describes the value."""
         return Value(self.destination.fresh(self.source, what), self)
 
     def inner(self, what: str) -> tuple[Builder, Expansion]:
         """Return the builder of a function inside an expansion, and where its nodes go.
 
-        The function may read all values of the expansion, so none of its own has a name of theirs.
+        The function may read all values of the expansion, so its own values get other names.
         """
         assert isinstance(self.destination, Expansion)
         expansion = Expansion(self.destination.taken_names)
@@ -287,7 +290,7 @@ class Builder:
 
 
 WEAK = np.dtype(object)
-"""The element type of a number that has that of another operand once inference knows it."""
+"""The element type of a number until inference knows the type of another operand, which it gets."""
 
 
 def type_numbers(
@@ -306,7 +309,7 @@ def type_numbers(
 
 @dataclass(slots=True)
 class Expansion:
-    """A destination that only collects: what an operator's `expand` writes. Inference types it.
+    """A destination that only collects the nodes of an operator's `expand`. Inference types them.
 
     Values get names under the source's first output, and none of `taken_names`.
     """

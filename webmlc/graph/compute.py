@@ -167,7 +167,7 @@ def reduce(
     body: Callable[..., Expr],
 ) -> Tensor:
     """The tensor whose element is `combine` of `body(*axes, *reduce_axes)` over reduce axes of
-    these extents. If an extent is zero, it is the identity of `combine`.
+    these extents. If an extent is zero, the element is the identity of `combine`.
     """
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
     reduce_axes = tuple(ReduceAxis(Var(f"{name}_r{d}"), extent) for d, extent in enumerate(extents))

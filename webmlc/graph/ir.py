@@ -104,9 +104,9 @@ class Node:
     output name is an output that nothing reads.
 
     `origin` names the ONNX nodes that it came from. Every rewrite keeps it. `stages` are the parts
-    of `origin` that each stage of a called kernel computes (`loops.from_graph`). `version` is that
-    of the operator's domain in the model. It is None before `normalise` if it is the module's, and
-    for a node that a pass adds.
+    of `origin` that each stage of a called kernel computes (`loops.from_graph`). `version` is the
+    version of the operator's domain in the model. It is None before `normalise` if it is the
+    module's version, and for a node that a pass adds.
     """
 
     op: str
@@ -128,8 +128,8 @@ class Node:
 class Requirement:
     """An assumption of shape inference about two sizes, one of them symbolic: a run checks it.
 
-    `left` is equal to `right`, or differs from it, or is at most as large, or equal unless one of
-    them (broadcast) or the left one (stretch) is 1; `node` is the ONNX node that needs it.
+    `left` is equal to `right`, differs from it, or is at most as large; or they are equal unless
+    one of the two (broadcast) or `left` (stretch) is 1. `node` is the ONNX node that needs this.
     """
 
     rule: Rule
@@ -167,8 +167,8 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An output of `main` that hosts read, and callers do not see: for each of `nodes`, how many of
-    its indices are out of range.
+    """An output of `main` that hosts read, and callers do not see. For each of `nodes` it holds the
+    number of indices that are out of range.
     """
 
     value: str
@@ -178,13 +178,13 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class StatePort:
     """The input `past` and the output `present` that the model had in place of a state. `type` is
-    that of the past.
+    the type of the past.
 
     A state grows by rows, or each run replaces it. If it grows, the symbol of the length is the
     size of one axis. If it is replaced, `state` is the input itself.
 
-    A replaced state may be a buffer, of which one axis has the capacity of the session. A run
-    writes at most `rows` new rows. Without a session, the present has `size` rows.
+    A replaced state may be a buffer. One of its axes has the capacity of the session as its size. A
+    run writes at most `rows` new rows. Without a session, the present has `size` rows.
     """
 
     past: str
@@ -206,13 +206,13 @@ class Module:
 
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
     `checks` are the last outputs of `main`. `algorithms` names the algorithm of some layers, where
-    a search chose it; the cost models choose that of the others (`algorithms/alternatives.py`).
+    a search chose it; the cost models choose for the other layers (`algorithms/alternatives.py`).
 
     `length` is the symbol of a model with states: the number of rows that a session holds before a
     run. `states` are these values of `main`, once their rows are written in place
-    (`append_in_place.py`). `state_ports` are the inputs and outputs that states replace.
-    `capacity` is the symbol of the rows of states that are buffers, which a session chooses.
-    `equal_symbols` maps each symbol that only such an input has to an equal one of another input.
+    (`append_in_place.py`). `state_ports` are the inputs and outputs that states replace. `capacity`
+    is the symbol of the rows of states that are buffers, which a session chooses. `equal_symbols`
+    maps each symbol that only such an input has to an equal symbol of another input.
 
     `assets` are files that the package holds beside the model, such as a tokeniser. `typed` says
     which inputs and outputs are values of the page (`typed/connect_values.py`). `halves` are the

@@ -5,7 +5,7 @@ In: a fused module. Out: the same results. The rows of each `Append` become a re
     %r = fused(%x) {mul, add}; %k = Append(%r) {length=past}
     ->  %r in %k[past, 0, 0] = fused(%x) {mul, add}            %k is a state of the module
 
-Rows that no kernel can write to their place are copied there by a kernel of its own.
+Rows that no kernel can write to their place are copied there by a separate kernel.
 """
 
 from __future__ import annotations

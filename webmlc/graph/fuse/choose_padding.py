@@ -56,7 +56,7 @@ def is_constant(pad: Node) -> bool:
 
 
 def _paddings(function: Function) -> list[tuple[TensorType, TensorType]]:
-    """The types before and after each padding of what a contraction or reduction computes, with the
+    """The types before and after each padding of the result of a contraction or reduction, or of
     maps that follow it.
     """
     scope, makers, users = Scope.of(function), producers(function), consumers(function)

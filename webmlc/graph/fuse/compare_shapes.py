@@ -22,8 +22,9 @@ def is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
 
 
 def may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
-    """True if the shapes are equal, or only symbolic sizes before the last differ in form. Treat
-    these as equal: a wrong guess only repeats cheap work, in case one of them is 1.
+    """True if the shapes are equal, or if only symbolic sizes before the last one differ in form.
+    Such sizes are taken as equal: a wrong guess only repeats cheap work, if one of the two sizes is
+    1.
     """
     if len(shape) != len(other):
         return False

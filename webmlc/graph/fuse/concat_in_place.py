@@ -7,9 +7,9 @@ most of them, the kernel is removed: each part becomes a region of the result.
     ->  %a in %y[0, 0, 0, 0] = fused(%x) {conv, relu}; %b in %y[0, 0, 0, 64] = fused(%x) {conv}
 
 If another Concat joins the result of a Concat, all parts are regions of the outer result. Pointwise
-kernels read a part in its place. So DenseNet's blocks, in which every Concat adds a few channels to
-the one before, are one buffer. A part that no kernel can write to its place is copied there by a
-kernel of its own.
+kernels read a part in its place. So a block of DenseNet, in which every Concat adds a few channels
+to the result of the Concat before, is one buffer. A part that no kernel can write to its place is
+copied there by a separate kernel.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def concat_in_place(module: Module, limits: FusionLimits | None = None) -> Modul
 
 
 def _in_place(function: Function, limits: FusionLimits) -> Function:
-    """Join in place. If the limits forbid that a kernel reads one part of what it writes, that part
-    stays apart.
+    """Join in place. If the limits forbid that a kernel reads one part of a value and writes
+    another part, the part that it reads stays apart.
     """
     apart: set[str] = set()
     while True:
@@ -73,8 +73,9 @@ class _Concat:
 
 @dataclass(slots=True)
 class _InPlace:
-    """The state of one function: the values that stay apart; the kernels that only join; those of
-    them that are removed, with the names of their parts; and the regions of parts.
+    """The state of one function. `apart` are the values that stay apart. `concats` are the kernels
+    that only join; `joins` are the removed ones, with the names of their parts. `regions` are the
+    regions of the parts.
     """
 
     function: Function
@@ -105,8 +106,8 @@ class _InPlace:
         return replace(function, nodes=nodes, types=self.types, regions=self.regions)
 
     def join(self, node: Node) -> None:
-        """Let the parts of a Concat be written to their places, if other kernels compute most of it
-        and the places are known at build time.
+        """Let other kernels write the parts of a Concat to their places, if they compute most of
+        its result and the places are known at build time.
         """
         concat = self.concats[node]
         (value,) = node.outputs
@@ -142,7 +143,7 @@ class _InPlace:
         return self.concats[node].values.count(value) == 1 and is_movable
 
     def rewritten(self, node: Node) -> Iterator[Node]:
-        """The nodes that replace a node: those that copy parts to their places, or the node."""
+        """The nodes that replace a node: kernels that copy parts to their places, or the node."""
         if node not in self.joins:
             yield node
             return
@@ -154,7 +155,7 @@ class _InPlace:
 
 
 def _concat(node: Node) -> _Concat | None:
-    """The parts that a kernel joins, some of which it may compute; `None` for other kernels."""
+    """The parts that a kernel joins; it may compute some of them. `None` for other kernels."""
     body = node.attributes.get("body")
     if node.op != "fused" or not isinstance(body, Function) or body.nodes[-1].op != "Concat":
         return None
@@ -167,8 +168,8 @@ def _concat(node: Node) -> _Concat | None:
 
 
 def can_move(maker: Node | None, users: Sequence[Node], joining: Node) -> bool:
-    """True if the kernel `maker` can write its only result as a part of what `joining` makes, and
-    all other consumers can read it there.
+    """True if the kernel `maker` can write its only result as a part of the result of `joining`,
+    and all other consumers can read it there.
     """
     if maker is None or maker.op != "fused" or len(maker.outputs) != 1:
         return False

@@ -45,8 +45,8 @@ def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
     """Group the nodes of every function into kernels.
 
     needs: inferred types, layouts chosen. guarantees: every node is `fused`, `View`, `Append`,
-    `Bind` or of `CONTROL`; topological order, in which few binds interrupt what can run together; a
-    value leaves its group only if another group or the caller reads it.
+    `Bind` or of `CONTROL`. The order is topological, and few binds interrupt nodes that can run
+    together. A value leaves its group only if another group or the caller reads it.
     """
     chosen_limits = limits or FusionLimits()
     functions = {
@@ -58,8 +58,8 @@ def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
 
 @dataclass(slots=True)
 class _Fusion:
-    """The state: which group (a list of nodes, in order) each node is in. `algorithms` are those
-    of the module. `regions` are the places of values in padded feature maps.
+    """The state: the group (a list of nodes, in order) of each node. `algorithms` is
+    `Module.algorithms`. `regions` are the places of values in padded feature maps.
     """
 
     function: Function
@@ -117,7 +117,9 @@ class _Fusion:
         return self.build()
 
     def take_attention(self, node: Node) -> None:
-        """Take what computes the logits of an attention, and perhaps transpositions."""
+        """Take the nodes that compute the logits of an attention. If the limits allow it, also take
+        the transpositions of its operands and of its result.
+        """
         self.take_epilogue([node], MAPS)
         group = self.groups[node]
         logits, *values = node.inputs
@@ -132,7 +134,9 @@ class _Fusion:
             self.groups[after] = group
 
     def only_reader(self, group: list[Node]) -> Node | None:
-        """The node that reads what leaves a group, if it is one value, one node and in no group."""
+        """The only reader of the only value that leaves a group. `None` if there are several values
+        or readers, or if the reader is in a group.
+        """
         live = self.live_out(group)
         readers = list(self.users.get(live[0], ())) if len(live) == 1 else []
         if len(readers) != 1 or live[0] in self.returned or readers[0] in self.groups:
@@ -166,9 +170,10 @@ class _Fusion:
         self.take_dequantised(best)
 
     def take_padding(self, group: list[Node]) -> None:
-        """Let the group write its result into the padded feature map that a `Pad` makes of it.
+        """Let the group write its result into the padded feature map that a `Pad` would compute.
 
-        If the limits allow it, other nodes may read the result, too: they read it in its place.
+        If the limits allow it, other nodes may read the result, too: they read it inside the padded
+        feature map.
         """
         pad = self.padding_of(group)
         type_ = None if pad is None else self.scope.type_of(pad.inputs[0])
@@ -213,7 +218,7 @@ class _Fusion:
         return has_indices and not is_no_kernel(node)
 
     def is_padding_of_pool(self, node: Node) -> bool:
-        """True for a constant `Pad` that only a pool reads, which can pad while it reads."""
+        """True for a constant `Pad` that only a pool reads: the pool can pad while it reads."""
         readers = self.users.get(node.outputs[0], [])
         is_read_by_pool = len(readers) == 1 and row_of(readers[0]).trait == "pool"
         return is_constant(node) and is_read_by_pool and node.outputs[0] not in self.returned
@@ -232,8 +237,8 @@ class _Fusion:
     def followers(self, value: str) -> Iterator[Node]:
         """The nodes that depend on `value` within a short distance, in topological order.
 
-        Consumers of a value with more consumers than a kernel may have nodes are left out: such a
-        value leaves its kernel anyway.
+        If a value has more consumers than a kernel may have nodes, its consumers are left out: such
+        a value leaves its kernel anyway.
         """
         readers_so_far: dict[Node, None] = {}
         front = [value]
@@ -291,8 +296,8 @@ class _Fusion:
     def take_prologue(self, group: list[Node], fits: Callable[[Node], bool]) -> None:
         """Grow a group backward over nodes that fit and that only the group reads.
 
-        Pools of domain `webmlc` take none, as they read an element several times. Rearrangements
-        are no part of a reduction's prologue, as each of its stages would compute them again.
+        Pools of domain `webmlc` take no prologue, because they read an element several times. A
+        reduction takes no rearrangements, because each of its stages would compute them again.
         """
         queue = deque(i for node in group for i in node.inputs if i)
         while queue:
@@ -310,8 +315,8 @@ class _Fusion:
             queue += [i for i in maker.inputs if i]
 
     def take_rows(self, group: list[Node]) -> None:
-        """Let the kernel that quantises blocks compute their rows: maps, what they read once, and
-        a norm of rows before them.
+        """Let the kernel that quantises blocks compute the rows of the blocks. It takes maps,
+        pointwise nodes whose elements are read once, and a norm of rows before these nodes.
         """
 
         def fits(maker: Node) -> bool:
@@ -330,7 +335,7 @@ class _Fusion:
 
     def is_read_once(self, maker: Node) -> bool:
         """True for a pointwise node whose consumers read every element once. Concat and Transpose
-        are faster as kernels of their own: part by part, and block by block.
+        are left out: separate kernels compute them faster, part by part and block by block.
         """
         if kind_of(maker) not in POINTWISE or maker.op in ("Concat", "Transpose"):
             return False
@@ -403,7 +408,7 @@ def is_no_kernel(node: Node) -> bool:
 
 
 def symbolic_constant_of(node: Node) -> Node:
-    """A symbolic node as a node inside a kernel, whose parameters are the symbols."""
+    """A symbolic node as a node inside a kernel. The symbols are parameters of the kernel."""
     value, dtype = symbolic_value(node), node.attributes["dtype"]
     return symbolic_constant(value, dtype, node.outputs[0], node.origin)
 

@@ -27,13 +27,13 @@ class FusionLimits:
     `nodes` bounds its code, `buffers` its parameters (8 storage buffers on a default WebGPU
     device), `binding_bytes` the bytes of each. `pads` tells when a contraction or reduction writes
     into the padded feature map that its consumer reads. "chosen": where `choose_padding` says so,
-    if nothing else reads the result. "always": wherever its other consumers can read the result
-    there; and pools pad what they read. `quantises_rows` lets the kernel that quantises blocks of
-    rows compute these rows, norms of rows included, if nothing else reads them. `joins_operands`
-    lets products of block-quantised weights compute what `is_operand` accepts. `joins_transposes`
-    lets attention transpose its operands and its result. `binds_once`: a kernel cannot bind a
-    buffer twice, to read one part of it and to write another. `copied_parts` bounds the parts of a
-    Concat that kernels of their own copy to their places.
+    if nothing else reads the result. "always": wherever the other consumers of the result can read
+    it there; and pools pad their own inputs. `quantises_rows` lets the kernel that quantises blocks
+    of rows compute these rows, norms of rows included, if nothing else reads them. `joins_operands`
+    lets products of block-quantised weights compute the nodes that `is_operand` accepts.
+    `joins_transposes` lets attention transpose its operands and its result. `binds_once`: a kernel
+    cannot bind a buffer twice, to read one part of it and to write another. `copied_parts` bounds
+    the parts of a Concat that kernels of their own copy to their places.
     """
 
     nodes: int = MAX_NODES

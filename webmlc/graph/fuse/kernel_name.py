@@ -1,4 +1,4 @@
-"""Name the kernel that some nodes become.
+"""Name the kernel of a group of nodes.
 
 Conv, Add, Relu -> conv_add_relu
 """
@@ -13,8 +13,8 @@ from webmlc.graph.ir import Node
 
 
 def kernel_name(members: Sequence[Node]) -> str:
-    """The name of a kernel: its first operators, or attention, which comes late. A name that the
-    text of loops reserves (`And`) has `_` at its end.
+    """The name of a kernel: its first operators, or only its attention, which is a late node. A
+    name that the text of loops reserves (`And`) has `_` at its end.
     """
     shown = list(filter(is_attention, members)) or members[:4]
     name = "_".join(node.op.lower() for node in shown)

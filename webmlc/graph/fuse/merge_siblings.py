@@ -8,7 +8,7 @@ several results compute them one after another:
     %c in %v[past, 0, 0] = fused(%x) {slice}
 
 Starting a kernel takes about as long as computing a thousand elements, and more where threads wait
-for each other. For large results that is nothing, and kernels apart share more code.
+for each other. For large results this time is negligible, and separate kernels share more code.
 """  # noqa: E501 (the example)
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.meaning import kind_of
 
 _MAX_ELEMENTS = 1 << 13
-"""The most elements of one result, with symbolic sizes taken as 1, of a kernel that is merged. At a
-microsecond for each kernel and a thousand elements, the saved time is then a tenth or more
-(estimated).
+"""The most elements in the result of a kernel that is merged, with symbolic sizes taken as 1. If a
+kernel start and a thousand elements take a microsecond each, merging then saves a tenth of the time
+or more (estimated).
 """
 _MAX_RESULTS = 8
-"""The most results of a merged kernel: build time grows with the square of them."""
+"""The most results of a merged kernel: build time grows with the square of their number."""
 
 
 def merge_siblings(module: Module, limits: FusionLimits | None = None) -> Module:
@@ -48,8 +48,8 @@ def merge_siblings(module: Module, limits: FusionLimits | None = None) -> Module
 
 @dataclass(slots=True)
 class _Group:
-    """Kernels that will be one. `reads` are what they read; `writes` what they write, and the
-    larger values that hold it.
+    """Kernels that become one kernel. `reads` are the values that they read, and `writes` the
+    values that they write, both with the larger values that contain them.
     """
 
     members: list[Node]
@@ -113,7 +113,7 @@ def _shared_value(node: Node, function: Function, constants: set[str]) -> str | 
 
 
 def _merged(nodes: Sequence[Node]) -> Node:
-    """One kernel of the results of several."""
+    """One kernel that computes the results of several kernels."""
     bodies = [node.attributes["body"] for node in nodes]
     inputs = tuple(dict.fromkeys(value for node in nodes for value in node.inputs))
     outputs = tuple(value for node in nodes for value in node.outputs)

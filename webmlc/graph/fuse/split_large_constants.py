@@ -21,8 +21,9 @@ from webmlc.graph.ops.operator import array_type
 def split_large_constants(module: Module, limits: FusionLimits) -> Module:
     """Replace constants of more than `limits.binding_bytes` by parts along their outermost axis.
 
-    needs: a fused module. guarantees: no kernel reads a constant of more bytes, except one whose
-    parts would be more than `limits.buffers` bindings: it stays whole, for the CPU.
+    needs: a fused module. guarantees: no kernel reads a constant of more bytes, except a constant
+    whose parts would need more than `limits.buffers` bindings. Such a constant stays whole, for the
+    CPU.
     """
     functions = {name: _split_in(f, limits) for name, f in module.functions.items()}
     return replace(module, functions=functions)
@@ -50,7 +51,7 @@ def _split_in(function: Function, limits: FusionLimits) -> Function:
 
 def _parts(name: str, array: Array, limit: int) -> Iterator[tuple[str, Array]]:
     """Views of consecutive slices along the first axis longer than 1, each of at most `limit`
-    bytes (or of one element of that axis, where that alone is more).
+    bytes. If one element of that axis has more bytes, each slice has one element.
     """
     axis = _axis(array)
     count = array.shape[axis]

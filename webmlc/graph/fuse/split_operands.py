@@ -1,7 +1,7 @@
 """Split nodes of more operands than one kernel can bind.
 
-In: a module after layouts, and how many buffers a kernel may hold. Out: the same results; no
-Concat, Sum, Mean, Max, Min or Split reads or writes more.
+In: a module after layouts, and how many buffers a kernel may hold. Out: the same results. No
+Concat, Sum, Mean, Max, Min or Split reads or writes more buffers.
 
     %y = Concat(%a, ..., %i)  ->  %p = Concat(%a, ..., %g); %q = Concat(%h, %i); %y = Concat(%p, %q)
     %y = Sum(%a, ..., %i)     ->  %p = Sum(%a, ..., %g); %y = Sum(%p, %h, %i)
@@ -32,17 +32,17 @@ FOLDS = frozenset({"Sum", "Max", "Min", "Mean"})
 """Operators that fold their inputs from the left."""
 
 MAX_PARTS = 16
-"""The largest number of outputs of one Split. Each output is a block of its own, and the time to
-schedule a kernel grows with the square of its blocks. The real models of the tests have Splits of
-at most a dozen outputs.
+"""The largest number of outputs of one Split. Each output is a separate block, and the time to
+schedule a kernel grows with the square of the number of its blocks. The real models of the tests
+have Splits of at most a dozen outputs.
 """
 
 
 def split_operands(module: Module, limits: FusionLimits) -> Module:
     """Split the nodes of every function.
 
-    needs: inferred types. guarantees: every node of `FOLDS`, every Concat and every Split has
-    less than `limits.buffers` inputs and outputs, and a Split no more than `MAX_PARTS`.
+    needs: inferred types. guarantees: every node of `FOLDS`, every Concat and every Split has fewer
+    than `limits.buffers` inputs and outputs. A Split has at most `MAX_PARTS` outputs.
     """
     functions = {
         name: _Rewrite(f, max_operands=limits.buffers - 1).run()
@@ -92,7 +92,7 @@ class _Rewrite(FunctionRewriter):
         self.keep(replace(node, inputs=inputs))
 
     def split_fold(self, node: Node) -> None:
-        """Write a chain of folds, each of which starts from the result of the one before."""
+        """Write a chain of folds. Each fold starts from the result of the fold before."""
         build = Builder(node, self)
         op = "Sum" if node.op == "Mean" else node.op
         inputs = node.inputs
@@ -110,7 +110,7 @@ class _Rewrite(FunctionRewriter):
         self.keep(replace(node, op="Mul", inputs=(*inputs, factor)))
 
     def split_split(self, node: Node) -> None:
-        """Write a Split for each group of outputs; it starts behind the groups before it."""
+        """Write a Split for each group of outputs. It starts where the group before it ends."""
         rank = self.types[node.outputs[0]].rank
         axis = int(node.attributes.get("axis", 0)) % rank
         start: Expr = const(0)

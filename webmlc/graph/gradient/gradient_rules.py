@@ -1,4 +1,4 @@
-"""The rules that differentiate operators: from the derivative by an output to that by an input.
+"""The rules that differentiate operators: from the derivative by an output to one by an input.
 
 In: a node with its types (`Backward`). Out: the name of the derivative by one of its inputs. A rule
 uses operators that have derivatives themselves.
@@ -22,7 +22,7 @@ from webmlc.graph.ops.view import permutation
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """A node that is differentiated: what a rule sees of it."""
+    """A node to differentiate, as a rule sees it."""
 
     context: Context
     adjoints: dict[str, str]
@@ -75,7 +75,9 @@ class Backward:
 
 
 Rule = Callable[[Backward, int], Value]
-"""The derivative by one input of a node, from those by its outputs."""
+"""A function that writes the derivative by one input of a node, from the derivatives by its
+outputs.
+"""
 
 
 def _elementwise(to: Backward, position: int) -> Value:
@@ -86,7 +88,7 @@ def _elementwise(to: Backward, position: int) -> Value:
 
 
 def _sigmoid(to: Backward, position: int) -> Value:
-    """By the result: y·(1 - y) has no infinities."""
+    """The derivative by the result: y·(1 - y) has no infinities."""
     y = to.output
     return to.dy * (y * (1 - y))
 
@@ -197,7 +199,7 @@ def _log_softmax(to: Backward, position: int) -> Value:
 
 
 def _total(to: Backward, value: Value) -> Value:
-    """The sum over what a softmax makes 1 of."""
+    """The sum over the axes along which a softmax has the sum 1."""
     return value.op("ReduceSum", softmax_axes(to.context), keepdims=1)
 
 
@@ -239,13 +241,13 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Concat"): _concat,
     ("", "Split"): _split,
 }
-"""How operators other than elementwise ones are differentiated (and those whose result is better
-at hand than their expression).
+"""The rules of operators that are not elementwise, and of elementwise operators whose derivative is
+better computed from their result than from their expression.
 """
 
 
 def rule_of(domain: str, op: str) -> Rule | None:
-    """How an operator is differentiated; None where webmlc does not know."""
+    """The rule that differentiates an operator; None if webmlc has no rule for it."""
     if (domain, op) not in RULES and op in DIFFERENTIABLE and domain in ("", DERIVATIVE[0]):
         return _elementwise
     return RULES.get((domain, op))

@@ -1,4 +1,4 @@
-"""Find the nodes that depend on symbols which other nodes bind during a run.
+"""Find the nodes that depend on symbols that other nodes bind during a run.
 
 In: a function in which `Bind` nodes read sizes from memory. Out: for each node the binds whose
 symbols occur in the types of its values, in the symbolic values of its inputs, or in its
@@ -21,7 +21,7 @@ from webmlc.graph.ops.operator import Scope, is_bind
 
 
 class BoundSymbols:
-    """The binds of a function, and which of them a node needs."""
+    """The `Bind` nodes of a function, and the binds that each node needs."""
 
     def __init__(self, function: Function) -> None:
         self.binders: Mapping[str, Node] = {
@@ -57,7 +57,7 @@ class BoundSymbols:
         return tuple(node for symbol, node in self.binders.items() if symbol in names)
 
     def _symbols(self, value: str) -> frozenset[str]:
-        """The symbols in the type of a value, and in its elements if these are symbolic."""
+        """The symbols in the type of a value, and in its elements if the elements are symbolic."""
         assert self.scope is not None
         if value not in self._of_value:
             type_ = self.scope.types.get(value)

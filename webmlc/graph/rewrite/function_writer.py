@@ -1,7 +1,8 @@
 """A function being written: the destination of a pass that writes a function node by node.
 
-In: what a `Builder` appends. Out: the function. The type of each node is inferred at once, so that
-the next step can ask for it. Values have the names that the pass gives them.
+In: the nodes and constants that a `Builder` appends. Out: the function. The type of each node is
+inferred at once, so that the next step can ask for it. Values have the names that the pass gives
+them.
 
     >>> Builder(node, writer)("Relu", "x", output="y")      # appends %y = Relu(%x)
     'y'
@@ -22,7 +23,7 @@ from webmlc.graph.rewrite.meaning import infer_node
 
 @dataclass(slots=True)
 class FunctionWriter:
-    """The nodes, types and constants so far of what replaces `source`."""
+    """The nodes, types and constants so far of the function that replaces `source`."""
 
     source: Function
     nodes: list[Node] = field(default_factory=list)
@@ -84,8 +85,8 @@ class FunctionWriter:
 
 @dataclass(slots=True)
 class FunctionRewriter(FunctionWriter):
-    """A writer that knows its source's types and constants from the start, and `makers`: the node
-    that makes each value there.
+    """A writer that knows the types and constants of its source from the start. `makers` has the
+    node that computes each value of the source.
     """
 
     makers: dict[str, Node] = field(init=False)
@@ -97,5 +98,5 @@ class FunctionRewriter(FunctionWriter):
         self.makers = producers(self.source)
 
     def is_new(self, value: str) -> bool:
-        """True for what is yet to be written, the source's own values included."""
+        """True for a value that is yet to be written. All values of the source count as such."""
         return value not in self.types or value in self.source.types

@@ -48,7 +48,7 @@ def infer_node(
 
 
 def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ...]:
-    """The node's output tensors over its input tensors. `scope` is that of its function."""
+    """The node's output tensors over its input tensors. `scope` is its function's scope."""
     meaning = row_of(node).compute
     assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
     with _reported(node):
@@ -59,7 +59,7 @@ def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ..
 
 @contextmanager
 def _reported(node: Node) -> Iterator[None]:
-    """Report what a row refuses as an error of the node."""
+    """Report the error of a row as an error of the node."""
     try:
         yield
     except NotSupportedError as error:
@@ -67,8 +67,8 @@ def _reported(node: Node) -> Iterator[None]:
 
 
 def parts_of_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Part, ...] | None:
-    """The parts of the node's only output, which are written one after the other; `None` if it has
-    no such form. `scope` is that of its function.
+    """The parts of the node's only output, which are written one after the other; `None` if the
+    node has no such form. `scope` is its function's scope.
     """
     rule = PARTS.get((node.domain, node.op))
     return None if rule is None else rule(scope.context(node), tensors)

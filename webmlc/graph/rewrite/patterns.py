@@ -1,7 +1,7 @@
 """Patterns of nodes, which rules match, and the rules of `Rewriting`.
 
 A pattern is an expression of the nodes above a value. A rule pairs the pattern of a node with a
-function, which gets what the pattern captured, by the names of its parameters:
+function. The parameters of the function name the captures of the pattern that it gets:
 
     TANH = P("Tanh", value("x")).once()
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 COMMUTATIVE = frozenset({"Add", "Equal", "Mul"})
 """Operators whose two operands match in either order."""
 Captures = dict[str, Any]
-"""What a match captured, by name: a `Value`, or what the function of a `view` returned."""
+"""The captures of a match by name: a `Value`, or the result of the function of a `view`."""
 
 
 class Pattern:
-    """A form that a value may have. An omitted input is the value ""."""
+    """A form that a value may have. The value "" stands for an omitted input."""
 
     def matches(self, value: Value, rewriting: Rewriting, captures: Captures) -> Iterator[Captures]:
-        """Iterate over the captures of each way to match, in addition to those so far."""
+        """Iterate over the captures of each way to match, in addition to the captures so far."""
         raise NotImplementedError
 
     def __or__(self, other: Pattern) -> Pattern:
         return Either(self, other)
 
     def once(self) -> Pattern:
-        """The pattern of a value that one node reads, and that is no output."""
+        """The pattern of a value that only one node reads, and that is no output."""
         return Condition(self, lambda value, rewriting: rewriting.is_single_use(value))
 
     def where(self, test: Callable[[Value], bool]) -> Pattern:
@@ -81,7 +81,7 @@ class Condition(Pattern):
 
 @dataclass(frozen=True, slots=True)
 class View(Pattern):
-    """A value of which `function` says something; `None` is no match."""
+    """A value for which `function` returns a capture; `None` is no match."""
 
     name: str
     function: Callable[[Rewriting, Value], Any]
@@ -109,7 +109,7 @@ class Nothing(Pattern):
 @dataclass(frozen=True, slots=True)
 class Nodes(Pattern):
     """The output of a node of one of these operators. `operands` are the patterns of its inputs:
-    all of them, or the first ones if `has_more`. Without operands, they are not looked at.
+    all inputs, or the first ones if `has_more`. Without operands, the pattern ignores the inputs.
     """
 
     operators: frozenset[tuple[str, str]]
@@ -126,7 +126,7 @@ class Nodes(Pattern):
     def of_node(
         self, node: Node, build: Builder, rewriting: Rewriting, captures: Captures
     ) -> Iterator[Captures]:
-        """Iterate over the matches of a node, which need not be written yet."""
+        """Iterate over the matches of a node. The node need not be written yet."""
         count = len(self.operands)
         if len(node.inputs) > count and not self.has_more and count:
             return
@@ -187,7 +187,7 @@ def number(name: str) -> Pattern:
 
 
 def view(name: str, function: Callable[[Rewriting, Value], Any]) -> Pattern:
-    """A value of which `function` says something, which is captured; `None` is no match."""
+    """A value for which `function` returns a capture, under this name; `None` is no match."""
     return View(name, function)
 
 
@@ -197,15 +197,17 @@ def nothing(name: str) -> Pattern:
 
 
 Result = Node | str | None
-"""What a rule returns: a value that is equal to the node's output, or a node that is better, or
-`None`. If the value is that of the node that the rule wrote last, this node is the better one."""
+"""The result of a rule: a value that is equal to the node's output, or a better node, or `None`. If
+the value is the output of the node that the rule wrote last, that node is the better node.
+"""
 
 
 class Rule:
     """A pattern of a node, and the function that rewrites it.
 
-    Parameters of the function are names that the pattern captures, and `node`, `context` (that of
-    the node), `build` (a builder of nodes that stand for it), `y` (its output) and `rewriting`.
+    Parameters of the function are names that the pattern captures, and `node`, `context` (the
+    node's context), `build` (a builder of nodes that stand for it), `y` (its output) and
+    `rewriting`.
     """
 
     def __init__(self, pattern: Nodes, function: Callable[..., Result]) -> None:

@@ -36,11 +36,11 @@ class Rewriting:
     """The function so far, to whose nodes `rules` are applied. Rules ask it about values, and it is
     the destination of their builders.
 
-    `counts_readers` says whether what a rule appends counts as a reader of its inputs. The integer
-    rules need that: the DequantizeLinear that they bypass may have other readers. In `simplify` a
-    rule's nodes take over from a node that has no reader afterwards, but whose own reads still
-    count: with (x + a) · b as x · b + a · b, `x` would seem to have two readers, and would not take
-    the product into its weights.
+    `counts_readers` says whether a node that a rule appends counts as a reader of its inputs. The
+    integer rules need this: the DequantizeLinear that they bypass may have other readers. In
+    `simplify` a rule's nodes replace a node that has no reader afterwards, but whose own reads
+    still count. If x · b + a · b replaced (x + a) · b, `x` would seem to have two readers. Then the
+    node that computes `x` would not take the product into its weights.
     """
 
     def __init__(self, function: Function, rules: Rules, *, counts_readers: bool = False) -> None:
@@ -139,7 +139,7 @@ class Rewriting:
         return build.value(result)
 
     def _taken_back(self, value: str, written: int) -> Node | None:
-        """Remove the last node, if it computes `value` and follows the first `written` ones."""
+        """Remove the last node, if it computes `value` and follows the first `written` nodes."""
         if len(self.nodes) <= written or self.nodes[-1].outputs != (value,):
             return None
         node = self.nodes.pop()
