@@ -1,1 +1,1 @@
-"""What a model must fulfil: checked at build where it can be, recorded for the run where not."""
+"""Check the requirements of a model at build, or record them for the run."""

@@ -1,7 +1,7 @@
 """Find the sizes of batches that a model refuses, and warn of the size 1 that users run most.
 
-In: the shapes of a model's inputs, and what the model requires of its symbols. Out: the symbols
-that count a batch, and the requirement that a size of one of them does not meet:
+In: the shapes of a model's inputs, and the model's requirements on its symbols. Out: the symbols
+that count a batch, and the requirement that a size of such a symbol does not meet:
 
     >>> from webmlc.core.expr import Var, const
     >>> batch, frames = Var("batch"), Var("frames")
@@ -36,8 +36,8 @@ def batch_symbols(shapes: Iterable[Iterable[Expr]]) -> tuple[str, ...]:
 
 
 def refusal(requirements: Iterable[Requirement], symbol: str, size: int) -> Requirement | None:
-    """The first requirement that a symbol of this size does not meet, whatever other symbols are:
-    they are tried with each of `SIZES`.
+    """The first requirement that a symbol of this size does not meet, whatever the sizes of other
+    symbols are. Each of `SIZES` is tried for the other symbols.
     """
     for requirement in requirements:
         names = _names(requirement)
@@ -96,4 +96,4 @@ REQUIRED: Mapping[Rule, str] = {
     "broadcast": "equal, or one of them 1",
     "stretch": "equal, or the first 1",
 }
-"""What a requirement says of its two sizes, by its rule."""
+"""The relation of a requirement's two sizes in words, by its rule."""

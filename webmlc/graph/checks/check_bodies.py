@@ -1,16 +1,17 @@
-"""Sizes and indices that do not fit inside control flow are counted where a run reaches them.
+"""Count, where a run reaches them, the sizes and indices inside control flow that do not fit.
 
-In: a module in which functions that control flow runs have `requirements`. Out: the same module,
-in which each such node of `main` has a further output: how many requirements of each node inside
-did not hold. The hosts read it after a run, as they do the counts of `check_indices`.
+In: a module in which functions that control flow runs have `requirements`. Out: the same module, in
+which each such node of `main` has a further output: the number of requirements that did not hold,
+for each node inside. The hosts read it after a run, like the counts of `check_indices`.
 
     %y = webmlc.If(%c, %x)            ->  %y, %y.unfit: int32[1] = webmlc.If(%c, %x)
     func y.then requires n == m           func y.then {.. %u: int32[1] = SymbolicConstant()}
                                           func y.else {.. const [0]}
 
-Which branch a run takes, and how often a loop iterates, may depend on data: an If counts in the
-branch that runs, a loop adds up the counts of its iterations. What is the same in all iterations of
-a loop whose first one depends on sizes alone needs no counter: it is decided around the loop.
+The branch that a run takes, and the number of iterations of a loop, may depend on data. So an If
+counts in the branch that runs, and a loop adds up the counts of its iterations. A requirement needs
+no counter if all iterations decide it alike, and if sizes alone decide whether the loop has a first
+iteration. Such a requirement is decided around the loop.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from webmlc.graph.ops.shapes import canonical
 
 
 def check_bodies(module: Module) -> Module:
-    """needs: inferred types. guarantees: `module.checks` names an output of counts for the
-    requirements of functions that control flow runs.
+    """Count the requirements that fail in functions that control flow runs.
+
+    needs: inferred types. guarantees: `module.checks` names an output of these counts.
     """
     counting = _Counting(dict(module.functions))
     body = _Body(module.main)
@@ -67,8 +69,8 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Body:
-    """A function as it grows: its nodes, the counts of control flow in it, and what decides more
-    counts without any data.
+    """A function as it grows: its nodes, the counts of control flow in it, and the conditions that
+    decide further counts without any data.
     """
 
     function: Function
@@ -96,7 +98,7 @@ class _Body:
         return name
 
     def counts(self) -> list[_Count]:
-        """All counts: of control flow, then those that symbols decide, in one value."""
+        """All counts: first of control flow, then the counts that symbols decide, in one value."""
         if not self.failures:
             return self.inner
         nodes = tuple(dict.fromkeys(failure.node for failure in self.failures))
@@ -140,7 +142,7 @@ class _Counting:
     functions: dict[str, Function]
 
     def body(self, name: str) -> _Body:
-        """A function that control flow runs, with what its own requirements count."""
+        """A function that control flow runs, with the counts of its own requirements."""
         body = _Body(self.functions[name])
         body.failures = [
             _Failure(_fails(requirement), requirement.node)
@@ -154,7 +156,7 @@ class _Counting:
         return body
 
     def fill(self, body: _Body) -> None:
-        """Copy the nodes of a function; those of control flow count."""
+        """Copy the nodes of a function. Its nodes of control flow get counts."""
         for node in body.function.nodes:
             if (node.domain, node.op) not in CONTROL:
                 body.nodes.append(node)
@@ -164,7 +166,9 @@ class _Counting:
                 self.loop(body, node)
 
     def branches(self, around: _Body, node: Node) -> None:
-        """An If: each branch counts for its own nodes, and gives zeros for the other's."""
+        """Append an If. Each branch counts for its own nodes, and gives zeros for the other
+        branch's.
+        """
         then, other = map(self.body, node.attributes["functions"])
         sizes = [_size(branch) for branch in (then, other)]
         if not any(sizes):
@@ -179,8 +183,8 @@ class _Counting:
         self.extend(around, node, nodes, len(node.outputs))
 
     def loop(self, around: _Body, node: Node) -> None:
-        """A Loop: what every iteration decides alike is decided around it; the rest adds up in
-        a counter that the loop carries, after its other states.
+        """Append a Loop. Requirements with one answer for all iterations are decided around it. The
+        counts of the others add up in a counter that the loop carries, after its other states.
         """
         (name,) = node.attributes["functions"]
         body = self.body(name)
@@ -232,8 +236,8 @@ def _size(body: _Body) -> int:
 
 
 def _fails(requirement: Requirement) -> Expr:
-    """The condition under which a requirement does not hold, in 32-bit integers: also for counts
-    that have more digits, and for divisors that are 0.
+    """The condition under which a requirement does not hold, in 32-bit integers. It is right also
+    for counts of more bits, and for divisors that are 0.
     """
     if requirement.right == MAX_ELEMENTS:
         return _is_too_large(requirement.left)
@@ -267,8 +271,8 @@ def _breaks(rule: Rule, left: Expr, right: Expr) -> Expr:
 
 
 def _is_too_large(count: Expr) -> Expr:
-    """The condition under which a product of sizes exceeds `MAX_ELEMENTS`: the quotient by all
-    factors but one is less than that one.
+    """The condition under which a product of sizes exceeds `MAX_ELEMENTS`: this limit divided by
+    all factors but the first is less than the first factor.
     """
     number, powers = factors(count)
     if not number:
@@ -284,8 +288,8 @@ def _is_too_large(count: Expr) -> Expr:
 
 
 def _somewhere(fails: Expr, symbol: Var, trips: Expr) -> Expr:
-    """The same condition for all iterations together, where `right < left` compares what is a line
-    over the iterations: right - left is smallest in the first or the last one.
+    """The condition that `fails` holds in some iteration. In `right < left` the difference right -
+    left is linear in the iteration, so it is smallest in the first or the last iteration.
     """
     if not (isinstance(fails, Call) and fails.op == "lt") or symbol not in variables(fails):
         return fails

@@ -1,9 +1,9 @@
 """Count the indices that are out of range during a run.
 
 In: a simplified module. Out: the same module, in which `main` has further outputs. They hold the
-number of indices out of range, for each node that reads indices. The hosts read them after a run,
-and refuse its results if one is not 0. (Gathers clamp their indices and scatters skip theirs, so no
-kernel reads or writes outside a tensor.)
+number of indices out of range, for each node that reads indices. The hosts read these outputs after
+a run, and refuse its results if a number is not 0. (Gathers clamp indices out of range, and
+scatters skip them, so no kernel reads or writes outside a tensor.)
 
     %y = Gather(%table, %ids)  ->  %y = Gather(%table, %ids)
                                    %outside: int32[1] = webmlc.CountOutside(%ids) {512}
@@ -25,7 +25,7 @@ from webmlc.graph.ops.operator import IndexInput, Scope, is_symbolic
 from webmlc.graph.rewrite.meaning import row_of
 
 UNBOUNDED = (-math.inf, math.inf)
-"""The range of a value about which nothing is known."""
+"""The range of a value that may be any number."""
 
 MAX_CHAIN = 16
 """The most nodes through which the range of an index is traced back. It bounds the time of the
@@ -33,8 +33,8 @@ pass. Chosen by hand: exporters write a few nodes between an index and its Clip.
 """
 
 MAX_TENSORS_PER_COUNT = 6
-"""The most index tensors that one kernel counts. Derived: with its output these are 7 buffers, and
-WebGPU guarantees 8 storage buffers in a shader.
+"""The most index tensors that one kernel counts. Derived: the kernel has 7 buffers with its output,
+and WebGPU guarantees 8 storage buffers in a shader.
 """
 
 
@@ -81,7 +81,7 @@ def count_outside(function: Function) -> tuple[tuple[Node, ...], tuple[Check, ..
 
 
 def counts_type(size: int) -> TensorType:
-    """The type of so many counts."""
+    """The type of `size` counts."""
     return TensorType(DType.int32, (const(size),))
 
 

@@ -16,7 +16,7 @@ FLAGS = frozenset(
     | {"sorted", "storage_order", "training_mode", "transA", "transB", "transBatchA"}
     | {"transBatchB", "unidirectional", "upper"}
 )
-"""Attributes that are 0 or 1. Runtimes read another number as either of them."""
+"""Attributes that are 0 or 1. Runtimes differ on other numbers: they read them as 0 or as 1."""
 
 
 def check_signature(node: Node, row: Operator) -> None:

@@ -2,10 +2,10 @@
 
 In: a node and the types of its inputs. A model whose types do not fit is malformed, so no row of
 the operator table has to check for it. The types fit if they fit the operator's newest schema or
-the schema of the opset that the model imports: ReduceLogSum took integers until opset 27.
-Inputs that a schema describes by one variable (`T`) must have the same type. Rows may accept
-further types of a kind (float, integer, boolean). Operators without a schema (our own,
-`com.microsoft`'s) accept what their rows accept.
+the schema of the opset that the model imports: ReduceLogSum took integers until opset 27. Inputs
+that a schema describes by one variable (`T`) must have the same type. Rows may accept further types
+of a kind (float, integer, boolean). Operators without a schema (our own, `com.microsoft`'s) accept
+the types that their rows accept.
 
     check_types(node, types)    # raises: input 0 is int64; it takes bfloat16, float16, ...
 """
@@ -40,22 +40,23 @@ class _Formal:
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """The inputs of an operator in one version, and whether the last one may repeat."""
+    """The inputs of an operator in one version, and whether the last input may repeat."""
 
     inputs: tuple[_Formal, ...]
     is_variadic: bool
 
     def formals(self, count: int) -> tuple[_Formal, ...]:
-        """An entry for each of `count` inputs: the last one of a variadic operator repeats."""
+        """An entry for each of `count` inputs: the last entry of a variadic operator repeats."""
         repeats = count - len(self.inputs) if self.is_variadic else 0
         return self.inputs + self.inputs[-1:] * repeats
 
 
 def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
-    """Raises `NotSupportedError` if an input's elements are of a kind that the operator does not
-    accept, or of another type than an input that shares its type variable, or if the node leaves
-    out an input that the operator needs: also a node that an operator of a model expanded to.
-    Inputs without a type, and inputs that the schema has no entry for, are not checked.
+    """Raise `NotSupportedError` if the types of a node's inputs do not fit its operator. An input
+    has the wrong type if the operator does not accept it, or if it differs from the type of an
+    input that shares its type variable. A node must not leave out an input that the operator needs.
+    Nodes of an expansion are checked, too. Inputs without a type or without an entry in the schema
+    are not checked.
     """
     misfit = _misfit(node, types, _schema(node.domain, node.op))
     if misfit is None:
@@ -68,7 +69,7 @@ def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
 
 
 def _misfit(node: Node, types: Sequence[TensorType | None], schema: _Schema) -> str | None:
-    """Why the types do not fit the schema; None if they do."""
+    """The reason why the types do not fit the schema; None if they fit."""
     bound: dict[str, int] = {}
     for index, (type_, formal) in enumerate(zip(types, schema.formals(len(types)), strict=False)):
         if formal.is_needed and not node.inputs[index]:
@@ -95,7 +96,9 @@ def _kind(dtype: DType) -> tuple[bool, bool]:
 
 @cache
 def _schema(domain: str, op: str, version: int | None = None) -> _Schema:
-    """The schema of the newest opset, or that of a version. It is empty if there is none."""
+    """The schema of a version, by default of the newest opset. It is empty if ONNX has no such
+    schema.
+    """
     try:
         place = (domain,) if version is None else (version, domain)
         schema: Any = defs.get_schema(op, *place)

@@ -1,7 +1,7 @@
 """Choose sizes for the symbolic dimensions of a model that is tried.
 
-In: what the model requires of its symbols, the shapes of its results, and the sizes that a user
-names. Out: a size for every symbol. It is 1 where the model allows that:
+In: the model's requirements on its symbols, the shapes of its results, and the sizes that a user
+names. Out: a size for every symbol. The size is 1 where the model allows it:
 
     >>> from webmlc.core.expr import Var, const
     >>> batch, height, width = map(Var, ("batch", "height", "width"))
@@ -23,7 +23,8 @@ from webmlc.core.symbol_names import symbol_sizes
 from webmlc.graph.ir import Requirement
 
 SIZES = tuple(1 << i for i in range(11))
-"""Sizes to try: those of pictures and sequences often have to be multiples of a power of 2."""
+"""The sizes to try. The sizes of pictures and sequences often have to be multiples of a power of 2.
+"""
 
 
 def example_sizes(
@@ -32,11 +33,11 @@ def example_sizes(
     symbols: Iterable[str],
     sizes: Mapping[str, int],
 ) -> dict[str, int]:
-    """The sizes of the symbols: those in `sizes`, and for the others the least of `SIZES` with
-    which the requirements hold, and no result is empty. If there are none, the others are 1, and a
-    run says what is wrong.
+    """The sizes of the symbols. Symbols that `sizes` does not name get the least of `SIZES` with
+    which the requirements hold and no result is empty. If no size fits, they get 1, and a run
+    reports the error.
 
-    Raises `InputError` if `sizes` names no symbol.
+    Raises `InputError` if `sizes` has a name that is no symbol.
     """
     symbols = sorted(set(symbols))
     named = symbol_sizes(sizes, symbols)

@@ -1,8 +1,8 @@
 """Collect the requirements that the runs of a function must check.
 
 In: the requirements that inference recorded at each node (`shapes.require`), and the number of
-elements of its results. Out: the requirements of the nodes that the outputs depend on, each once.
-Requirements that others imply are left out.
+elements of its results. Out: the requirements of the nodes that the outputs depend on, each once. A
+requirement that other requirements imply is left out.
 
     a window of 3 over h + 2, one of 3 over (h + 1) // 2 + 2  ->  3 is at most h + 2
 """
@@ -94,8 +94,8 @@ def live_requirements(
 
 
 def _without_implied(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
-    """Keep each requirement once. Drop bounds that earlier ones imply, and counts that are part of
-    a larger count.
+    """Keep each requirement once. Drop bounds that earlier bounds imply, and counts that are part
+    of a larger count.
     """
     unique: dict[tuple[str, Expr, Expr], Requirement] = {}
     ranges: dict[Var, Interval] = {}

@@ -24,7 +24,7 @@ RANDOM = frozenset(
     }
 )
 MOST_NAMED = 3
-"""The nodes of one kind that a warning names."""
+"""The most nodes of one kind that a warning names."""
 
 
 def warn_of_training(module: Module) -> None:
@@ -44,7 +44,7 @@ def warn_of_training(module: Module) -> None:
 
 
 def _training_nodes(function: Function) -> Iterator[tuple[str, str]]:
-    """What a node does in training, and the node's name; of functions inside nodes, too."""
+    """The effect of each training node, and the node's name, also in functions inside nodes."""
     for node in function.nodes:
         if node.op == "Dropout" and _is_live_dropout(node, function):
             yield "drops elements at random", node.name

@@ -1,9 +1,10 @@
-"""Evaluate tensor expressions over values known at build time: shapes, and what is computed from
+"""Evaluate tensor expressions over values known at build time: shapes, and values computed from
 them.
 
 In: output tensors of a `compute`, and for its placeholders arrays of numbers and of expressions
-over symbols. Out: such arrays, in which None stands for an unknown element. `Shape → Gather →
-Concat` of a symbolic shape becomes a handful of expressions, by the operators' own definition:
+over symbols. Out: arrays of the same kind, in which None stands for an unknown element. `Shape →
+Gather → Concat` of a symbolic shape becomes a handful of expressions, by the operators' own
+definition:
 
     >>> from webmlc.core.expr import const
     >>> n = Var("n")
@@ -12,8 +13,9 @@ Concat` of a symbolic shape becomes a handful of expressions, by the operators' 
     >>> print(evaluate_symbols([y], {x: object_array([8, n], (2,))})[0])
     [n * 2]
 
-Integers are exact here whatever their dtype; a float is a numpy number, or an integer expression
-cast to it, which may be scaled by a whole factor and rounded (`floor(n * 0.5)` is `n // 2`).
+Integers are exact, whatever their dtype is. A float is a numpy number, or an integer expression
+that is cast to float. Such an expression may be scaled by a whole factor and rounded (`floor(n *
+0.5)` is `n // 2`).
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ def _element(stage: Tensor, place: dict[Var, Any], values: Mapping[Tensor, Known
             sizes = [n for n in extents if n is not None]
             if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
                 raise _UnknownError
-            total: Any = None  # `init` is neutral, and may be no index: the largest of integers
+            total: Any = None  # `init` is neutral, and may exceed an index: the largest integer
             for step in np.ndindex(*sizes):
                 inner = {a.var: i for a, i in zip(reduction.axes, step, strict=True)}
                 value = _value(reduction.value, place | inner, values)
@@ -177,8 +179,8 @@ def _value(root: Expr, place: Mapping[Var, Any], values: Mapping[Tensor, KnownVa
 
 
 class _Undefined:
-    """The result of a read that is out of bounds, or reads an unknown element. It is no error as
-    long as a select discards it.
+    """The result of a read that is out of bounds, or reads an unknown element. A select may discard
+    it without an error.
     """
 
 
@@ -240,7 +242,7 @@ def _apply_integer(op: str, args: list[Any], dtype: DType) -> Any:
 
 
 def _is_size(value: Any) -> bool:
-    """True if a value is never negative, as a symbol is."""
+    """True if a value is never negative, like a symbol."""
     expr = as_expr(value)
     return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
 
@@ -311,7 +313,7 @@ def _cast(value: Any, source: DType, target: DType) -> Any:
 
 def _simplified(expr: Expr) -> Any:
     """The canonical form of an expression; a number if it is constant. Raises `_UnknownError` for
-    an expression that is no plausible size, which the run then computes from its integers.
+    an expression that is no plausible size. Then the run computes the value from its integers.
     """
     result = simplify(expr, dict.fromkeys(variables(expr), SYMBOL))
     if isinstance(result, Const):

@@ -78,8 +78,9 @@ from webmlc.graph.ops.operator import (
 from webmlc.graph.table import OPS
 
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""The errors of rows whose operator has inputs, outputs or attributes that no model should give it.
-A row checks what its mathematics needs, not each number and form of them.
+"""The errors of rows whose operator has inputs, outputs or attributes that no valid model has. A
+row checks the needs of its mathematics, not each number and form of its inputs, outputs and
+attributes.
 """
 
 MAX_BOUND_ELEMENTS = 64
@@ -88,8 +89,8 @@ hand: shapes have few elements, and each symbol is a field of the manifest.
 """
 
 MAX_SYMBOLIC_ELEMENTS = 64
-"""The most symbolic elements of a value that later passes know. A kernel takes each of them as a
-parameter and selects among them. A larger value is read from memory. Chosen by hand.
+"""The most symbolic elements of a value that later passes know. A kernel takes each of these
+elements as a parameter and selects among them. A larger value is read from memory. Chosen by hand.
 """
 
 
@@ -148,7 +149,7 @@ def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ..
 
 
 class _Inference:
-    """The state of the walk: what is known so far of the function's values and of the `outer`
+    """The state of the walk: the facts known so far about the function's values, and the `outer`
     scope.
 
     A function inside another one binds no symbols, because its shapes hold for every iteration.
@@ -283,7 +284,7 @@ class _Inference:
         return True
 
     def fresh(self, name: str) -> str:
-        """The name, or one derived from it if a value already has this name."""
+        """The name, or a name derived from it if a value already has this name."""
         while name in self.value_names:
             name += "_"
         self.value_names.add(name)

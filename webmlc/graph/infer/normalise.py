@@ -1,8 +1,8 @@
 """Rewrite every node to the form of its newest opset, and report all operators without a row.
 
 needs: a module as read. guarantees: each node has a row in `OPS`, the version of its operator, and
-a name for each output before the last one that it has. Rows return results by position: a skipped
-output is one that nobody reads. before → after, opset 11:
+a name for each output up to its last one. Rows return results by position, so a skipped output
+becomes an output that no node reads. before → after, opset 11:
 
     %y = Softmax(%x)             →   %y = Softmax(%x) {axis=1, coerced=1}
     %y, , %d = LayerNorm(%x)     →   %y, %y.unused_1, %d = LayerNorm(%x)
@@ -33,7 +33,7 @@ REFUSED: dict[str, str] = {
     "ai.onnx.ml.DictVectorizer": _MAP,
     "ImageDecoder": "image files are decoded by the platform: give the model the pixels",
 }
-"""Operators that webmlc will not compile, and what to do instead."""
+"""The operators that webmlc will not compile, each with advice on what to do instead."""
 
 
 RESULT_FOR_EACH_OUTPUT = {("", "If"), ("", "Loop"), ("", "Scan"), ("", "Split")}
@@ -73,7 +73,7 @@ def _function(
 
 
 def _named_outputs(node: Node, names: set[str]) -> tuple[str, ...]:
-    """The outputs of a node, where skipped ones have new names; adds these to `names`."""
+    """The outputs of a node; skipped outputs get new names. Adds these names to `names`."""
     whole = (node.domain, node.op) in RESULT_FOR_EACH_OUTPUT
     last = max(position for position, output in enumerate(node.outputs) if output)
     base = next(filter(None, node.outputs))

@@ -2,13 +2,14 @@
 
 In: a node whose row does not expand, and the scope around it. Out: a node of domain `webmlc`, whose
 inputs are all values that its functions read. No two functions share a name. A function has its own
-copy of each constant that it reads. Its inputs are the values that it carries, then those that it
-captures.
+copy of each constant that it reads. Its inputs are the values that it carries, then the values that
+it captures.
 
     %y = If(%c) {then: %t = Relu(%x), ..}  →  %y = webmlc.If(%c, %x) {functions=(y.then, y.else)}
                                               func y.then(%y.then/x) { %t = Relu(%y.then/x) .. }
 
-A loop has one function, its body. The iteration is a symbol, like a dimension, which a run counts.
+A loop has one function, its body. The number of the iteration is a symbol, like a dimension. A run
+counts it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Outline:
         return self.branches() if self.context.node.op == "If" else self.loop()
 
     def branches(self) -> Node:
-        """The node of an If. Its inputs are the condition, then what each branch captures."""
+        """The node of an If. Its inputs are the condition, then the captures of each branch."""
         condition = self.context.node.inputs[0]
         functions, captures = [], []
         for key in ("then", "else"):
@@ -90,7 +91,8 @@ class Outline:
         return self.call((condition, *captures), functions, then_types)
 
     def equation(self) -> str | None:
-        """The branch to take if the condition is an equation of sizes: the one in which it holds.
+        """The branch to take if the condition is an equation of sizes: the branch in which it
+        holds.
 
         A model that squeezes an axis of size 1 continues with the squeezed tensor, and cannot use
         other sizes.
@@ -105,7 +107,7 @@ class Outline:
 
     def loop(self) -> Node:
         """The node of a Loop. Its inputs are the condition, or "" if the trip count alone decides;
-        the initial values of what it carries; and what its body captures.
+        the initial values that it carries; and the captures of its body.
         """
         source: Function = self.context.attribute("body")
         initial = self.context.node.inputs[2:]
@@ -143,8 +145,8 @@ class Outline:
         )
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise the reason why a run cannot execute the loop. If the number of iterations were
-        constant, a build could unroll it.
+        """Raise the reason why a run cannot execute the loop. A build could unroll it if the number
+        of iterations were constant.
         """
         if self.context.has(0) and self.context.constant(0) is None:
             description = f"the number of iterations of a loop ({reason})"
