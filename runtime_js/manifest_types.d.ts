@@ -39,8 +39,8 @@ export interface Manifest {
 /**
  * A symbolic dimension, which a run binds from one axis of one input.
  *
- * Without an input it is the length of a session, the rows of its states before the run (`axis`
- * 0), or its capacity (`axis` 1).
+ * A symbol without an input belongs to a session: its length, which is the number of rows of its
+ * states before the run (`axis` 0), or its capacity (`axis` 1).
  */
 export interface Symbol {
   name: string;
@@ -82,19 +82,20 @@ export interface TypedValue {
 export type Requirement = ["at most" | "broadcast" | "equal" | "stretch" | "unequal", Size, Size, string];
 
 /**
- * A buffer that hosts read after a run, as JSON `[buffer, nodes]`: for each of `nodes`, how
- * many of its indices are out of range, as an int32.
+ * A buffer that hosts read after a run, as JSON `[buffer, nodes]`. For each of `nodes`, it
+ * holds the number of indices that are out of range, as an int32.
  */
 export type Check = [string, string[]];
 
 /**
  * The input and the output that the model had in place of a state, which is `past.buffer`.
  *
- * A run without a session takes and returns them. A past may grow along the axis whose size is the
- * symbol of the length, which is the first axis of the state. Otherwise each run replaces it.
+ * A run without a session takes the past as an input and returns the present. A past may grow
+ * along the axis whose size is the symbol of the length, which is the first axis of the state.
+ * Otherwise each run replaces the past.
  *
  * A past that is a buffer has an axis whose size is the symbol of the capacity. A run writes at
- * most `rows` rows to it, and the present has `size` rows.
+ * most `rows` rows to this buffer, and the present has `size` rows.
  */
 export interface StatePort {
   past: Port;
@@ -104,10 +105,10 @@ export interface StatePort {
 }
 
 /**
- * A kernel whose schedule was found by measuring. It serves people: no host reads it.
+ * A kernel whose schedule was found by measuring. This record serves people: no host reads it.
  *
- * `variant` is that of the module (`relaxed`) or of the shaders (`gpu`). `machine` is the number
- * of the class of machines that use it, or 0 for all others.
+ * `variant` is the variant of the module (`relaxed`) or of the shaders (`gpu`). `machine` is the
+ * number of the class of machines that use the schedule, or 0 for all other machines.
  */
 export interface TunedKernel {
   kernel: string;
@@ -148,8 +149,8 @@ export interface MachineClass {
  * One safetensors file.
  *
  * `tensors` gives the bytes `[begin, end)` of each tensor, from the start of the file.
- * `chunks_sha256` is the hash of a list of hashes, those of consecutive chunks. A host that
- * streams the file hashes each chunk as it arrives, and verifies the list at the end.
+ * `chunks_sha256` is the hash of a list: the hashes of consecutive chunks. A host that streams the
+ * file hashes each chunk as it arrives, and verifies the list at the end.
  */
 export interface WeightFile {
   path: string;
@@ -171,13 +172,13 @@ export interface File {
 /**
  * The program that runs the model on one target: buffers, steps and code files.
  *
- * - `segments`: they cover the steps in order.
- * - `sizes`: sizes that other sizes name. Later ones may name earlier ones.
+ * - `segments`: the segments, which cover the steps in order.
+ * - `sizes`: sizes that other sizes name. A later size may name earlier sizes.
  * - `memory`: the plan of each device that the program uses.
- * - `modules`, `shaders`: files by variant. A host uses one of each.
- * - `shader_features`: the features of WebGPU that a variant of the shaders needs, of variants
- *   that need some.
- * - `halves`: there if some variants of the shaders need `shader-f16`.
+ * - `modules`, `shaders`: files by variant. A host uses one module and one file of shaders.
+ * - `shader_features`: by variant, the features of WebGPU that it needs. Variants that need no
+ *   feature are left out.
+ * - `halves`: present if some variants of the shaders need `shader-f16`.
  */
 export interface Program {
   buffers: Buffer[];
@@ -196,9 +197,9 @@ export interface Program {
  * A buffer of a program.
  *
  * `tensor` is the name of a constant in the weights. A buffer of kind `derived` holds values that
- * are computed from constants once, at load. One of kind `state` belongs to a session. If its size
- * depends on the symbol of the length, it grows, and has room for as many rows as the session's
- * capacity. Otherwise each run replaces it.
+ * are computed from constants once, at load. A buffer of kind `state` belongs to a session. If its
+ * size depends on the symbol of the length, the buffer grows, and has room for as many rows as the
+ * session's capacity. Otherwise each run replaces its contents.
  */
 export interface Buffer {
   name: string;
@@ -212,9 +213,9 @@ export interface Buffer {
  * One kernel call, or with `control` a step that decides which step is next.
  *
  * - `arguments`: buffers in the order of the kernel's parameters. The last `outputs` are written.
- * - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
- * - `launches`: what a webgpu step launches, by variant of the shaders: a variant that is missing
- *   launches what the first does. The key `VARIANT@NUMBER` is for a class of machines.
+ * - `symbols`: the symbols of a webgpu step. A wasm module contains the symbols of its steps.
+ * - `launches`: the launches of a webgpu step, by variant of the shaders. A missing variant has
+ *   the launch of the first variant. The key `VARIANT@NUMBER` is for a class of machines.
  * - `origin`: the ONNX nodes that the step computes.
  * - `reason`: why a step of a webgpu program runs on the CPU.
  */
@@ -234,7 +235,7 @@ export interface Step {
  * One dispatch of a shader.
  *
  * - `entry`: the entry point, or "" if it has the name of the kernel.
- * - `integers`: what follows the symbols in the uniform; of floats, the bits.
+ * - `integers`: the integers that follow the symbols in the uniform. A float is given by its bits.
  * - `sections`: the workgroups of the sections whose text a pipeline may leave out.
  */
 export interface Launch {
@@ -315,8 +316,8 @@ export interface Resources {
  * The work of a run that appends one row to the states of a session: a token of a language
  * model.
  *
- * `steps` counts the kernels, each of which is a dispatch on a GPU. They read and write at least
- * `bytes` bytes, and `bytes_per_row` more for each row that the session holds.
+ * `steps` counts the kernels; on a GPU, each kernel is a dispatch. The kernels read and write at
+ * least `bytes` bytes, and `bytes_per_row` more for each row that the session holds.
  */
 export interface RowWork {
   steps: number;
@@ -325,12 +326,12 @@ export interface RowWork {
 }
 
 /**
- * What a program keeps in the memory of a device. Buffers are numbers.
+ * The buffers, by number, that a program keeps in the memory of a device.
  *
  * The constants of every run lie one after another. Then follows the arena, whose buffers share
- * bytes. On the CPU, it also holds the derived buffers and the constants that only loading reads
- * (`temporary` on the GPU, where these and the derived buffers have memory of their own: one
- * dispatch may not bind memory both for reading only and for writing).
+ * bytes. On the CPU, the arena also holds the derived buffers and the constants that only loading
+ * reads. On the GPU, the derived buffers and the constants of loading (`temporary`) have separate
+ * memory, because one dispatch may not bind memory both for reading only and for writing.
  */
 export interface Memory {
   constants: number[];
@@ -341,15 +342,16 @@ export interface Memory {
 }
 
 /**
- * The place of a buffer in an arena, as JSON `[buffer, below]`: both are numbers.
+ * The place of a buffer in an arena, as JSON `[buffer, below]`.
  *
- * It begins where the last of the places `below` it ends, which come earlier in the arena's list.
+ * `buffer` is the number of the buffer. `below` lists the numbers of earlier places in the arena's
+ * list. The place begins at the highest end of the places `below`.
  */
 export type Place = [number, number[]];
 
 /**
  * The numbers of the float32 buffers that variants of the shaders with `shader-f16` store as
- * float16, and the arena of such a variant in bytes, or `None` if it depends on symbols.
+ * float16. `arena` is the arena of such a variant in bytes, or `None` if it depends on symbols.
  */
 export interface Halves {
   buffers: number[];

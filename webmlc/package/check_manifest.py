@@ -16,9 +16,9 @@ from webmlc.package.sizes import Size, from_size
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Check that all names and numbers in use exist, for a manifest may have been edited.
+    """Check that all names and numbers in use exist, because a manifest may have been edited.
 
-    Raises `PackageError` for the first one that does not.
+    Raises `PackageError` for the first missing name or number.
     """
     for problem in _problems(manifest):
         raise PackageError(f"manifest.json: {problem}")
@@ -54,7 +54,7 @@ def _problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _problems_of(manifest: Manifest, program: Program) -> Iterator[str]:
-    """What is wrong with a program, which the texts name PROGRAM."""
+    """Describe each fault of a program, which the texts call PROGRAM."""
     buffers, count = {b.name for b in program.buffers}, len(program.steps)
     used = {*(port.buffer for port in manifest.inputs), *manifest.results}
     used |= {s.buffer for s in program.segments if isinstance(s, Bind)}

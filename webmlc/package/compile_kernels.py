@@ -1,6 +1,6 @@
 """Compile the kernels of a variant, and note which schedules are not the default ones.
 
-In: naive kernels. Out: their code, which `Target.join` joins to that of a variant.
+In: naive kernels. Out: their code, which `Target.join` joins to the code of a variant.
 
     with KernelCompiler(choose, watch, cache=user_cache(), jobs=2) as compiler:
         compiler.start(kernels, WASM.variants.values())    # other processes compile from here on
@@ -11,11 +11,11 @@ In: naive kernels. Out: their code, which `Target.join` joins to that of a varia
     compiler.explanations["relaxed", "conv_relu"]  # for a report, if the compiler has sizes
 
 Equal kernels are compiled once, whatever their names. With a cache, this holds for all builds: see
-`kernel_code`. Where somebody chooses the schedules, all kernels are compiled in this process, and
-the cache takes no part.
+`kernel_code`. If a caller chooses the schedules, this process compiles all kernels and does not use
+the cache.
 
-Where two classes of machines want different schedules of a kernel, both are compiled. The one for
-a class is a kernel of its own, `matmul_on_machine_1`.
+If two classes of machines need different schedules of a kernel, both are compiled. The kernel for
+a class is a separate kernel, `matmul_on_machine_1`.
 """
 
 from __future__ import annotations
@@ -64,16 +64,19 @@ ALTERNATIVE_SHARE = 0.25
 Chosen by hand: code is a small part of a package, and every machine downloads all of it.
 """
 ALTERNATIVE_ROOM = 10_000
-"""But they may always have this many scalar operations: some tens of kilobytes (chosen by hand)."""
+"""Alternative schedules may always have this many scalar operations in total.
+
+Chosen by hand: this is some tens of kilobytes of code.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernels:
     """The code of the kernels of a variant.
 
-    `alternatives` names, for some of them, the kernel that replaces it on the machines of a class,
-    by the number of the class. `lowered` returns the lowered form of each kernel, for which it may
-    have to compile the kernel once more.
+    `alternatives`, by kernel and by the number of a class of machines, names the kernel that
+    replaces it on machines of that class. `lowered` returns the lowered form of a kernel, and may
+    compile the kernel again to do so.
     """
 
     codes: Mapping[str, Code]
@@ -93,14 +96,14 @@ class _Other:
 
 @dataclass(slots=True)
 class KernelCompiler:
-    """Compiles kernels. `tuned` are those whose schedules are not the default ones, and `machines`
-    the classes that have schedules of their own, in the order of their numbers.
+    """A compiler of kernels. `tuned` lists the kernels whose schedules are not the default ones.
+    `machines` lists the classes of machines with separate schedules, in the order of their numbers.
 
-    With `sizes` of symbolic dimensions, `explanations` explains the kernels of what a report shows,
-    by variant and name (`Variant.is_explained`). A symbol without a size is 1.
+    With `sizes` of symbolic dimensions, `explanations` holds an explanation of each kernel that a
+    report shows, by variant and name (`Variant.is_explained`). A symbol without a size is 1.
 
-    The watcher receives the stages of each kernel. With a cache or several `jobs`, it receives the
-    code of a kernel only.
+    The watcher receives the stages of each kernel. With a cache or several `jobs`, the watcher
+    receives only the code of each kernel.
     """
 
     choose: Chooser
@@ -145,7 +148,7 @@ class KernelCompiler:
         self.pool.start(tasks)
 
     def compile(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
-        """Compile every kernel of a variant, whose name is `title`."""
+        """Compile every kernel of the variant named `title`."""
         if self.choose is not default_schedule:
             return self._compile_chosen(tasks, title)
         codes: dict[str, Code] = {}
@@ -156,7 +159,7 @@ class KernelCompiler:
         return CompiledKernels(codes, {}, lowered)
 
     def forget(self, title: str) -> None:
-        """Drop what is known of the kernels of a variant that the package does not have."""
+        """Drop all records of the kernels of a variant that the package does not have."""
         self.tuned = [kernel for kernel in self.tuned if kernel.variant != title]
         for key in [key for key in self.explanations if key[0] == title]:
             del self.explanations[key]
@@ -167,8 +170,8 @@ class KernelCompiler:
         variant: Variant[Any],
         constants: Mapping[str, frozenset[str]] | None = None,
     ) -> dict[str, Task]:
-        """What to compile of each kernel for a variant. `constants` are the parameters of each
-        kernel that hold constants, which concern shaders only.
+        """The compile task of each kernel for a variant. `constants` are the parameters of each
+        kernel that hold constants. Only shaders depend on them.
         """
         read_only = constants or {}
         sizes = self.sizes if variant.is_explained else None
@@ -212,7 +215,7 @@ class KernelCompiler:
         explanation: Explanation | None,
         tuning: Tuning | None = None,
     ) -> None:
-        """Note the explanation of a kernel, with what depends on its name and on who chose."""
+        """Note the explanation of a kernel, with the named loops and the tuning that chose it."""
         if explanation is not None:
             loops = partial(loop_text.print_function, name_dimensions(task.kernel).function)
             self.explanations[title, name] = replace(explanation, loops=loops, tuning=tuning)
@@ -237,7 +240,7 @@ class KernelCompiler:
         self.watch(Stage(f"{title}: code", lines.text, task.kernel.name, lines))
 
     def _compile_chosen(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
-        """Compile kernels with the schedules that somebody chooses."""
+        """Compile kernels with the schedules that `choose` selects."""
         functions: dict[str, LoopFunction] = {}
         candidates: list[_Other] = []
         for name, task in tasks.items():
@@ -292,7 +295,7 @@ def _code_bytes(task: Task) -> bytes:
 
 
 def _compiled(task: Task, lowered: LoopFunction) -> ExplainedCode:
-    """The code of a kernel with its default schedule, explained if its task asks for that."""
+    """The code of a kernel with its default schedule, explained if its task has sizes."""
     if task.sizes is None:
         return ExplainedCode(print_code(lowered, task))
     rule, schedule = choose_rule(name_dimensions(task.kernel).function, task.machine)
@@ -318,7 +321,7 @@ def _lower(
 
 
 def _with_room(candidates: list[_Other], functions: Mapping[str, LoopFunction]) -> Iterator[_Other]:
-    """The kernels for classes of machines for which there is room, those that gain most first."""
+    """Yield the kernels for classes of machines that fit into the room, largest gain first."""
     if not candidates:
         return
     room = max(ALTERNATIVE_ROOM, ALTERNATIVE_SHARE * sum(map(_size, functions.values())))

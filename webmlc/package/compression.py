@@ -1,8 +1,8 @@
 """Compress the files of a package that its runtime reads, and not the browser.
 
-In: the bytes of a file. Out: the same in the format of zlib (RFC 1950), which browsers decompress
-natively. The name of a compressed file ends in `SUFFIX`, which no web server takes for an encoding
-of the transfer, as many do with `.gz`.
+In: the bytes of a file. Out: these bytes in the zlib format (RFC 1950), which browsers decompress
+natively. The name of a compressed file ends in `SUFFIX`. Many web servers take `.gz` for a transfer
+encoding; no web server does so with `SUFFIX`.
 
     >>> inflate("a.deflate", deflate(b"aaaa", b"bb"))
     b'aaaabb'
@@ -25,8 +25,8 @@ SETTINGS = (
     (zlib.Z_FILTERED, 6),
     (zlib.Z_HUFFMAN_ONLY, 7),
 )
-"""The strategies and memory levels to try. Text and code need the first two. The merges of a
-tokeniser repeat few strings, and the others make them 7 % smaller.
+"""The strategies and memory levels to try. Text and code need the first two settings. The merges of
+a tokeniser repeat few strings, and the other settings make the merges 7 % smaller.
 """
 
 
@@ -35,9 +35,7 @@ HEADER = b"\x78\xda"
 
 
 def deflate(*parts: bytes) -> bytes:
-    """Compress data, whose parts have little in common: each with the setting that makes it
-    shortest.
-    """
+    """Compress the parts, which have little in common, each with its best setting."""
     modes = [zlib.Z_FULL_FLUSH] * (len(parts) - 1) + [zlib.Z_FINISH]
     blocks = [_blocks(part, mode) for part, mode in zip(parts, modes, strict=True)]
     checksum = zlib.adler32(b"".join(parts)).to_bytes(4, "big")
@@ -45,7 +43,9 @@ def deflate(*parts: bytes) -> bytes:
 
 
 def _blocks(part: bytes, mode: int) -> bytes:
-    """The shortest blocks of a part. `mode` says how they end: other parts may follow, or none."""
+    """The shortest blocks of a part. `mode` is the flush mode at their end (`zlib.Z_FINISH`: no
+    part follows).
+    """
     results = []
     for strategy, memory in SETTINGS:
         compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, memory, strategy)

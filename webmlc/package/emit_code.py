@@ -58,11 +58,10 @@ Programs = Mapping[Device, LoweredProgram]
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What the programs of a package call on one device.
+    """The calls of a package's programs on one device.
 
-    - `kernels`: by their names in the code.
-    - `names`: the name in the code of each kernel of a program, by the program and the name that
-      the kernel has in the manifest.
+    - `kernels`: the kernels by their names in the code.
+    - `names`: the name of each kernel in the code, by its program and its name in the manifest.
     - `steps`: the calls in order, if the code runs them.
     - `constants`: the parameters of each kernel that hold constants, if the code declares them.
     - `halves`: the parameters that variants with `shader-f16` store as float16.
@@ -83,7 +82,7 @@ class Calls:
 
 
 def calls_of(target: AnyTarget, programs: Programs, signature: Manifest) -> Calls:
-    """What the programs call on a target's device."""
+    """The calls of the programs on a target's device."""
     if DEVICES[target.device].runs_steps:
         calls = module_calls({d: p.parts for d, p in programs.items()}, signature)
         kernel_calls = [call for call in calls if call.control is None]
@@ -101,8 +100,8 @@ def calls_of(target: AnyTarget, programs: Programs, signature: Manifest) -> Call
 
 
 def called_kernels(module: Module, target: AnyTarget) -> tuple[dict[str, LoopFunction], Parameters]:
-    """The kernels that a module calls on a target's device, by name, and the parameters of each
-    that its code declares as constants.
+    """The kernels that a module calls on a target's device, by name. The second result holds the
+    parameters of each kernel that its code declares as constants.
     """
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
@@ -125,8 +124,8 @@ class EmittedVariant:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The code for a target, by variant. `kernels` are those of the first one, by program and by
-    their names in the manifest.
+    """The code for a target, by variant. `kernels` holds the kernels of the first variant, by
+    program and by their names in the manifest.
     """
 
     target: AnyTarget
@@ -142,7 +141,7 @@ class Code:
 
 
 def emit(target: AnyTarget, calls: Calls, compiler: KernelCompiler) -> Code:
-    """Emit what programs call on a target's device, once for each variant that differs."""
+    """Emit the code of the calls on a target's device, once for each distinct variant."""
     if not (calls.kernels or calls.steps):
         return Code(target)
     for variant in target.variants.values():

@@ -30,10 +30,10 @@ from webmlc.target.webgpu.dispatch_work import DispatchWork, dispatch_work
 class Explanation:
     """How a kernel became its code, and what the code does.
 
-    - `rule`, `trace`: of its schedule.
+    - `rule`, `trace`: the rule and the trace of the kernel's schedule.
     - `lines`: the stages that each line of the code computes.
-    - `work`: the work of one run with the sizes of the task, and of a kernel for the GPU its
-      `dispatch`.
+    - `work`: the work of one run with the sizes of the task.
+    - `dispatch`: the dispatch of a kernel for the GPU.
     - `loops`: prints the kernel, with its name, before the first step of its schedule.
     - `tuning`: why the schedule is not the default one.
     """
@@ -58,7 +58,7 @@ class ExplainedCode:
 def explain(
     task: Task, rule: str, trace: Trace, lowered: LoopFunction, marked: Code
 ) -> ExplainedCode:
-    """Explain the code of a task that has sizes. The lines of the code are `marked`."""
+    """Explain the code of a task that has sizes. `marked` is the code with its stages marked."""
     assert task.sizes is not None
     names = [symbol.name for symbol in task.kernel.symbols]
     sizes = dict(zip(names, task.sizes, strict=True))
@@ -71,7 +71,7 @@ def explain(
 
 
 def to_bytes(explained: ExplainedCode) -> bytes:
-    """Convert the code of a kernel to bytes, without its origin, and its explanation."""
+    """Convert a kernel's code (without its origin) and its explanation to bytes."""
     explanation = explained.explanation
     data: Any = None
     if explanation is not None:

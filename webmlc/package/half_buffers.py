@@ -1,13 +1,13 @@
 """Choose the buffers of a GPU program that adapters with `shader-f16` store as halves.
 
 In: a program, its kernels, and the float32 values that are halves in the model
-(`graph/layout/widen_halves.py`). Out: the names of buffers, and the parameters of each kernel that
-they are.
+(`graph/layout/widen_halves.py`). Out: the names of the buffers, and the parameters of each kernel
+that receive such a buffer.
 
     x.wide: float32[n, 64]  ->  float16[n, 64], where x.wide is the value x of a float16 model
 
-A buffer qualifies if only kernels on the GPU use it, which read and write it as a whole, and if
-every call of such a kernel passes halves for the same parameter.
+A buffer qualifies if only kernels on the GPU use it, and if these kernels read and write the whole
+buffer. Every call of such a kernel must pass halves for the same parameter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from webmlc.target.target import Variant
 
 @dataclass(frozen=True, slots=True)
 class HalfBuffers:
-    """The buffers, and the names of the parameters that they are, by kernel."""
+    """The names of the buffers, and by kernel the parameters that receive them."""
 
     buffers: frozenset[str] = frozenset()
     parameters: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -40,8 +40,8 @@ def stores_halves(variants: Mapping[str, Variant[Any]]) -> bool:
 def half_buffers(
     program: ProgramParts, module: Module, signature: Manifest, device: Device
 ) -> HalfBuffers:
-    """The buffers of a lowered module's program that `device` stores as halves: none of the
-    signature.
+    """The buffers of a lowered module's program that `device` stores as halves. No buffer of the
+    signature is stored as halves.
     """
     ports = {port.buffer for port in (*signature.inputs, *signature.outputs)}
     ports |= {port.past.buffer for port in signature.states}

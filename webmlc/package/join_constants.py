@@ -16,7 +16,8 @@ from webmlc.graph.ir import Array, Module
 def join_constants(modules: Iterable[Module]) -> dict[str, Array]:
     """The constants of all functions of some modules.
 
-    Raises InternalError for two of the same name that differ: one would replace the other.
+    Raises `InternalError` if two different constants have the same name, because the second would
+    replace the first.
     """
     constants: dict[str, Array] = {}
     for module in modules:

@@ -10,13 +10,15 @@ package in its folder, as the build wrote it, and its report (`host.report.packa
         manifest = write_package(...)
         packages.keep(key, Path("build/model"), manifest, ...)
 
-The record of a build lists the files of its package by their hashes, under which the cache has
-their bytes. Packages with equal files, such as the weights of two builds for different targets,
-share them. The record also has what the reader of the model read besides the model's file, which
-the key does not cover: the hashes of files (external weights) and the versions of libraries (those
-that export the models of other frameworks). A package is restored only while all are the same.
+The record of a build lists the files of its package by their hashes. The cache stores the bytes of
+each file under its hash. Packages with equal files, such as the weights of two builds for different
+targets, share the stored bytes.
 
-To write a package again imports neither the module `manifest` nor numpy, which would take longer.
+The key covers only the model's file. The record therefore also has the hashes of other files that
+the reader read (external weights), and the versions of the libraries that exported a model of
+another framework. A package is restored only while these hashes and versions are the same.
+
+Restoring a package imports neither the module `manifest` nor numpy: the imports would take longer.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class _MissingError(Exception):
-    """A file of the package is not in the cache any more."""
+    """The cache no longer has a file of the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +56,16 @@ class RestoredPackage:
 
 @dataclass(frozen=True, slots=True)
 class KeptPackages:
-    """The packages of a cache. One that is larger than an entry of the cache may be is not kept."""
+    """The packages of a cache. A package larger than the largest cache entry is not kept."""
 
     cache: DiskCache
 
     def restore(
         self, key: str, out: Path, folder: Path, *, force: bool = False
     ) -> RestoredPackage | None:
-        """Write the package of a build to `out`, and repeat its warnings. `folder` is that of the
-        model. Files in `out` that have the same bytes stay. Returns `None` if there is no such
-        package.
+        """Write the package of a build to `out`, and repeat its warnings. `folder` holds the model.
+        Files in `out` that have the same bytes are linked, not written again. Returns `None` if
+        there is no such package.
 
         Raises `PackageError` if `out` holds files that no build wrote, unless `force`.
         """
@@ -97,8 +99,9 @@ class KeptPackages:
         texts: Sequence[str],
         report: Mapping[str, Any],
     ) -> None:
-        """Keep the package in `out`, its warnings (`texts`) and its report, and what the reader of
-        its model in `folder` read. A package whose model changed while it was built is not kept.
+        """Keep the package in `out`, its warnings (`texts`) and its report. `dependencies` lists
+        the files and libraries that the reader of the model in `folder` read. A package is not
+        kept if one of these files changed during the build.
         """
         if sum(file.bytes for file in manifest.files.values()) > LARGEST:
             return
@@ -128,7 +131,7 @@ class KeptPackages:
 
 
 def _are_unchanged(record: Mapping[str, Any], folder: Path) -> bool:
-    """True if all that the reader of a model read is the same now."""
+    """True if all files and libraries that the reader of a model read are unchanged."""
     files, libraries = record["read"], record["libraries"]
     return all(installed_version(name) == version for name, version in libraries.items()) and all(
         file_hash(folder / path) == digest for path, digest in files.items()
@@ -136,14 +139,14 @@ def _are_unchanged(record: Mapping[str, Any], folder: Path) -> bool:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """The path of a file from the folder of the model, which may move with its weights."""
+    """The path of a file relative to the model's folder, which may move with its weights."""
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path.absolute())
 
 
 def _link(old: Path, new: Path, digest: str) -> bool:
-    """Make a file of the package in the folder one of the new package, if it has the same bytes.
-    Large weights need not be written again. Returns `False` if it has others, or the system has no
-    links.
+    """Link a file of the older package into the new package, if the file has the hash `digest`.
+    Large weights then need not be written again. Returns `False` if the bytes differ, or if the
+    system has no links.
     """
     if old.is_symlink() or file_hash(old) != digest:
         return False

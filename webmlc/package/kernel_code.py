@@ -1,15 +1,15 @@
 """The code of kernels: what to compile, the code as JSON, and its key in the cache of builds.
 
-In: a kernel, a machine, and the form of its code. Out: its code, which `Target.join` joins to that
-of a variant.
+In: a kernel, a machine, and the form of its code. Out: its code, which `Target.join` joins to the
+code of a variant.
 
     task = Task(kernel, RELAXED, "relaxed")
     data = to_data(print_code(lowered, task))
     code_of(data)                              # the same code, without its origin
 
 The code of a kernel depends on nothing but its loops, its machine, its form, the parameters that
-hold constants, and the compiler. It holds no names and no places: a model that was changed in one
-layer has the same code for all others.
+hold constants, and the compiler. The code contains no names and no addresses. After a change in one
+layer of a model, the code of all other layers is therefore the same.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Code = Printed | Shader
 
 
 def print_code(lowered: LoopFunction, task: Task, *, shows_stages: bool = False) -> Code:
-    """The code of a task's kernel, which was lowered. If the text shows its stages, its lines end
-    with their marks (`target.line_stages`).
+    """The code of a task's lowered kernel. If `shows_stages`, each line of the text ends with the
+    marks of its stages (`target.line_stages`).
     """
     code: Code = TARGETS[task.machine.device].print_kernel(lowered, task, shows_stages)
     return code
@@ -39,7 +39,7 @@ def print_code(lowered: LoopFunction, task: Task, *, shows_stages: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class KernelLines:
-    """The lines of the code of a lowered kernel, with what each computes. It prints on demand."""
+    """The lines of a lowered kernel's code, with the stages of each line, printed on demand."""
 
     lowered: LoopFunction
     task: Task
@@ -49,8 +49,8 @@ class KernelLines:
         return split_marks(print_code(self.lowered, self.task, shows_stages=True).text)
 
     def text(self) -> str:
-        """The code, with the ONNX nodes of a line behind it where those of the line before differ.
-        The names are those of the first call of the kernel.
+        """The code with its ONNX nodes: a line ends with its nodes if they differ from the nodes
+        of the previous line. The node names come from the first call of the kernel.
         """
         comment = TARGETS[self.task.machine.device].comment
         origins = self.task.kernel.stages

@@ -9,8 +9,8 @@ In: tasks (`target.target.Task`), and a function that compiles one. Out: the cod
 One process compiles all tasks of a kernel, one after the other. Most variants of a kernel have one
 lowered form, which the first task leaves in the caches of that process.
 
-On Linux, processes are forked where this process has no other thread, as a fork copies the locks
-that other threads hold. Elsewhere each starts anew and imports webmlc, which takes longer.
+On Linux, processes are forked if this process has no other thread: a fork would copy the locks
+that other threads hold. Otherwise each process is spawned and imports webmlc, which takes longer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from webmlc.loops.content import ContentDigest, content_digest
 from webmlc.target.target import Task
 
 FEWEST: Mapping[str, int] = {"fork": 12, "spawn": 100}
-"""The fewest kernels that other processes compile, by how these start.
+"""The fewest kernels that other processes compile, by the start method of the processes.
 
 Derived: a kernel takes about 0.1 s, a forked process starts in 0.02 s, and a spawned one imports
 webmlc first, which takes 1 s.
@@ -55,8 +55,8 @@ class KernelPool:
             self.executor.shutdown(wait=True, cancel_futures=True)
 
     def start(self, tasks: Mapping[str, Task]) -> None:
-        """Begin to compile kernels, those that take long first. Few kernels are left to this
-        process.
+        """Begin to compile kernels, the slowest first. Fewer kernels than `FEWEST` are left to
+        this process.
         """
         if self.executor is None:
             method = start_method()
@@ -73,8 +73,8 @@ class KernelPool:
             self.pending |= dict.fromkeys(groups[digest], future)
 
     def take(self, key: str) -> bytes | None:
-        """Wait for the code of a kernel. It is `None` if no process compiles the kernel, or if it
-        failed: whoever compiles the kernel in this process sees the same error.
+        """Wait for the code of a kernel. The result is `None` if no process compiles the kernel, or
+        if the compilation failed. Compiling the kernel in this process then raises the same error.
         """
         future = self.pending.pop(key, None)
         if future is None or future.exception() is not None:
@@ -83,7 +83,7 @@ class KernelPool:
 
 
 def start_method() -> Literal["fork", "spawn"]:
-    """How other processes start."""
+    """The method by which other processes start."""
     is_alone = threading.active_count() == 1
     return "fork" if sys.platform == "linux" and is_alone else "spawn"
 
@@ -94,15 +94,15 @@ def _compile(compile_task: Callable[[Task], bytes], tasks: Mapping[str, Task]) -
 
 
 def _begin() -> None:
-    """Prepare a process: it leaves Ctrl-C to that of the build, and ends with it."""
+    """Prepare a process of the pool: ignore Ctrl-C, and end when the build's process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.freeze()  # what the build made before the fork stays
+    gc.freeze()  # keep the objects that the build made before the fork out of collections
     gc.set_threshold(*THRESHOLDS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """End this process when that of the build has ended, however it did."""
+    """End this process when the process of the build has ended, for whatever reason."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

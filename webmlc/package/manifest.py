@@ -38,8 +38,8 @@ FileName = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\:]+$")]
 class Symbol(Record):
     """A symbolic dimension, which a run binds from one axis of one input.
 
-    Without an input it is the length of a session, the rows of its states before the run (`axis`
-    0), or its capacity (`axis` 1).
+    A symbol without an input belongs to a session: its length, which is the number of rows of its
+    states before the run (`axis` 0), or its capacity (`axis` 1).
     """
 
     name: str
@@ -59,11 +59,12 @@ class Port(Record):
 class StatePort(Record):
     """The input and the output that the model had in place of a state, which is `past.buffer`.
 
-    A run without a session takes and returns them. A past may grow along the axis whose size is the
-    symbol of the length, which is the first axis of the state. Otherwise each run replaces it.
+    A run without a session takes the past as an input and returns the present. A past may grow
+    along the axis whose size is the symbol of the length, which is the first axis of the state.
+    Otherwise each run replaces the past.
 
     A past that is a buffer has an axis whose size is the symbol of the capacity. A run writes at
-    most `rows` rows to it, and the present has `size` rows.
+    most `rows` rows to this buffer, and the present has `size` rows.
     """
 
     past: Port
@@ -83,9 +84,9 @@ class Buffer(Record):
     """A buffer of a program.
 
     `tensor` is the name of a constant in the weights. A buffer of kind `derived` holds values that
-    are computed from constants once, at load. One of kind `state` belongs to a session. If its size
-    depends on the symbol of the length, it grows, and has room for as many rows as the session's
-    capacity. Otherwise each run replaces it.
+    are computed from constants once, at load. A buffer of kind `state` belongs to a session. If its
+    size depends on the symbol of the length, the buffer grows, and has room for as many rows as the
+    session's capacity. Otherwise each run replaces its contents.
     """
 
     name: str
@@ -132,7 +133,7 @@ class Launch(Record):
     """One dispatch of a shader.
 
     - `entry`: the entry point, or "" if it has the name of the kernel.
-    - `integers`: what follows the symbols in the uniform; of floats, the bits.
+    - `integers`: the integers that follow the symbols in the uniform. A float is given by its bits.
     - `sections`: the workgroups of the sections whose text a pipeline may leave out.
     """
 
@@ -146,9 +147,9 @@ class Step(Record):
     """One kernel call, or with `control` a step that decides which step is next.
 
     - `arguments`: buffers in the order of the kernel's parameters. The last `outputs` are written.
-    - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
-    - `launches`: what a webgpu step launches, by variant of the shaders: a variant that is missing
-      launches what the first does. The key `VARIANT@NUMBER` is for a class of machines.
+    - `symbols`: the symbols of a webgpu step. A wasm module contains the symbols of its steps.
+    - `launches`: the launches of a webgpu step, by variant of the shaders. A missing variant has
+      the launch of the first variant. The key `VARIANT@NUMBER` is for a class of machines.
     - `origin`: the ONNX nodes that the step computes.
     - `reason`: why a step of a webgpu program runs on the CPU.
     """
@@ -164,7 +165,7 @@ class Step(Record):
     origin: tuple[str, ...] = ()
 
     def launch_in(self, variant: str, machine: int = 0) -> Launch:
-        """What a webgpu step launches in a variant of the shaders, on a class of machines."""
+        """The launch of a webgpu step in a variant of the shaders, on a class of machines."""
         launches = self.launches
         name = variant if variant in launches else next(iter(launches))
         return launches.get(f"{name}@{machine}", launches[name])
@@ -175,7 +176,7 @@ class Step(Record):
 
     @property
     def launch(self) -> Launch:
-        """What a webgpu step launches, once a variant was chosen."""
+        """The launch of a webgpu step, once a variant was chosen."""
         return next(iter(self.launches.values()))
 
     @property
@@ -202,7 +203,7 @@ class Run(Record, tag_field="type", tag="run"):
 
     @property
     def module_last(self) -> int:
-        """The number in the wasm module behind that of the last step."""
+        """One more than the last step's number in the wasm module."""
         return self.module_first + self.last - self.first
 
 
@@ -225,9 +226,10 @@ Segment = Run | Bind
 
 
 class Place(Record, array_like=True):
-    """The place of a buffer in an arena, as JSON `[buffer, below]`: both are numbers.
+    """The place of a buffer in an arena, as JSON `[buffer, below]`.
 
-    It begins where the last of the places `below` it ends, which come earlier in the arena's list.
+    `buffer` is the number of the buffer. `below` lists the numbers of earlier places in the arena's
+    list. The place begins at the highest end of the places `below`.
     """
 
     buffer: int
@@ -235,12 +237,12 @@ class Place(Record, array_like=True):
 
 
 class Memory(Record):
-    """What a program keeps in the memory of a device. Buffers are numbers.
+    """The buffers, by number, that a program keeps in the memory of a device.
 
     The constants of every run lie one after another. Then follows the arena, whose buffers share
-    bytes. On the CPU, it also holds the derived buffers and the constants that only loading reads
-    (`temporary` on the GPU, where these and the derived buffers have memory of their own: one
-    dispatch may not bind memory both for reading only and for writing).
+    bytes. On the CPU, the arena also holds the derived buffers and the constants that only loading
+    reads. On the GPU, the derived buffers and the constants of loading (`temporary`) have separate
+    memory, because one dispatch may not bind memory both for reading only and for writing.
     """
 
     constants: tuple[int, ...] = ()
@@ -260,8 +262,8 @@ class RowWork(Record):
     """The work of a run that appends one row to the states of a session: a token of a language
     model.
 
-    `steps` counts the kernels, each of which is a dispatch on a GPU. They read and write at least
-    `bytes` bytes, and `bytes_per_row` more for each row that the session holds.
+    `steps` counts the kernels; on a GPU, each kernel is a dispatch. The kernels read and write at
+    least `bytes` bytes, and `bytes_per_row` more for each row that the session holds.
     """
 
     steps: int
@@ -288,7 +290,7 @@ class Resources(Record):
 
 class Halves(Record):
     """The numbers of the float32 buffers that variants of the shaders with `shader-f16` store as
-    float16, and the arena of such a variant in bytes, or `None` if it depends on symbols.
+    float16. `arena` is the arena of such a variant in bytes, or `None` if it depends on symbols.
     """
 
     buffers: tuple[int, ...]
@@ -298,13 +300,13 @@ class Halves(Record):
 class Program(Record):
     """The program that runs the model on one target: buffers, steps and code files.
 
-    - `segments`: they cover the steps in order.
-    - `sizes`: sizes that other sizes name. Later ones may name earlier ones.
+    - `segments`: the segments, which cover the steps in order.
+    - `sizes`: sizes that other sizes name. A later size may name earlier sizes.
     - `memory`: the plan of each device that the program uses.
-    - `modules`, `shaders`: files by variant. A host uses one of each.
-    - `shader_features`: the features of WebGPU that a variant of the shaders needs, of variants
-      that need some.
-    - `halves`: there if some variants of the shaders need `shader-f16`.
+    - `modules`, `shaders`: files by variant. A host uses one module and one file of shaders.
+    - `shader_features`: by variant, the features of WebGPU that it needs. Variants that need no
+      feature are left out.
+    - `halves`: present if some variants of the shaders need `shader-f16`.
     """
 
     buffers: tuple[Buffer, ...]
@@ -325,7 +327,7 @@ class Program(Record):
         return tuple(control for control in controls if control.kind == "loop")
 
     def with_halves(self) -> Program:
-        """The program whose buffers are as variants with `shader-f16` store them."""
+        """The program with its buffers as variants with `shader-f16` store them."""
         if self.halves is None:
             return self
         buffers = list(self.buffers)
@@ -336,11 +338,11 @@ class Program(Record):
         return structs.replace(self, buffers=tuple(buffers), resources=resources, halves=None)
 
     def buffer(self, name: str) -> Buffer:
-        """The buffer of this name. There must be one."""
+        """The buffer of this name, which must exist."""
         return next(b for b in self.buffers if b.name == name)
 
     def values(self, symbols: Mapping[str, int]) -> dict[str, int]:
-        """The symbols, and the named sizes as far as these symbols decide them."""
+        """The symbols, and the named sizes that these symbols determine."""
         return values_of(self.sizes, symbols)
 
     def shape(self, buffer: Buffer) -> tuple[Size, ...]:
@@ -389,8 +391,8 @@ class Requirement(Record, array_like=True):
 
 
 class Check(Record, array_like=True):
-    """A buffer that hosts read after a run, as JSON `[buffer, nodes]`: for each of `nodes`, how
-    many of its indices are out of range, as an int32.
+    """A buffer that hosts read after a run, as JSON `[buffer, nodes]`. For each of `nodes`, it
+    holds the number of indices that are out of range, as an int32.
     """
 
     buffer: str
@@ -408,8 +410,8 @@ class WeightFile(Record):
     """One safetensors file.
 
     `tensors` gives the bytes `[begin, end)` of each tensor, from the start of the file.
-    `chunks_sha256` is the hash of a list of hashes, those of consecutive chunks. A host that
-    streams the file hashes each chunk as it arrives, and verifies the list at the end.
+    `chunks_sha256` is the hash of a list: the hashes of consecutive chunks. A host that streams the
+    file hashes each chunk as it arrives, and verifies the list at the end.
     """
 
     path: FileName
@@ -421,10 +423,10 @@ class WeightFile(Record):
 
 
 class TunedKernel(Record):
-    """A kernel whose schedule was found by measuring. It serves people: no host reads it.
+    """A kernel whose schedule was found by measuring. This record serves people: no host reads it.
 
-    `variant` is that of the module (`relaxed`) or of the shaders (`gpu`). `machine` is the number
-    of the class of machines that use it, or 0 for all others.
+    `variant` is the variant of the module (`relaxed`) or of the shaders (`gpu`). `machine` is the
+    number of the class of machines that use the schedule, or 0 for all other machines.
     """
 
     kernel: str
@@ -482,5 +484,5 @@ class Manifest(Record):
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The buffers that hosts read after a run: those of the outputs and of the checks."""
+        """The buffers that hosts read after a run: the outputs, and the buffers of the checks."""
         return (*(o.buffer for o in self.outputs), *(check.buffer for check in self.checks))

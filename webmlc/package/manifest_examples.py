@@ -13,7 +13,7 @@ from webmlc.package.sizes import from_size
 def manifest_examples(
     manifest: Manifest, symbols: Iterable[str], sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """A size for each of the symbols: that in `sizes`, or one that the manifest allows.
+    """A size for each of the symbols: its entry in `sizes`, or a size that the manifest allows.
 
     Raises `InputError` if `sizes` names no symbol.
     """

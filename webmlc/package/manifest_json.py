@@ -1,17 +1,19 @@
 """Write a manifest as the text of `manifest.json`, and read it.
 
-In: a `Manifest`. Out: JSON, with one buffer, step or file per line. Equal manifests are equal
-bytes. The records decide the fields. The file only says some things in a shorter form:
+In: a `Manifest`. Out: JSON, with one buffer, step or file per line. Equal manifests give equal
+bytes. The records define the fields. The file shortens some of them:
 
-- an argument of a step is the distance to its buffer from the first buffer that no argument uses so
-  far: 0 for that buffer, -1 for the one before it. The steps of equal layers are therefore equal;
+- an argument of a step is the distance to its buffer from the first buffer that no earlier argument
+  uses: 0 for that buffer, -1 for the buffer before it. The steps of equal layers are therefore
+  equal;
 - a number in a list of `Memory` is the distance to the number before it;
 - the tensor of a constant is left out if it has the name of the buffer;
-- the tensors of a weights file are a list of `[name, length]`. The first one begins at the `start`
-  of the file, each other one at the next multiple of 256 bytes;
-- equal layers are said once (`repetitions`): in that list, and in all lists of programs.
+- the tensors of a weights file are a list of `[name, length]`. The first tensor begins at the
+  `start` of the file, each other tensor at the next multiple of 256 bytes;
+- equal layers are written once (`repetitions`): in the list of tensors, and in all lists of
+  programs.
 
-Reading checks every field, and names the culprit. `runtime_js/manifest.js` does the same:
+Reading checks every field, and names the wrong field. `runtime_js/manifest.js` does the same:
 
     PackageError: manifest.json: programs.wasm.steps[3].outputs: Expected `int`, got `str`
 """
@@ -66,7 +68,7 @@ def _shorten(program: dict[str, Any]) -> None:
 
 
 def _lengthen(program: dict[str, Any]) -> None:
-    """Undo `_shorten`. An argument that is no distance to a buffer stays, and is refused."""
+    """Undo `_shorten`. An argument that is no distance to a buffer stays, so reading refuses it."""
     names = [buffer.get("name") for buffer in program["buffers"]]
     for buffer in program["buffers"]:
         if buffer.get("kind") == "constant":
@@ -134,7 +136,7 @@ def _program(device: str, data: Any) -> Program:
 
 
 def _where(error: msgspec.ValidationError, place: str = "") -> str:
-    """The path of a wrong field, and what is wrong with it."""
+    """The path of a wrong field, and the fault in it."""
     problem, _, path = str(error).partition(" - at `$")
     return f"{place}{path[:-1]}".strip(".") + f": {problem}"
 

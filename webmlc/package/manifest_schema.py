@@ -4,8 +4,8 @@ In: nothing. Out: files by path, which are generated and never edited. A test co
 
     python -m webmlc.package.manifest_schema        # write them
 
-- `runtime_js/manifest_records.js`: what the runtime checks (`manifest_faults.js`), the version and
-  the addresses of the control area;
+- `runtime_js/manifest_records.js`: the types that the runtime checks (`manifest_faults.js`), the
+  version and the addresses of the control area;
 - `runtime_js/manifest_types.d.ts`: TypeScript interfaces;
 - `docs/manifest.schema.json`: a JSON Schema of the manifest after equal layers were written out.
 """
@@ -121,7 +121,7 @@ def table(schema: Schema) -> Any:
 
 
 def declarations(definitions: Schema) -> str:
-    """The TypeScript interfaces, with what the records say."""
+    """The TypeScript interfaces, with the docstrings of the records."""
     texts = [f"// The records of manifests. {_HEAD}\n"]
     texts += ["/** An integer, a symbol's name, or [operator, Size, ...]. */\n"
               "export type Size = number | string | [string, ...Size[]];\n"]  # fmt: skip
@@ -138,7 +138,7 @@ def declarations(definitions: Schema) -> str:
 
 
 def _lines(schema: Schema) -> list[str]:
-    """The lines of a record's docstring. That of an enumeration is about Python."""
+    """The lines of a record's docstring. The docstring of an enumeration describes Python only."""
     return [] if "enum" in schema else str(schema.get("description", "")).splitlines()
 
 

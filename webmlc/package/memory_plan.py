@@ -5,8 +5,8 @@ value of each symbol. Out: the byte offsets of the activations inside the arena 
 for wasm the addresses of everything in memory. `runtime_js/memory_plan.js` computes the same.
 
 Linear memory consists of the control area, the slot table, the scratch of each thread, the
-constants and the arena. A GPU has buffers of their own for the constants of every run, for those
-that only loading reads (freed afterwards), and for what is derived.
+constants and the arena. A GPU has separate buffers for the constants of every run, for the
+constants that only loading reads (freed afterwards), and for the derived values.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ ALIGNMENT: Mapping[Device, int] = {device: f.alignment for device, f in DEVICES.
 Derived from the cache line, and from WebGPU's default `minStorageBufferOffsetAlignment`.
 """
 CONSTANT_ALIGNMENT = 256
-"""The alignment of constants, in bytes: that of the tensors in a weights file."""
+"""The alignment of constants, in bytes. Tensors in a weights file have the same alignment."""
 LARGE = 1 << 18
 """Align weights of at least this many bytes to a page (`PAGE_BYTES`).
 
-Every run reads them from memory, and hardware prefetchers stop at the end of a page. Chosen by
-hand: less than that stays in the L2 cache.
+Every run reads large weights from memory, and hardware prefetchers stop at the end of a page.
+Chosen by hand: smaller weights stay in the L2 cache.
 """
 LARGEST_BUFFER = (1 << 32) - PAGE
-"""Bytes: a 32-bit memory without its first page."""
+"""The largest buffer, in bytes: a 32-bit memory without its first page."""
 RED_ZONE = 64
 """Bytes that stay free before and behind each buffer of an arena that is checked for writes outside
 buffers.
@@ -48,15 +48,16 @@ buffers.
 class Layout:
     """The addresses in the memory of one device.
 
-    `constants` includes derived buffers, and `offsets` are the activations. `sizes` are the bytes
-    of every buffer. A buffer whose size is not known yet has neither.
+    `constants` has the addresses of constants and derived buffers. `offsets` has the addresses of
+    activations. `sizes` has the bytes of every buffer. A buffer whose size is not known yet has no
+    address and no size.
 
-    On wasm, `offsets` are addresses in linear memory, and `total` is its exact size. Loading needs
-    all of it but `arena`. On webgpu, `offsets` are relative to the arena; constants have separate
-    buffers.
+    On wasm, `offsets` are addresses in linear memory, and `total` is the exact size of this memory.
+    Loading needs `total - arena` bytes. On webgpu, `offsets` are relative to the arena; constants
+    have separate buffers.
 
-    `states` are relative to the block of a session, whose bytes are `state_bytes`. `total` does not
-    include it. `replaced_states` are those that do not grow.
+    `states` has offsets in the block of a session, which has `state_bytes` bytes. `total` does not
+    include this block. `replaced_states` are the states that do not grow.
     """
 
     offsets: Mapping[str, int]
@@ -78,11 +79,11 @@ def layout(
     threads: int = 1,
     red_zone: int = 0,
 ) -> Layout:
-    """Where every buffer of a device's program lies in the memory of `device`, for these symbols:
-    all, or those that are bound so far.
+    """The place of every buffer of a device's program in the memory of `device`. `symbols` has the
+    values of all symbols, or of the symbols that are bound so far.
 
-    With a `red_zone` of some bytes before and behind each, buffers share no bytes, to find writes
-    outside them.
+    With a `red_zone`, that many bytes before and behind each buffer stay free, and buffers share no
+    bytes. A check can then find writes outside buffers.
     """
     program = manifest.programs[program_device]
     memory = program.memory.get(device, Memory())
@@ -116,8 +117,8 @@ def layout(
 def _places(
     program: Program, memory: Memory, device: Device, sizes: Mapping[str, int], red_zone: int
 ) -> tuple[dict[str, int], int, int]:
-    """The offset of each buffer in the arena, the end of the last one, and that of the last buffer
-    that keeps its bytes, which loading needs.
+    """The offset of each buffer in the arena, the end of the highest buffer, and the end of the
+    highest buffer that holds the same bytes in every run. Loading needs the bytes up to that end.
     """
     offsets: dict[str, int] = {}
     ends: list[int] = []
@@ -142,10 +143,10 @@ def _places(
 def buffer_bytes(
     program: Program, symbols: Mapping[str, int], *, is_checked: bool = True
 ) -> dict[str, int]:
-    """The bytes of each buffer by name, if all symbols in its shape are bound. They are 0 if
-    symbols that are not checked yet make them negative.
+    """The bytes of each buffer by name, if all symbols in its shape are bound. The size is 0 if
+    symbols that are not checked yet make it negative.
 
-    Raises `InputError` if memory cannot hold them, unless this is not to be checked.
+    Raises `InputError` if memory cannot hold a buffer, if `is_checked`.
     """
     values = program.values(symbols)
     sizes: dict[str, int] = {}
@@ -171,10 +172,11 @@ def place_in_order(
     alignment: int = CONSTANT_ALIGNMENT,
     base: int = 0,
 ) -> tuple[dict[str, int], int]:
-    """Place buffers one after another. Those of the same tensor, which follow each other, share it.
+    """Place buffers one after another. Buffers of the same tensor, which follow each other, share
+    one place.
 
-    Returns the address of each, and the end of the last one. A buffer whose size is not known yet
-    has no place.
+    Returns the address of each buffer, and the end of the last buffer. A buffer whose size is not
+    known yet has no place.
     """
     addresses: dict[str, int] = {}
     tensor, start = None, base

@@ -10,8 +10,8 @@ In: a manifest. Out: the text of `model.d.ts`, for `load<Model>(url)`:
     export type Model = AnyModel<Inputs, Outputs>;
 
 An input of static shape may be a typed array alone. A size that a run chooses is a number. An input
-of pixels is a picture, one of samples a sound, and an output of classes is a list of labels with
-scores. An output of tokens is a text, and one of opacity a mask.
+of pixels is a picture, and an input of samples is a sound. An output of classes is a list of labels
+with scores, an output of tokens is a text, and an output of opacity is a mask.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ARRAYS = {
     DType.float32: "Float32Array",
     DType.float64: "Float64Array",
 }
-"""The typed arrays of element types (`runtime_js/dtypes.js`); smaller ones are a Uint8Array."""
+"""The typed arrays of element types (`runtime_js/dtypes.js`). Other types are a Uint8Array."""
 _SOURCES = {"pixels": "PixelSource", "samples": "SoundSource"}
 """The types of inputs that are values of the page, by kind."""
 _RESULTS = {"classes": "LabelledScore[]", "text": "Transcript"}
@@ -82,7 +82,7 @@ def _input(manifest: Manifest, port: Port) -> str:
 
 
 def _outputs(manifest: Manifest) -> Iterator[str]:
-    """The outputs; in place of the tensors of a typed one, what a run returns."""
+    """The outputs. A typed output has the type that a run returns, in place of its tensors."""
     ports = {port.name: port for port in manifest.outputs}
     for name, typed in manifest.typed.items():
         parts = [ports.pop(part) for part in typed.values or ()]
@@ -114,7 +114,7 @@ def _record(properties: Iterable[str]) -> str:
 
 
 def _property(port: Port, *, is_input: bool) -> str:
-    """A property with a comment that says which sizes the model has."""
+    """A property, with a comment that gives the shape in the model."""
     array = _ARRAYS.get(port.dtype, "Uint8Array")
     sizes = [_static(size) for size in port.shape]
     shape = ", ".join("number" if size is None else str(size) for size in sizes)

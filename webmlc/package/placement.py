@@ -1,13 +1,13 @@
-"""Place buffers in an arena so that those that are never alive together share bytes.
+"""Place buffers in an arena so that buffers that are never alive together share bytes.
 
 In: the size, the lifetime and the alignment of each buffer. Out: their offsets, by one
-deterministic algorithm; and by `stack` the order of buffers that holds for any sizes, which the
-manifest has. A host adds up sizes in this order (`memory_plan.layout`).
+deterministic algorithm. `stack` gives the order of buffers that holds for any sizes; the manifest
+stores this order. A host adds up sizes in this order (`memory_plan.layout`).
 
-The largest buffer is placed first, and each one at the lowest offset that fits (Pisarchyk and Lee,
-"Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by size). If the arena is
-larger than the largest live set, the buffer that ends highest is placed first instead. This repeats
-for some rounds, and the smallest arena is used.
+The largest buffer is placed first, and each buffer at the lowest offset that fits (Pisarchyk and
+Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by size). If the
+arena is larger than the largest live set, the buffer that ends highest is placed first instead.
+This repeats for some rounds, and the smallest arena is used.
 
     >>> place([Interval(100, 0, 1, 64), Interval(100, 1, 2, 64), Interval(60, 2, 3, 64)])
     Placement(offsets=(0, 128, 0), total=256)
@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 ROUNDS, PAIRS = 16, 2_000_000
-"""Orders that are tried for a smaller arena, and the pairs of buffers that all orders together may
-compare: with more than 350 buffers, fewer orders are tried. Chosen by hand: Python compares so many
-in a second, and the order of loading a language model of 30 layers has 700,000 pairs.
+"""The number of orders to try for a smaller arena, and the number of pairs of buffers that all
+orders together may compare. With more than 350 buffers, fewer orders are tried. Chosen by hand:
+Python compares 2,000,000 pairs in a second, and the order of loading a language model of 30 layers
+has 700,000 pairs.
 """
 BLOCK, LONG = 16, -1
-"""Steps of a block of `first_fit`; the block of what is alive in more than two."""
+"""The steps of a block of `first_fit`. `LONG` is the block of all buffers that are alive in more
+than two blocks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def align(value: int, alignment: int) -> int:
 
 
 def place(intervals: Sequence[Interval]) -> Placement:
-    """Offsets for buffers such that no two that are alive together overlap."""
+    """Choose offsets such that no two buffers that are alive together overlap."""
     sizes = [align(max(interval.bytes, 1), interval.alignment) for interval in intervals]
     offsets: dict[int, int] = {}
     total = 0
@@ -85,7 +88,7 @@ def place(intervals: Sequence[Interval]) -> Placement:
 def largest_live_set(
     intervals: Sequence[Interval], sizes: Sequence[int], members: Sequence[int]
 ) -> int:
-    """The bytes of `members` that are alive at one step: a lower bound of every placement."""
+    """The most bytes of `members` that are alive at one step: a lower bound of every placement."""
     changes: dict[int, int] = {}
     for i in members:
         first, last = intervals[i].first, intervals[i].last
@@ -103,8 +106,8 @@ def first_fit(
     """Place the buffers in `order`, each at the lowest free offset, around those in `fixed`.
 
     A buffer that is alive in one or two blocks of steps is compared only with the buffers of these
-    blocks, and with those that are alive in many blocks. A chain of n steps therefore takes time in
-    proportion to n.
+    blocks, and with the buffers that are alive in more blocks. A chain of n steps therefore takes
+    time in proportion to n.
     """
     offsets = dict(fixed)
     placed = sorted(offsets, key=lambda i: (offsets[i], i))
@@ -138,10 +141,11 @@ def first_fit(
 
 
 def stack(intervals: Sequence[Interval], offsets: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """The order of buffers in an arena, for buffers of any sizes: each with the numbers of those
-    earlier in the order on which it lies. They are the ones next below it at some step.
+    """The order of buffers in an arena, for buffers of any sizes. Each buffer has the positions, in
+    this order, of the buffers on which it lies: the next lower buffer at each step.
 
-    Buffers of a lower group lie below those of a higher one, so that these never move them.
+    Buffers of a lower group lie below the buffers of a higher group, so that buffers of the higher
+    group never move them.
 
         >>> stack([Interval(4, 0, 2, 4), Interval(4, 1, 1, 4), Interval(4, 2, 3, 4)], [0, 4, 4])
         [(0, []), (1, [0]), (2, [0])]
@@ -160,6 +164,6 @@ def stack(intervals: Sequence[Interval], offsets: Sequence[int]) -> list[tuple[i
             insort(alive, rank)
         for lower, upper in pairwise(alive):
             below[upper].add(lower)
-    for ranks in reversed(below):  # what lies below one of the others need not be said
+    for ranks in reversed(below):  # leave out buffers that lie below another listed buffer
         ranks -= {deeper for rank in ranks for deeper in below[rank]}
     return [(i, sorted(ranks)) for i, ranks in zip(order, below, strict=True)]

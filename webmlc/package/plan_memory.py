@@ -20,8 +20,8 @@ from webmlc.package.memory_plan import ALIGNMENT, buffer_bytes, weights_alignmen
 from webmlc.package.placement import Interval, place, stack
 
 PLANNED_SIZE = 128
-"""The value of every symbol with which the order of buffers is chosen. Chosen by hand: a usual
-number of tokens, and a multiple of what pictures are divided by.
+"""The value of every symbol for which the order of buffers is chosen. Chosen by hand: a usual
+number of tokens, and a multiple of the usual strides of pictures.
 """
 Spans = dict[str, tuple[int, int]]
 """The first and last step during which each buffer must keep its bytes on a device."""
@@ -85,7 +85,7 @@ def _arena(program: Program, spans: Spans, device: Device) -> tuple[Place, ...]:
 
 
 def planned_sizes(program: Program) -> dict[str, int]:
-    """The bytes of each buffer for which its place is chosen."""
+    """The bytes of each buffer if every symbol is `PLANNED_SIZE`."""
     symbols = {name for buffer in program.buffers for name in program.symbols_of(buffer)}
     try:
         return buffer_bytes(program, dict.fromkeys(symbols, PLANNED_SIZE), is_checked=False)
@@ -96,7 +96,7 @@ def planned_sizes(program: Program) -> dict[str, int]:
 def used_on(program: Program, device: Device, program_device: Device) -> frozenset[str]:
     """The buffers that need a place on `device`.
 
-    Its steps use them. If it is the device of the program, it also holds the unused buffers.
+    The steps on `device` use these buffers. The program's device also holds the unused buffers.
     """
     used = {a for step in program.steps if step.device == device for a in step.arguments}
     if device == program_device:
@@ -156,8 +156,8 @@ def load_lifetimes(
 ) -> Spans:
     """The first and last step during which derived buffers must keep their bytes on `device`.
 
-    The result includes the constants that only loading reads. Such a constant has one buffer, and
-    is not a result.
+    The spans include the constants that only loading reads. Such a constant has one buffer, and is
+    not in `results`.
     """
     load_runs = [run for run in program.runs if run.once and run.device == device]
     once = {i for run in load_runs for i in range(run.first, run.last)}

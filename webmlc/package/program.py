@@ -2,7 +2,7 @@
 
 In: a `main` of `call_kernel`, `View` and `Bind` nodes. Out: `ProgramParts`, and the rest of
 the manifest. A view has no buffer: it consists of the bytes of its source under another shape. A
-value that is a region of another has no buffer either: it is in the buffer of the whole.
+region of another value has no buffer either: the region lies in the buffer of the whole value.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from webmlc.version import VERSION
 
 def signature(module: Module) -> Manifest:
     """The manifest of a model without programs and files: inputs, outputs, the symbols of the
-    inputs' shapes, and what a run checks.
+    inputs' shapes, and the checks of a run.
 
-    The symbol of the length of states has no input: a session binds it. The symbols of `Bind` nodes
-    are internal to a program.
+    The symbol of the length of states has no input: a session binds this symbol. The symbols of
+    `Bind` nodes are internal to a program.
 
     Raises `UserError` if a symbol is neither a dimension of an input nor bound by a `Bind`.
     """
@@ -101,8 +101,8 @@ def signature(module: Module) -> Manifest:
 
 
 def _is_checkable(requirement: graph.Requirement, symbols: Container[str]) -> bool:
-    """True if hosts can evaluate a requirement: size expressions over the symbols of inputs and of
-    binds. No run decides the others.
+    """True if hosts can evaluate a requirement, whose sizes are then expressions over the symbols
+    of inputs and of binds. No run can evaluate other requirements.
     """
     sizes = (requirement.left, requirement.right)
     return all(is_size(s) and all(v.name in symbols for v in variables(s)) for s in sizes)
@@ -138,8 +138,9 @@ def module_calls(
     """The steps of the one wasm module.
 
     The steps of the wasm program come first, then the CPU steps of the webgpu program. Each buffer
-    of a program has a slot, in order. The slots of the symbols follow: those of the inputs, then
-    those of `Bind`s. Finally, each loop has two slots: its symbol and its number of iterations.
+    of a program has a slot, in order. The slots of the symbols follow: first the symbols of the
+    inputs, then the symbols of `Bind` nodes. Finally, each loop has two slots: its symbol and its
+    number of iterations.
     """
     calls: list[ModuleCall] = []
     for device, program in programs.items():
@@ -172,7 +173,7 @@ def program_parts(module: Module) -> ProgramParts:
     """Convert a lowered module to a program: the steps of `main` and of the functions that it runs.
 
     Steps that depend on constants only come first: they run once, at load. In a program that uses
-    both devices, these are steps of the GPU.
+    both devices, only steps of the GPU run at load.
     """
     load_nodes = _load_nodes(module)
     derived = {v for node in load_nodes for v in node.outputs}
@@ -199,12 +200,12 @@ def program_parts(module: Module) -> ProgramParts:
 
 
 def _load_nodes(module: Module) -> list[Node]:
-    """The kernel calls and views that depend only on constants and on each other: those of `main`,
-    then those of the functions that it runs.
+    """The kernel calls and views that depend only on constants and on each other. The nodes of
+    `main` come first, then the nodes of the functions that `main` runs.
 
-    They do not depend on symbols either. Values whose buffers a run writes again are excluded. If
-    some kernels run on the GPU, so are those that the CPU computes or reads: derived buffers stay
-    where they are.
+    Nodes that depend on symbols are excluded. So are nodes whose output buffers a run writes again.
+    If some kernels run on the GPU, nodes whose outputs the CPU computes or reads are excluded, too:
+    derived buffers never move between devices.
     """
     functions = (module.main, *(f for f in module.functions.values() if f is not module.main))
     calls = [node for f in functions for node in f.nodes if node.op == "call_kernel"]
@@ -225,7 +226,7 @@ def _load_nodes(module: Module) -> list[Node]:
 
 
 def _values_off_gpu(functions: Sequence[Function]) -> set[str]:
-    """The values that the CPU or the host computes or reads, themselves or through views."""
+    """The values that the CPU or the host computes or reads, directly or through views."""
     values = {value for function in functions for value in function.outputs}
     for node in (node for function in functions for node in function.nodes):
         is_on_gpu = node.op == "call_kernel" and not DEVICES[_device(node)].runs_steps
@@ -238,9 +239,8 @@ def _values_off_gpu(functions: Sequence[Function]) -> set[str]:
 
 
 def _rewritten_values(functions: Sequence[Function], states: Sequence[str]) -> set[str]:
-    """The values whose buffers a run writes, whatever else computes them: states, results of
-    control flow, a value that several kernels write (a copy that a scatter updates), and regions of
-    other values.
+    """The values whose buffers a run may write again: states, results of control flow, values that
+    several kernels write (such as a copy that a scatter updates), and regions of other values.
     """
     values = {*states, *(part for function in functions for part in function.regions)}
     writers: Counter[str] = Counter()
@@ -265,10 +265,10 @@ def _depends_on_symbols(module: Module, function: Function, node: Node) -> bool:
 class _Steps:
     """The steps so far.
 
-    - `binds`: each with the number of steps before it.
+    - `binds`: each bind with the number of steps before it.
     - `roots`: the buffers of views and of the inputs of functions.
     - `wholes`: the value that contains each region.
-    - `displacements`, `stages`: those of `ProgramParts`, by the number of the step.
+    - `displacements`, `stages`: as in `ProgramParts`, by the number of the step.
     """
 
     module: Module

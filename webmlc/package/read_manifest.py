@@ -22,7 +22,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _instead(path: Path) -> str:
-    """Say for a path without a package what is there instead, and what to do."""
+    """Describe the contents of a path without a package, and say what to do."""
     kind = kind_of(path) if path.is_file() else None
     if path.is_file() and (kind is None or kind.suffix):
         out = f"build/{path.stem}"

@@ -1,8 +1,8 @@
-"""Say equal parts of a JSON list once, such as the layers of a network.
+"""Write equal parts of a JSON list once, such as the layers of a network.
 
-In: a list of JSON values. Out: a shorter list. Items that repeat with a period become one object:
-its `items` stand for one period, and follow each other in turn until there are `count`. The last
-repetition may be incomplete, as the last layer of a network is.
+In: a list of JSON values. Out: a shorter list. Items that repeat with a period become one object.
+The `items` of the object are the templates of one period. They repeat in turn until the list has
+`count` items. The last repetition may be incomplete, as the last layer of a network often is.
 
 A number that differs is written `{first+step}` inside a string, or `{#first+step}` in place of a
 number. If the numbers are no progression, they are listed: `{first,second,...}`. The twin of
@@ -28,20 +28,21 @@ from webmlc.core.errors import PackageError
 
 Json = Any
 LONGEST = 256
-"""The most items of a period: a layer of a network has fewer. It bounds the time of the search."""
+"""The most items of a period. A layer of a network has fewer. The limit bounds the search time."""
 MOST = 1_000_000
-"""The most items of a list that is read: a damaged file has more, and takes all memory."""
+"""The most items of a list that is read. A damaged file could have more, and exhaust memory."""
 FRAME, MARK = 24, 8
-"""Characters around the template of a repetition, and those that its marks add to each item. The
-search needs an estimate: from 4 to 32 for a mark, the manifests of MiniLM and ResNet-50 are equal.
+"""The characters around the template of a repetition, and the characters that the marks add to each
+item. The search needs only an estimate: with 4 to 32 characters for a mark, the manifests of MiniLM
+and ResNet-50 are the same.
 """
 _NUMBER = re.compile(r"(?<!\d)(?:0|[1-9]\d*)(?!\d)")
 _MARK = re.compile(r"\{(#?)([\d+,-]+)\}")
 
 
 def fold(items: list[Json]) -> list[Json]:
-    """Replace repetitions where that shortens the text most, as a dynamic program finds. A list
-    with braces in strings stays as it is.
+    """Replace repetitions so that the text is shortest, by dynamic programming. A list with braces
+    in strings stays as it is.
     """
     if any(map(_has_braces, items)):
         return items
@@ -67,9 +68,10 @@ def _repetition(items: Sequence[Json], period: int) -> Json:
 
 def _periods(items: Sequence[Json], ends: Sequence[int]) -> list[tuple[int, int]]:
     """For each position, the period and the number of the items to fold from there: (1, 1) for an
-    item that stays as it is. `ends` are the places of the items in the text.
+    item that stays as it is. `ends` are the positions in the text where the items end.
 
-    Backwards: the shortest text from a position follows from those of later positions.
+    The search runs backwards: the shortest text from a position follows from the shortest texts
+    from later positions.
     """
     shapes = [_compact(_shape(item)) for item in items]
     lengths = [0] * (len(items) + 1)
@@ -125,7 +127,7 @@ def _shape(value: Json) -> Json:
 
 
 def _template(values: Sequence[Json]) -> Json:
-    """One value for those of all repetitions, which differ in numbers only."""
+    """The template of the values of all repetitions, which differ in numbers only."""
     first = values[0]
     match first:
         case dict():

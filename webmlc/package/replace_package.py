@@ -6,18 +6,18 @@ package; files that belong to no package stay.
     with replaced_package(Path("build/digits")) as staging:
         (staging / "manifest.json").write_text(...)
 
-The new files are written into a folder inside that of the package, and renamed at the end, under
-the lock of the folder: of builds at once, each waits for the one before, and the last one's package
-is there whole. An error leaves the older package. A build that is killed leaves it, too, unless it
-was renaming files; hosts refuse what it then leaves, and the next build first puts the older
-package back:
+The new files are written into a folder inside the package's folder, and renamed at the end. A lock
+on the package's folder makes concurrent builds wait for each other, so the package of the last
+build is complete. An error leaves the older package in place, and so does a build that is killed
+before it renames files. If it is killed while renaming, hosts refuse the mixed files, and the next
+build first restores the older package:
 
     build/digits/.webmlc-build-x1/new/     the new files, which move up
                                   old/     the files that they replace
                                   names    the names of the new files, while files move
 
-A file of the older package is one that its manifest names and whose hash is the manifest's. Any
-other file is somebody's: it is not removed, and replaced by force only.
+A file belongs to the older package if that package's manifest names it with its present hash. Any
+other file may be a user's: it is not removed, and only `force` replaces it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from webmlc.core.folder_lock import locked_folder
 from webmlc.core.package_files import FORMAT, MANIFEST, file_hash
 
 STAGING = ".webmlc-build-"
-"""How the names of folders begin, inside that of a package, into which builds write."""
+"""The prefix of the folders, inside a package's folder, into which builds write."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def replaced_package(out: Path, *, force: bool = False) -> Iterator[Path]:
                     yield staging / "new"
                     _install(staging, out, force)
             finally:
-                with suppress(OSError):  # it has files now
+                with suppress(OSError):  # the folder has files now
                     for folder in missing:
                         folder.rmdir()
     except OSError as error:
@@ -69,7 +69,7 @@ def replaced_package(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """A new folder for this build, which is removed at the end."""
+    """Provide a new folder for this build, and remove it at the end."""
     staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=out))
     try:
         for name in ("new", "old"):
@@ -127,8 +127,8 @@ def _undo(staging: Path, out: Path) -> None:
 
 
 def _set_aside(path: Path, copy: Path) -> None:
-    """Keep a file under another name. It stays where it is, for those who read it now, where the
-    system has links and it is none itself.
+    """Keep a file under the name `copy`. If the system has links and the file is no symbolic link,
+    it also stays at `path`, so that hosts can still read it.
     """
     if not path.is_symlink():
         with suppress(OSError):
@@ -138,7 +138,7 @@ def _set_aside(path: Path, copy: Path) -> None:
 
 
 def _is_packaged(path: Path, digest: str | None) -> bool:
-    """True if a file is as a build wrote it. Its manifest, whose digest is "", has no hash."""
+    """True if a file is as a build wrote it. A manifest has no hash: its digest is ""."""
     return digest is not None and path.is_file() and digest in ("", file_hash(path))
 
 
@@ -148,10 +148,10 @@ def _is_same(path: Path, new: Path) -> bool:
 
 
 def packaged_files(folder: Path) -> Mapping[str, str]:
-    """The files of the package in a folder, of any version, with the hashes that they had when it
-    was built; "" for the manifest.
+    """The files of the package in a folder, of any version, with their hashes at build time. The
+    hash of the manifest is "".
 
-    There are none if the manifest is missing or is not one of webmlc.
+    The result is empty if the manifest is missing, or is not a manifest of webmlc.
     """
     try:
         manifest: Any = json.loads((folder / MANIFEST).read_text("utf-8"))

@@ -13,14 +13,14 @@ JavaScript is generated.
     index.js            the page of the package
 
 A package of a language model also holds the files of `runtime_js/language`. They replace files of
-the same name: `webmlc.js`, whose models then generate text. Its page is a chat. A
-line `<!-- include notice.html -->` of a page stands for that file.
+the same name: the models of this `webmlc.js` generate text, and the page is a chat. The line
+`<!-- include notice.html -->` of a page stands for the contents of that file.
 
 `joined_script` joins everything that a script needs into one, for a package in a single file
 (`single_file.py`). The npm package holds the modules as they are (`runtime_js/npm/pack.mjs`).
 
-Packages with typed values or a tokeniser, and those of language models, hold `pipeline.js`, which
-has the names of transformers.js. Only pages that import it load it.
+Packages with typed values or a tokeniser, and packages of language models, hold `pipeline.js`,
+which exports the names of transformers.js. Only pages that import `pipeline.js` load it.
 
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
@@ -42,16 +42,16 @@ from webmlc.core.errors import InternalError
 MAIN = "webmlc.js"
 """The script that pages import."""
 SHARED = "shared.js"
-"""The file of the modules that several scripts need."""
+"""The file into which modules that several scripts need are joined."""
 SUFFIXES = (".js", ".ts", ".html", ".css")
-"""The files of the runtime's folder that a package holds."""
+"""The suffixes of the files in the runtime's folder that a package holds."""
 LANGUAGE = "language"
 """The folder, in the runtime's folder, of the files that only packages of language models hold."""
 TYPED = "typed"
 """The folder of the files that let models take pictures and return labels. Every package holds
-them, for bundlers look for what a module may import."""
+these files, because bundlers look for every file that a module may import."""
 PAGE = "package_page"
-"""The folder of the page of a package, but for those of language models."""
+"""The folder of the page of a package, except for packages of language models."""
 PIPELINE = "pipeline"
 """The folder of `pipeline.js`."""
 ENCODER_FILES = (
@@ -60,7 +60,7 @@ ENCODER_FILES = (
     "tokenizer_file.js",
     "tokenizers.js",
 )
-"""The files of `LANGUAGE` that `pipeline.js` needs: those that turn text into tokens."""
+"""The files of `LANGUAGE` that `pipeline.js` needs: they turn text into tokens."""
 PART = "notice"
 """The stem of the files that both pages include. A package does not hold them."""
 LIBRARIES = ("jinja.js", "tokenizers.js")
@@ -120,10 +120,10 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
     """Join modules into fewer files.
 
     `MAIN`, and each script that no other script imports, stay files. A module that only one of
-    these needs is joined into it. A module that several need is joined into `SHARED`. Each module
-    follows its imports. The names in all modules must be distinct, or the joined file would not be
-    a valid module. A joined module exports what another file imports from it, and what `MAIN`
-    exports.
+    these files needs is joined into that file. A module that several files need is joined into
+    `SHARED`. Each module follows its imports. The names in all modules must be distinct, or the
+    joined file would not be a valid module. A joined module keeps only the exports that another
+    file imports, or that a script re-exports.
 
     >>> a, b = "export const a = 1;\\n", 'import { a } from "./a.js";\\nexport const b = a;\\n'
     >>> main = 'import { b } from "./b.js";\\n'
@@ -153,7 +153,7 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _exported(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> set[str]:
-    """The names in `file` that other files import, and those that one of its scripts passes on."""
+    """The names in `file` that other files import, and the names that its scripts re-export."""
     return {
         name
         for script, text in scripts.items()
@@ -189,7 +189,7 @@ def _join(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> s
 
 
 def joined_script(entry: str, constants: Mapping[str, str] | None = None) -> str:
-    """Join a script and everything that it imports into one, which imports nothing.
+    """Join a script and everything that it imports into one script, which imports nothing.
 
     Only its exports are names of the module, so that code of a page may surround it.
     `constants` are the values, as JavaScript, of constants that are empty strings in the source.
@@ -218,7 +218,7 @@ def joined_script(entry: str, constants: Mapping[str, str] | None = None) -> str
 
 
 def _enclosed(script: str) -> str:
-    """Put a script into a function, and export what it exports."""
+    """Put a script into a function, and export the names that the script exports."""
     names = ", ".join(match[1] for match in _EXPORT.finditer(script))
     if not names:
         return script
@@ -227,7 +227,7 @@ def _enclosed(script: str) -> str:
 
 
 def _as_constant(library: str) -> str:
-    """Turn a library, whose names are not distinct from the runtime's, into its one export."""
+    """Turn a library into its one export: its other names may clash with the runtime's names."""
     export = _LIBRARY_EXPORT.search(library)
     if export is None:
         raise InternalError("package: a library of runtime_js has not exactly one export")
@@ -236,7 +236,7 @@ def _as_constant(library: str) -> str:
 
 
 def _flat(path: Path) -> str:
-    """A script whose imports name no folders: a package, or a joined script, has none."""
+    """The script, with imports that name no folders: a package and a joined script are flat."""
     return _OTHER_FOLDER.sub('"./', path.read_text("utf-8"))
 
 

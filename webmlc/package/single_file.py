@@ -5,12 +5,13 @@ In: the folder of a package. Out: one ES module, for small models:
     import { load } from "./model.js";
     const model = await load({ device: "auto" });
 
-Beside it lies `model.d.ts`, with its types (`single_file_types.py`).
+Beside the script lies `model.d.ts`, with its types (`single_file_types.py`).
 
-The files of the package are an archive inside of it: the length of a JSON list of paths and
-lengths (4 bytes, little endian), the list, and the files, compressed and in base64, which the
-compression of a web server undoes. The runtime is joined from `runtime_js`, and its worker is a
-text: the page starts it from a `blob:` URL. `runtime_js/standalone/embedded.js` reads all this.
+The script contains the package's files as an archive: the length of a JSON list of paths and
+lengths (4 bytes, little endian), the list, and the files. The archive is compressed and written in
+base64; a web server's compression undoes the growth by base64. The runtime is joined from
+`runtime_js`. Its worker is a text, which the page starts from a `blob:` URL.
+`runtime_js/standalone/embedded.js` reads the archive and the worker.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from webmlc.package.single_file_types import FIRST_LINE as TYPES_FIRST_LINE
 from webmlc.package.single_file_types import single_file_types, types_path
 
 LARGE_BYTES = 4 << 20
-"""Warn of a larger script. A page decodes all of it before the model starts to load, and browsers
-cache no compiled code for it: on a phone, 4 MB take about as long as a second on the network.
+"""Warn of a larger script, in bytes. A page decodes the whole script before the model starts to
+load, and browsers cache no compiled code for it. On a phone, decoding 4 MB takes about a second.
 """
 MAX_BYTES = 32 << 20
-"""Refuse to write a larger script. Its text, the archive and the files are in memory at once."""
+"""Refuse to write a larger script, in bytes. Its text, archive and files are in memory at once."""
 FIRST_LINE = "// A model in one script, written by webmlc:"
-"""How such a script begins. Another file is not replaced, and none that was changed since: the
-first line ends with the hash of what follows."""
+"""The beginning of such a script. Its first line ends with the hash of all later lines. A build
+replaces no other file, and no script that was changed after it was written."""
 _HASH = "sha256:"
 _UNUSED = (*SUFFIXES, ".wat", ".wgsl")
-"""The ends of the names of files that the script has in another form, or that no host reads."""
+"""The suffixes of files that the script holds in another form, or that no host reads."""
 
 
 def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
@@ -51,7 +52,7 @@ def write_single_file(folder: Path, out: Path, *, force: bool = False) -> int:
     Returns the length of the script in bytes.
 
     Raises `PackageError` if the script would be too large, or if it would replace a file that no
-    build wrote, unless `force`. Warns of a large one.
+    build wrote, unless `force`. Warns of a script above `LARGE_BYTES`.
     """
     types = types_path(out)
     for path, first in ((out, FIRST_LINE), (types, TYPES_FIRST_LINE)):
@@ -115,13 +116,13 @@ def _literal(text: str) -> str:
 
 
 def _with_hash(text: str) -> bytes:
-    """The text with the hash of what follows its first line at the end of that."""
+    """The text, with the hash of its later lines at the end of its first line."""
     first, _, content = text.encode().partition(b"\n")
     return first + f" {_HASH}{hashlib.sha256(content).hexdigest()}\n".encode() + content
 
 
 def _is_written(path: Path, first: str) -> bool:
-    """True if a file is as a build wrote it, or has no hash, as builds of older versions wrote."""
+    """True if a file is as a build wrote it. A file without a hash is from an older version."""
     line, _, content = path.read_bytes().partition(b"\n")
     _, has_hash, digest = line.partition(_HASH.encode())
     is_same = (

@@ -1,7 +1,7 @@
 """Write the types of a package that is one script.
 
-In: the folder of the package. Out: the text of `model.d.ts` beside `model.js`. It imports nothing:
-the types of the runtime are a namespace in it.
+In: the folder of the package. Out: the text of `model.d.ts` beside `model.js`. The text imports
+nothing: it contains the types of the runtime as a namespace.
 
     import { load, type Outputs } from "./model.js";
     const { logits }: Outputs = await (await load()).run({ image });
@@ -15,7 +15,7 @@ from pathlib import Path
 from webmlc.package.model_types import MODEL_TYPES
 
 FIRST_LINE = "// The types of a model in one script, written by webmlc:"
-"""How such a file begins. Another file is not replaced."""
+"""The beginning of such a file. A build replaces no other file."""
 NAMESPACE = "runtime"
 """The namespace of the runtime's types."""
 RUNTIME_TYPES = ("typed.d.ts", "webmlc.d.ts")
@@ -34,7 +34,7 @@ def types_path(script: Path) -> Path:
 
 
 def single_file_types(folder: Path, name: str) -> str:
-    """The text of the types. `name` is that of the model."""
+    """The text of the types. `name` is the name of the model."""
     texts = [_HEAD.sub("", (folder / file).read_text("utf-8")) for file in RUNTIME_TYPES]
     runtime = _LOAD.sub("", _REEXPORT.sub("", _IMPORT.sub("", "\n".join(texts))))
     model = _HEAD.sub("", (folder / MODEL_TYPES).read_text("utf-8"))
@@ -58,7 +58,7 @@ export function load(options?: {NAMESPACE}.LoadOptions): Promise<Model>;
 
 
 def _aliases(names: re.Match[str]) -> str:
-    """The names that the types of the model import, as names of types in the namespace."""
+    """Rewrite an import of the model's types as aliases of types in the namespace."""
     pairs = (part.split(" as ") for part in names[1].split(","))
     return "".join(
         f"import {pair[-1].strip()} = {NAMESPACE}.{pair[0].strip()};\n" for pair in pairs

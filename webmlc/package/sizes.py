@@ -61,12 +61,12 @@ def from_size(size: Size) -> Expr:
 
 
 def size_text(size: Size) -> str:
-    """A size in the words of an error: `n * 2`."""
+    """A size as an error message prints it: `n * 2`."""
     return str(from_size(size))
 
 
 def shape_text(shape: Iterable[Size]) -> str:
-    """A shape in the words of an error: `[batch, 3]`."""
+    """A shape as an error message prints it: `[batch, 3]`."""
     return f"[{', '.join(map(size_text, shape))}]"
 
 
@@ -88,7 +88,7 @@ def evaluate(size: Size, values: Mapping[str, int]) -> int:
 
 
 def values_of(sizes: Mapping[str, Size], symbols: Mapping[str, int]) -> dict[str, int]:
-    """The symbols, and the named `sizes` as far as these symbols decide them."""
+    """The symbols, and the named `sizes` that these symbols determine."""
     values = dict(symbols)
     for name, size in sizes.items():
         with suppress(KeyError):
@@ -108,7 +108,7 @@ def symbols_of(shape: Iterable[Size]) -> set[str]:
 
 
 def without_names(size: Size, sizes: Mapping[str, Size]) -> Size:
-    """A size whose names are those of symbols only, not of `sizes`."""
+    """Replace the names of `sizes` in a size, so that only names of symbols remain."""
     if isinstance(size, list):
         return [size[0], *(without_names(part, sizes) for part in size[1:])]
     return without_names(sizes[size], sizes) if isinstance(size, str) and size in sizes else size
@@ -117,7 +117,7 @@ def without_names(size: Size, sizes: Mapping[str, Size]) -> Size:
 def name_sizes(sizes: Iterable[Size]) -> dict[str, list[Any]]:
     """Name the expressions, and the parts of expressions, that occur more than once.
 
-    Names begin with `#`, which no symbol does. A part comes before the sizes that it is a part of.
+    Names begin with `#`, as no symbol's name does. A part comes before the sizes that contain it.
 
     >>> name_sizes([["add", "n", 7], ["floordiv", ["add", "n", 7], 8], "n"])
     {'#0': ['add', 'n', 7]}
@@ -141,7 +141,7 @@ def name_sizes(sizes: Iterable[Size]) -> dict[str, list[Any]]:
 
 
 def with_names(size: Size, names: Mapping[str, str]) -> Size:
-    """A size with the names of its parts. `names` are by the text of a size."""
+    """A size with names in place of its parts. `names` maps the text of a part to its name."""
     if not isinstance(size, list):
         return size
     return names.get(str(size)) or [size[0], *(with_names(part, names) for part in size[1:])]

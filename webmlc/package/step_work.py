@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from webmlc.package.write import Parts
 
 LENGTHS = (512, 1024)
-"""Two lengths of a session, to tell the work of a run from that of each row: both are linear."""
+"""Two lengths of a session. The work is linear in the length, so these give its two coefficients:
+the work of a run, and the work of each row.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class StepWork:
 
 
 def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[StepWork, ...]:
-    """The work of each step; it is 0 for a step that calls no kernel."""
+    """The work of each step. The work is 0 for a step that calls no kernel."""
     kernels = parts.kernels[device]
     steps = parts.programs[device].steps
     works = {name: kernel_work(kernel, sizes) for name, kernel in kernels.items()}
@@ -71,8 +73,8 @@ def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[S
 
 
 def row_work(parts: Parts, manifest: Manifest, device: Device) -> RowWork | None:
-    """The work of a run that appends one row. It is `None` for models without states, and for
-    those whose kernels are not known.
+    """The work of a run that appends one row. The result is `None` for models without growing
+    states, and for models whose kernels are not known.
     """
     if not manifest.length or device not in parts.kernels:
         return None
@@ -96,7 +98,8 @@ def print_work(
 ) -> str:
     """Print one line per step, or per step of `kernel`.
 
-    It shows the operations, the bytes moved, the least possible bytes, and the ratio of the two.
+    A line shows the operations, the bytes moved, the least possible bytes, and the ratio of the
+    bytes moved to the least possible bytes.
     """
     lines = [f"{'flops':>15} {'bytes moved':>15} {'least':>13} {'times':>7}  kernel"]
     for step in step_work(parts, device, sizes):
@@ -112,9 +115,9 @@ def print_work(
 def print_dispatches(parts: Parts, sizes: Mapping[str, int], kernel: str | None = None) -> str:
     """Print one line per dispatch, or per dispatch of `kernel`.
 
-    It shows the size of the dispatch, the bytes by the level of memory, and on each class of
-    adapters the microseconds that it takes at least, with what bounds them. The last line has the
-    sums.
+    A line shows the size of the dispatch and the bytes by the level of memory. For each class of
+    adapters, it shows the least possible microseconds, and the resource that bounds them. The last
+    line has the sums.
     """
     names = [adapter.name for adapter in ADAPTERS]
     columns = ("workgroups", "invocations", "shared", "registers", "register B", "workgroup B",

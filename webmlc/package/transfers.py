@@ -7,8 +7,9 @@ through the host, between segments. A `Bind` moves nothing: its buffer was downl
     steps: a = f(x) on webgpu; b = g(a) on wasm; output b
     Run(webgpu, uploads=(x,), downloads=(a,)), Run(wasm, uploads=(a,), downloads=(b,))
 
-No transfer depends on a symbol, so the manifest holds them. A host only leaves out what a run does
-not need that returns some outputs (`select_segments`, twin: `runtime_js/transfers.js`).
+No transfer depends on a symbol, so the manifest holds all transfers. If a run returns only some
+outputs, a host leaves out the steps and transfers that these outputs do not need
+(`select_segments`, twin: `runtime_js/transfers.js`).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def with_transfers(
 def _uploads(
     program: Program, residents: set[str]
 ) -> tuple[list[tuple[str, ...]], list[set[str]], list[dict[str, None]]]:
-    """For each segment, list the uploads, the buffers that it reads, and those that it writes.
+    """For each segment, list its uploads, the buffers that it reads, and the buffers it writes.
 
     Buffers that the segment itself defines do not count as reads. Writes are in order.
     """
@@ -118,15 +119,15 @@ def _uploads(
 
 def select_segments(program: Program, results: Collection[str]) -> tuple[Segment, ...]:
     """Plan a run that returns only some results. The last steps of each run are left out if only
-    other results need them, and so are the last runs. The memory plan stays valid.
+    other results need them, and so are whole runs at the end. The memory plan stays valid.
 
         steps: a = f(x); b = g(a); c = h(b); result b
         steps: a = f(x); b = g(a)
 
-    States are always needed. Steps before a needed one stay, so that a segment is one run. So do
-    steps of control flow, up to their targets.
+    States are always needed. Steps before a needed step stay, so that a segment is one run. Steps
+    of control flow stay, too, together with all steps up to their targets.
     """
-    moved = set(results)  # what the host reads, and what later runs upload
+    moved = set(results)  # the buffers that the host reads, or that later runs upload
     needed = {b.name for b in program.buffers if b.kind == "state"}
     devices: set[Device] = set()  # of later runs
     selected: list[Segment] = []
@@ -148,7 +149,7 @@ def select_segments(program: Program, results: Collection[str]) -> tuple[Segment
 
 
 def _last_needed(program: Program, run: Run, needed: set[str]) -> int:
-    """The end of the steps of a run that write `needed` buffers, or that such steps follow."""
+    """The end of the last step of a run that writes a `needed` buffer or that a jump reaches."""
     steps = program.steps[run.first : run.last]
     count = len(steps)
     while (

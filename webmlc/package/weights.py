@@ -44,7 +44,7 @@ CHUNK_BYTES = 7 << 17
 """The number of bytes that one hash covers, and that a host hashes at once.
 
 Browsers' allocators reuse blocks of less than a megabyte. Measured in Chromium, which copies the
-data to hash it: a chunk of 1 MiB took 1.2 ms, and one of 896 KiB took 0.7 ms.
+data to hash it: a chunk of 1 MiB took 1.2 ms, and a chunk of 896 KiB took 0.7 ms.
 """
 
 CODES: Mapping[DType, str] = {
@@ -127,7 +127,7 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
     header += b" " * (_align(8 + len(header)) - 8 - len(header))
     start = 8 + len(header)
     file_hash, chunk_hashes = hashlib.sha256(), _Chunks()
-    # Hashes take the most time, and let another thread run meanwhile.
+    # Hashing takes the most time, and lets another thread run meanwhile.
     with (folder / path).open("wb") as file, ThreadPoolExecutor(1) as thread:
         for piece in _pieces(header, tensors, entries):
             chunks = thread.submit(chunk_hashes.update, piece)

@@ -62,20 +62,18 @@ if TYPE_CHECKING:
     from webmlc.target.webgpu.emit_shaders import Entry, Shaders
 
 SKETCHED = 64
-"""The first bytes of a constant that tell it from most others. Chosen by hand."""
+"""The number of leading bytes that tell most constants apart. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShaderVariant:
-    """One variant of the shaders, and which kernel replaces another one on a class of machines."""
+    """One variant of the shaders, and by kernel its replacement on each class of machines."""
 
     shaders: Shaders
     alternatives: Alternatives
 
     def launches(self, kernel: str) -> dict[str, Launch]:
-        """What a step launches that calls a kernel: by "", or by `@NUMBER` of a class of
-        machines.
-        """
+        """The launches of a step that calls a kernel, by "" or by `@NUMBER` of a machine class."""
         names = {f"@{n}": name for n, name in self.alternatives.get(kernel, {}).items()}
         entries = self.shaders.entries
         return {k: self._launch(kernel, entries[name]) for k, name in {"": kernel, **names}.items()}
@@ -92,14 +90,14 @@ class ShaderVariant:
 class ProgramParts:
     """The program of one target before it is written.
 
-    - `buffers`: in the order of their slots.
+    - `buffers`: the buffers in the order of their slots.
     - `body`: the steps in order, with the binds of symbols between them.
     - `scratch_bytes`: the scratch memory of each thread, from `emit_module`.
     - `features`: the requirements of the target (`"simd128"`, `"shader-f16"`, ...).
     - `once`: the number of leading steps that run once, at load. Binds do not count.
     - `halves`: the buffers that variants of the shaders with `shader-f16` store as float16.
     - `displacements`: the bytes from a buffer's start to each argument of a step, by the number of
-      the step, if not all are 0. They are in the module.
+      the step. Steps with displacements of 0 only are left out. The module holds the displacements.
     - `stages`: by the number of a step, the ONNX nodes of each stage of its kernel, for a report.
     """
 
@@ -120,8 +118,8 @@ class ProgramParts:
     def with_code(
         self, modules: Iterable[WasmModule], shaders: Mapping[str, ShaderVariant]
     ) -> ProgramParts:
-        """Fill in what code generation decided: the scratch size, and the symbols and launches of
-        each WebGPU step. `shaders` are by variant.
+        """Fill in the results of code generation: the scratch size, and the symbols and launches of
+        each WebGPU step. `shaders` maps each variant to its shaders.
         """
         body = tuple(
             _with_launches(item, shaders)
@@ -136,9 +134,7 @@ class ProgramParts:
 
 
 def _with_launches(step: Step, shaders: Mapping[str, ShaderVariant]) -> Step:
-    """A WebGPU step with what it launches. A variant is left out if it launches what the first
-    does.
-    """
+    """A WebGPU step with its launches. A variant with the launches of the first is left out."""
     launches: dict[str, Launch] = {}
     first: dict[str, Launch] = {}
     for variant, shader in shaders.items():
@@ -154,7 +150,7 @@ def _with_launches(step: Step, shaders: Mapping[str, ShaderVariant]) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The contents of a package: a manifest, and what becomes files.
+    """The contents of a package: a manifest, and the data that becomes files.
 
     - `manifest`: without programs and files, which `write_package` fills in.
     - `programs`: by device (`"wasm"`, `"webgpu"`).
@@ -162,11 +158,11 @@ class Parts:
     - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Each holds the steps of the
       wasm program, then the wasm steps of the webgpu program.
     - `shaders`: the WGSL texts by variant (`"gpu"`, `"software"`).
-    - `shader_features`: the features of WebGPU that a variant needs, of variants that need some.
+    - `shader_features`: the features of WebGPU by variant. Variants that need none are left out.
     - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
     - `assets`: further files of the model, such as a tokeniser.
-    - `kernels`: by device and name. They are not written; they define the work of each step.
-    - `explanations`: by variant and kernel, for a report. They are not written.
+    - `kernels`: by device and name. Kernels are not written; they define the work of each step.
+    - `explanations`: by variant and kernel, for a report. Explanations are not written.
     """
 
     manifest: Manifest
@@ -191,8 +187,8 @@ def write_package(
 ) -> Manifest:
     """Write the package into folder `out`, and return its manifest. An older package is replaced.
 
-    `on_written` receives the folder in which all files are, before they move to `out`, where
-    another build may replace them at any time.
+    `on_written` receives a folder with all files before they move to `out`. In `out`, another build
+    may replace the files at any time.
 
     Raises `PackageError` if `out` has files that this would overwrite and that no earlier build
     wrote, unless `force`. Raises `UserError` if a program of static sizes needs more than 32-bit
@@ -243,7 +239,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
 def _validate(text: str) -> None:
     """Read the manifest, as hosts do when they load the package.
 
-    Raises `InternalError` if that fails: the compiler is at fault, and not its user.
+    Raises `InternalError` if reading fails: the compiler is at fault, and not its user.
     """
     try:
         from_json(text)
@@ -257,7 +253,7 @@ def module_path(variant: str) -> str:
 
 
 def shader_paths(texts: Mapping[str, str]) -> dict[str, str]:
-    """The file of each variant of the shaders. Variants with equal texts share the first's."""
+    """The file of each variant of the shaders. Variants with equal texts share one file."""
     first: dict[str, str] = {}
     return {v: first.setdefault(text, f"kernels.{v}.wgsl{SUFFIX}") for v, text in texts.items()}
 
@@ -284,8 +280,8 @@ def _stored(value: TypedValue) -> TypedValue:
 
 
 def share_equal_constants(parts: Parts) -> Parts:
-    """Let the buffers of constants with the same bytes share one tensor, such as the embedding that
-    a language model reads and multiplies by.
+    """Let the buffers of constants with the same bytes share one tensor. An example is the
+    embedding that a language model both gathers from and multiplies by.
     """
     sketches = {name: _sketch(array) for name, array in parts.constants.items()}
     counts = Counter(sketches.values())
@@ -310,17 +306,17 @@ def share_equal_constants(parts: Parts) -> Parts:
 
 
 def _sketch(array: NDArray[Any]) -> tuple[int, bytes]:
-    """The number of bytes of an array, and the first of them. Where no other array has the same, a
-    hash of all bytes is not worth its time.
+    """The number of bytes of an array, and its first bytes. An array with a unique sketch equals no
+    other array, so a hash of all its bytes is not needed.
     """
     return array.nbytes, array.flat[:SKETCHED].tobytes()[:SKETCHED]
 
 
 def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
-    """Group the constants by the programs that use them: both, then each one alone.
+    """Group the constants by the programs that use them: both programs, then each program alone.
 
-    A page downloads only the constants of its device. Within a group, they are in the order of
-    their slots, which is that of their first use. Steps of loading can then start before all
+    A page downloads only the constants of its device. Within a group, constants are in the order of
+    their slots, which is the order of their first use. Steps of loading can then start before all
     constants have arrived.
     """
     users: dict[str, set[Device]] = {}
