@@ -1,14 +1,14 @@
 """Turn tokens into text, one at a time, and never split a character.
 
-In: tokens, one by one. Out: the text that each one adds, which may be empty. A character may take
-several tokens: an emoji is four bytes, and so up to four tokens. Its text comes with the last one.
+In: tokens, one by one. Out: the text that each token adds, which may be empty. A character may take
+several tokens: an emoji is four bytes, and so up to four tokens. The last token adds the character.
 
     detokeniser = Detokeniser(tokenizer.decode)
     [detokeniser.add(token) for token in (9906, 98230, 232)]   # ["Hello", "", " 🙂"]
 
 The text of a token depends on its neighbours, for example in tokenizers that mark the start of a
-word. So the new text is the difference between two decodings, which both begin at tokens whose text
-is out already (the method of vLLM's `detokenize_incrementally`).
+word. So the new text is the difference between two decodings. Both begin at tokens whose text has
+been returned already (the method of vLLM's `detokenize_incrementally`).
 """
 
 from __future__ import annotations

@@ -13,12 +13,13 @@ returns `next_token`, not the logits of the whole vocabulary. Models without thi
 by their logits.
 
 **Prompt cache.** A session keeps the tokens of its last generation. A prompt that begins with the
-same tokens runs only the others: the next turn of a conversation, or the same question again.
+same tokens runs only its other tokens. Such a prompt is the next turn of a conversation, or the
+same question again.
 
-**Several generations.** Each has a session until it ends, so that generations may be advanced by
-turns, or by several threads. A prompt that continues a conversation takes the session of the answer
-before it, even if that has not ended. An answer that is continued then runs its tokens again, in
-another session.
+**Several generations.** Each generation has a session until it ends, so that generations may be
+advanced by turns, or by several threads. A prompt that continues a conversation takes the session
+of the answer before it, even if that answer has not ended. If the caller then iterates over that
+answer again, it runs its tokens again, in another session.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class TextGenerator:
         self._sessions = sessions
         self._has_next_token = any(port.name == "next_token" for port in sessions.outputs)
         self.codec = TextCodec(read, has_template)
-        self._slots: list[_Slot] = []  # the last one was given last
+        self._slots: list[_Slot] = []  # the last slot was given last
         self._turns = Turns()
 
     def generate(self, prompt: Prompt, arguments: Mapping[str, Any]) -> Generation:
@@ -206,8 +207,9 @@ class TextGenerator:
         return capacity, fitting
 
     def _give_slot(self, answer: _Answer, usage: Usage) -> None:
-        """Give an answer the session with the most tokens of its history: one that no other answer
-        uses, or one whose answer the history continues. If there is none, open a session.
+        """Give an answer the session that shares the most first tokens with its history. The
+        session must be unused, or the history must continue its answer. If there is no such
+        session, open a session.
         """
         slot = answer.slot = self._turns.take(partial(self._own_slot, answer))
         cached = min(_common_length(slot.tokens, answer.history), len(answer.history) - 1)
@@ -232,7 +234,9 @@ class TextGenerator:
         return slot
 
     def _has_slot(self, answer: _Answer) -> bool:
-        """True if no other answer has taken the slot of this one, or can until this one waits."""
+        """True if no other answer has taken this answer's slot. None can take it until this answer
+        waits.
+        """
         return self._turns.take(lambda: answer.slot.owner() is answer)
 
     def _discard(self, slot: _Slot) -> None:
@@ -318,8 +322,9 @@ class TextGenerator:
 class _Answer:
     """An answer that is being generated.
 
-    - `history`: the tokens of the prompt, and those of the answer.
-    - `capacity`: that of a new session. Sessions whose capacity is in `fitting` will do as well.
+    - `history`: the tokens of the prompt and of the answer.
+    - `capacity`: the capacity of a new session. Sessions whose capacity is in `fitting` will do as
+      well.
     - `is_waiting`: the caller has a piece, and may ask for the next one.
     """
 
@@ -348,14 +353,16 @@ class _Slot:
         return owner is None or owner.is_over
 
     def is_continued_by(self, tokens: Sequence[int]) -> bool:
-        """True if these tokens begin with the prompt and the answer so far, which waits."""
+        """True if these tokens begin with the session's prompt and its answer so far, and that
+        answer waits.
+        """
         owner = self.owner()
         if owner is None or not owner.is_waiting:
             return False
         return _common_length(owner.history, tokens) == len(owner.history)
 
     def run(self, tokens: list[int], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Run tokens behind those that are in the session."""
+        """Run tokens behind the tokens that are in the session."""
         if self.session.length != len(self.tokens):
             self.session.truncate(len(self.tokens))
         results = self.session.run({"input_ids": np.array([tokens], np.int64)}, outputs)
@@ -364,6 +371,6 @@ class _Slot:
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """The number of tokens with which both begin."""
+    """The number of tokens with which both sequences begin."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

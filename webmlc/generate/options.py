@@ -43,17 +43,17 @@ class Options:
     """The options of one generation.
 
     - `max_new_tokens`: the most tokens of the answer.
-    - `do_sample`: draw tokens at random; else take the most likely ones. The default is that of the
-      package. A `temperature` in the arguments turns it on, and 0 turns it off.
+    - `do_sample`: draw tokens at random; else take the most likely ones. The default is the
+      package's. A `temperature` in the arguments turns it on, and 0 turns it off.
     - `temperature`: above 1, unlikely tokens become more likely; below 1, less likely.
-    - `top_k`: draw among so many tokens; 0 for all.
+    - `top_k`: the number of most likely tokens to draw among; 0 for all tokens.
     - `top_p`: draw among the fewest tokens whose probabilities sum up to this.
     - `min_p`: draw among tokens that are at least this likely, relative to the most likely one.
     - `repetition_penalty`: above 1, tokens of the prompt and of the answer become less likely.
     - `seed`: the same seed draws the same tokens. The default is random.
     - `stop`: strings that end the answer. The answer does not contain them.
     - `capacity`: the tokens for which the session has memory, at most the model's context. By
-      default, it grows when needed, up to that.
+      default, the capacity grows when needed, up to the model's context.
     - `template_arguments`: more variables of the chat template, such as `enable_thinking`.
     - `streamer`: is called with every piece of text.
     - `is_interrupted`: is called before every run; True ends the generation.

@@ -33,8 +33,8 @@ Prompt = str | Messages | Sequence[int] | NDArray[Any]
 
 
 class TextCodec:
-    """The tokenizer and the chat template of a model. If it has none, it continues the text of
-    messages.
+    """The tokenizer and the chat template of a model. A model without a chat template continues the
+    text of messages.
     """
 
     def __init__(self, read: Callable[[str], bytes], has_template: bool = True) -> None:

@@ -1,13 +1,12 @@
 """Choose the next token from its logits.
 
-In: the logits of one position, and the tokens before it. Out: a token. The steps are those of
+In: the logits of one position, and the tokens before it. Out: a token. The steps are the same as in
 Hugging Face's transformers, in the same order: repetition penalty, temperature, top-k, top-p,
-min-p, draw.
-`runtime_js/language/sampling.js` is the twin.
+min-p, draw. `runtime_js/language/sampling.js` is the twin.
 
 Both languages choose the same tokens for the same logits and seed. So every step is defined to the
-last bit: float64, sums in the order of the token ids, an exponential function of our own (those of
-numpy and V8 differ in the last bit), and the random numbers of `random_numbers`.
+last bit: float64, sums in the order of the token ids, an exponential function of our own (numpy's
+and V8's differ in the last bit), and the random numbers of `random_numbers`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class SamplingOptions(Protocol):
 def sample(
     logits: NDArray[Any], history: Sequence[int], options: SamplingOptions, random: RandomNumbers
 ) -> int:
-    """Choose a token: draw one if `do_sample`, else take the most likely one.
+    """Choose a token: draw a token if `do_sample`, else take the most likely token.
 
     `logits` has one element per token of the vocabulary. `history` holds the tokens of the prompt
     and of the answer so far. Of equal logits, the first wins. Raises `InputError` if the largest
@@ -88,7 +87,8 @@ def sample(
 
 
 def checked(token: NDArray[np.int64]) -> int:
-    """The most likely token, which the model has found. It is -1 if its logit is not finite.
+    """The most likely token, which the model has found. `token` is -1 if the largest logit is not
+    finite.
 
     Raises `InputError` in that case, as `sample` does.
     """
