@@ -2,9 +2,10 @@
 
 In: an inferred function of ONNX operators (NCHW). Out: the same meaning, where convolutions and
 pools are the `webmlc` operators of `ops/layout.py` over NHWC feature maps of any rank, and constant
-matrix operands are packed `[N/8][K][8]`. One pass: every value may have an NHWC twin, made on
-demand. What follows a feature map and how is data of the operator's row (`ops/nhwc.py`), so that
-transposes remain only where a layout really meets another (usually at the graph's edge).
+matrix operands are packed `[N/8][K][8]`. The pass walks once: every value may have an NHWC twin,
+which is written on demand. The operator's row (`ops/nhwc.py`) says whether and how the operator
+follows a feature map. So transposes remain only where two layouts really meet, usually at the
+graph's edge.
 
     %y = Conv(%x, %w)  ->  %x.nhwc = Transpose(%x); %y.nhwc = webmlc.Conv(%x.nhwc, %w.packed)
 """
@@ -36,7 +37,8 @@ _RULES: Mapping[Form, Callable[[LayoutValues, Node], bool]] = {
     "matrix product": matrix_product,
     "integer matrix product": integer_matrix_product,
 }
-"""The rule that writes each form; it returns False, and writes nothing, for nodes that have none.
+"""The rule that writes each form. For nodes without such a form it writes nothing and returns
+False.
 """
 
 
@@ -65,7 +67,7 @@ class _Rewrite(LayoutValues):
         return self.written()
 
     def rewrite(self, node: Node) -> None:
-        """Write `node` in the form of its own, over NHWC twins, as a view, or as it is."""
+        """Write `node` in its own form, over NHWC twins, as a view, or as it is."""
         layout = layout_of(node)
         is_view = layout is not None and layout.is_view
         if layout is not None and layout.form and _RULES[layout.form](self, node):

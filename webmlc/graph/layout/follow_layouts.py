@@ -1,7 +1,7 @@
 """Write an operator over the NHWC twins of its inputs, as the `Layout` of its row says.
 
-In: a node, one of whose inputs has so far only an NHWC twin. Out: the node over twins, with what
-names or counts dimensions rearranged; its outputs are twins, too.
+In: a node with an input that has so far only an NHWC twin. Out: the node over twins, whose outputs
+are twins, too. Inputs and attributes that name or count dimensions are rearranged.
 
     %y = Pad(%x, [0, 0, 1, 1, 0, 0, 1, 1])  ->  %y.nhwc = Pad(%x.nhwc, [0, 1, 1, 0, 0, 1, 1, 0])
 """
@@ -26,8 +26,8 @@ from webmlc.graph.rewrite.meaning import layout_of
 
 
 def follow_layouts(values: LayoutValues, node: Node) -> bool:
-    """Write a node over NHWC twins; False if none of its inputs is one, or it depends on the order
-    of dimensions.
+    """Write a node over NHWC twins. False if no input is a twin, or if the node depends on the
+    order of dimensions.
     """
     layout = layout_of(node)
     ranks = {values.types[o].rank for o in node.outputs if o}

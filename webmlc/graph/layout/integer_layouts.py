@@ -1,7 +1,8 @@
 """Remove the zero points from the inner loops of integer products.
 
-The zero point of the weights is subtracted at build. That of the other operand, `z`, is subtracted
-from the sum once: Σ (x - z) · w = Σ x · w - z · Σ w. The inner loop has two loads and a product.
+The zero point of the weights is subtracted at build. The zero point `z` of the other operand is
+subtracted from the sum once: Σ (x - z) · w = Σ x · w - z · Σ w. The inner loop has two loads and a
+product.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def zero_point(values: LayoutValues, node: Node) -> str:
 
 
 def centred(values: LayoutValues, node: Node, axis: int) -> Array | None:
-    """The constant weights minus their zero point (one number, or one for each position along
+    """The constant weights minus their zero point (one number, or a number for each position along
     `axis`), as small integers; `None` if the zero point is not constant.
     """
     weights = values.constants[node.inputs[1]]
@@ -39,8 +40,8 @@ def centred(values: LayoutValues, node: Node, axis: int) -> Array | None:
 
 
 def less_zero_point(values: LayoutValues, node: Node, zero: str, sums: Array, output: str) -> None:
-    """Write `output`: `{output}.sum`, the products of a left operand with its zero point, minus the
-    products of the zero point. `sums` are the sums of the weights.
+    """Write `output`: the product `{output}.sum` of a left operand that includes its zero point,
+    minus the product of the zero point. `sums` are the sums of the weights.
     """
     build = Builder(node, values)
     shift = f"{output}.shift"

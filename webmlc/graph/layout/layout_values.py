@@ -32,8 +32,8 @@ def channels_first(rank: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class LayoutValues(FunctionWriter):
-    """The function being written. Of a `pending` value, only the NHWC twin is written so far; the
-    value itself has the origin that `pending` maps it to.
+    """The function being written. Only the NHWC twin of a `pending` value is written so far.
+    `pending` maps the value to its origin.
     """
 
     nhwc: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class LayoutValues(FunctionWriter):
         return self.nhwc[value]
 
     def nchw(self, value: str) -> str:
-        """The value in NCHW. If only its NHWC twin is written so far, transpose that."""
+        """The value in NCHW. If only its NHWC twin is written so far, transpose the twin."""
         origin = self.pending.pop(value, None)
         if origin is not None:
             twin = self.nhwc[value]
@@ -72,7 +72,9 @@ class LayoutValues(FunctionWriter):
         return value
 
     def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:
-        """Say that `twin` is the NHWC form of `value`, which is written only if a node needs it."""
+        """Record that `twin` is the NHWC form of `value`. The value itself is written only if a
+        node needs it.
+        """
         self.nhwc[value] = twin
         self.pending[value] = origin
 

@@ -1,8 +1,8 @@
 """Matrix products over packed right operands.
 
-In: a matrix product of ONNX. Out: `webmlc.MatMul`, whose right operand is packed `[N/8][K][8]`: at
-build if it is constant, else by a `Pack` in every run; and its bias. Constant halves are packed as
-halves, and widened afterwards.
+In: a matrix product of ONNX. Out: a `webmlc.MatMul` by a right operand that is packed
+`[N/8][K][8]`, then the addition of the bias. A constant operand is packed at build, any other by a
+`Pack` in every run. Constants of half precision are packed as they are, and widened afterwards.
 
     %y = Gemm(%x, %w, %b)  ->  %y.sum = webmlc.MatMul(%x, %y.packed); %y = Add(%y.sum, %b)
 """
@@ -29,11 +29,12 @@ _HALVES = (DType.float16, DType.bfloat16)
 """The types of constant matrices that are packed as they are, and widened afterwards."""
 _WEIGHTS = (DType.int8, DType.int16)
 _LARGE_ROWS = 24
-"""Rows of the left operand from which packing the right one in every run pays."""
+"""The fewest rows of the left operand for which packing the right operand in every run saves time.
+"""
 
 
 def matrix_product(values: LayoutValues, node: Node) -> bool:
-    """Write a matrix product over a packed right operand; False where the plain operator serves
+    """Write a matrix product over a packed right operand. False if the plain operator serves
     better.
     """
     left, right = node.inputs[:2]
@@ -105,7 +106,7 @@ def _is_packable(values: LayoutValues, node: Node) -> bool:
 
 
 def _constant_matrix(values: LayoutValues, value: str) -> Array | None:
-    """A constant, or the halves that a Cast to float32 widens to a value."""
+    """The array of a constant, or of the half-precision constant that a Cast widens."""
     if value in values.constants:
         return values.constants[value]
     maker = producers(values.source).get(value)
@@ -160,7 +161,7 @@ def _scaled(values: LayoutValues, node: Node, value: str) -> str:
 
 
 def _is_large(values: LayoutValues, node: Node) -> bool:
-    """True if many rows read the right operand again, so that packing it at run time pays."""
+    """True if many rows read the right operand again, so that packing it at run time saves time."""
     rows = as_int(values.types[node.outputs[0]].shape[-2])
     left, right = (values.types[i].shape[:-2] for i in node.inputs[:2])
     same_batch = len(left) == len(right) and all(map(same, left, right))

@@ -1,14 +1,15 @@
 """Write a transposed convolution as a convolution (sub-pixel convolution).
 
 In: the weights and windows of a transposed convolution with strides (sy, sx). Out: the weights of a
-convolution of stride 1. Its channels are the sy·sx outputs ("phases") between two inputs, which are
-then interleaved. Every output is a sum over the taps that reach it, so no tap needs a test:
+convolution of stride 1. Its channels are the sy·sx outputs ("phases") between two inputs. The
+phases are then interleaved. Every output is a sum over the taps that reach it, so no tap needs a
+test:
 
     ConvTranspose of 2x2, strides 2, 16 -> 1 channels  ->  Conv of 1x1, 16 -> 4, interleaved
 
-Output `s·q + r` takes tap `k` from input `q + (r + begin - k·dilation) / s`, where that divides:
-the phase `r` fixes the taps, `q` slides. Source: W. Shi et al., "Is the deconvolution layer the
-same as a convolutional layer?" (2016).
+Output `s·q + r` takes tap `k` from input `q + (r + begin - k·dilation) / s`, if this quotient is
+whole. So the phase `r` decides the taps, and `q` slides. Source: W. Shi et al., "Is the
+deconvolution layer the same as a convolutional layer?" (2016).
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Subpixels:
 
     @staticmethod
     def of(weights: Array, windows: Windows, sizes: tuple[Expr, ...], groups: int) -> Subpixels:
-        """The convolution for a transposed one by `weights`, `[groups · I, O, KH, KW]`; its outputs
-        have these `sizes`.
+        """The convolution that replaces a transposed convolution by `weights`, `[groups · I, O, KH,
+        KW]`, with outputs of these `sizes`.
         """
         rank, strides = windows.rank, windows.strides
         places = [_places(windows, d) for d in range(rank)]

@@ -1,4 +1,4 @@
-"""Compute half-precision models in float32: the instructions of WebAssembly have no less.
+"""Compute half-precision models in float32, because WebAssembly has no instructions for halves.
 
 needs: inferred types, constants packed. guarantees: operators that calculate have no float16 or
 bfloat16 operands. A value is rounded to half precision where the model casts it, where an operator
@@ -16,8 +16,8 @@ before → after (x, w, y: float16; b: bool):
                                    %b = Greater(%c.rounded, %x.wide)
                                    %y = Cast(%y.wide)
 
-onnxruntime's CPU provider computes in float32, too. The sums of a reduction need it: 11 bits are
-too few.
+onnxruntime's CPU provider computes in float32, too. The sums of a reduction need float32: 11 bits
+are too few.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 HALVES = frozenset({DType.float16, DType.bfloat16})
 SMALL = 4096
-"""The most bytes of a constant that is stored in float32; larger ones are widened at load (chosen
-by hand).
+"""The most bytes of a constant that is stored in float32. Larger constants are widened at load
+(chosen by hand).
 """
 _MOVES = frozenset({"select", "finite"})
 """The scalar operators whose results are operands."""
@@ -83,9 +83,9 @@ def widen_halves(module: Module) -> Module:
 
 @dataclass(slots=True)
 class _Widening(FunctionWriter):
-    """The function so far, and the float32 form of those halves that have one: `wide`, which may
-    be unrounded, and `rounded`. `unrounded` holds the float32 values that the model casts to
-    halves.
+    """The function so far, and the float32 forms of its halves. `wide` has the forms that may be
+    unrounded, `rounded` the rounded forms. `unrounded` holds the float32 values that the model
+    casts to halves.
     """
 
     widens_at_load: bool = True
@@ -133,7 +133,7 @@ class _Widening(FunctionWriter):
         return type_ is not None and type_.dtype in {DType.float32, *HALVES}
 
     def round_operand(self, node: Node) -> None:
-        """Write a Cast to a half: its result exists in float32 until a half is read."""
+        """Write a Cast to a half. Its result exists only in float32 until a node reads the half."""
         build = Builder(node, self)
         source, (result,) = node.inputs[0], node.outputs
         value = self.round(build, source) if self.is_half(source) else source
@@ -143,7 +143,7 @@ class _Widening(FunctionWriter):
 
     def calculates(self, node: Node) -> bool:
         """True for a node to widen: it calculates with halves, or one of its halves exists only in
-        its float32 form. A state keeps its name and its type, which are those of a port.
+        its float32 form. A state keeps its name and its type, which a port has, too.
         """
         halves = [value for value in node.inputs if self.is_half(value)]
         if not halves or (node.domain, node.op) in (*CONTROL, APPEND):
@@ -160,7 +160,7 @@ class _Widening(FunctionWriter):
         return value in self.constants or value in self.states
 
     def leaves_halves(self, node: Node) -> bool:
-        """True if a node only moves halves, or computes on what it widened them to."""
+        """True if a node only moves halves, or widens them itself before it computes."""
         types = [self.scope.type_of(value) if value else None for value in node.inputs]
         tensors = [None if t is None else placeholder("x", t.shape, t.dtype) for t in types]
         results = compute_node(node, self.scope, tuple(tensors))

@@ -12,7 +12,8 @@ a feature map that is padded so that every window lies inside it, then the addit
 ConvInteger multiplies x - z by the weights, where z is the zero point. The padding is z, so that
 every window has the same correction: (x - z) · w = x · w - z · Σw. A transposed convolution with
 strides s is one convolution whose channels are the s·s phases of its output
-(`subpixel_convolution`). Then the phases are interleaved, and what is beyond the output is cut off.
+(`subpixel_convolution`). Then the phases are interleaved, and elements beyond the output are cut
+off.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from webmlc.graph.ops.windows import Windows
 
 
 def convolution(values: LayoutValues, node: Node) -> bool:
-    """Write a convolution by constant weights. False, and nothing written, if the weights or the
-    padding are known at run time only.
+    """Write a convolution by constant weights. If the weights or the padding are known only at run
+    time, write nothing and return False.
     """
     if not values.is_map(node.inputs[0]) or node.inputs[1] not in values.constants:
         return False
@@ -111,8 +112,8 @@ def _interleave(
     strides: tuple[int, ...],
     groups: int,
 ) -> None:
-    """Write `[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, or the same of
-    another rank: H and sy, and W and sx, become neighbours by a Transpose.
+    """Write `[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, or of another
+    rank. A Transpose makes H and sy neighbours, and W and sx.
     """
     type_ = values.types[phases]
     if math.prod(strides) == 1:
@@ -161,8 +162,8 @@ def _emit(
 def windows_of(
     values: LayoutValues, node: Node, kernel: Sequence[int], ceil: bool = False
 ) -> Windows | None:
-    """The node's windows; `None` if the padding before the feature map depends on symbols, and with
-    it that after it. For convolutions and pools.
+    """The windows of a convolution or pool. `None` if the padding before the feature map depends on
+    symbols, and with it the padding after it.
     """
     windows = Windows.of(_context(values, node), kernel, ceil)
     return windows if all(as_int(b) is not None for b in windows.begins) else None
@@ -176,7 +177,7 @@ def padded(values: LayoutValues, node: Node, windows: Windows, fill: float | str
     begins, ends = [as_int(b) or 0 for b in windows.begins], []  # `windows_of` accepts no others
     for d, (reach, size) in enumerate(zip(windows.reaches, windows.inputs, strict=True)):
         missing = as_int(simplify(reach - size - begins[d]))
-        if missing is None:  # of a symbolic size: at most the declared padding and one more stride
+        if missing is None:  # a symbolic size: at most the declared padding and one stride
             declared = as_int(windows.ends[d])
             assert declared is not None, node.name
             missing = declared + (windows.strides[d] - 1 if windows.ceil else 0)

@@ -1,7 +1,7 @@
 """Compute products of block-quantised weights with activations in float32.
 
-In: a module as its frontend wrote it. Out: the same products without quantised activations: slower,
-and as close to the model as float32 is.
+In: a module as its frontend wrote it. Out: the same products without quantised activations. They
+are slower, and as exact as float32.
 
     %y = webmlc.BlockProduct(%x, ...)                ->  %y = webmlc.BlockProduct(%x, ...) {exact=1}
     %y = MatMulNBits(%x, ...) {accuracy_level=4}     ->  %y = MatMulNBits(%x, ...)

@@ -3,7 +3,7 @@ becomes an integer operator with a scaling after it.
 
 needs: a simplified function. guarantees: no product of two operands that are dequantised by
 constants is left. A node without an integer form stays between its DequantizeLinear and
-QuantizeLinear, with which it is fused later. Small constants are dequantised. before → after:
+QuantizeLinear, and fusion joins the three later. Small constants are dequantised. before → after:
 
     %a = DequantizeLinear(%x, 0.1, 128)          %p = ConvInteger(%x, %w, 128)
     %b = DequantizeLinear(%w, 0.02)              %f = Cast(%p)
@@ -11,7 +11,7 @@ QuantizeLinear, with which it is fused later. Small constants are dequantised. b
     %d = Relu(%c)                                %r = Relu(%m)
     %y = QuantizeLinear(%d, 0.5, 3)              %y = QuantizeLinear(%r, 1, 3)
 
-The scheme is that of Jacob et al., "Quantization and Training of Neural Networks for Efficient
+The scheme is from Jacob et al., "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference" (2018), with the multiplier in float32, as in native runtimes.
 """
 
@@ -56,8 +56,8 @@ first input.
 SCALED = frozenset({"Relu", "LeakyRelu", "Clip"})
 """Functions f with f(a · x) = a · f(x) for positive a (a Clip if its limits are scaled, too)."""
 _FINE = np.float32(64)
-"""Parts of a quantisation step in which sums of quantised operands are computed. A power of two, so
-that scaling by it is exact.
+"""The number of parts of a quantisation step, in which sums of quantised operands are computed. It
+is a power of two, so that scaling by it is exact.
 """
 
 
@@ -178,8 +178,8 @@ def _moved(
 def _multiply_integers(
     x: Value, right: Quantised, node: Node, context: Context, rewriting: Rewriting
 ) -> Value | None:
-    """Write a convolution or matrix product of dequantised operands as one of their integers, then
-    scaled.
+    """Write a convolution or matrix product of dequantised operands as the product of their
+    integers, then scaled.
     """
     if right.type.dtype not in BYTES:
         return None
@@ -226,7 +226,7 @@ def _products(rewriting: Rewriting, build: Builder, left: Quantised, right: Quan
 
 def _finished(rewriting: Rewriting, context: Context, sums: Value, scale: Array) -> Value:
     """The scaled sums with the bias. A bias that is quantised by the scale of the products is added
-    as integers, others as floats.
+    as integers, any other bias as floats.
     """
     node, build = context.node, sums.build
     alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
@@ -270,7 +270,9 @@ def _integer_bias(rewriting: Rewriting, bias: str, scale: Array) -> Array | None
 def _scale_weights(
     rewriting: Rewriting, node: Node, context: Context, right: Quantised
 ) -> Value | None:
-    """Write the product of floats and quantised weights as one with their integers, then scaled."""
+    """Write the product of floats and quantised weights as the product with their integers, then
+    scaled.
+    """
     weights = rewriting.constants.get(right.source)
     columns = _columns(node, right)
     if weights is None or not right.is_along(columns) or node.op == "Gemm" or weights.ndim < 2:
@@ -356,10 +358,11 @@ def _add_integers(
 
 def _multiply_add(source: str, factor: Array, value: Value, unit: Array) -> Value:
     """Write source · factor + value for a `source` of bytes. The result is rounded once, with or
-    without FMA, and in whatever order a driver adds.
+    without FMA, and in any order in which a driver adds.
 
     The factor is split into a multiple of `unit` and a remainder, the value into a whole number and
-    a remainder. So the products are exact, and the sums of the large terms and of the small terms.
+    a remainder. So the products are exact. The sum of the large terms is exact, too, and the sum of
+    the small terms.
     """
     large = np.rint(factor / unit) * unit
 
@@ -420,7 +423,7 @@ def _is_integer(rewriting: Rewriting, value: str) -> bool:
 
 
 def _divided(rewriting: Rewriting, build: Builder, step: Node, by: Array) -> Sequence[str] | None:
-    """The constant operands of one step, divided by a scale; `None` if one is not constant."""
+    """The constant operands of one step, divided by a scale; `None` if any is not constant."""
     if step.op in ("Relu", "LeakyRelu"):
         return ()
     names: list[str] = []

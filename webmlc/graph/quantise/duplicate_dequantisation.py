@@ -1,9 +1,8 @@
-"""Give every consumer of a dequantised value a DequantizeLinear of its own.
+"""Give every consumer of a dequantised value its own DequantizeLinear.
 
 needs: inferred types; no later pass merges equal nodes. guarantees: the value of a DequantizeLinear
-has one consumer, or is returned. Kernels then read small integers, which are a quarter of the
-bytes, and scale them in registers.
-before → after:
+has one consumer, or is returned. Kernels then read small integers, a quarter of the bytes of
+floats, and scale them in registers. before → after:
 
     %a = DequantizeLinear(%q)            %a = DequantizeLinear(%q)
     %b = Add(%a, %c)              →      %b = Add(%a, %c)

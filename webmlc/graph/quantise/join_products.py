@@ -3,7 +3,7 @@
 In: a module whose products are `PackedBlockProduct` nodes. Out: the same results. The matrices of a
 joined product are stored one after another, and each result is a slice of the columns.
 
-needs: inferred types; equal nodes are one, so that products of one operand read the same values.
+needs: inferred types; equal nodes are merged, so that products of one operand read the same values.
 guarantees: products are joined if they read the same operand, their weights have the same form
 (bits, block, excess, element types, with or without minimums), and no other node reads these
 weights. Sums with a constant vector are joined, too. before → after:
@@ -14,8 +14,8 @@ weights. Sums with a constant vector are joined, too. before → after:
     %b: [n, 3, 64] = Reshape(%k)             %b = Slice(%h, 9:12 on axis 1)
 
 One product starts fewer kernels, and reads its left operand once. Products with float matrices stay
-apart: packed for a kernel, each already runs at the speed of memory or of arithmetic, and a slice
-of a joined result may need a copy.
+apart. A product with a packed float matrix already runs at the speed of memory or of arithmetic,
+and a slice of a joined result may need a copy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Member:
 
     @property
     def last(self) -> Node:
-        """The last of the nodes: its output is the result."""
+        """The last of these nodes: its output is the result."""
         return self.view or self.bias or self.product
 
 
@@ -80,14 +80,14 @@ class _Joining(FunctionRewriter):
         return remove_dead_code(self.written())
 
     def find_groups(self) -> None:
-        """Collect the products that can be joined, by the first one of each group."""
+        """Collect the products that can be joined, by the first product of each group."""
         by_form: dict[object, list[_Member]] = {}
         position = {node: number for number, node in enumerate(self.source.nodes)}
         for node in self.source.nodes:
             if (node.domain, node.op) == PRODUCT and self.has_own_weights(node):
                 by_form.setdefault(self.form(node), []).append(self.member(node))
         for members in by_form.values():
-            # Only the last one may end within a panel of columns.
+            # Only the last member may end within a panel of columns.
             ordered = sorted(members, key=lambda member: member.columns % PACK != 0)
             whole = [member for member in ordered if member.columns % PACK == 0]
             joined = _with_equal_ends(ordered[: len(whole) + 1])
@@ -105,7 +105,7 @@ class _Joining(FunctionRewriter):
         return all(w in self.constants and self.users[w] == [node] for w in weights)
 
     def form(self, node: Node) -> object:
-        """What is equal for products that can be joined."""
+        """The properties that are equal for products that can be joined."""
         attributes = tuple((name, node.attributes[name]) for name in ("bits", "block", "excess"))
         types = tuple(self.constants[weight].dtype.str for weight in node.inputs[WEIGHTS:])
         return (node.inputs[:WEIGHTS], attributes, types)
@@ -126,7 +126,7 @@ class _Joining(FunctionRewriter):
         return member
 
     def only_reader(self, value: str) -> Node | None:
-        """The node that reads a value, if there is one and the caller does not."""
+        """The only node that reads a value. `None` if several nodes or the caller read it."""
         users = self.users.get(value, [])
         return users[0] if len(users) == 1 and value not in self.source.outputs else None
 
@@ -166,7 +166,9 @@ class _Joining(FunctionRewriter):
 
 
 def _with_equal_ends(members: Sequence[_Member]) -> tuple[_Member, ...]:
-    """The members, with a sum only if all have one, and with a view only if all have the same."""
+    """The members, with their sums only if all have a sum, and with their views only if all views
+    are alike.
+    """
     if not all(member.bias is not None for member in members):
         stripped = (m if m.bias is None else _Member(m.product, m.columns) for m in members)
         members = tuple(stripped)

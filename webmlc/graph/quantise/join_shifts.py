@@ -1,9 +1,10 @@
 """Add the constants of an integer product to its sums at once.
 
-A quantised product adds a bias, subtracts the product of a zero point, and may subtract what its
-bytes were shifted by (`use_byte_products`). Each is a constant for each column, in int32, where
-sums of constants are exact and wrap. The name of their sum has the names of all of them: devices
-that shift bytes by different numbers have different sums, and a package has one constant of a name.
+A quantised product adds a bias, subtracts the product of a zero point, and may subtract the excess
+of shifted bytes (`use_byte_products`). Each of these terms is one int32 constant for each column,
+and sums of int32 are exact: they wrap. The name of the sum joins the names of the constants.
+Devices that shift bytes by different numbers have different sums, and a package has one constant of
+each name.
 
     %a = Sub(%sums, %excess)
     %b = Add(%zero_point, %a)        →        %y = Add(%sums, %"-excess+zero_point+bias")
@@ -34,7 +35,7 @@ def join_shifts(module: Module) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """What is added to a value: the sum of some constants, and their names with their signs."""
+    """A value, and the constants added to it: their sum, and their names with their signs."""
 
     value: str
     constant: Array
@@ -49,7 +50,7 @@ class _Shift:
 
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
-    """The function being written. `shifts` has the values that are another value plus constants."""
+    """The function being written. `shifts` has each value that is another value plus constants."""
 
     shifts: dict[str, _Shift] = field(default_factory=dict)
 
@@ -71,8 +72,8 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def shift(self, node: Node) -> _Shift | None:
-        """What a node adds to a value, if that is a number or one for each column, in int32; `None`
-        for other nodes.
+        """The shift of a node that adds a constant to a value in int32: one number, or a number for
+        each column. `None` for other nodes.
         """
         if node.domain or node.op not in ("Add", "Sub"):
             return None

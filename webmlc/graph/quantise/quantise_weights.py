@@ -9,8 +9,8 @@ divided into blocks of `BLOCK` elements; a last block that is not full is filled
 A minimum costs 16 bits a block. Measured on normally distributed weights: int4 with minimums has an
 error of 7.3 %, and symmetric int4 with the best of nine scales 8.3 %.
 
-The scale of a block of int4 is the one with the least squared error among a few candidates, as in
-the quantisation of llama.cpp (`make_qkx2_quants` in `ggml-quants.c`).
+The scale of a block of int4 is the candidate with the least squared error, as in the quantisation
+of llama.cpp (`make_qkx2_quants` in `ggml-quants.c`). There are a few candidates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ range clips the extremes, and represents the other weights better.
 """
 _ROUNDING = 2.0**-10
 """The largest relative error of a scale that is stored in half precision. It is twice the rounding
-error of a normal float16, so that only subnormal ones exceed it.
+error of a normal float16, so that only subnormal float16 numbers exceed it.
 """
 _CHUNK = 1 << 22
 """The most weights that are quantised at once. It bounds the temporary memory (chosen by hand)."""
@@ -59,8 +59,8 @@ def quantise_matrix(matrix: Array, form: Quantisation) -> BlockQuantised:
 
 
 def stored_bytes(rows: int, depth: int, form: Quantisation) -> int:
-    """The bytes of a matrix `[rows, depth]` after quantisation, with scales in half precision. Its
-    rows become columns of panels, which are filled up.
+    """The bytes of a matrix `[rows, depth]` after quantisation, with scales in half precision. The
+    rows become columns of panels, and zeros fill the last panel.
     """
     blocks = -(-rows // PACK) * PACK * -(-depth // BLOCK)
     return blocks * (BLOCK // 2 + 4 if form == "int4" else BLOCK + 2)
@@ -95,7 +95,7 @@ def _int4(blocks: Array) -> tuple[Array, Array, Array | None]:
 
 
 def _codes(blocks: Array, scales: Array, minimums: Array) -> tuple[Array, Array, Array]:
-    """The values of 4 bits for scales and minimums, which are rounded first."""
+    """The values of 4 bits for scales and minimums. Scales and minimums are rounded first."""
     scales = _rounded(scales)
     minimums = _rounded(minimums, scales)
     values = np.rint((blocks - minimums[:, None]) * _inverse(scales))
@@ -127,8 +127,8 @@ def _inverse(scales: Array) -> Array:
 
 
 def _rounded(numbers: Array, magnitudes: Array | None = None) -> Array:
-    """The numbers rounded to half precision, in which they are stored, if the error of each is
-    small relative to the larger of itself and its magnitude.
+    """The numbers, rounded to half precision if all errors are small. An error is relative to the
+    number or to its magnitude, whichever is larger.
     """
     with np.errstate(over="ignore"):
         halves = numbers.astype(np.float16).astype(np.float32)

@@ -1,8 +1,9 @@
 """Store the keys and values of a session in bfloat16.
 
-In: a module as its frontend wrote it. Out: the same module, whose rows are rounded before they are
-appended to what causal attention reads. Their memory and the bytes that a token reads halve. Only
-functions are rewritten whose products round their activations to bytes anyway, which is coarser.
+In: a module as its frontend wrote it. Out: the same module, which rounds new rows before it appends
+them to the keys and values of causal attention. The memory of the rows and the bytes that a token
+reads halve. A function is rewritten only if its products round their activations to bytes anyway,
+which is coarser.
 
     %keys = Append(%rows)        ->     %keys.rounded = Cast(%rows) {to = bfloat16}
                                         %keys = Append(%keys.rounded)
@@ -20,8 +21,9 @@ from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.state import APPEND
 
 ROUNDED = TYPE_NUMBERS[DType.bfloat16]
-"""The type of the rows. To widen a bfloat16 is one shift, and it has the range of float32; to widen
-a float16 takes six instructions in WebAssembly."""
+"""The type of the rows. A bfloat16 has the range of float32 and is widened by one shift. In
+WebAssembly, widening a float16 takes six instructions.
+"""
 READER = ("webmlc", "CausalAttention")
 ROUNDING = ("webmlc", "BlockProduct")
 

@@ -13,8 +13,8 @@ itself quantises are always exact: the model multiplies floats.
 The weights are the right operand of a MatMul, the matrix of a Gemm, or the table of a Gather along
 its first axis. They are constant matrices. These stay as they are:
 - weights of convolutions, and those of products of more than two dimensions;
-- float weights that another node reads, too, or of which blocks would not save half of the bytes;
-- weights in blocks that do not lie along the summed axis, or whose blocks are not whole words.
+- float weights that another node reads, too, or whose bytes blocks would not halve;
+- weights in blocks that do not lie along the summed axis, or that are not whole words.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from webmlc.graph.rewrite.rewriting import Rewriting
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 MIN_SAVING = 2
-"""Float weights become block-quantised if that divides their bytes by at least this number. Chosen
+"""Float weights become block-quantised if blocks divide their bytes by at least this number. Chosen
 by hand: it leaves out matrices of few columns, whose blocks are mostly filled with zeros.
 """
 
@@ -105,7 +105,8 @@ class _Weights:
 @dataclass(slots=True)
 class _BlockProducts:
     """The rewriting of a function. Weights that several nodes read are packed once: `values` holds
-    them by value and axis of their rows, and `matrices` those of floats by content.
+    packed weights by value and axis of their rows, and `matrices` holds the weights of float
+    matrices by content.
     """
 
     function: Function
@@ -137,7 +138,7 @@ class _BlockProducts:
         return _product(build, context, weights)
 
     def _weights(self, rewriting: Rewriting, value: str, row_axis: int) -> _Weights | None:
-        """The weights that a value holds, if they are block-quantised or become it."""
+        """The weights that a value holds, if they are block-quantised or become block-quantised."""
         key = (value, row_axis)
         if key not in self.values:
             blocks = dequantised_blocks(rewriting, value, row_axis)
@@ -153,8 +154,8 @@ class _BlockProducts:
         return self.values[key]
 
     def _quantised(self, value: str, array: Array, row_axis: int) -> _Weights | None:
-        """The weights that a float matrix becomes. Equal matrices, such as those of an embedding
-        and its transpose, become the same weights.
+        """The weights that a float matrix becomes. Equal matrices `[N, K]` become the same weights,
+        even if one of their values is transposed.
         """
         form, matrix = self.quantisation, array if row_axis == 0 else array.T
         if form is None or not self._is_only_weights(value):
@@ -222,22 +223,22 @@ def _gather(build: Builder, context: Context, weights: _Weights) -> str:
 
 _BLOCKS = (128, 64, 32)
 """The sizes of the blocks into which rows with one scale are divided. Large blocks have fewer
-scales; the last one is taken for any row, which is filled up.
+scales. The last size serves for any row: zeros fill up the row's last block.
 """
 _WORD_BITS = 32
-"""The bits of a word, of which a block fills several."""
+"""The bits of a word. A block fills several words."""
 
 
 def dequantised_blocks(rewriting: Rewriting, value: str, row_axis: int) -> BlockQuantised | None:
     """The weights `[N, K]` that a DequantizeLinear of constants computes, perhaps transposed, whose
     rows run along `row_axis` of the value. Rows are filled up to whole blocks. `None` for any other
-    value, and unless blocks along K have one scale and one zero point each.
+    value, and if blocks along K do not have one scale and one zero point each.
 
         DequantizeLinear(%q: int4[K, N], %scales: [K/32, N], %zeros) {axis=0, block_size=32}
         ->  values = q - low, scales, minimums = (low - zeros) · scales     low: the least int4, -8
 
-    Weights of up to four bits may also have one scale in all, or one for each row. Those of bytes
-    are products of bytes: see `compute_in_integers`.
+    Weights of up to four bits may also have a single scale, or one scale for each row. Such weights
+    of eight bits become products of bytes: see `compute_in_integers`.
     """
     maker = rewriting.producer(value)
     if maker is not None and (maker.domain, maker.op) == ("", "Transpose"):

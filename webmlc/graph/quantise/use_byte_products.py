@@ -47,8 +47,8 @@ _PRODUCTS: Mapping[ByteOperator, frozenset[str]] = {
     "dot_u8_i8": frozenset({"Conv", "MatMul", "DepthwiseConv"}),
     "dot_i8": frozenset({"Conv", "MatMul"}),
 }
-"""The products that are rewritten, by the operator. A GPU thread that joins taps of a depthwise
-convolution in words would take longer than one that multiplies them (an estimate).
+"""The products that are rewritten, by the operator. On a GPU, joining the taps of a depthwise
+convolution in words would take longer than multiplying them (an estimate).
 """
 _FEWEST_OUTPUTS = 8
 """The fewest output channels for which padding the feature map to whole words is faster (an
@@ -57,7 +57,7 @@ estimate: the padding is a copy of the feature map).
 
 
 def use_byte_products(module: Module, operator: ByteOperator) -> Module:
-    """Rewrite the products of every function. `operator` is the one that the target has.
+    """Rewrite the products of every function. `operator` is the target's operator.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
@@ -149,7 +149,7 @@ class _Rewrite(FunctionRewriter):
         return sums
 
     def span(self, node: Node) -> int:
-        """The number of neighbouring pixels whose channels fill a word; 1 where taps are apart."""
+        """The number of neighbouring pixels whose channels fill a word; 1 if taps stay apart."""
         channels: int = self.constants[node.inputs[1]].shape[-2]
         if node.op != "Conv" or node.attributes["groups"] != 1 or BYTES_PER_WORD % channels:
             return 1
@@ -159,8 +159,8 @@ class _Rewrite(FunctionRewriter):
         return BYTES_PER_WORD // channels
 
     def neighbours(self, build: Builder, span: int) -> tuple[str, str, Windows]:
-        """The feature map, weights and windows of the convolution in which `span` taps along a line
-        are one.
+        """The feature map, weights and windows of the convolution in which each `span` taps along a
+        line become one tap.
         """
         data, weights = build.source.inputs
         windows: Windows = build.source.attributes["windows"]
@@ -168,7 +168,7 @@ class _Rewrite(FunctionRewriter):
         missing = taps * span - windows.kernel[-1]
         columns = simplify(windows.reaches[-1] + missing - (span - 1))
         name = f"{data}.neighbours.{windows.kernel[-1]}.{windows.strides[-1]}"
-        if name not in self.types:  # convolutions may share a map
+        if name not in self.types:  # convolutions may share a feature map
             wide = self.padded(build, data, -2, missing, f"{name}.wide")
             build("Neighbours", wide, output=name, domain="webmlc", columns=columns, span=span)
         array = self.constants[weights]
@@ -191,8 +191,8 @@ class _Rewrite(FunctionRewriter):
         return self.padded(build, data, -1, missing, f"{data}.whole")
 
     def padded(self, build: Builder, data: str, axis: int, missing: int, name: str) -> str:
-        """The feature map with `missing` more elements along an axis, whose weights are zeros. If a
-        Pad computes it, that Pad pads more.
+        """The feature map with `missing` more elements along an axis; the weights of these elements
+        are zeros. If a Pad computes the feature map, a larger Pad replaces it.
         """
         if not missing or name in self.types:
             return name if missing else data

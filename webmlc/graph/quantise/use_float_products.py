@@ -81,8 +81,9 @@ class _Rewriting(FunctionRewriter):
         )  # fmt: skip
 
     def elementwise_slices(self, product: Node) -> dict[Node, int]:
-        """The slices of a product's columns, by their first columns, if these are all that reads
-        the product, only elementwise nodes read them, and each starts with a panel of the weights.
+        """The slices of a product's columns, with their first columns. Only these slices may read
+        the product, only elementwise nodes may read the slices, and each slice must start with a
+        panel of the weights.
         """
         value = product.outputs[0]
         if value in self.source.outputs:

@@ -1,1 +1,1 @@
-"""Rewrite a graph into one that says the same with fewer and simpler nodes."""
+"""Rewrite a graph into an equal graph of fewer and simpler nodes."""

@@ -4,8 +4,9 @@ needs: packed weights. guarantees: packed weights and constant summands have no 
 of float32.
 
 Channels that training switched off have subnormal weights. Some processors take many times as long
-for a multiply-add that reads one. Their products are subnormal, too, and reach the next layer. A
-product changes by less than 1.2e-38 of its other factor, a sum by less than 1.2e-38.
+for a multiply-add that reads a subnormal number. The products of such weights are subnormal, too,
+and reach the next layer. A product changes by less than 1.2e-38 of its other factor, a sum by less
+than 1.2e-38.
 
     const %b = [1.5, 3e-41]; %y = Add(%x, %b)   ->   const %b = [1.5, 0.0]
 """
@@ -32,7 +33,7 @@ _SUMS = frozenset(
 
 
 def flush_subnormals(module: Module) -> Module:
-    """Flush the constants of every function that only such operators read."""
+    """Flush the constants of every function that only operators of `_SUMS` read."""
     functions = {name: _flushed(function) for name, function in module.functions.items()}
     return replace(module, functions=functions)
 

@@ -100,8 +100,8 @@ HALVES = (DType.float16.numpy, DType.bfloat16.numpy)
 
 def widen_constants(module: Module, keep: frozenset[str] = frozenset()) -> Module:
     """Store constants of half precision as float32, in place of the Casts that widen them, and fold
-    what depends on constants only. Operators in `keep` are not folded. A module without such Casts
-    is returned unchanged.
+    the nodes that depend only on constants. Operators in `keep` are not folded. A module without
+    such Casts is returned unchanged.
 
         %v = Cast(%w)                  const %v, float32
         %y = MatMul(%x, %v)      →     %y = MatMul(%x, %v)

@@ -21,7 +21,7 @@ VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _REARRANGING = frozenset(
     {("", "Reshape"), ("", "Transpose"), ("webmlc", "View"), ("webmlc", "ChannelShuffle")}
 )
-"""Operators, by domain and name, behind which an elementwise node may stand as well as before."""
+"""Operators, by domain and name, that commute with an elementwise node."""
 _ELEMENTWISE = [name for (domain, name), row in OPS.items() if row.kind in MAPS and not domain]
 
 
@@ -89,7 +89,7 @@ def _use_channel_shuffle(
 
 
 def _hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Move an elementwise node before the views and transposes of a product: there it can join the
+    """Move an elementwise node before the views and transposes of a product, where it can join the
     product's kernel.
     """
     if len(context.outputs) != 1:

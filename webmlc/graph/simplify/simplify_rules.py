@@ -1,8 +1,8 @@
 """The rules of `simplify_graph`, in the order in which they are tried.
 
-A tensor whose elements are one value, known at build time, counts as that number. Attention
-without a mask, as ONNX defines it, adds zeros of one element for each query and key, and asks which
-of their rows are -inf:
+A tensor whose elements all have one value, known at build time, counts as that number. ONNX's
+attention without a mask adds a zero for each query and key, and tests whether rows of these zeros
+are -inf:
 
     %bias = ConstantOfShape(%shape)
     %masked = Equal(ReduceMax(%bias), -inf)                  (false everywhere)
@@ -81,8 +81,8 @@ def _look_up_one_hot(
 
 
 def _holds_rows(index: Value, table: Value) -> bool:
-    """True if `table` is a matrix of finite numbers, and `index` of integers that can hold the
-    indices of its rows, and one that is too large.
+    """True if `table` is a matrix of finite numbers, and the integers of `index` can hold the
+    indices of its rows and one index that is too large.
     """
     dtype, array = index.type.dtype, table.array
     is_index = dtype.is_integer and len(array) < dtype.limits[1]
@@ -90,7 +90,7 @@ def _holds_rows(index: Value, table: Value) -> bool:
 
 
 def _rows(index: Value, table: Value, hot: Node, node: Node, rewriting: Rewriting) -> Node | None:
-    """Read the rows of the table, of which the first and the last one are zeros."""
+    """Read the rows of the table, after a row of zeros is added at each end."""
     if not _holds_rows(index, table):
         return None
     build = Builder(node, rewriting)
@@ -113,13 +113,13 @@ look_up_one_hot = Rule(_product(_ONE_HOT), _look_up_one_hot)
 
 
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
-"""The right operand with which each operator returns the left one."""
+"""The right operand with which each operator returns its left operand."""
 COPIES = frozenset(
     {"Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
 """Operators whose results have elements of their first input only."""
 FOLDS = frozenset({"ReduceMax", "ReduceMin"})
-"""Operators that fold one value, as often as they like, to itself."""
+"""Operators that fold any number of equal values to the same value."""
 
 
 def _is_unchanged(context: Context) -> bool:
@@ -173,8 +173,8 @@ def _drop_empty_parts(node: Node, context: Context) -> Node | None:
 
 
 def single_value(rewriting: Rewriting, name: str) -> Array | None:
-    """An array of the one value that every element of `name` has; `None` where there is none, or
-    where it is not known at build time.
+    """An array of one element, the value of every element of `name`. `None` if the elements differ,
+    or if their value is not known at build time.
     """
     array = rewriting.constants.get(name)
     if array is not None:
@@ -196,7 +196,7 @@ def single_value(rewriting: Rewriting, name: str) -> Array | None:
 
 
 def _has_elements(rewriting: Rewriting, name: str) -> bool:
-    """True where it is known at build time that a tensor has elements."""
+    """True if it is known at build time that a tensor has elements."""
     type_ = rewriting.types.get(name)
     shape = None if type_ is None else type_.static_shape
     return shape is not None and 0 not in shape
@@ -264,7 +264,7 @@ def _per_channel(array: Array, type_: TensorType) -> Array | None:
 def _fold_into_producer(
     rewriting: Rewriting, inner: Context, op: str, channels: Array
 ) -> Node | None:
-    """The producer with other weights; `None` if they, or the bias, are not constant."""
+    """The producer with other weights; `None` if its weights or its bias are not constant."""
     maker, weights, bias = inner.node, inner.constant(1), inner.constant(2)
     if weights is None or weights.dtype not in (np.float32, np.float64):
         return None

@@ -1,16 +1,16 @@
 """Keep the pasts of a decoder whose new rows a `TensorScatter` writes into a buffer.
 
-In: a function after `use_states`. Out: the same function; `Module.state_ports` has pairs of a past
-and a present, which is the past with new rows, and `Module.capacity` is the number of rows of all
+In: a function after `use_states`. Out: the same function. `Module.state_ports` has pairs of a past
+and a present, which is the past with new rows. `Module.capacity` is the number of rows of all
 pasts. onnxruntime-genai exports such decoders, of GroupQueryAttention, and ONNX has them since
 opset 24.
 
     %b = Pad(%past: float32[1, 2, past, 64])     up to max(past, total) rows
     %present = TensorScatter(%b, %k, %places) {axis=2}
 
-Each row of the batch has rows of its own, whose number the inputs say. So a session does not count
-them: the state is the whole buffer, of the session's capacity, which each run replaces. More than
-that do not fit: a requirement says so.
+Each element of the batch has its own number of rows, which the inputs say. So a session does not
+count rows: the state is the whole buffer, of the session's capacity, and each run replaces it. A
+requirement says that the rows must fit the capacity.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def use_buffer_states(module: Module) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """A past of `capacity` rows, into which `node` writes `rows`. The present has `size` rows.
-    These are as many as the capacity if it is at least `required`.
+    """A past of `capacity` rows, into which `node` writes `rows`. The present has `size` rows. This
+    is the capacity if the capacity is at least each of `required`.
     """
 
     past: str
@@ -107,7 +107,7 @@ def _buffers(function: Function) -> Iterator[_Buffer]:
 
 
 def _besides(size: Expr, capacity: Var) -> tuple[Expr, ...] | None:
-    """The operands of a maximum of the capacity and others. `None` for any other size."""
+    """The other operands of a maximum with the capacity. `None` for any other size."""
     if not isinstance(size, Call) or size.op != "max" or capacity not in size.args:
         return None
     operands = tuple(a for a in size.args if a != capacity)

@@ -7,11 +7,11 @@ an input and an output, whose state the output replaces after each run.
       ...                                                     ->   StatePort("state", "stateN", ...)
       return %output, %stateN                                      (is_replaced)
 
-A pair is one that the model's author clearly meant:
+A pair is an input and an output that the model's author clearly meant as a state:
 - The input and the output have one stem, which has a word of `_WORDS` or is one of `_LETTERS`. The
   input may add an affix such as `_in`, `0` or `past_`. The output adds one such as `N`, `_out` or
   `new_`.
-- They have one type. A size that only the input has is that of the output, which the next run
+- They have one type. A size that only the input has is the size of the output, which the next run
   reads.
 - The model reads the input, and does not only return it as the output.
 - The model has other inputs and other outputs.
@@ -31,13 +31,15 @@ from webmlc.graph.simplify.use_states import symbols_of
 _PAST = ("", "in_", "past_", "prev_", "previous_", "old_", "initial_", "init_"), (
     "_in", "_past", "_prev", "_old", "_init", "_0", "0",
 )  # fmt: skip
-"""The prefixes and suffixes of inputs: what exporters and examples of PyTorch, Keras, NeMo, sherpa
-and Silero write. The stem itself needs none.
+"""The prefixes and suffixes of inputs in the exporters and examples of PyTorch, Keras, NeMo, sherpa
+and Silero. The name may also be the stem alone.
 """
 _PRESENT = ("out_", "present_", "new_", "next_", "updated_", "final_"), (
     "_out", "_present", "_new", "_next", "_updated", "_n", "n",
 )  # fmt: skip
-"""The prefixes and suffixes of outputs. They have one, because the names of values are unique."""
+"""The prefixes and suffixes of outputs. Each output has one, because the names of values are
+unique.
+"""
 _WORDS = re.compile("state|hidden|cell|cache|mem|buf|carry|rnn|lstm|gru|past|hist|key|value")
 """Words in the stems of states."""
 _LETTERS = frozenset({"h", "c", "hx", "cx"})
@@ -57,7 +59,7 @@ def use_recurrent_states(module: Module) -> Module:
     pairs = dict(_pairs(main, state_inputs))
     bound = symbols_of(main, set(main.inputs) - pairs.keys() - state_inputs)
     equal, ports = dict(module.equal_symbols), list[StatePort]()
-    for _ in pairs:  # a size may be known by that of another state
+    for _ in pairs:  # a size may be known by the size of another state
         for past, present in pairs.items():
             equal |= _sizes(main.type(past), main.type(present), bound, equal) or {}
     for past, present in pairs.items():
@@ -99,7 +101,7 @@ def _are_alike(
 
 
 def _stems(name: str, prefixes: tuple[str, ...], suffixes: tuple[str, ...]) -> Iterator[str]:
-    """The stems of states that a name has: the name without one of these affixes, in lower case."""
+    """The possible stems of a name: the name without one of these affixes, in lower case."""
     name = name.lower()
     stems = [name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)]
     stems += [name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)]

@@ -1,9 +1,10 @@
 """Keep the pasts of a decoder in states.
 
 In: a function after `simplify_graph`. Out: a function without pairs of an input `past` and an
-output `present` that is the past with more rows, which the model also reads. The present becomes a
-state of the session, which `Append` extends by the new rows. A state grows along its first axis, so
-the present is a transposition of it, which consumers read without a copy where they can.
+output `present`, where the present is the past with more rows, and the model reads it, too. The
+present becomes a state of the session, which `Append` extends by the new rows. A state grows along
+its first axis. So the present is a transposition of the state. Consumers read the state without a
+copy where they can.
 
     func main(%past: float32[1, 4, n, 64], ...)       func main(...)
       %y = Concat(%past, %k) {axis=2}            ->     %r = Transpose(%k) {perm=(2, 0, 1, 3)}
@@ -25,8 +26,8 @@ from webmlc.graph.rewrite.function_writer import FunctionRewriter
 
 
 def use_states(module: Module) -> Module:
-    """Rewrite `main`, if it has pairs whose rows are counted by one symbol, and whose other sizes a
-    run knows without the past.
+    """Rewrite `main`, if it has pairs with one symbol as the number of their rows. A run must know
+    their other sizes without the past.
 
     needs: inferred types, a simplified graph. guarantees: inferred types; `Module.length` and
     `Module.state_ports`.
@@ -78,7 +79,7 @@ def _pairs(function: Function) -> dict[Node, _Pair]:
 
 
 def _bound_by_others(function: Function, pairs: Mapping[Node, _Pair]) -> dict[Node, _Pair]:
-    """The pairs of which all symbols but the length are sizes of inputs that are no pasts."""
+    """The pairs whose symbols, except the length, are all sizes of inputs that are no pasts."""
     pasts = {pair.past for pair in pairs.values()}
     bound = symbols_of(function, set(function.inputs) - pasts)
     return {

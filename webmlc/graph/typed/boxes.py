@@ -1,7 +1,7 @@
-"""Put behind a detector what makes a list of objects of its output.
+"""Add nodes behind a detector that turn its output into a list of objects.
 
 In: the value of an output, [1, boxes, 4 + classes], and how the picture became the model's input.
-Out: the objects, the likeliest of each class first, in pixels of the picture:
+Out: the objects in pixels of the picture, the likeliest object of each class first:
 
     %output   ->   %output_boxes: float32[objects, 4] (left, top, right, bottom),
                    %output_scores: float32[objects], %output_classes: int32[objects]
@@ -25,7 +25,9 @@ from webmlc.graph.typed.options import Boxes
 _COORDINATES = 4
 _END = np.iinfo(np.int64).max
 _LARGEST_INPUT = 4096
-"""Pixels of a model's input whose size a run decides, at most, to move boxes apart."""
+"""The most pixels along a side of a model's input whose size only a run knows. Boxes are moved
+apart by it.
+"""
 
 
 def find_boxes(

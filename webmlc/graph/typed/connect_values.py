@@ -1,13 +1,13 @@
 """Connect a model with the values of the page: pixels and sounds in; labels, boxes and texts out.
 
 needs: a module whose nodes have the form of their newest opset. guarantees: each named input of
-`main` is what the page has, and each named output what the page shows. The nodes between are part
-of the graph, so that the passes after this one fuse them with the model. before → after:
+`main` is a value that the page has, and each named output a value that it shows. The nodes between
+are part of the graph, so that the passes after this one fuse them with the model. before → after:
 
     main(%x: float32[1, 3, 224, 224]) -> %y    →    main(%x: uint8[x_height, x_width, 4])
                                                       -> %y_scores, %y_classes
 
-`module.typed` says which is which, and the manifest repeats it.
+`module.typed` says which inputs and outputs these are, and the manifest repeats it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Connection:
         return Builder(Node("", (), (name,), origin=(name,)), expansion), expansion
 
     def connect_input(self, name: str, options: Pixels | Samples) -> None:
-        """Compute the input from a new one that has its name."""
+        """Compute the input from a new input with the same name."""
         type_ = self.function.types.get(name)
         build, expansion = self.builder(name)
         source = build.value(name)
@@ -171,7 +171,7 @@ class _Connection:
         )
 
     def connect_output(self, name: str, options: Any) -> None:
-        """Return what the page shows in place of an output."""
+        """Return the values that the page shows in place of an output."""
         kind = read_output(name, options)
         build, expansion = self.builder(name)
         parts = self.write_parts(build, name, kind)
@@ -197,7 +197,7 @@ class _Connection:
         self.add_labels(name, kind)
 
     def write_parts(self, build: Builder, name: str, kind: OutputOptions) -> Mapping[str, str]:
-        """Write the nodes behind an output. Returns the values by what they are."""
+        """Write the nodes behind an output. Returns the values by their kinds."""
         value = build.value(name)
         match kind:
             case Boxes():
@@ -232,7 +232,7 @@ class _Connection:
         return self.types[name]
 
     def pixels_of(self, name: str, options: Boxes | Mask) -> str:
-        """The input of pixels in which an output has boxes or a mask."""
+        """The input of pixels to which the boxes or the mask of an output belong."""
         if (
             isinstance(options, Boxes)
             and options.classes

@@ -1,4 +1,4 @@
-"""Put behind a model of segmentation what makes the opacity of each pixel of the picture.
+"""Add nodes behind a segmentation model that compute the opacity of each pixel of the picture.
 
 In: the value of an output of scores, [1, classes, height, width] or [1, height, width, classes],
 and how the picture became the model's input. Out: bytes of the picture's size:

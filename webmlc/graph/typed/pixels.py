@@ -1,4 +1,4 @@
-"""Put in front of a model what makes its input of pixels.
+"""Add nodes in front of a model that compute its input from pixels.
 
 In: a function, and an input of type [batch, channels, height, width] or [batch, height, width,
 channels]. Out: the nodes that compute it from uint8 [height, width, 4], which is RGBA, of any size.
@@ -150,8 +150,8 @@ def read_pixels(
 
 
 def _colours(x: Value, *, is_reversed: bool) -> Value:
-    """Red, green and blue, without alpha. Until here all four channels are resized, because they
-    are one vector of a CPU.
+    """Red, green and blue, without alpha. Before this node all four channels are resized, because
+    they are one vector of a CPU.
     """
     # A slice that ends before the first element, if it goes backwards.
     start, end, step = (2, -CHANNELS - 1, -1) if is_reversed else (0, 3, 1)
@@ -166,7 +166,7 @@ def _gray(pixels: Value) -> Value:
 
 
 def _bytes(x: Value) -> Value:
-    """Round to the values of a byte. The filter `bicubic` exceeds them."""
+    """Round to the values of a byte. The filter `bicubic` exceeds these values."""
     return (x + 0.5).op("Floor").op("Clip", 0, 255)
 
 

@@ -1,4 +1,4 @@
-"""Put in front of a model what makes its input of a sound.
+"""Add nodes in front of a model that compute its input from a sound.
 
 In: a function, and an input of type [length], [batch, length] or [batch, 1, length]. Out: the nodes
 that compute it from float32 [channels, length], samples between -1 and 1 at the model's rate. The
@@ -7,8 +7,8 @@ channels become their mean:
     %audio: float32[batch, n]   ->   %audio: float32[audio_channels, n]
                                      ... = Mul(ReduceMean(%audio))
 
-The runtime resamples what the page has (`runtime_js/typed/samples.js`), because a sound's rate is
-known only there.
+The runtime resamples the page's sound (`runtime_js/typed/samples.js`), because only the page knows
+the sound's rate.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Put behind a model what reads a text from an output of scores, by greedy CTC decoding.
+"""Add nodes behind a model that read a text from an output of scores, by greedy CTC decoding.
 
 In: the value of an output, [batch, time, classes]. Out: the best class of each time step, without
-repetitions and blanks, and which steps it spans. Rows are as long as the time, and end with -1:
+repetitions and blanks, and the steps that it spans. Rows are as long as the time, and end with -1:
 
     %logits   ->   %logits_tokens: int32[batch, time]
                    %logits_frames: int32[batch, time, 2] (first step, end)
                    %logits_scores: float32[batch, time] (of the first step)
 
-The best classes 0 3 3 0 3 5, of which 0 is the blank, are the tokens 3 3 5 -1 -1 -1 with the frames
+The best classes 0 3 3 0 3 5, where 0 is the blank, are the tokens 3 3 5 -1 -1 -1 with the frames
 [1, 3] [4, 5] [5, 6]. A token's end is the step after its last one. All sizes follow from the
 output's shape, so the decoding does not end a segment.
 
@@ -73,7 +73,7 @@ def _classes_last(build: Builder, name: Value, type_: TensorType, options: Trans
 
 
 def label_texts(options: Transcript, classes: int | None) -> list[str]:
-    """What each class adds to the text. The blank adds nothing, whether or not it has a label."""
+    """The text of each class. The text of the blank is empty, whether or not it has a label."""
     texts = ["" if label in options.skip else label for label in options.labels]
     if options.space:
         texts = [text.replace(options.space, " ") for text in texts]
@@ -93,8 +93,8 @@ def _best_scores(build: Builder, classes: Value, options: Transcript) -> Value:
 def _steps(build: Builder, flags: Value, number: Value, longer: Value) -> Value:
     """The step of each token whose flag is true, and -1 after the last token: int32 [batch, time].
 
-    `number` is that of the token of each step. `longer` is int32 [batch, time + 1]. Steps without a
-    flag are written to the last column, which is left out.
+    `number` is the number of the token of each step. `longer` is int32 [batch, time + 1]. Steps
+    without a flag are written to the last column, which is left out.
     """
     shape = build("Shape", flags)
     length = shape.element(1, 0)
