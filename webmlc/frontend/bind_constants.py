@@ -35,8 +35,8 @@ def bind_constants(
 ) -> tuple[dict[str, Array], dict[str, int]]:
     """Return arrays by input name, and sizes by the text of a symbolic dimension (`dim_param`).
 
-    Raises `InputError` if no input has a name, or if the type of the input does not admit the
-    value.
+    Raises `InputError` if a name belongs to no input, or if the type of the input does not admit
+    the value.
     """
     defaults = {tensor.name for tensor in graph.initializer}
     inputs = {info.name: info for info in graph.input if info.name not in defaults}

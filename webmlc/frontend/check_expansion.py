@@ -2,7 +2,7 @@
 
 In: a parsed model. Out: nothing, or a `ModelError` that names the part that grows. Local functions
 that call each other twice, forty levels deep, expand to 2⁴⁰ nodes. A sparse tensor of one value may
-have a shape that no memory can hold. Both are counted before anything is expanded.
+have a shape that no memory can hold. Nodes and sizes are counted before anything is expanded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ the largest models that exporters write have some tens of thousands of nodes.
 MAX_DEPTH = 31
 """The largest number of nested sub-graphs.
 
-Derived from protobuf, which parses messages that nest up to 100 deep: a sub-graph takes three.
+Derived from protobuf, which parses messages up to 100 levels deep: a sub-graph takes three levels.
 """
 
 Key = tuple[str, str, str]
@@ -99,12 +99,12 @@ def _key(node: NodeProto) -> Key:
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield the nodes, then those of their sub-graphs."""
+    """Yield the nodes, then the nodes of their sub-graphs."""
     return (node for level in _levels(nodes) for node in level)
 
 
 def _depth(nodes: Iterable[NodeProto]) -> int:
-    """The number of sub-graphs that are nested in each other."""
+    """The largest number of sub-graphs that are nested in each other."""
     return sum(1 for _ in _levels(nodes)) - 1
 
 

@@ -1,9 +1,9 @@
 """Check the nodes of a model against ONNX's schemas.
 
 In: a model with resolved names. Out: nothing, or a `ModelError` that names the first node whose
-inputs, outputs, attributes or version cannot be those of its operator. ONNX's own checker also
-refuses much that runs: names used twice, graphs without a name, outputs without a shape. Nodes of
-operators without a schema pass: `normalise` and the rows of the operators judge these.
+inputs, outputs, attributes or version its operator does not allow. ONNX's own checker also refuses
+models that run: names used twice, graphs without a name, outputs without a shape. Nodes of
+operators without a schema pass: `normalise` and the rows of the operators check these nodes.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _schema(op: str, version: int, domain: str) -> Any:
     """The schema of an operator in a version of its domain; None if the operator is newer."""
     try:
         return defs.get_schema(op, version, domain)
-    except (defs.SchemaError, TypeError):  # TypeError: no number of 32 bits
+    except (defs.SchemaError, TypeError):  # TypeError: the version does not fit into 32 bits
         return None
 
 
 def _check_operands(node: NodeProto, schema: Any, label: str) -> None:
-    """Check the numbers of inputs and outputs, and that no needed one is left out."""
+    """Check the numbers of inputs and outputs, and that no needed input is left out."""
     for what, names, formals, least, most in (
         ("input", node.input, schema.inputs, schema.min_input, schema.max_input),
         ("output", node.output, schema.outputs, schema.min_output, schema.max_output),
@@ -97,7 +97,7 @@ def _check_operands(node: NodeProto, schema: Any, label: str) -> None:
 
 
 def _check_attributes(node: NodeProto, schema: Any, label: str) -> None:
-    """Check the names and types of attributes, and that no needed one is left out."""
+    """Check the names and types of attributes, and that no needed attribute is left out."""
     for attribute in node.attribute:
         formal = schema.attributes.get(attribute.name)
         if formal is None:
@@ -118,5 +118,5 @@ def _check_attributes(node: NodeProto, schema: Any, label: str) -> None:
 
 
 def _name(node: NodeProto) -> str:
-    """The name of a node in messages: its own, or that of its first output if it has none."""
+    """The name of a node in messages: its own name, else the name of its first output."""
     return node.name or next(filter(None, node.output), node.op_type)

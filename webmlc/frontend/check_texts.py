@@ -1,4 +1,4 @@
-"""Refuse a model with a name that is no text.
+"""Refuse a model with a name that is not valid text.
 
 In: a parsed model. Out: nothing, or a `ModelError` that names the field. Protobuf's Python library
 returns a name that is not UTF-8 as bytes. Descriptions may be any bytes: nothing reads them, and
@@ -16,7 +16,7 @@ STRING, MESSAGE = FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE
 UNREAD = frozenset(
     {"doc_string", "metadata_props", "producer_name", "producer_version", "training_info"}
 )
-"""The fields of descriptions, and of what inference does not need."""
+"""The fields of descriptions, and other fields that inference does not need."""
 
 
 def check_texts(message: Message) -> None:

@@ -1,7 +1,7 @@
 """List the `Constant` nodes of an ONNX model, which reading turns into constants.
 
-In: an ONNX model, or its path. Out: the name of each such node, by its output. `webmlc report` says
-of them that they are constants.
+In: an ONNX model, or its path. Out: the name of each `Constant` node, by its output. `webmlc
+report` shows these nodes as constants.
 
     >>> constant_nodes("model.onnx")  # doctest: +SKIP
     {'axes': 'Constant_3'}
@@ -17,7 +17,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 
 def constant_nodes(source: str | Path | ModelProto) -> dict[str, str]:
-    """The names of the `Constant` nodes by their outputs, also those in sub-graphs."""
+    """The names of the `Constant` nodes by their outputs, including nodes in sub-graphs."""
     if isinstance(source, ModelProto):
         model = source
     else:

@@ -1,9 +1,9 @@
 """Replace operators that ONNX itself defines by other operators with their definitions.
 
-In: a model. Out: the model without the operators of `FUNCTIONS`. Each such node calls a separate
-function, which the schema defines for its input types and attributes. All these functions are then
-inlined. An operator that a row of `graph/ops` computes better (LayerNormalization, Softmax, Gelu,
-...) is not in `FUNCTIONS`.
+In: a model. Out: the model without the operators of `FUNCTIONS`. Each node of these operators
+becomes a call of a separate function, which the schema defines for its input types and attributes.
+All these functions are then inlined. An operator that a row of `graph/ops` computes better
+(LayerNormalization, Softmax, Gelu, ...) is not in `FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Chosen by hand: ONNX's own definitions nest less deep.
 
 
 def expand_functions(model: ModelProto) -> ModelProto:
-    """Replace the operators of `FUNCTIONS` by ONNX's function bodies, also within such bodies."""
+    """Replace the operators of `FUNCTIONS` by ONNX's function bodies, also within these bodies."""
     for _ in range(MAX_DEFINITION_DEPTH):
         if not any(_is_function(node) for node in nodes_of(model.graph)):
             break
@@ -90,14 +90,14 @@ def _expand(model: ModelProto) -> ModelProto:
 
 
 def _inferred_types(model: ModelProto) -> dict[str, TypeProto]:
-    """The types that ONNX infers, or those that the model declares if ONNX finds it malformed."""
+    """The types that ONNX infers. If ONNX finds the model malformed, the types that it declares."""
     with suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         model = onnx.shape_inference.infer_shapes(model, data_prop=False)
     return _types(model.graph)
 
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
-    """The known types of values, including those in sub-graphs."""
+    """The known types of values, including values in sub-graphs."""
     types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)

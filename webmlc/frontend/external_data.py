@@ -18,11 +18,11 @@ from webmlc.core.errors import ModelError
 from webmlc.frontend.element_types import dtype_of
 
 MAX_DIGITS = 18
-"""The digits of the largest number of bytes: those of a number of 64 bits."""
+"""The most digits of a number of bytes. Every number of 18 digits fits into 64 bits."""
 
 
 def load_external_data(model: ModelProto, folder: Path | None) -> ModelProto:
-    """Fill in the external tensors of the model in place. `folder` is where it was read from."""
+    """Fill in the external tensors of the model in place. `folder` is the folder of its file."""
     for tensor in _tensors(model):
         if uses_external_data(tensor):
             _load(tensor, folder)
@@ -73,8 +73,8 @@ def _number(entries: Mapping[str, str], key: str, subject: str, default: int) ->
 
 
 def _bytes_of(tensor: TensorProto, most: int) -> int:
-    """The bytes of the data that do not say their length: those of the shape, and at most `most`,
-    which are those to the end of the file.
+    """The number of bytes of data without a stated length: the bytes that the shape needs, but at
+    most `most`, the bytes to the end of the file.
     """
     dtype = dtype_of(tensor.data_type)
     if dtype is None or any(size < 0 for size in tensor.dims):
@@ -83,7 +83,7 @@ def _bytes_of(tensor: TensorProto, most: int) -> int:
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor of a model, including those in attributes, sub-graphs and functions."""
+    """Yield every tensor of a model, including its attributes, sub-graphs and functions."""
     graphs = [model.graph]
     nodes = [node for function in model.functions for node in function.node]
     while graphs or nodes:

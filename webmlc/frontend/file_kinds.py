@@ -1,13 +1,13 @@
-"""Tell what a file is by its content, and what to do with one that is no model.
+"""Recognise the kind of a file by its content, and advise what to do with a file that is no model.
 
-In: a path. Out: its `FileKind`, or `None` for what may be an ONNX model. People rename files, and
-servers send pages instead of files, so that a name says little.
+In: a path. Out: its `FileKind`, or `None` for a file that may be an ONNX model. People rename
+files, and servers send pages instead of files, so a name says little.
 
     >>> kind_of(Path("model.onnx")).name                          # doctest: +SKIP
     'a Git LFS pointer, which stands for a file elsewhere'
 
-A file is read as far as its kind needs: some kilobytes of its head, and the list of an archive.
-`check_path` refuses whatever no reader takes.
+A file is read only as far as its kind needs: some kilobytes of its head, and the list of an
+archive. `check_path` refuses every file that no reader takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from webmlc.core.errors import ModelError
 from webmlc.core.package_files import FORMAT, MANIFEST
 
 HEAD = 4096
-"""The bytes of a file that are read first. Chosen by hand: the head of a page, and an archive's."""
+"""The bytes of a file that are read first. Chosen by hand: they hold the head of a page, and the
+head of an archive.
+"""
 LARGEST_JSON = 16 << 20
 """The most bytes of a JSON text that is parsed. Chosen by hand: large tokenizers have 10 MB."""
 MODEL_SUFFIXES = (".onnx", ".gguf", ".tflite", ".keras", ".pt2")
@@ -33,8 +35,8 @@ MODEL_SUFFIXES = (".onnx", ".gguf", ".tflite", ".keras", ".pt2")
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """The kind of a file: its name in a message, and the advice for whoever passes one. The kind of
-    a model that webmlc reads has the suffix of such files instead of advice.
+    """The kind of a file: its name in a message, and the advice for a user who passes such a file.
+    The kind of a model that webmlc reads has a suffix instead of advice.
     """
 
     name: str
@@ -139,9 +141,9 @@ MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
         }.items()
     ),
 )
-"""The kinds of files with fixed bytes at a fixed place, and these."""
+"""The kinds of files with fixed bytes at a fixed place: the place, the bytes and the kind."""
 TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
-"""How PyTorch's checkpoints of before 2020 begin, after the two bytes of a pickle."""
+"""The beginning of PyTorch's checkpoints from before 2020, after the two bytes of a pickle."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The bytes that some editors write before a text of UTF-8."""
 VARINT, BYTES = 0, 2
@@ -153,8 +155,8 @@ COREML_FIELDS = range(200, 3001)
 
 
 def check_path(path: Path) -> None:
-    """Raise a `ModelError` if no reader takes what is at a path: it says what is there instead, and
-    what to do.
+    """Raise a `ModelError` if no reader takes the file or folder at a path. The message says which
+    kind of file is there, and what to do.
     """
     kind = kind_of(path)
     if kind is not None and not kind.suffix:
@@ -162,8 +164,8 @@ def check_path(path: Path) -> None:
 
 
 def is_kind(source: object, suffix: str) -> bool:
-    """True for the path of a model of the kind with a suffix, by its content, or by its name if the
-    content says nothing.
+    """True for the path of a model of the kind with this suffix. The content decides, or the name
+    if the content is of no known kind.
     """
     if not isinstance(source, str | Path):
         return False
@@ -175,7 +177,7 @@ def kind_of(path: Path) -> FileKind | None:
     """The kind of the file or folder at a path; `None` if it may be an ONNX model, or the folder of
     a SavedModel.
 
-    Raises `ModelError` if it cannot be read.
+    Raises `ModelError` if the file cannot be read.
     """
     try:
         if path.is_dir():
@@ -192,7 +194,7 @@ def kind_of(path: Path) -> FileKind | None:
 
 
 def _missing(path: Path) -> FileKind:
-    """The kind of a path at which nothing is, with a guess at the meaning of its user."""
+    """The kind of a path at which there is no file, with a guess at the user's intention."""
     text = str(path).replace("\\", "/")
     if re.match(r"(https?|hf|s3|gs):/", text):
         return FileKind("no such file", "webmlc downloads nothing: download the file first.")
@@ -278,7 +280,7 @@ def _is_safetensors(head: bytes, size: int) -> bool:
 
 
 def _zip_kind(path: Path) -> FileKind:
-    """The kind of an archive, by the names in it."""
+    """The kind of an archive, by the names of its files."""
     try:
         with ZipFile(path) as archive:
             names = archive.namelist()
@@ -390,8 +392,8 @@ def _protobuf_kind(path: Path, file: BinaryIO, size: int) -> FileKind | None:
 
 
 def _fields(file: BinaryIO, size: int) -> dict[int, int]:
-    """The wire types of the fields of a message of protocol buffers. Contents are skipped. There
-    are none if the message is malformed, ends early or has too many fields.
+    """The wire types of the fields of a message of protocol buffers. Contents are skipped. The
+    result is empty if the message is malformed, ends early or has too many fields.
     """
     fields: dict[int, int] = {}
     position = 0

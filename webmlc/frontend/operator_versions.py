@@ -1,4 +1,4 @@
-"""Look up versions of operators: in ONNX's schemas, and in what a model imports.
+"""Look up versions of operators: in ONNX's schemas, and in the imports of a model.
 
 >>> first_opset("", "Gelu"), first_opset("com.microsoft", "FastGelu")
 (20, 1)
@@ -34,7 +34,7 @@ def first_opset(domain: str, name: str) -> int:
 
 
 def plain_domain(domain: str) -> str:
-    """The domain, of whose two names for ONNX's own operators the shorter one."""
+    """The domain. ONNX's own domain has two names; the result is the shorter name."""
     return "" if domain == "ai.onnx" else domain
 
 
@@ -44,12 +44,12 @@ def versions_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 
 def keep_version(node: NodeProto, version: int) -> None:
-    """Note the version of a node's operator, which is not that of the model."""
+    """Note the version of a node's operator, which differs from the model's version."""
     node.metadata_props.add(key=VERSION_KEY, value=str(version))
 
 
 def kept_version(node: NodeProto) -> int | None:
-    """The version that a node keeps, or None if it is that of the model."""
+    """The version that a node keeps, or `None` if the node has the version of the model."""
     texts = [entry.value for entry in node.metadata_props if entry.key == VERSION_KEY]
     return int(texts[-1]) if texts and texts[-1].isdecimal() and len(texts[-1]) < 10 else None
 

@@ -1,9 +1,9 @@
 """Read a model as a graph module. Only this stage imports `onnx`.
 
-In: a path or an `onnx.ModelProto`, of opset 1 to 28. Out: a `Module`. (GGUF files are read by
-`gguf/read_gguf.py`; `doors/` exports models of other frameworks.) Its function `main` has the
-nodes of the model in topological order. Initialisers and `Constant` nodes become constants,
-model-local functions are inlined, and sub-graphs become attributes of type `Function`.
+In: a path or an `onnx.ModelProto`, of opset 1 to 28. Out: a `Module`. The function `main` of the
+module has the nodes of the model in topological order. Initialisers and `Constant` nodes become
+constants, model-local functions are inlined, and sub-graphs become attributes of type `Function`.
+GGUF files are read by `gguf/read_gguf.py`; `doors/` exports models of other frameworks.
 
     >>> read_model("squeezenet.onnx").main.inputs        # doctest: +SKIP
     ('data',)
@@ -57,7 +57,7 @@ from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
-"""The range of opsets that can be read. The newest is that of the `onnx` package in use."""
+"""The range of opsets that can be read. The `onnx` package in use defines the newest opset."""
 NUMPY_BROADCASTING = 7
 """The first opset whose operators broadcast as numpy does. Older models are converted to it.
 
@@ -68,7 +68,7 @@ LARGEST_DIM = (1 << 31) - 1
 """The largest size of a dimension: kernels count in signed 32-bit integers."""
 
 Source = str | Path | ModelProto | Module | object
-"""The path of a model, or a model in memory: of ONNX, or of a framework that has a door."""
+"""The path of a model, or a model in memory: of ONNX, or of a framework with a door."""
 
 
 def read_model(
@@ -78,10 +78,10 @@ def read_model(
     dims: Mapping[str, int] | None = None,
 ) -> Module:
     """Read, check and convert a model. The inputs in `constants` become constants, and the symbolic
-    dimensions in `dims` numbers. `context` limits the tokens of a model in a GGUF file.
+    dimensions in `dims` become numbers. `context` limits the tokens of a model in a GGUF file.
 
-    Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot, or if
-    `dims` names no dimension.
+    Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot be used,
+    or if a name in `dims` is no dimension.
     """
     source = export_source(source)
     gguf = None
@@ -124,7 +124,8 @@ def _fixed(
     """Convert the main graph. The inputs in `arrays` are constants, and dimensions are numbers if
     an array or `dims` has their sizes.
 
-    Raises `InputError` if `dims` names no dimension of an input, or has another size than an array.
+    Raises `InputError` if a name in `dims` is no dimension of an input, or if its size differs from
+    the size in an array.
     """
     for name, size in dims.items():
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= LARGEST_DIM:
@@ -363,7 +364,7 @@ def _dense(sparse: onnx.SparseTensorProto) -> Array:
 
 
 def add_tokenizer(module: Module, path: Path) -> Module:
-    """Put the tokeniser of a model of texts into its package. Raises `UserError`."""
+    """Put the tokeniser of a model of texts into its package. Raises `UserError` for a bad file."""
     note_file(path)
     try:
         text = path.read_bytes()

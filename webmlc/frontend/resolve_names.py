@@ -13,12 +13,11 @@ a sub-graph gets another name only if its name is taken, because an outer value 
 another sub-graph has it. Inner names shadow outer ones, as in any language with blocks.
 
 An attribute of a function has the value of the call, else its default. If it has neither, the
-attributes that refer to it are left out. A node of a function that imports another opset than the
-model keeps its version (`operator_versions.keep_version`), because later passes read it as an
-operator of that version.
+attributes that refer to it are left out. A function may import another opset than the model. Its
+nodes then keep their versions (`operator_versions.keep_version`), which later passes read.
 
-Raises `ModelError` if an input or an output has no name, or if a name is read that nothing writes,
-or written twice in one scope.
+Raises `ModelError` if an input or an output has no name, if a node reads a name that nothing
+writes, or if a name is written twice in one scope.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _is_same(node: NodeProto, other: NodeProto) -> bool:
 
 
 def _distinct(infos: Iterable[Any]) -> list[Any]:
-    """The first of the declarations of each name: some exporters declare an input twice."""
+    """Keep the first declaration of each name, because some exporters declare an input twice."""
     return list({info.name: info for info in reversed(list(infos))}.values())[::-1]
 
 
@@ -88,11 +87,12 @@ def _initialisers(graph: GraphProto) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Scope:
-    """The values that a list of nodes can read, by the names that it has for them.
+    """The values that a list of nodes can read, by their names in this list.
 
-    `written` are the names that the scope itself defines. `targets` are the names that some of
-    these values must get: those of the outputs of a call. `attributes` are those of the function,
-    or None outside functions; `versions` are those of its operators. `prefix` begins new names.
+    `written` are the names that the scope itself defines. `targets` maps the outputs of a function
+    to the names that they must get: the output names of the call. `attributes` are the attributes
+    of the function, or `None` outside functions. `versions` are the versions of the operators.
+    `prefix` begins new names.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -122,8 +122,8 @@ class _Scope:
 
 @dataclass(slots=True)
 class _Call:
-    """Nodes that are being resolved: those of a function have `results`, the pairs of the name of
-    an output in the function and of the value that it becomes.
+    """The nodes that are being resolved. The nodes of a function have `results`: for each output,
+    its name in the function, and the value that it becomes.
     """
 
     nodes: Iterator[NodeProto]
@@ -133,7 +133,7 @@ class _Call:
 
 
 class _Resolver:
-    """The functions of a model, and the names that values have so far."""
+    """A resolver with the functions of a model, and the names that values have so far."""
 
     def __init__(self, model: ModelProto, taken: set[str]) -> None:
         self.functions = {(plain_domain(f.domain), f.name, f.overload): f for f in model.functions}
@@ -186,7 +186,7 @@ class _Resolver:
         return _Call(iter(function.node), body, results, function.name)
 
     def results(self, call: _Call) -> Iterator[NodeProto]:
-        """End the nodes of a function: copy the outputs that are inputs, or that occur twice."""
+        """End the nodes of a function: copy each output that is an input, or that occurs twice."""
         for formal, value in call.results:
             source = call.scope.read(formal, f"function {call.function!r} returns")
             if not source:
@@ -230,7 +230,7 @@ class _Resolver:
         return [attribute for attribute in attributes if attribute is not None]
 
     def attribute(self, attribute: AttributeProto, scope: _Scope) -> AttributeProto | None:
-        """An attribute without references; None if it refers to one that has no value."""
+        """An attribute without references; `None` if it refers to an attribute without a value."""
         graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
         if not attribute.ref_attr_name and not graphs:
             return attribute
@@ -312,5 +312,5 @@ class _Resolver:
 
 
 def _label(node: NodeProto) -> str:
-    """The name of a node in messages: its own, or that of its first output if it has none."""
+    """The name of a node in messages: its own name, else the name of its first output."""
     return repr(node.name or next(filter(None, node.output), node.op_type))

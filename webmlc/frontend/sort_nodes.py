@@ -26,7 +26,7 @@ Body = GraphProto | FunctionProto
 def sort_nodes(model: ModelProto) -> ModelProto:
     """Return the model itself if its nodes are in order, else a sorted copy.
 
-    Raises `ModelError` if nodes form a cycle. The message names each of them.
+    Raises `ModelError` if nodes form a cycle. The message names each node of the cycle.
     """
     if all(_is_sorted(body) for body in _bodies(model)):
         return model
@@ -87,7 +87,7 @@ def _is_sorted(body: Body) -> bool:
 
 
 def _topological_order(body: Body) -> list[NodeProto]:
-    """Return the nodes in topological order. Of the ready nodes, the first of the body is next."""
+    """Return the nodes in topological order. Among ready nodes, the first in the body is next."""
     producers = _producers(body)
     needs = [
         {name: producers[name] for name in _reads(node) if name in producers} for node in body.node
@@ -136,5 +136,5 @@ def _cycle(nodes: Sequence[NodeProto], needs: Sequence[dict[str, int]], start: i
 
 
 def _name(node: NodeProto) -> str:
-    """The name of a node in messages: its own, or that of its first output if it has none."""
+    """The name of a node in messages: its own name, else the name of its first output."""
     return repr(node.name or next(filter(None, node.output), node.op_type))

@@ -18,8 +18,8 @@ from webmlc.core.symbol_names import symbol_name
 class Symbols:
     """The symbols of one model.
 
-    Equal texts are the same symbol, and different texts are different symbols. A text in `sizes`,
-    or a symbol's name in it, is a number instead; `fixed` holds those that occurred.
+    Equal texts are the same symbol, and different texts are different symbols. A text or a symbol's
+    name that `sizes` contains is a number instead. `fixed` holds the keys of `sizes` that occurred.
     """
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:

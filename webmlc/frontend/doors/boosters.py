@@ -1,6 +1,6 @@
 """XGBoost and LightGBM: a native `Booster`, through onnxmltools.
 
-Their estimators with the interface of scikit-learn go through `sklearn.py`.
+Estimators of both libraries with the interface of scikit-learn go through `sklearn.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_lightgbm(source: object) -> bool:
 
 
 def export_xgboost(source: Any, example: Example) -> ModelProto:
-    """Export a booster of XGBoost. It takes one matrix, `features`."""
+    """Export a booster of XGBoost. The ONNX model takes one matrix, `features`."""
     require("XGBoost", "boosters", "xgboost", "onnxmltools", "skl2onnx")
     import onnxmltools
 
@@ -38,7 +38,7 @@ def export_xgboost(source: Any, example: Example) -> ModelProto:
 
 
 def export_lightgbm(source: Any, example: Example) -> ModelProto:
-    """Export a booster of LightGBM. It takes one matrix, `features`."""
+    """Export a booster of LightGBM. The ONNX model takes one matrix, `features`."""
     require("LightGBM", "boosters", "lightgbm", "onnxmltools", "skl2onnx")
     import onnxmltools
 

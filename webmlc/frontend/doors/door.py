@@ -1,4 +1,4 @@
-"""A door: how the models of one framework become ONNX models.
+"""A door converts the models of one framework to ONNX models.
 
 A door is thin. It recognises a source without importing its framework, checks that the exporter
 is installed, calls it, and carries the names of the source over to the ONNX model.
@@ -24,7 +24,7 @@ from webmlc.core.errors import ModelWarning, UserError
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a caller says about the inputs of a model that does not say it itself.
+    """A caller's description of a model's inputs, for a model that does not describe them itself.
 
     - `inputs`: arrays, tensors or shapes, in a form that the framework's exporter takes.
     - `dynamic_shapes`: the names of symbolic dimensions, by input and axis.
@@ -36,12 +36,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How the models of one framework become ONNX models.
+    """The conversion of one framework's models to ONNX models.
 
-    - `framework`: its name in error messages.
-    - `exporter`: the name of the library that does the work.
+    - `framework`: the name of the framework in error messages.
+    - `exporter`: the name of the library that exports.
     - `accepts`: whether a source belongs to this framework. Imports nothing.
-    - `export`: makes the ONNX model. Errors of the framework may pass through it.
+    - `export`: makes the ONNX model, and may raise errors of the framework.
     """
 
     framework: str
@@ -51,14 +51,14 @@ class Door:
 
 
 class Refusal(Exception):
-    """An exporter's refusal in our words: what it refuses, where, and what to do. `export_source`
-    says which model it is about.
+    """An exporter's refusal in webmlc's words: the refused operation, its place, and what to do.
+    `export_source` adds the model.
     """
 
 
 def require(framework: str, extra: str, *modules: str) -> None:
-    """Raise a `UserError` that names the extra of webmlc, if one of these modules is missing. What
-    is exported depends on their versions.
+    """Raise a `UserError` that names the extra of webmlc, if one of these modules is missing. Note
+    the modules as dependencies: the exported model depends on their versions.
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
@@ -73,7 +73,7 @@ def require(framework: str, extra: str, *modules: str) -> None:
 def is_instance(source: object, module: str, name: str) -> bool:
     """True if a class of `source` has this name, in a module below `module`.
 
-    Does what `isinstance` does, and does not import the module.
+    This replaces `isinstance`, which would need an import of the module.
     """
     return any(
         c.__name__ == name and f"{c.__module__}.".startswith(f"{module}.")
@@ -88,8 +88,8 @@ def is_path(source: object) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide what a framework and its exporter tell their own developers: warnings and log messages,
-    also those of TensorFlow when it is imported.
+    """Hide the warnings and log messages of a framework and its exporter, including TensorFlow's
+    messages at import.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     disabled = logging.root.manager.disable
@@ -104,5 +104,5 @@ def quiet() -> Iterator[None]:
 
 
 def as_sequence(inputs: Any) -> Sequence[Any]:
-    """The inputs of a model, of which there may be only one."""
+    """The inputs of a model as a sequence. A single input becomes a sequence of one."""
     return inputs if isinstance(inputs, tuple | list) else (inputs,)

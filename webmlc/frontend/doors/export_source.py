@@ -1,4 +1,4 @@
-"""Turn any source of a model into one that `read_model` reads.
+"""Turn any source of a model into a source that `read_model` reads.
 
 In: a path, a model in memory, or an object of a framework. Out: a path of an ONNX or GGUF file, an
 `onnx.ModelProto`, or a `Module`. `DOORS` lists the frameworks.
@@ -49,9 +49,10 @@ DOORS = (
     Door("LightGBM", "onnxmltools", is_lightgbm, export_lightgbm),
     Door("JAX", "jax2onnx", is_jax, export_jax),
 )
-"""The first door that accepts a source exports it.
+"""The doors. The first door that accepts a source exports it.
 
-A Keras model may be a PyTorch module, too, so Keras comes first. JAX takes any function: last.
+A Keras model may be a PyTorch module, too, so Keras comes first. JAX comes last, because its door
+accepts any function.
 """
 
 MAX_REASON = 600
@@ -66,9 +67,9 @@ def export_source(
 ) -> str | Path | ModelProto | Module:
     """Export a source of another framework. Other sources pass through.
 
-    Raises `UserError` if a package is missing, if the source is of no known kind, if it needs an
-    example, or if `output_names` do not fit its outputs; `ModelError` if a file is no model, or if
-    the exporter fails.
+    Raises `UserError` if a package is missing, if the source is of no known kind, if the source
+    needs an example, or if `output_names` do not fit its outputs. Raises `ModelError` if a file is
+    no model, or if the exporter fails.
     """
     if is_path(source):
         check_path(Path(source))
@@ -101,14 +102,14 @@ def export_source(
 def _export(door: Door, source: Any, example: Example) -> ModelProto:
     label = str(source) if is_path(source) else _label(door, source)
     try:
-        # Some exporters talk where commands print results.
+        # Some exporters print to standard output, where commands print their results.
         with quiet(), redirect_stdout(sys.stderr):
             return door.export(source, example)
     except WebmlcError:
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, Refusal) else _reason(error)
-        # The exporter's errors would follow it, in pages.
+        # With a cause, pages of the exporter's errors would follow the message.
         message = f"{label}: {door.exporter} cannot export this model. {reason}"
         raise ModelError(message) from None
 
@@ -137,7 +138,7 @@ def _label(door: Door, source: object) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The error that an exporter raised, and the first one below it if that says more."""
+    """The text of the error that caused an exporter's error, or else of the exporter's error."""
     cause = error.__cause__
     texts = [f"{type(e).__name__}: {str(e).strip()}" for e in (cause, error) if e is not None]
     return texts[0][:MAX_REASON]

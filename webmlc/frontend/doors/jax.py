@@ -1,6 +1,7 @@
 """JAX: a function, or a module of Flax or Equinox, through jax2onnx.
 
-Inputs are named by the function's arguments. A dictionary that it returns names the outputs.
+Inputs are named by the function's arguments. If the function returns a dictionary, its keys name
+the outputs.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from webmlc.frontend.doors.names import (
 )
 
 OPSET = 21
-"""Chosen by hand: what onnxruntime and webmlc have run for long."""
+"""The opset to export. Chosen by hand: onnxruntime and webmlc have run this opset for long."""
 
 
 def is_jax(source: object) -> bool:
-    """True for a function, which no other door has taken."""
+    """True for a function. The other doors were asked before."""
     return callable(source) and not isinstance(source, type)
 
 
@@ -97,7 +98,7 @@ def _specs(
 
 
 def _output_names(function: Any, specs: list[Any]) -> list[str]:
-    """The names of what a function returns, in the order of JAX's trees."""
+    """The names of a function's results, in the order of JAX's trees."""
     import jax
 
     scope = jax.export.SymbolicScope()

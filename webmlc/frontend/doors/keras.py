@@ -1,6 +1,6 @@
 """Keras 3: a `keras.Model` or a `.keras` file, through Keras's own ONNX export.
 
-That export uses tf2onnx, jax2onnx or torch.onnx, depending on the backend that Keras runs on.
+Keras's export uses tf2onnx, jax2onnx or torch.onnx, depending on the backend of Keras.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ BACKENDS = {
     "jax": ("jax", "jax2onnx"),
     "torch": ("torch", "onnxscript"),
 }
-"""What Keras's export imports, by backend."""
+"""The packages that Keras's export imports, by backend."""
 
 
 def is_keras(source: object) -> bool:
-    """True for what this door takes."""
+    """True for a Keras model, and for the path of a `.keras` file."""
     return is_kind(source, ".keras") or is_instance(source, "keras", "Model")
 
 
@@ -66,7 +66,7 @@ def export_keras(source: Any, example: Example) -> ModelProto:
 
 
 def _load(path: Path) -> Any:
-    """Load a file. Keras tells its format by the suffix alone, which others may have changed."""
+    """Load a file. Keras knows the format by the suffix alone, which a user may have changed."""
     import keras
 
     if path.suffix == ".keras":
@@ -77,7 +77,7 @@ def _load(path: Path) -> Any:
 
 
 def _call_once(model: Any, example: Example) -> None:
-    """Call a model that was only defined or loaded: Keras exports none that was never called."""
+    """Call a model that was only defined or loaded, because Keras exports only called models."""
     if example.inputs is not None:
         model(*as_sequence(example.inputs))
     elif hasattr(model, "inputs") and model.inputs:
@@ -90,6 +90,6 @@ def _call_once(model: Any, example: Example) -> None:
 
 
 def _output_names(model: Any) -> list[str]:
-    """The names of a functional model's outputs. Those of a dictionary are there already."""
+    """The names of a functional model's outputs. A dictionary of outputs has names already."""
     names = getattr(model, "output_names", None)
     return [] if names is None or isinstance(model.output, dict) else list(names)

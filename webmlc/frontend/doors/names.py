@@ -1,6 +1,6 @@
 """Carry names over to an exported model: of dimensions, values, nodes and the model itself.
 
-An exporter invents names where its framework has none (`unk__20`, `s40`, `Identity:0`). Each
+If a framework has no name, its exporter invents a name (`unk__20`, `s40`, `Identity:0`). Each
 function here changes the model in place. before → after:
 
     input image: float32[unk__20, 4]   →   input image: float32[batch, 4]
@@ -32,11 +32,11 @@ def name_dimensions(
     is_anonymous: Callable[[str], bool],
     has_batch: bool = False,
 ) -> None:
-    """Name the dimensions of inputs that have no size, and no name but an invented one.
+    """Name the dimensions of inputs that have no size, and no name except an invented name.
 
-    A name comes from `dynamic_shapes`. Without one, a dimension is `<input>_<axis>`, and the first
-    one of an input is `batch` if `has_batch`. Raises `InputError` if `dynamic_shapes` names an
-    input that the model does not have.
+    A name comes from `dynamic_shapes`. Otherwise the name of a dimension is `<input>_<axis>`, or
+    `batch` for the first dimension of an input if `has_batch`. Raises `InputError` if
+    `dynamic_shapes` names an input that the model does not have.
     """
     requested = dimension_names(dynamic_shapes, [i.name for i in model.graph.input])
     names: dict[str, str] = {}
@@ -55,10 +55,11 @@ def name_dimensions(
 
 
 def dimension_names(dynamic_shapes: Any, inputs: Sequence[str]) -> dict[tuple[str, int], str]:
-    """The names of dimensions by input and axis: texts, or objects with a `__name__`.
+    """The names of dimensions by input and axis.
 
     `dynamic_shapes` maps inputs to axes, or lists the axes of the inputs in their order. The axes
-    of an input are a mapping from axis to name, or a sequence.
+    of an input are a mapping from axis to name, or a sequence. A name is a text, or an object with
+    a `__name__`.
     """
     if dynamic_shapes is None:
         return {}
@@ -96,8 +97,8 @@ def rename_values(model: ModelProto, names: Mapping[str, str]) -> None:
 
 
 def rename_outputs(model: ModelProto, names: Sequence[str]) -> None:
-    """Name the outputs in their order, if there is a different name for each of them, and none is
-    an input's. An output that is an input, a constant, or an earlier output becomes a copy of it.
+    """Name the outputs in their order, if each output has a different name and no input has any of
+    the names. An output that is an input, a constant or an earlier output becomes a copy of it.
     """
     graph = model.graph
     sources = {named.name for named in (*graph.input, *graph.initializer)}
@@ -117,14 +118,14 @@ def rename_outputs(model: ModelProto, names: Sequence[str]) -> None:
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """A name like this one that no value has. It counts as used from now on."""
+    """A name that begins with `name` and that no value has. The name is added to `used`."""
     new = next(f"{name}.{number}" for number in count(1) if f"{name}.{number}" not in used)
     used.add(new)
     return new
 
 
 def _replace_names(model: ModelProto, names: Mapping[str, str]) -> None:
-    """Replace names of values by others, all at once."""
+    """Replace names of values by other names, all at once."""
     for graph in graphs(model.graph):
         infos: list[ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
         for named in (*infos, *graph.initializer):
@@ -140,15 +141,15 @@ class Place(int):
 
 def leaf_names(tree: Any) -> dict[int, str]:
     """The name of each `Place` in nested dictionaries, sequences and records: the path to it, as in
-    `hidden_states.0`. A key or value of a cache of transformers has the name that their ONNX models
-    have for it: `past_key_values.layers.1.keys` is `past_key_values.1.key`.
+    `hidden_states.0`. A key or value of a transformers cache has the same name as in the ONNX
+    models of transformers: `past_key_values.layers.1.keys` becomes `past_key_values.1.key`.
     """
     return {place: _short(".".join(path)) for place, path in _leaves(tree, ())}
 
 
 def output_name(path: str) -> str:
-    """The name of an output, from the path to it: a bare place in a sequence gets a word in front,
-    and a function's only result is `output`.
+    """The name of an output, from the path to it. A path that is only a place in a sequence gets
+    the prefix `output`, and the only result of a function is named `output`.
     """
     return f"output_{path}" if path.isdecimal() else path or "output"
 
@@ -182,8 +183,8 @@ def _short(name: str) -> str:
 
 
 def distinct(outputs: Sequence[str], inputs: Collection[str]) -> list[str]:
-    """The names of outputs, with other names for those that an input has, too: what follows
-    `past_key_values.0.key` is `present.0.key`, and what follows `image` is `image_output`.
+    """The names of outputs, with new names for outputs that share a name with an input. The output
+    `past_key_values.0.key` becomes `present.0.key`, and `image` becomes `image_output`.
     """
 
     def other(name: str) -> str:

@@ -1,9 +1,9 @@
 """PyTorch: a `torch.nn.Module`, an `ExportedProgram` or a `.pt2` file, through torch.onnx.
 
-A node of the exported model is named by the module that it comes from, as in
-`layers.0.self_attn/linear_1`. An input or output is named by the path to it in what the module
-takes or returns, as in `hidden_states.0`. A symbol that `torch.export` has numbered (`s40`) is
-named by the caller's `dynamic_shapes`, or by its input and axis.
+The name of a node in the exported model begins with its module, as in
+`layers.0.self_attn/linear_1`. The name of an input or output is its path in the module's arguments
+or results, as in `hidden_states.0`. A symbol that `torch.export` has numbered (`s40`) is named by
+the caller's `dynamic_shapes`, or by its input and axis.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"
 
 
 def is_torch(source: object) -> bool:
-    """True for what this door takes."""
+    """True for a PyTorch module, an exported program, and the path of a `.pt2` file."""
     return (
         is_kind(source, ".pt2")
         or is_instance(source, "torch.nn", "Module")
@@ -97,7 +97,7 @@ def _export_module(module: Any, example: Example) -> Any:
 
 
 def _check_arguments(module: Any, inputs: Any, dynamic_shapes: Any) -> None:
-    """Raise `InputError` if `forward` does not take these inputs, or the shapes are of others."""
+    """Raise `InputError` if `forward` does not take these inputs, or if the shapes do not fit."""
     import torch
 
     is_named = isinstance(inputs, Mapping)
@@ -118,9 +118,9 @@ def _check_arguments(module: Any, inputs: Any, dynamic_shapes: Any) -> None:
 def _to_onnx(source: Any, args: tuple[Any, ...] = (), **options: Any) -> Any:
     """The result of torch.onnx for a module or an exported program.
 
-    The kernels that a CPU has for attention leave its result in another order in memory than the
-    operators that torch.onnx writes for it. A view that follows then fails: `sdpa_kernel` traces
-    with the operators.
+    The attention kernels of a CPU leave their result in another memory order than the operators
+    that torch.onnx writes for attention. A later view would then fail, so `sdpa_kernel` makes the
+    trace use the operators.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -138,8 +138,8 @@ def _to_onnx(source: Any, args: tuple[Any, ...] = (), **options: Any) -> Any:
 
 @contextmanager
 def _arguments_by_name(module: Any, names: Mapping[str, Any]) -> Iterator[None]:
-    """Let `forward` take these arguments only. torch.export puts an argument that `forward` takes
-    as one of its `**keywords` into a dictionary, which no longer fits the `dynamic_shapes`.
+    """Let `forward` take these arguments only. If `forward` has `**keywords`, torch.export would
+    put such arguments into a dictionary, which does not fit the `dynamic_shapes`.
     """
     parameters = inspect.signature(module.forward).parameters.values()
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -164,8 +164,8 @@ def _arguments_by_name(module: Any, names: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _distinct_tensors(inputs: Any) -> Any:
-    """Copy every tensor: torch.export takes two inputs for one if the example passes one tensor
-    twice, and then ignores the other. An array of numpy becomes a tensor.
+    """Copy every tensor, and convert numpy arrays to tensors. If an example passed one tensor
+    twice, torch.export would merge the two inputs into one, and ignore the other.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -176,7 +176,7 @@ def _distinct_tensors(inputs: Any) -> Any:
 
 @contextmanager
 def _evaluation_mode(module: Any) -> Iterator[None]:
-    """Put a module in evaluation mode, and then back in the mode that each part was in."""
+    """Put a module in evaluation mode, and then restore the mode of each of its parts."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -187,9 +187,9 @@ def _evaluation_mode(module: Any) -> Iterator[None]:
 
 
 def _node_name(node: NodeProto) -> str:
-    """The path of the node's module, and the name that the exporter gave it.
+    """The path of the node's module, and the name that the exporter gave the node.
 
-    A path that begins with an underscore is one that torch.export invents.
+    torch.export invents the paths that begin with an underscore; they are left out.
     """
     label = node.name.removeprefix("node_") or node.op_type
     scopes = next((p.value for p in node.metadata_props if p.key == SCOPES), "[]")
@@ -198,14 +198,14 @@ def _node_name(node: NodeProto) -> str:
 
 
 def _name_ports(model: ModelProto, program: Any) -> None:
-    """Name inputs and outputs by the paths to them in what the module takes and returns. An output
-    that is all that the module returns is named `output`.
+    """Name inputs and outputs by their paths in the arguments and results of the module. The only
+    result of a module is named `output`.
     """
     if program is None:
         return
     graph, spec = program.graph_signature, program.call_spec
     inputs = [
-        # The first part of the path says whether an argument is positional. Then it has no name.
+        # The first part of the path is 1 for an argument with a name, and 0 for a positional one.
         path.removeprefix("1.") if path.startswith("1.") else value.arg.name
         for path, value in _tensors(spec.in_spec, graph.input_specs)
     ]
@@ -218,8 +218,8 @@ def _name_ports(model: ModelProto, program: Any) -> None:
 
 
 def _tensors(spec: Any, values: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The tensors that a program takes or returns, in their order, with the paths to them; none if
-    their records cannot be built.
+    """The tensors that a program takes or returns, in their order, with the paths to them. The list
+    is empty if the records that hold the tensors cannot be built.
     """
     from torch.export.graph_signature import ConstantArgument
     from torch.utils import _pytree as pytree
@@ -227,7 +227,7 @@ def _tensors(spec: Any, values: Sequence[Any]) -> list[tuple[str, Any]]:
     leaves = [value for value in values if value.kind.name in ("USER_INPUT", "USER_OUTPUT")]
     try:
         names = leaf_names(pytree.tree_unflatten(map(Place, range(spec.num_leaves)), spec))
-    except Exception:  # a record of a library that checks what it holds
+    except Exception:  # a record of a library may check its contents, and refuse the places
         return []
     return [
         (names.get(place, ""), leaf)

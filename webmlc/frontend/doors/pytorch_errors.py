@@ -1,6 +1,6 @@
-"""Say in a few sentences why torch.onnx refuses a model: the operation, its line, and a way round.
+"""Explain briefly why torch.onnx refuses a model: the operation, its line, and a workaround.
 
-In: an error of torch.export or torch.onnx, which both print pages. Out: a `Refusal`:
+In: an error of torch.export or torch.onnx, whose text may fill pages. Out: a `Refusal`:
 
     line 12 of net.py, in forward (x = torch.mode(x)): PyTorch's operator mode has no translation to
     ONNX. Write it with other operations, or compute it outside of the model.
@@ -92,7 +92,7 @@ def _explanation(error: Exception) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it was raised from, the first of which comes last."""
+    """Yield an error, then the error that caused it, and so on: the first cause comes last."""
     while True:
         yield error
         context = None if error.__suppress_context__ else error.__context__
@@ -103,7 +103,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _translated_node(error: BaseException) -> Any:
     """The node of the program that torch.onnx was translating; `None` for an error of another
-    step. The error does not hold it, but the frames that it was raised through do.
+    step. The error does not hold the node, but the frames of its traceback do.
     """
     if type(error).__name__ not in ("ConversionError", "DispatchError"):
         return None
@@ -121,21 +121,21 @@ def _operator_name(target: Any) -> str:
 
 
 def _place_of_node(node: Any) -> str:
-    """The line that a node comes from."""
+    """The line of code that a node comes from, as the beginning of a message."""
     text = str(node.meta.get("stack_trace") or "")
     entries = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', text)
     return _place([(path, int(line), name, code) for path, line, name, code in entries])
 
 
 def _place_of_error(error: BaseException) -> str:
-    """The line of a model that an error passed through."""
+    """The line of a model's code that an error passed through, as the beginning of a message."""
     frames = traceback.extract_tb(error.__traceback__)
     return _place([(f.filename, f.lineno or 0, f.name, f.line or "") for f in frames])
 
 
 def _place(entries: list[tuple[str, int, str, str]]) -> str:
-    """The innermost of these lines of code (file, line, function, text) that is neither PyTorch's,
-    Python's nor ours, as the beginning of a message.
+    """The innermost line of the user's code, as the beginning of a message. `entries` are lines of
+    code (file, line, function, text). Lines of PyTorch, of Python and of webmlc are skipped.
     """
     import torch
 

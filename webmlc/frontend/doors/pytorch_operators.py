@@ -1,10 +1,10 @@
 """Operators of PyTorch that torch.onnx does not translate, as operators of ONNX.
 
-In: tensors of onnxscript, while torch.onnx translates a program. Out: the result as its operators.
-`translations` is the table that torch.onnx takes. The functions here have the arguments of the
-operators of PyTorch that they are named after. No function returns an argument: torch.onnx names
-and types each result, and so would change an input of the model. `replaced_functions` serves
-functions that must be replaced before, when torch.export traces the model.
+In: tensors of onnxscript, while torch.onnx translates a program. Out: the result, computed by
+operators of onnxscript. `translations` is the table that torch.onnx takes. A function here has the
+name and the arguments of an operator of PyTorch. No function returns an argument: torch.onnx names
+and types each result, and so would change an input of the model. `replaced_functions` replaces
+functions earlier, while torch.export traces the model.
 
     median.dim(x, 1)   ->   TopK(x, (n + 1) // 2, axis=1, largest=0), its last
 """
@@ -22,7 +22,7 @@ FIRST, LAST = [0], [-1]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """The translations, by operator of PyTorch."""
+    """The translations by operator of PyTorch."""
     import torch
 
     aten, prims = torch.ops.aten, torch.ops.prims
@@ -49,7 +49,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
 
 
 def _onnx() -> Any:
-    """The operators of ONNX 20, which is what torch.onnx writes."""
+    """The operators of opset 20, which torch.onnx writes."""
     from onnxscript import opset20
 
     return opset20
@@ -64,7 +64,7 @@ def _flat(x: Value) -> Value:
 
 
 def _middle(length: Value) -> Value:
-    """The rank of the median: of an even number of elements, PyTorch takes the lower one."""
+    """The rank of the median. PyTorch takes the lower of the two middle elements."""
     op = _onnx()
     return op.Div(op.Add(length, [1]), [2])
 
@@ -108,7 +108,7 @@ def _kthvalue(self: Value, k: int, dim: int = -1, keepdim: bool = False) -> tupl
 
 
 def _nanmedian(self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The elements that are numbers come first when NaNs are infinite."""
+    """The median without NaNs. NaNs are replaced by infinity, so that numbers are sorted first."""
     op = _onnx()
     if not _is_float(self):
         return _median(self, dim, keepdim)
@@ -151,7 +151,7 @@ def _cdist_forward(x1: Value, x2: Value, p: float, compute_mode: int | None = No
 
 
 def _pdist_forward(self: Value, p: float = 2.0) -> Value:
-    """The distances of each row to the later ones."""
+    """The distances of each row to the later rows."""
     import numpy as np
 
     op = _onnx()
@@ -168,7 +168,7 @@ def _searchsorted(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """How many elements of the sequence come before each value."""
+    """The number of elements of the sequence before each value."""
     op = _onnx()
     if sorter is not None:
         sorted_sequence = op.GatherElements(sorted_sequence, sorter, axis=-1)
@@ -181,7 +181,7 @@ def _searchsorted(
 
 
 def _inverse(A: Value) -> Value:
-    """The inverse as an operator of onnxruntime, for which `onnx` has no schema."""
+    """The inverse, as onnxruntime's operator `Inverse`, for which `onnx` has no schema."""
     from onnx.defs import OpSchema
     from onnxscript.values import Op, Opset
 
@@ -212,8 +212,8 @@ def _linalg_solve(A: Value, B: Value, left: bool = True) -> Value:
 
 
 def _linalg_slogdet(A: Value) -> tuple[Value, Value, Value, Value]:
-    """The sign and the logarithm. In place of the decomposition and its pivots, which only a
-    derivative reads, it returns any tensors.
+    """The sign and the logarithm of the determinant. Only a derivative reads the other two results,
+    the decomposition and its pivots, so they are arbitrary tensors.
     """
     op = _onnx()
     determinant = op.Det(A)
@@ -222,8 +222,8 @@ def _linalg_slogdet(A: Value) -> tuple[Value, Value, Value, Value]:
 
 @contextmanager
 def replaced_functions() -> Iterator[None]:
-    """Replace functions of PyTorch that torch.export does not follow, while a model is traced: they
-    make symbolic sizes constant, or compare data.
+    """Replace functions of PyTorch while a model is traced. torch.export cannot trace them, because
+    they make symbolic sizes constant, or compare data.
     """
     import torch
     from torch.nn import functional
@@ -291,8 +291,8 @@ def _embedding_bag(
     padding_idx: int | None = None,
 ) -> tuple[Value, Value, Value, Value]:
     """The sum (mode 0), mean (1) or maximum (2) of the rows of each bag. `members` [bags, indices]
-    says which index is in which bag. In place of what only a derivative reads, it returns any
-    tensors.
+    is true where an index is in a bag. Only a derivative reads the other three results, so they are
+    arbitrary tensors.
     """
     op = _onnx()
     count = _size(indices, 0)
@@ -335,7 +335,7 @@ def _masked_select(self: Value, mask: Value) -> Value:
 
 
 def _hypot(a: Value, b: Value) -> Value:
-    """√(a² + b²), with the larger side taken out, so that its square does not overflow."""
+    """√(a² + b²), divided by the larger side before squaring, so that no square overflows."""
     op = _onnx()
     a, b = op.Abs(a), op.Abs(b)
     large, small = op.Max(a, b), op.Min(a, b)

@@ -3,8 +3,8 @@
 The estimators of XGBoost and LightGBM follow scikit-learn's conventions. The converters of
 onnxmltools are registered for them, so that they may also be steps of a pipeline.
 
-Probabilities come out as one tensor, with a column per class. If a classifier's classes are texts,
-the label that comes out is the number of the class: its position in the attribute `classes_`.
+Probabilities are one tensor, with a column per class. If a classifier's classes are texts, the
+output label is the number of the class: its position in the attribute `classes_`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from webmlc.frontend.doors.door import Example, is_instance, require
 from webmlc.frontend.doors.names import name_dimensions, name_model
 
 OPSETS = {"": 21, "ai.onnx.ml": 3}
-"""The newest forms that skl2onnx writes for all estimators."""
+"""The newest opsets that skl2onnx writes for all estimators."""
 BOOSTERS = {
     "xgboost": ("XGBClassifier", "XGBRegressor", "XGBRFClassifier", "XGBRFRegressor"),
     "lightgbm": ("LGBMClassifier", "LGBMRegressor"),
@@ -51,7 +51,7 @@ def export_estimator(source: Any, example: Example) -> ModelProto:
 
 
 def _options(estimator: Any) -> dict[int, dict[str, bool]] | None:
-    """What the exporter needs to be told: probabilities as a tensor, and numbers for classes."""
+    """The options of the exporter: probabilities as a tensor, and numbers for classes."""
     if not hasattr(estimator, "classes_") or not hasattr(estimator, "predict"):
         return None
     options = {"zipmap": False}
@@ -68,7 +68,7 @@ def _options(estimator: Any) -> dict[int, dict[str, bool]] | None:
 
 
 def _initial_types(estimator: Any, example: Example) -> list[tuple[str, Any]]:
-    """The name and type of each input: one per column of a data frame, else one matrix."""
+    """The name and type of each input: one input per column of a data frame, else one matrix."""
     from skl2onnx.common.data_types import FloatTensorType
 
     if example.inputs is None:
@@ -86,7 +86,7 @@ def _initial_types(estimator: Any, example: Example) -> list[tuple[str, Any]]:
 
 
 def _type_of(rows: Any) -> Any:
-    """The type of any number of such rows. float64 becomes float32: a page computes it faster."""
+    """The type of any number of such rows. float64 becomes float32, which pages compute faster."""
     from skl2onnx.common.data_types import guess_data_type
 
     if rows.dtype == np.float64:
@@ -96,7 +96,7 @@ def _type_of(rows: Any) -> Any:
 
 
 def _name_rows(model: ModelProto) -> None:
-    """Forget the sizes of outputs, which the exporters of boosters sometimes claim to be 1."""
+    """Forget the sizes of outputs: the exporters of boosters sometimes state a wrong size of 1."""
     for output in model.graph.output:
         dims = output.type.tensor_type.shape.dim
         if dims:

@@ -1,12 +1,12 @@
-"""Make the sparse constants of a TensorFlow Lite file dense, which tf2onnx cannot read.
+"""Make the sparse constants of a TensorFlow Lite file dense: tf2onnx cannot read sparse constants.
 
-In: the bytes of a file. Out: the same, or the bytes of a file without `DENSIFY` operators, whose
-results are constants instead.
+In: the bytes of a file. Out: the bytes of a file without `DENSIFY` operators, whose results are
+constants instead. A file without such operators is unchanged.
 
 A sparse tensor is stored level by level (https://www.tensorflow.org/lite/api_docs, `Sparsity`). A
 level is a dimension, in the order of `traversalOrder`, or a part of a block. A dense level has all
-of its places, a sparse one has `arrayIndices`, from `arraySegments[p]` to `arraySegments[p + 1]`
-for place p of the level above:
+of its places. A sparse level has only the places in `arrayIndices`: for place p of the level above,
+the entries from `arraySegments[p]` to `arraySegments[p + 1]`:
 
     [[0, 5, 0], [7, 0, 9]]   ->   dense level of 2; sparse level: segments 0 1 3, indices 1 0 2;
                                   values 5 7 9
@@ -57,7 +57,7 @@ def with_dense_constants(content: bytes) -> bytes:
 
 
 def dense_values(tensor: Any, content: Array) -> Array:
-    """The elements of a sparse tensor, whose values are these bytes."""
+    """The elements of a sparse tensor, whose stored values are the bytes in `content`."""
     sparsity, shape = tensor.sparsity, tuple(int(n) for n in tensor.shape)
     values = content.view(TYPES[tensor.type])
     places = np.zeros(1, np.int64)
@@ -81,8 +81,8 @@ def dense_values(tensor: Any, content: Array) -> Array:
 
 
 def _positions(sparsity: Any, coordinates: list[Array], rank: int) -> tuple[Array, ...]:
-    """The indices of elements, from their coordinates in each level: a level of a block counts
-    within the blocks of its dimension.
+    """The indices of elements, from their coordinates in each level. The coordinate in a block's
+    level is the position within a block of its dimension.
     """
     levels = [int(d) for d in sparsity.traversalOrder]
     indices = [coordinates[levels.index(d)] for d in range(rank)]

@@ -23,7 +23,7 @@ from webmlc.frontend.file_kinds import is_kind
 OPSET = 18
 """The newest opset that tf2onnx 1.17 writes."""
 SIGNATURE = "serving_default"
-"""The signature that TensorFlow's own tools take if none is named."""
+"""The signature that TensorFlow's own tools use by default."""
 
 
 def is_saved_model(source: object) -> bool:
@@ -85,7 +85,7 @@ def _named(model: ModelProto, path: Path, example: Example) -> ModelProto:
 
 
 def _signature_names(path: Path) -> dict[str, str]:
-    """The names that a file's first signature has for its tensors, by tensor."""
+    """The names of tensors in the file's first signature, by the tensors' own names."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     file = schema.Model.GetRootAs(path.read_bytes(), 0)

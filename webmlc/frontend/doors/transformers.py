@@ -1,8 +1,8 @@
 """Hugging Face's transformers: let torch.export trace their models.
 
-The models are modules of PyTorch, and go through its door. Some hold what torch.export refuses:
-caches of keys and values, loops over data, state that an earlier call left. The exporter of
-transformers knows how to replace all of it while a model is traced.
+The models are modules of PyTorch, and go through PyTorch's door. Some models contain parts that
+torch.export refuses: caches of keys and values, loops over data, state that an earlier call left.
+The exporter of transformers replaces all these parts while a model is traced.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from webmlc.frontend.doors.door import is_instance
 
 @contextmanager
 def traceable(module: Any) -> Iterator[None]:
-    """Prepare a model of transformers, or a module that contains one, for torch.export. Other
-    modules, and models of versions without an exporter, stay as they are.
+    """Prepare a module that is or contains a model of transformers for torch.export. Other modules
+    stay as they are, and so do models if the version of transformers has no exporter.
     """
     models = [m for m in module.modules() if is_instance(m, "transformers", "PreTrainedModel")]
     if not models:
@@ -43,8 +43,8 @@ def traceable(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _batched_experts(model: Any) -> Iterator[None]:
-    """Multiply each token by the weights of its experts. Other implementations of experts group the
-    tokens by operators that torch.onnx does not know, or loop over experts that data choose.
+    """Let a model multiply each token by the weights of its experts. Other implementations group
+    the tokens by operators that torch.onnx does not know, or loop over experts that data choose.
     """
     if not hasattr(model, "get_experts_implementation") or not _has_experts(model):
         yield

@@ -1,4 +1,4 @@
-"""The architectures that can be read, one row each, and the sizes of a model of one of them.
+"""The architectures that can be read, one row each, and the sizes of a model.
 
 In: a file. Out: the `Sizes` that `decoder.py` builds the graph by.
 
@@ -25,8 +25,8 @@ class Architecture:
     - `is_interleaved`: the rotary embedding rotates neighbours, `2 * i` with `2 * i + 1`. Otherwise
       it rotates `i` with `i + size / 2`.
     - `has_biases`: the products of queries, keys and values have biases. (If this is false, a file
-      may still have some.)
-    - `has_head_norms`: each head of queries and keys has an RMS norm before it is rotated.
+      may still have some biases.)
+    - `has_head_norms`: each head of queries and keys has an RMS norm before its rotation.
     """
 
     is_interleaved: bool = False
@@ -64,7 +64,7 @@ class Sizes:
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """The row of the file's architecture. Raises `ModelError` if there is none."""
+    """The row of the file's architecture. Raises `ModelError` if no row has this name."""
     name = file.architecture
     if name not in ARCHITECTURES:
         raise ModelError(
@@ -77,7 +77,7 @@ def architecture_of(file: GgufFile) -> Architecture:
 
 
 def sizes_of(file: GgufFile, context: int | None) -> Sizes:
-    """The sizes of a model. `context` limits the positions further than the file does."""
+    """The sizes of a model. The positions are at most `context`, and at most the file's limit."""
     width, heads = file.count("embedding_length"), file.count("attention.head_count")
     groups = file.count("attention.head_count_kv", heads)
     equal_share = None if width % heads else width // heads
@@ -106,8 +106,8 @@ def sizes_of(file: GgufFile, context: int | None) -> Sizes:
 def _frequencies(file: GgufFile, size: int) -> Array:
     """The angles of position 1, [rotated elements / 2].
 
-    Linear scaling divides them by one factor. Llama 3 divides each by a factor of its own, which
-    the tensor `rope_freqs` holds.
+    Linear scaling divides all angles by one factor. Llama 3 divides each angle by a separate
+    factor, from the tensor `rope_freqs`.
     """
     rotated = file.count("rope.dimension_count", size)
     if rotated > size or rotated % 2:
@@ -115,7 +115,7 @@ def _frequencies(file: GgufFile, size: int) -> Array:
     base = file.positive("rope.freq_base", 10000.0)
     frequencies: Array = float(base) ** -(np.arange(0, rotated, 2) / rotated)
     scaling = file.text(f"{file.architecture}.rope.scaling.type", "linear")
-    if scaling == "linear":  # as in llama.cpp, also of a file that only has a factor
+    if scaling == "linear":  # as in llama.cpp, also for a file with only a factor
         factor = file.positive("rope.scaling.factor", file.positive("rope.scale_linear", 1.0))
         frequencies = frequencies / factor
     elif scaling != "none":

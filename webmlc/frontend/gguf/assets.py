@@ -1,10 +1,10 @@
 """Write the files that turn text into tokens and back, from the metadata of a GGUF file.
 
-In: a file. Out: files by name, in the formats of Hugging Face, which their libraries read in Python
-and in the page:
+In: a file. Out: files by name, in the formats of Hugging Face. Hugging Face's libraries read them
+in Python and in the page:
 
 - `tokenizer.json`: the tokeniser (see `tokenizer.py`).
-- `chat_template.jinja`: the template that makes a prompt of messages, if the file has one.
+- `chat_template.jinja`: the template that makes a prompt of messages, if the file has a template.
 - `generation_config.json`: the tokens that begin and end a text, and the longest context.
 """
 
@@ -31,7 +31,7 @@ END_TOKENS = frozenset(
         "<EOT>",
     }
 )
-"""Tokens that end a text or a turn. Files name only one of them. From llama.cpp's vocabulary."""
+"""Tokens that end a text or a turn, from llama.cpp's vocabulary. A file names only one token."""
 
 
 def assets_of(file: GgufFile, positions: int) -> Mapping[str, bytes]:
@@ -48,7 +48,7 @@ def assets_of(file: GgufFile, positions: int) -> Mapping[str, bytes]:
 
 
 def check_template(file: GgufFile, template: str) -> None:
-    """Raise `ModelError` if a chat template cannot be parsed. Without Jinja, nobody can tell."""
+    """Raise `ModelError` if a chat template cannot be parsed. Without Jinja, nothing is checked."""
     try:
         from jinja2 import TemplateSyntaxError
     except ImportError:
@@ -78,7 +78,7 @@ def _generation(file: GgufFile, positions: int) -> dict[str, Any]:
 
 
 def _ends(file: GgufFile) -> list[int]:
-    """The tokens after which generation stops, the one that the file names first."""
+    """The tokens after which generation stops. The tokens that the file names come first."""
     named = [file.token_number(name) for name in ("eos", "eot", "eom")]
     pairs = enumerate(zip(file.tokens, kinds_of(file), strict=True))
     listed = [number for number, (t, k) in pairs if k == CONTROL and t in END_TOKENS]

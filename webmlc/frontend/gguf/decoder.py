@@ -1,4 +1,4 @@
-"""Write the graph of a decoder: what predicts the next token of a text.
+"""Write the graph of a decoder, which predicts the next token of a text.
 
 In: a file, its architecture and its sizes. Out: the function `main`. Its input is `input_ids`,
 int64 [1, tokens]. Its outputs belong to the last token: `logits`, float32 [1, vocabulary], and
@@ -15,7 +15,7 @@ int64 [1, tokens]. Its outputs belong to the last token: `logits`, float32 [1, v
     logits = rms_norm(x) Wᵀ
     next_token = argmax(logits)
 
-Only the last token needs queries in the last layer, and what follows them.
+In the last layer, only the last token needs queries and the operations after them.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Decoder:
         return x + down
 
     def logits(self, x: Value, embedding: Matrix) -> None:
-        """Write the last norm and product. Without a matrix of its own, the embedding serves."""
+        """Write the last norm and product. A tied model uses the embedding as the last matrix."""
         sizes, build = self.sizes, self.build("output")
         h = self.norm("output_norm", x)
         tied = "output.weight" not in self.file.tensors
@@ -130,7 +130,7 @@ class Decoder:
     def next_token(self) -> None:
         """Write the most likely token of each row, so that a host need not read all logits.
 
-        Of equal logits the first wins. The token is -1 if the largest logit is not finite.
+        Among equal logits, the first wins. The token is -1 if the largest logit is not finite.
         """
         build = self.build("next_token")
         logits = build.value("logits")
@@ -149,7 +149,7 @@ class Decoder:
         )
 
     def product(self, name: str, x: Value, columns: int, rows: int) -> Value:
-        """Write the product with a matrix, and the sum with its bias if there is one."""
+        """Write the product with a matrix, and the sum with the bias if the file has a bias."""
         matrix = self.file.matrix(f"{name}.weight", rows, columns)
         return self.biased(name, x, matrix, self.file.optional_vector(f"{name}.bias", rows))
 
@@ -195,7 +195,7 @@ class Decoder:
         return order.reshape(-1)
 
     def cache(self, kind: str, layer: int, rows: Value) -> Value:
-        """Write the keys or values of all tokens: those of the past, and new rows."""
+        """Write the keys or values of all tokens: the past rows, then the new rows."""
         build = self.build(f"blk.{layer}.{kind}s")
         if not self.has_cache_inputs:
             return build("Append", rows, domain="webmlc", length=PAST)
@@ -207,7 +207,7 @@ class Decoder:
 
 
 def _product(build: Builder, x: Value, matrix: Matrix, output: str = "") -> Value:
-    """Multiply rows by those of a matrix: x Wᵀ."""
+    """Multiply rows by the rows of a matrix: x Wᵀ."""
     if isinstance(matrix, BlockQuantised):
         return block_product(build, x, matrix, output)
     return build("MatMul", x, _float32(build, np.ascontiguousarray(matrix.T)), output=output)

@@ -36,7 +36,7 @@ MAX_COUNT = 1 << 24
 Chosen by hand: the longest context of a published model has 10 million tokens.
 """
 MAX_NUMBER = 1e12
-"""The largest number, such as the base of a rotary embedding. Larger ones are defects of a file.
+"""The largest number, such as the base of a rotary embedding. Larger numbers are defects of a file.
 Chosen by hand: published bases have up to 1e9.
 """
 EXPONENTS: Mapping[str, Any] = {
@@ -46,12 +46,12 @@ EXPONENTS: Mapping[str, Any] = {
 }
 """The bits of the exponent, by type."""
 CHECKED_AT_ONCE = 1 << 22
-"""The numbers of a tensor that are checked at once, so that the check takes little memory."""
+"""The number of elements of a tensor that are checked at once, to limit the memory of the check."""
 T = TypeVar("T")
 
 
 def shown(value: Any) -> str:
-    """A value of the metadata in an error, of at most some words."""
+    """A value of the metadata for an error message, cut to some words."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -68,8 +68,8 @@ def is_gguf(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The metadata by key and the tensors by name. `read_names` collects the tensors read so
-    far.
+    """The metadata by key, and the tensors by name. `read_names` are the names of tensors that
+    were read.
     """
 
     path: Path
@@ -154,7 +154,7 @@ class GgufFile:
         return tokens
 
     def token_number(self, name: str) -> int | None:
-        """The number of a token with a name, such as `bos`, or None if the file names none."""
+        """The number of the token with a role such as `bos`, or `None` if the file names none."""
         key = f"tokenizer.ggml.{name}_token_id"
         number, count = self.metadata.get(key), len(self.tokens)
         if number is None:
@@ -191,7 +191,7 @@ class GgufFile:
         return vector.reshape(size).astype(np.float32)
 
     def _check_finite(self, name: str, floats: Array) -> None:
-        """Raise `ModelError` if some numbers are NaN or infinite. Their exponent has only ones."""
+        """Raise `ModelError` if a number is NaN or infinite: all bits of its exponent are 1."""
         bits = EXPONENTS[floats.dtype.name]
         for part in np.array_split(floats.reshape(-1), max(floats.size // CHECKED_AT_ONCE, 1)):
             if np.any(np.bitwise_and(part.view(bits.dtype), bits) == bits):
@@ -243,7 +243,7 @@ def open_gguf(path: Path) -> GgufFile:
             f"{path}: GGUF files need the package 'gguf'. Install it: pip install 'webmlc[gguf]'"
         ) from None
     note_library("gguf")
-    # The library reads what the file says, so any of these may come from a malformed file.
+    # The library trusts the file, so a malformed file may cause any of these errors.
     errors = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
     try:
         with np.errstate(over="ignore"):
@@ -262,14 +262,14 @@ def open_gguf(path: Path) -> GgufFile:
 def _bounded_reader() -> type[GGUFReader]:
     """The library's reader, which reads nothing past the end of a file.
 
-    The library itself would read an array of any length there, for years.
+    The library itself would read an array of any length past the end, for years.
     """
     from gguf import GGUFReader
 
     class BoundedReader(GGUFReader):
         def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **named: Any) -> Array:
             if isinstance(self.data, np.memmap):
-                # A slice of a plain array costs a third: SmolLM2 opens in 4.6 s, not in 12.7 s.
+                # Slicing a plain array takes a third of the time: SmolLM2 opens in 4.6 s, not 12.7.
                 self.data = self.data.view(np.ndarray)  # type: ignore[assignment]
             if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
                 raise ValueError(f"it ends after {len(self.data)} bytes")

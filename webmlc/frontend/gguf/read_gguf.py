@@ -35,9 +35,10 @@ def read_gguf(
 ) -> Module:
     """Read a model.
 
-    `context` limits its positions, which otherwise are those of its training. If `every_row`, the
-    logits of every token are output, [tokens, vocabulary]. If `has_cache_inputs`, the keys and
-    values of earlier tokens are inputs and outputs instead of state.
+    `context` limits the positions of the model; the default is its training context. If
+    `every_row`, the model outputs the logits of every token, [tokens, vocabulary]. If
+    `has_cache_inputs`, the keys and values of earlier tokens are inputs and outputs instead of
+    state.
 
     Raises `ModelError` if the file cannot be read.
     """

@@ -1,9 +1,9 @@
-"""Refuse metadata that would change what a decoder computes, if the decoder does not follow it.
+"""Refuse metadata that would change a decoder's results, if the decoder does not implement it.
 
 In: a file, and its longest context. Out: nothing, or a `ModelError` that names the key and its
-value. Every key `<architecture>.<key>` must be in one of three tables: what the reader follows
-(`READ`), what changes nothing (`HARMLESS`), and what changes nothing with certain values
-(`NEUTRAL`). Keys are those of the library `gguf` and of llama.cpp.
+value. Every key `<architecture>.<key>` must be in one of three tables: keys that the reader
+implements (`READ`), keys that change no result (`HARMLESS`), and keys that change no result with
+certain values (`NEUTRAL`). The keys come from the library `gguf` and from llama.cpp.
 
     llama.final_logit_softcapping = 0.0   ->  accepted: no cap
     llama.final_logit_softcapping = 30.0  ->  ModelError
@@ -74,15 +74,15 @@ NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "rope.scaling.attn_factor": ((1,), "a scale of rotated queries and keys"),
     "use_parallel_residual": ((False,), "parallel attention and feed-forward network"),
 }
-"""Values with which keys change no result, and what other values ask for. In llama.cpp, 0 switches
-a scale off.
+"""The values with which a key changes no result, and the feature that other values ask for. In
+llama.cpp, 0 switches a scale off.
 """
 
 
 def check_settings(file: GgufFile, positions: int) -> None:
     """Check every key of the architecture. `positions` is the longest context.
 
-    Raises `ModelError` for the first key that asks for what the decoder does not do.
+    Raises `ModelError` for the first key that asks for a feature that the decoder lacks.
     """
     prefix = f"{file.architecture}."
     for name in sorted(name for name in file.metadata if name.startswith(prefix)):
@@ -106,7 +106,7 @@ def check_settings(file: GgufFile, positions: int) -> None:
 
 
 def _check_window(file: GgufFile, positions: int) -> None:
-    """A window of attention is supported if no context is longer. 0 is no window."""
+    """Refuse a window of attention that is shorter than the context. 0 means no window."""
     window = file.number("attention.sliding_window")
     if window and window < positions:
         raise ModelError(

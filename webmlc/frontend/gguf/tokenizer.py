@@ -5,8 +5,9 @@ tokenisers can be read, by `tokenizer.ggml.model`:
 
 - `gpt2`: byte-level BPE. A regular expression splits the text first (`PATTERNS`). The file lists
   the merges.
-- `llama`: SentencePiece's BPE. There are no words: a space is the character `▁`. The file lists a
-  score of each token, from which the merges follow. Unknown characters become bytes.
+- `llama`: SentencePiece's BPE. Text is not split into words: a space becomes the character `▁`. The
+  file lists a score of each token, and the merges follow from the scores. Unknown characters become
+  bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
 """Kinds of tokens in `tokenizer.ggml.token_type`. From llama.cpp."""
 
 SPACE, NO_SPACE = r"\p{White_Space}", r"\P{White_Space}"
-r"""White space, as Unicode defines it. The class `\s` is another one in JavaScript."""
+r"""White space, as Unicode defines it. The class `\s` differs in JavaScript."""
 GPT_2 = (
     rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^{SPACE}\p{{L}}\p{{N}}]+|"
     rf"{SPACE}+(?!{NO_SPACE})|{SPACE}+"
@@ -38,8 +39,8 @@ LLAMA_3 = (
 
 
 def _splits(*patterns: str) -> tuple[Json, ...]:
-    """The steps that split a text at the matches of each pattern, which are words, then write bytes
-    as characters.
+    """The steps that split a text at each pattern, then write bytes as characters. The matches of a
+    pattern are words.
     """
     splits = (
         {"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
@@ -66,11 +67,11 @@ PATTERNS: Mapping[str, tuple[Json, ...]] = {
     "qwen2": _splits(LLAMA_3.replace("{1,3}", "")),
 }
 """The steps that split text into words, by `tokenizer.ggml.pre`. From `llama-vocab.cpp`. The
-patterns have the same matches in Python's library and in JavaScript's: no folding of case, no class
-that the two define in their own way, and no step whose definition of digits differs.
+patterns have the same matches in Python and in JavaScript. They therefore do not fold case, and use
+no class and no step that the two languages define differently, such as for digits.
 """
 IGNORES_MERGES = frozenset({"llama-bpe"})
-"""Tokenisers that take a word that is a token as it is, without merges."""
+"""Tokenisers that apply no merges to a word that is itself a token."""
 COMPOSES = frozenset({"qwen2"})
 """Tokenisers that bring text into Unicode's normal form C first."""
 
@@ -154,7 +155,9 @@ def _sentence_piece(file: GgufFile) -> Json:
 def _merges_by_score(
     tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[list[str]]:
-    """The merges of SentencePiece: every pair of tokens that is a token, the best score first."""
+    """The merges of SentencePiece: each pair of tokens whose joined text is a token, best score
+    first.
+    """
     numbers = {t: i for i, (t, k) in enumerate(zip(tokens, kinds, strict=True)) if k not in (
         UNKNOWN, CONTROL, BYTE)}  # fmt: skip
     pairs = [
@@ -190,8 +193,8 @@ def _contents(
     decoder: Json,
     adds_start: bool,
 ) -> Json:
-    """The whole JSON. `adds_start` says whether a text begins with the start token, if the file
-    does not say so.
+    """The whole JSON. If the file does not say whether a text begins with the start token,
+    `adds_start` decides.
     """
     tokens, kinds = file.tokens, kinds_of(file)
     added = [
@@ -221,7 +224,7 @@ def _contents(
 
 
 def _post_processor(file: GgufFile, tokens: Sequence[str], adds_start: bool) -> Json | None:
-    """The step that adds the start and end tokens, or None if there are none."""
+    """The step that adds the start and end tokens, or `None` if no token is added."""
     names = {"bos": adds_start, "eos": False}
     added: dict[str, tuple[str, int]] = {}
     for name, default in names.items():

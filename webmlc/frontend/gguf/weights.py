@@ -1,7 +1,7 @@
 """Convert the blocks of GGUF's quantisation types to `BlockQuantised` weights.
 
 In: the bytes of a matrix, `[N, bytes of a row]`, and the name of its type. Out: values of up to 8
-bits, with a scale and perhaps a minimum for each block. The types of floats give arrays of theirs.
+bits, with a scale and perhaps a minimum for each block. A float type gives an array of floats.
 
     Q4_1, a block of 32: [scale: f16][minimum: f16][16 bytes of two values]
     ->  values [N, K] of 4 bits, scales [N, K/32], minimums [N, K/32]
@@ -23,7 +23,7 @@ Matrix = BlockQuantised | Array
 """A matrix [N, K]: block-quantised, or of float32, float16 or bfloat16."""
 
 SUPER = 256
-"""Weights in a block of a K type, which has smaller blocks inside. From llama.cpp."""
+"""The number of weights in a block of a K type, which has smaller blocks inside. From llama.cpp."""
 
 
 def read_matrix(data: Array, type_: str, shape: tuple[int, int]) -> Matrix:
@@ -47,7 +47,7 @@ def _quantised(
     scales: Array,
     minimums: Array | None = None,
 ) -> BlockQuantised:
-    """Make the record of a matrix from its blocks. `scales` has one element for each block."""
+    """Make the record of a matrix from its blocks. `scales` has an element for each block."""
     rows, columns = shape
     scales = scales.reshape(rows, -1)
     return BlockQuantised(
@@ -71,13 +71,13 @@ def _halves(field: Array) -> Array:
 
 
 def _nibbles(field: Array, run: int) -> Array:
-    """The values of 4 bits in a field. Each `run` of bytes has its low halves first."""
+    """The values of 4 bits in a field. For each `run` of bytes, the low halves come first."""
     runs = field.reshape(len(field), -1, 1, run)
     return (runs >> np.array([[0], [4]], np.uint8) & 15).reshape(len(field), -1)
 
 
 def _fifth_bits(field: Array) -> Array:
-    """The 32 bits of a field, as the value 0 or 16."""
+    """The 32 bits of a field, each as the value 0 or 16."""
     return np.unpackbits(field, axis=1, bitorder="little") << 4
 
 
@@ -112,8 +112,8 @@ def _q8_0(data: Array, shape: tuple[int, int]) -> BlockQuantised:
 def _scales_of_6_bits(scale: Array, minimum: Array, packed: Array) -> tuple[Array, Array]:
     """The scales and minimums of the eight blocks inside a block of Q4_K or Q5_K, [blocks, 8].
 
-    The first four of both have 6 bits in bytes 0 to 7. The other four have their low bits in bytes
-    8 to 11, and their high bits above those of the first four.
+    The first four scales and minimums have 6 bits in bytes 0 to 7. The other four have their low 4
+    bits in bytes 8 to 11, and their high 2 bits above the 6 bits of the first four.
     """
     low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
     factors = np.concatenate([low & 63, high & 15 | low >> 2 & 48], axis=1)
