@@ -1,6 +1,6 @@
 """Bind the named sizes of a kernel to their values: the inverse of `name_dimensions`.
 
-needs: a lowered function, and the values of those of its symbols that the caller does not pass.
+needs: a lowered function, and the values of the symbols that the caller does not pass.
 guarantees: the symbols of the function are the caller's. Each size is computed once, around the
 whole body. Expressions that the host evaluates (shapes, the extents of thread loops) use only the
 caller's symbols. A size divided by zero is 0, as hosts evaluate it.

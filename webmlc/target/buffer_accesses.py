@@ -1,8 +1,8 @@
 """Collect every access to the allocations of a function, with the statements that lead to it.
 
 In: a function whose blocks (`loops.ir.Block`) are lowered to loops and stores. Out: the accesses of
-each allocation, in program order: the loads of a store come before it. Parameters are not among
-them. `compact_buffers` shrinks allocations by what it sees here.
+each allocation, in program order: the loads of a store come before it. Accesses of parameters are
+left out. `compact_buffers` shrinks allocations to the accessed region.
 
     >>> # Y of shape (54, 64); for mo, mi, n in grid(9, 6, 64): Y[mo * 6 + mi, n] = 0
     >>> collect_accesses(function)[Y]

@@ -1,8 +1,8 @@
 """Find the loops that carry values through a buffer from one iteration to a later one.
 
-In: the accesses to an allocation, the loops around all of them, and the region that
-`compact_buffers` would shrink it to. Out: the variables of the loops that must keep their part of
-the buffer; none where each iteration may reuse the same elements.
+In: the accesses to an allocation, the loops around all accesses, and the region that
+`compact_buffers` would keep. Out: the variables of the loops that must keep their part of the
+buffer; none where each iteration may reuse the same elements.
 
     for t in range(9):
         Y[t] = Y[t - 1] + A[t]          # t carries: iteration t reads what t - 1 wrote
@@ -77,7 +77,7 @@ def _is_injective(access: Access, loops: list[For], region: Region) -> bool:
 def _are_variables_in_indices(access: Access, loops: list[For], region: Region) -> bool:
     """True where the indices determine the outer variables.
 
-    Each variable is an index itself, or several indices are its digits. The latter is so where it
+    Each variable is an index itself, or several indices are its digits. A variable has digits if it
     was fused from several loops (`f // (n * 4), f // 4 % n, f % 4`).
     """
     outer = {v for t in outer_terms(access.offset, region.outer) for v in term_variables(t)}

@@ -84,7 +84,7 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
 
 
 def _loads(stmt: Stmt) -> tuple[Load, ...]:
-    """The loads of a statement, without those of its child statements."""
+    """The loads of a statement, without the loads of its child statements."""
     return tuple(load for e in expressions(stmt) for load in loads_in(e))
 
 

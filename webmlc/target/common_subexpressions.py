@@ -3,9 +3,9 @@
 Needs: the lowered form, legalised for the target. Guarantees: within a run of consecutive stores,
 equal values that are used twice or more are bound. A scalar is bound by a `Let`, and a vector by a
 vector register that is stored once. Values are operations, broadcasts, and loads from memory where
-no store to that buffer intervenes. Index expressions stay in place (they are addresses), as do
-literals and values that only one arm of a `select` loads. Where such an arm is long and repeats
-values, the store becomes two stores under a condition, and each has values of its own.
+no store to that buffer intervenes. Index expressions stay in place (they are addresses). So do
+literals, and values that only one arm of a `select` loads. If an arm of a `select` is long and
+repeats values, the store becomes two stores under a condition, and each store binds its own values.
 
 before                                                   after
     C_0[r] = C_0[r] + T.broadcast(A[k], 4) * B[...]          t[r] = T.broadcast(A[k], 4)
@@ -270,8 +270,8 @@ def _long_choice(root: Expr) -> Call | None:
 
 
 _MAX_LETS = 100
-"""The scalars bound in one run of stores, at most. Lets nest, and the passes after this one recurse
-over statements: a longer run is bound in two halves. Chosen by hand.
+"""The scalars bound in one run of stores, at most. Lets nest, and later passes recurse over
+statements, so a longer run is bound in two halves. Chosen by hand.
 """
 _MAX_WRITTEN_NODES = 1000
 """The nodes of a guarded `select` arm, counting a shared node once per use, above which its store
@@ -288,8 +288,8 @@ def is_guarded(arm: Expr, condition: Expr) -> bool:
 
 @bottom_up()
 def certain_reads(root: Expr) -> frozenset[Expr]:
-    """The loads from memory that evaluating an expression always performs, whatever its conditions
-    are. A `select` between loads counts as one such read.
+    """The loads from memory that the evaluation of an expression always performs, whatever its
+    conditions are. A `select` between loads counts as one load.
     """
     match root:
         case Call(op="select", args=(condition, then, otherwise)):

@@ -14,9 +14,9 @@ before                                              after
             C[mo * 6 + mi, n] = Y[mo * 6 + mi, n]               C[mo * 6 + mi, n] = Y[mi * 8 + n]
 
 The region is computed on row-major offsets (`offset_digits`), so that fused loops
-(`f // 56, f % 56`) shrink as well as separate ones. In workgroup memory, which is small, it is
-computed on the indices where that region is smaller. Rows get a gap there where they would all
-start in the same bank.
+(`f // 56, f % 56`) shrink as well as separate loops. Workgroup memory is small: there the region
+is computed on the indices if that makes it smaller. Rows in workgroup memory get a gap if all rows
+would start in the same bank.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ from webmlc.target.share_memory import shared_bytes
 from webmlc.target.thread_parts import in_one_loop, part_of_thread
 
 BANKS = 32
-"""The words of workgroup memory that different banks hold, which threads read at the same time.
+"""The number of banks of workgroup memory. Threads read one word of each bank at the same time.
 
 Source: NVIDIA's CUDA programming guide. AMD's guide for RDNA says 32 as well.
 """
 VECTOR_GAP = 8
-"""Words between rows of workgroup memory that threads read as vectors: two vectors, as many as a
-panel of weights has columns (derived: four rows of so many words fill all banks)."""
+"""Words between rows of workgroup memory that threads read as vectors. Eight words are two vectors,
+and the columns of a panel of weights (derived: four gaps of eight words span all banks)."""
 
 
 def compact_buffers(function: LoopFunction) -> LoopFunction:
-    """Shrink every allocation of `function` that can be shrunk. There are no gaps in workgroup
-    memory that has no room for them.
+    """Shrink every allocation of `function` that can be shrunk. If workgroup memory has no room for
+    gaps between rows, there are none.
     """
     compact = _compacted(function, has_gaps=True)
     if shared_bytes(compact) > MAX_WORKGROUP_BYTES:
@@ -88,7 +88,7 @@ def _compacted(function: LoopFunction, has_gaps: bool) -> LoopFunction:
             offsets = {access.indices: offset for access, offset in pairs}
             places[buffer] = _Places(replace(buffer, shape=(Const(compact.size),)), offsets)
     indices = {index for place in places.values() for key in place.offsets for index in key}
-    if any(map(loads_in, indices)):  # what is inside an index is rewritten later than the access
+    if any(map(loads_in, indices)):  # a load inside an index is rewritten later than the access
         for buffer, place in places.items():
             function = _rewrite(function, {buffer: place})
         return function
@@ -120,7 +120,7 @@ def _compact(
 
 @dataclass(frozen=True, slots=True)
 class _Compact:
-    """The elements of a buffer to keep, and where each access is among them."""
+    """The number of elements of a buffer to keep, and the offset of each access among them."""
 
     size: int
     offsets: list[Expr]
@@ -128,8 +128,8 @@ class _Compact:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The compact form of a buffer, and the offset in it of each access, by the indices that the
-    access has in the buffer.
+    """The compact form of a buffer, and the offset of each access in the compact form, by the
+    access's indices in the full buffer.
     """
 
     buffer: Buffer
@@ -139,8 +139,8 @@ class _Places:
 def _part_of_thread(
     buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]
 ) -> _Compact | None:
-    """What one thread keeps of a local buffer that it accesses in several loops over threads;
-    `None` for other buffers.
+    """The part of a local buffer that one thread keeps, if several loops over threads access the
+    buffer; `None` for other buffers.
     """
     if buffer.scope != "local" or not accesses or not buffer.shape:
         return None
@@ -155,8 +155,7 @@ def _part_of_thread(
 
 def _is_one_element(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> bool:
     """True where each thread uses a single element of its buffer. All accesses have the same index,
-    which only the number of the thread decides (perhaps by quotients of symbols, which have no
-    strides).
+    and only the number of the thread and symbols decide it (quotients of symbols have no strides).
     """
     is_static = all(as_int(size) is not None for size in buffer.shape)
     if buffer.scope != "local" or not accesses or is_static:
@@ -170,8 +169,8 @@ def _is_one_element(buffer: Buffer, accesses: list[Access], symbols: frozenset[V
 
 
 def _ancestor_depth(accesses: list[Access]) -> int:
-    """The number of steps that the paths of all accesses share: the same statement and the same
-    child of it.
+    """The number of steps that the paths of all accesses share. A step is a statement and the
+    number of its child.
     """
     first = accesses[0].path
     depth = len(first)
@@ -227,9 +226,9 @@ def _region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> 
 
 
 def _spread(region: Region, accesses: list[Access]) -> Region:
-    """The region with a gap after each row, where all rows would start in the same bank of
-    workgroup memory: threads that read them side by side would wait for each other. Rows of an
-    odd number of vectors do not, if each thread reads the same vector of another row.
+    """The region with a gap after each row, if all rows would start in the same bank of workgroup
+    memory. Threads that read such rows side by side would wait for each other. If each thread reads
+    the same vector of another row, an odd number of vectors per row is enough.
     """
     live = [dimension for dimension, extent in enumerate(region.extents) if extent > 1]
     if len(live) < 2:
@@ -247,7 +246,7 @@ def _spread(region: Region, accesses: list[Access]) -> Region:
 
 
 def _threads_read_rows(region: Region, accesses: list[Access], inner: int) -> bool:
-    """True if the number of a thread decides which rows it reads, and not which part of them."""
+    """True if the number of a thread decides which rows it reads, but not which part of a row."""
     reads = [access for access in accesses if not access.is_store]
     for access in reads:
         threads = {f.var for f in access.loops() if (f.thread or "").startswith("threadIdx")}
@@ -259,8 +258,8 @@ def _threads_read_rows(region: Region, accesses: list[Access], inner: int) -> bo
 
 
 def _joint_region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> Region | None:
-    """The region to keep if the last two dimensions count as one, which one fused loop may walk
-    through and two loops elsewhere; `None` to leave the buffer unchanged.
+    """The region to keep if the last two dimensions count as one dimension; `None` to leave the
+    buffer unchanged. One fused loop may iterate over both dimensions, and two loops elsewhere.
     """
     if len(buffer.shape) < 2 or as_int(buffer.shape[-1]) is None:
         return None
@@ -278,8 +277,9 @@ def _elements(region: Region) -> int:
 
 
 def _by_indices(access: Access) -> Access:
-    """The access with an offset that keeps the quotients and remainders of its indices. They cancel
-    where the threads of a workgroup walk through more than one row; then a digit spans rows.
+    """The access with an offset that keeps the quotients and remainders of its indices. In the
+    simplified offset they cancel where the threads of a workgroup iterate over several rows, so
+    that a digit spans rows.
     """
     offset: Expr = Const(0)
     for index, extent in zip(access.indices, access.shape, strict=True):

@@ -1,7 +1,7 @@
 """Tell where the threads of a workgroup may differ, and where they wait for each other.
 
-`differs` takes the variables whose values may be others in other threads: loop variables of thread
-axes, and what is computed from them.
+`differs` takes the variables whose values may differ between threads: loop variables of thread
+axes, and variables that are computed from them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Split a reduction in two where one dispatch has too few threads for it.
 
 In: a lowered module for the GPU. Out: the same module, in which a reduction with few results and
-many elements became two: the first reduces each of several parts, the second combines the results
-of the parts. `split_kernels` then cuts between the two, because a dispatch cannot wait for all its
-workgroups.
+many elements became two reductions. The first reduces each of several parts, and the second
+combines the results of the parts. `split_kernels` then cuts between the two, because a dispatch
+cannot wait for all its workgroups.
 
     for c, y, x: m[c] += a[y, x, c]   ->   for p, c, y, x: m_rf[p, c] += a[p * 9 + y, x, c]
                                            for c, p: m[c] += m_rf[p, c]
@@ -45,7 +45,7 @@ _PARTS_PER_LIMIT = 8
 hand.
 """
 SEARCHED_PARTS = (1, 4, 16, 64, 256)
-"""The numbers of parts that a search tries (chosen by hand: each is four times the one before)."""
+"""The numbers of parts that a search tries (chosen by hand, in steps of a factor of four)."""
 _FEWEST_ELEMENTS = 8
 """Elements of a part, at least, for a search to try it (chosen by hand)."""
 SYMBOLIC_PARTS = 64
@@ -56,7 +56,7 @@ second dispatch takes as long as four rounds of eight loads, whose latency is 0.
 H200).
 """
 PART_ROWS = 8
-"""The rows of one of its threads in a part. Derived: one round of loads."""
+"""The rows of a part that one thread of the rule `columns` reduces. Derived: one round of loads."""
 
 
 def factor_reductions(module: Module, machine: Gpu) -> Module:
@@ -145,8 +145,8 @@ def factor_kernel(
 
 
 def _shares_reductions(function: LoopFunction, machine: Gpu) -> bool:
-    """True where the threads of a workgroup divide the reductions: those of attention, and those of
-    a contraction with few tiles, unless even a thread's share is too long.
+    """True where the threads of a workgroup divide the reductions: in attention, and in a
+    contraction with few tiles, unless even a thread's share is too long.
     """
     match = match_kernel(name_dimensions(function).function, machine)
     if match is None:
@@ -156,7 +156,7 @@ def _shares_reductions(function: LoopFunction, machine: Gpu) -> bool:
 
 
 def _least_parts(function: LoopFunction, machine: Gpu) -> int:
-    """The parts that the depth of a kernel's product needs, for no thread to take more iterations
+    """The fewest parts of the depth of a kernel's product, so that no thread takes more iterations
     than the machine allows; 1 where the depth is a symbol.
     """
     match = match_kernel(name_dimensions(function).function, machine)
@@ -185,12 +185,12 @@ def _chosen_parts(fold: Block, default: int, algorithms: Mapping[str, str]) -> i
 
 
 def parts_of(fold: Block, machine: Gpu, sharers: int = 1) -> int:
-    """The number of parts a block should reduce in: 1 where the reduction is short, or where its
-    results alone fill the GPU and no thread takes too many iterations.
+    """The number of parts for the reduction of a block. It is 1 where the reduction is short, or
+    where its results alone fill the GPU and no thread takes too many iterations.
 
     A thread computes one vector of adjacent results, or `sharers` threads of a workgroup share its
-    rows. A workgroup computes one result that is not adjacent to others, of any length unless
-    `_reduces_whole_tensor`.
+    rows. A result that is not adjacent to others is computed by a workgroup. The length of such a
+    reduction may be unknown, unless it `_reduces_whole_tensor`.
     """
     if sharers > 1 and axes_of_kind(fold, "reduce"):
         return _parts_of_columns(fold, machine, sharers)
@@ -239,8 +239,8 @@ def _reduces_whole_tensor(fold: Block) -> bool:
 
 
 def _threads(fold: Block, results: int, machine: Gpu) -> int:
-    """The threads that compute some results: one for each vector of adjacent ones, or a workgroup
-    for each other one.
+    """The threads that compute some results: a thread for each vector of adjacent results, or a
+    workgroup for each result that is not adjacent to others.
     """
     if has_adjacent_results(fold):
         return -(-results // machine.lanes)
@@ -254,8 +254,8 @@ def _extent(axes: Iterable[Axis]) -> tuple[int, bool]:
 
 
 def _longest(axes: Iterable[Axis]) -> tuple[int, bool]:
-    """The largest product that the extents may have, and whether there is one. If symbols leave it
-    open, the product with each symbolic extent as 1.
+    """The largest product that the extents may have, and whether it is bounded. If symbols leave it
+    unbounded, the product with each symbolic extent as 1.
     """
     extents = [simplify(axis.extent) for axis in axes]
     ends = [bounds(n, dict.fromkeys(variables(n), SYMBOL)).high for n in extents]

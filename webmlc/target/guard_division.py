@@ -57,7 +57,7 @@ def _divides(root: Expr) -> bool:
 
 
 def guard_size(size: Expr) -> Expr:
-    """A size outside all loops, in which a division by a symbol that is 0 gives 0."""
+    """A size outside all loops. A division by a symbol that is 0 gives 0 there."""
     ranges = dict.fromkeys(variables(size), SYMBOL)
 
     def rule(node: Expr) -> Expr | None:

@@ -1,9 +1,9 @@
-"""Decide before a loop nest whether the clamps of its indices change any of them.
+"""Decide before a loop nest whether its clamps change any index.
 
 Needs: no blocks. Guarantees: an equal function. A nest of constant size whose indices are clamped
 to a symbolic limit exists twice: without the clamps, for a run in which all indices are within the
-limit, and with them. Without the clamps, the indices step evenly, so that pointers are enough for
-them. Of the sections of an attention's keys, for instance, only the last one needs clamps.
+limit, and with them. Without the clamps, the indices step evenly, so they become pointers. In
+attention, for instance, only the last section of keys needs clamps.
 
 before                                         after
     for j in range(48):                            if s * 48 + 47 <= last:
@@ -43,7 +43,7 @@ LEAST_ITERATIONS = 1024
 """The least iterations of a nest that are worth a second copy of its code.
 
 Unit: iterations of all loops around an innermost statement. Chosen by hand: loops that fetch the
-keys of a section have fewer, and those that multiply them have more.
+keys of a section have fewer iterations, and loops that multiply the keys have more.
 """
 
 Clamps = dict[Expr, tuple[Expr, Expr]]

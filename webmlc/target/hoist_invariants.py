@@ -108,8 +108,8 @@ def join(items: list[Item]) -> Stmt:
 
 @dataclass(slots=True)
 class _Hoister:
-    """One walk over a function: its registers by lanes, those with a single store, those
-    whose values differ from thread to thread, and the vector registers that the walk creates.
+    """One walk over a function: its registers with their lanes, the registers with a single store,
+    the registers whose values differ between threads, and the vector registers that it creates.
     """
 
     names: Names
@@ -227,15 +227,13 @@ class _Variant:
 
     @classmethod
     def of(cls, loop: For) -> _Variant:
-        """What the iterations of `loop` change. Loads may move if the loop runs at least once."""
+        """The changes by the iterations of `loop`. Loads may move if it runs at least once."""
         bound = {s.var for s in walk_statements(loop.body) if isinstance(s, Binder)}
         buffers = {s.buffer for s in stores(loop.body)}
         return cls(bound | {loop.var}, buffers, (as_int(loop.extent) or 0) >= 1)
 
     def allows(self, value: Expr) -> bool:
-        """True where `value` is the same in every iteration and may be computed before the first
-        one.
-        """
+        """True where `value` is the same in every iteration and may be computed before the loop."""
         buffers = buffers_read(value)
         if any(b in self.buffers for b in buffers) or (
             not self.may_load and any(b.scope != "local" for b in buffers)

@@ -2,9 +2,9 @@
 
 Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a write of a shared buffer
 and a later read or write of it, and between a read and a later write. The same holds around the
-back edge of a loop. Elements that one thread alone accesses need no barrier. Which they are is
-known where the thread's number alone decides the index. A barrier may stand in a conditional
-that all threads decide alike; another one is tested before and after it.
+back edge of a loop. Elements that one thread alone accesses need no barrier. These elements are
+known where the thread's number alone decides the index. A barrier may stand in a conditional that
+all threads decide alike. Any other conditional is split, and tested again after the barrier.
 
 for k in range(8):                             for k in range(8):
     S[t] = A[k, t]                                 T.barrier()
@@ -44,9 +44,9 @@ from webmlc.target.divergence import differs, has_barrier, reads_memory
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """An access to a shared buffer. `index` is a function of the numbers of the thread along its
-    axes, which have the names of the axes; `None` for another index. `axes` are those axes, each
-    with its number of threads.
+    """An access to a shared buffer. `index` is an expression of the thread's number along each
+    axis, with variables named after the axes; `None` for any other index. `axes` are these axes,
+    each with its number of threads.
     """
 
     buffer: str
@@ -77,7 +77,7 @@ def _conflict(before: frozenset[_Access], after: frozenset[_Access]) -> bool:
 
 
 def _may_meet(a: _Access, b: _Access) -> bool:
-    """True where a thread may access an element by `a` that another one accesses by `b`."""
+    """True where a thread may access an element by `a` that another thread accesses by `b`."""
     if a.index is None or b.index is None or [n for n, _ in a.axes] != [n for n, _ in b.axes]:
         return True
     of_a = _threads_by_element(a.index, a.axes)
@@ -210,7 +210,7 @@ def _order_branches(stmt: If, before: _Pending, around: _Around) -> tuple[Stmt, 
 
 
 def _tested_alone(stmt: If) -> Stmt:
-    """A conditional for each statement of one that only some threads enter."""
+    """Split a conditional that only some threads enter into a conditional for each statement."""
     is_whole = stmt.otherwise is not None or reads_memory(stmt.condition)
     if is_whole or not isinstance(stmt.then, Seq):
         raise InternalError("threads would wait in a conditional that only some of them enter")
@@ -218,8 +218,8 @@ def _tested_alone(stmt: If) -> Stmt:
 
 
 def _with_barrier_before(stmt: Stmt, before: _Pending, accesses: _Pending) -> tuple[Stmt, _Pending]:
-    """Put a barrier before `stmt` if it must wait. None goes inside: control flow there may
-    diverge.
+    """Put a barrier before `stmt` if it must wait. No barrier goes inside, because control flow
+    there may diverge.
     """
     if before.conflicts(accesses):
         return seq(Barrier(), stmt), accesses

@@ -58,8 +58,8 @@ def legalise_types(function: LoopFunction, printed: frozenset[DType] = frozenset
 
 @dataclass(frozen=True, slots=True)
 class _Legaliser:
-    """The types to store as bits, and those to widen for arithmetic. `results` are the legal forms
-    of expressions, many of which share nodes.
+    """The types to store as bits, and the types to widen for arithmetic. `results` are the legal
+    forms of expressions, because many expressions share nodes.
     """
 
     stored: frozenset[DType]

@@ -3,7 +3,7 @@
 Needs: predicates over loop variables; no reduction without a step (`clear_empty_reductions`).
 Guarantees: no `Block`, and what `simplify_function` guarantees. Block axes are replaced by their
 bindings. A predicate is an `If` around the block's statements. An `init` runs under the condition
-that all reduce axes are zero; the simplification omits one that always holds.
+that all reduce axes are zero. The simplification omits a condition that always holds.
 
 before                                             after
     for i, k in T.grid(8, 16):                         for i in range(8):

@@ -49,7 +49,7 @@ def _rule(stmt: Stmt) -> Stmt | None:
 
 
 def _merge(statements: tuple[Stmt, ...]) -> Stmt | None:
-    """Put neighbours whose conditions share factors under one test of those factors."""
+    """Put neighbours whose conditions share factors under one test of the shared factors."""
     result: list[Stmt] = []
     for stmt in statements:
         previous = result[-1] if result else None

@@ -27,7 +27,7 @@ from webmlc.target.buffer_accesses import Access
 class Region:
     """The part of a buffer that is live at once, and how offsets shrink to it.
 
-    `strides` are those of the full buffer. Terms over `outer` variables alone are dropped.
+    `strides` are the full buffer's strides. Terms over `outer` variables alone are dropped.
     `nearest` says how constants are split (`_split_constant`). `lows` and `extents` bound the digit
     of each dimension.
     """
@@ -117,8 +117,8 @@ def split_offset(
 
 def _with_remainders(parts: Terms, strides: tuple[Expr, ...]) -> Terms:
     """Write `a·x + b·(x // c)` as `a·(x % c) + (a·c + b)·(x // c)`, if a longer stride divides the
-    new factor of the quotient than the old one. `x` is a fused loop, whose parts are digits of
-    different dimensions.
+    new factor of the quotient than the old factor. `x` is a fused loop: its quotient and its
+    remainder are digits of different dimensions.
     """
     units = [unit for stride in strides if (unit := as_int(stride)) is not None and unit > 1]
 

@@ -1,8 +1,9 @@
 """Find the allocations that a single thread uses.
 
-In: a function without blocks. Out: the allocations of which every CPU thread may have a copy of its
-own. These are `local` allocations, and `global` ones that a single parallel loop accesses, because
-one thread runs a whole iteration. In a function without parallel loops, all allocations are.
+In: a function without blocks. Out: the allocations that may exist once for each CPU thread. They
+are the `local` allocations, and the `global` allocations that a single parallel loop accesses,
+because one thread runs a whole iteration. In a function without parallel loops, all allocations
+are private.
 
     >>> private_buffers(softmax)          # for i in T.parallel(n): total[0] = ...
     frozenset({total})

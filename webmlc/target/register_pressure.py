@@ -27,9 +27,9 @@ def register_pressure(
     stored_once: AbstractSet[Buffer],
     before: Sequence[Stmt] = (),
 ) -> int:
-    """The registers among `vectors` that a loop of the statements `body`, after those of `before`,
-    occupies at once: those live throughout the loop, plus the largest number of others at any
-    point.
+    """The registers among `vectors` that a loop occupies at once. The loop repeats the statements
+    `body`, after the statements `before`. The result counts the registers that are live throughout
+    the loop, plus the largest number of other registers at any point.
     """
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}

@@ -42,7 +42,7 @@ def read_register(register: Buffer) -> Load:
 
 
 def added_value(store: Store) -> Expr | None:
-    """What an update adds to the elements it stores to; None for another store."""
+    """The value that an update adds to the elements it stores to; None for other stores."""
     match store.value:
         case Call(op="add", args=(Load(buffer=buffer, indices=indices), addend)):
             return addend if (buffer, indices) == (store.buffer, store.indices) else None

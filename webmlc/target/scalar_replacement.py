@@ -4,8 +4,8 @@ Needs: vectors and unrolled loops are expanded, buffers have rank 1. Guarantees:
 only one thread sees (`private_buffers`) is replaced by registers, which are local buffers of rank 0
 or of one vector (`webmlc.target`), if each index is a literal or a ramp of `VECTOR_LANES` elements
 that begins at a literal. Each element or ramp that is accessed becomes one register. An allocation
-stays an array where it has any other index, or where two ramps, or a ramp and an element, overlap
-in a part.
+stays an array if it has any other index, or if two ramps, or a ramp and an element, overlap in
+part.
 
 before                                             after
     Y: local (8,)                                      Y_0: local (4,);  Y_4: local (4,)
@@ -91,8 +91,8 @@ def _is_replaceable(indices: dict[Expr, None]) -> bool:
 
 
 def _register(buffer: Buffer, index: Expr, count: int, names: Names) -> Buffer:
-    """The register that holds the elements at `index`. The only one of a buffer, whose registers
-    number `count`, keeps the buffer's name.
+    """The register that holds the elements at `index`. The buffer has `count` registers; a single
+    register keeps the buffer's name.
     """
     name = buffer.name if count == 1 else names.fresh(f"{buffer.name}_{_first_element(index)}")
     shape = (Const(VECTOR_LANES),) if isinstance(index, Ramp) else ()
@@ -100,7 +100,7 @@ def _register(buffer: Buffer, index: Expr, count: int, names: Names) -> Buffer:
 
 
 def _use(body: Stmt, registers: dict[tuple[Buffer, Expr], Buffer]) -> Stmt:
-    """The statement with loads and stores of registers in the place of those of arrays."""
+    """The statement with accesses to registers in place of accesses to arrays."""
 
     def load(node: Expr) -> Expr | None:
         match node:

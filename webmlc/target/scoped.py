@@ -33,7 +33,7 @@ Scope = dict[Var, Interval]
 
 
 def statements_of(root: Stmt) -> Iterator[Stmt]:
-    """The statements of a body in order: what stands in its sequences and lets."""
+    """The statements of a body in order, inside its sequences and lets."""
     match root:
         case Seq(statements=statements):
             for child in statements:

@@ -1,10 +1,10 @@
 """Let the sections of a kernel share workgroup memory.
 
 Needs: a lowered kernel, ready to print as a shader, where the nests of loops over workgroups run in
-different workgroups (`webgpu/threads.py`). Guarantees: shared buffers of different sections that
-have the same type, and that are written alike as vectors or as scalars, become one buffer of the
-larger size: the largest ones of each section, then the next, and so on. WebGPU counts every buffer
-of a kernel, although a workgroup uses those of one section only.
+different workgroups (`webgpu/threads.py`). Guarantees: shared buffers of different sections become
+one buffer of the larger size, if they have the same type and are written alike, as vectors or as
+scalars. The largest buffers of all sections are joined first, then the next largest, and so on.
+WebGPU counts every buffer of a kernel, although a workgroup uses the buffers of one section only.
 
 S = T.alloc_buffer((64,), scope="shared")      S_or_R = T.alloc_buffer((96,), scope="shared")
 R = T.alloc_buffer((96,), scope="shared")
@@ -38,8 +38,8 @@ from webmlc.target.scoped import Names, statements_of
 
 
 def share_memory(function: LoopFunction, *, stays_apart: bool = False) -> LoopFunction:
-    """Return `function` with one buffer in place of those that its sections may share; unchanged if
-    it `stays_apart` where every device has enough memory for each buffer.
+    """Return `function` with one buffer in place of several buffers that its sections may share.
+    With `stays_apart`, the function is unchanged if every device has enough memory for each buffer.
     """
     if stays_apart and apart_bytes(function) <= MAX_WORKGROUP_BYTES:
         return function
@@ -83,7 +83,7 @@ def _elements(buffer: Buffer) -> int:
 
 
 def _groups(function: LoopFunction) -> list[list[Buffer]]:
-    """The shared buffers of a function, those together that may have the same memory."""
+    """The shared buffers of a function, in groups. Buffers of a group may have the same memory."""
     users: dict[Buffer, set[int]] = {b: set() for b in function.allocations if b.scope == "shared"}
     if not users:
         return []
@@ -110,7 +110,7 @@ def _groups(function: LoopFunction) -> list[list[Buffer]]:
 
 
 def _stored(root: Stmt) -> tuple[set[Buffer], set[Buffer]]:
-    """The buffers to which a statement stores scalars, and those to which it stores vectors."""
+    """The buffers to which a statement stores scalars, and the buffers with stores of vectors."""
     scalars: set[Buffer] = set()
     vectors: set[Buffer] = set()
     stack = [(root, False)]

@@ -121,9 +121,9 @@ def decode(bits: Expr, dtype: DType) -> Expr:
 
 
 def decode_finite_half(bits: Expr) -> Expr:
-    """The float32 of the bits of a finite float16, in few operations: they become a float32 that is
-    2^112 times too small, the difference of the exponents' biases. It is subnormal if the float16
-    is, so that this needs a target which does not flush subnormal numbers to zero.
+    """The float32 of the bits of a finite float16, in few operations. The bits become a float32
+    that is 2^112 times too small, because the exponents' biases differ by 112. It is subnormal if
+    the float16 is, so this needs a target that does not flush subnormal numbers to zero.
     """
     top = _left(bits.astype(DType.int32), 16)
     extended = _right(top, 16 - FORMATS[DType.float16].shift)

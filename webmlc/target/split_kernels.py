@@ -41,10 +41,11 @@ Test = Callable[[LoopFunction, M], bool]
 
 
 def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
-    """True where one dispatch computes the kernel. Some rule schedules it. No reduction reduces the
-    results of another, because many workgroups compute those (`factor_reductions`). No other
-    statement stands beside updates, and none writes what another has written. The threads take no
-    more iterations than `machine` allows, unless a dispatch for each nest would not help.
+    """True where one dispatch computes the kernel, under four conditions. Some rule schedules it.
+    No reduction reduces the results of another reduction, because many workgroups compute them
+    (`factor_reductions`). No other statement stands beside updates, and no statement writes the
+    results of another. The threads take no more iterations than `machine` allows, unless a dispatch
+    for each nest would not help.
     """
     if _reduces_results(function) or updates_others(function) or overwrites_others(function):
         return False

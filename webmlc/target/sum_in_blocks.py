@@ -2,7 +2,7 @@
 
 In: a lowered function that adds up more than `LONGEST_SUM` numbers, or `LONGEST_PRODUCT` products,
 one after the other, in a register or an element of memory. Out: sums of blocks of `BLOCK` numbers,
-which are added without an error: a second register holds what the first rounds off (Knuth's
+which are added without an error: a second register holds the rounding error of the first (Knuth's
 two-sum). A loop of symbolic extent has both forms, and a branch. before → after:
 
     for k in range(n):             total, error, s = s, 0, 0
@@ -14,8 +14,9 @@ two-sum). A loop of symbolic extent has both forms, and a branch. before → aft
                                        total, s = sum, 0
                                    s = total + error
 
-One accumulator stops growing at 2^24 equal terms, and loses a thousandth of them before. Pairwise
-summation bounds the error by the logarithm of the length; here it is the error of one block.
+One accumulator stops growing at 2^24 equal terms, and has lost a thousandth of its sum before.
+Pairwise summation bounds the error by the logarithm of the length; here it is the error of one
+block.
 """
 
 from __future__ import annotations
@@ -63,16 +64,16 @@ BLOCK = 256
 """The numbers of a block. A block of equal numbers has an error of some 3e-6. Chosen by hand: the
 sums of blocks then take 2 % of the time of a reduction in the first-level cache (estimated)."""
 LONGEST_SUM = 1024
-"""The most numbers that one register adds up without blocks. Derived: rows of 16,384 in four
-vectors, which all benchmark models' are shorter than."""
+"""The most numbers that one register adds up without blocks. Derived: the share of a lane in a row
+of 16,384 numbers, which four vectors add up. The rows of all benchmark models are shorter."""
 LONGEST_PRODUCT = 16384
-"""The same for sums of products of two values, whose terms mostly have both signs. Derived: the
-matrices of benchmark models are not deeper."""
+"""The most products of two values that one register adds up without blocks. Such terms mostly have
+both signs. Derived: the matrices of benchmark models are not deeper."""
 FEW_REGISTERS = 8
-"""The most registers that add up a symbolic number of products in blocks. Larger tiles stay as they
-are: the second form of the loop cost a product of matrices of 64 rows 6 % (in wasmtime)."""
+"""The most registers that add up a symbolic number of products in blocks. Larger tiles get no
+blocks: a second form of the loop made a product of matrices of 64 rows 6 % slower (in wasmtime)."""
 _ENDLESS = 1 << 30
-"""More terms than memory holds: the length of a loop of symbolic extent."""
+"""More terms than memory holds: the assumed length of a loop of symbolic extent."""
 
 
 def sum_in_blocks(function: LoopFunction) -> LoopFunction:
@@ -90,9 +91,10 @@ def sum_in_blocks(function: LoopFunction) -> LoopFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What a statement does to buffers: the `terms` that it adds to one element of each at most,
-    the indices of that element (`places`), those that add `products`, those that it sets where
-    certain variables are 0 (`starts`), and those with any other `uses`.
+    """The effects of a statement on buffers. By buffer, `terms` is the most terms that it adds to
+    one element, `places` holds the indices of that element, and `starts` holds the variables that
+    are 0 where it sets the element. `products` are the buffers whose terms are products, and `uses`
+    are the buffers with any other use.
     """
 
     terms: dict[Buffer, int] = field(default_factory=dict)
@@ -106,14 +108,14 @@ class _Sums:
         return LONGEST_PRODUCT if buffer in self.products else LONGEST_SUM
 
     def without(self, uses: frozenset[Buffer]) -> _Sums:
-        """The same, with further uses, of which nothing is a sum."""
+        """The same effects with further `uses`, whose buffers hold no sums."""
         terms = {b: n for b, n in self.terms.items() if b not in uses}
         places = {b: i for b, i in self.places.items() if b not in uses}
         starts = {b: v for b, v in self.starts.items() if b not in uses}
         return _Sums(terms, places, self.products, starts, self.uses | uses)
 
     def outside(self, var: Var) -> _Sums:
-        """The same, outside the scope of a variable that places may depend on."""
+        """The same effects, outside the scope of a variable that places may depend on."""
         inner = {b for b, place in self.places.items() if any(var in variables(i) for i in place)}
         return self.without(frozenset(inner))
 
@@ -126,7 +128,7 @@ class _Rewriting:
     added: list[Buffer] = field(default_factory=list)
 
     def visit(self, stmt: Stmt, scope: Scope) -> tuple[Stmt, _Sums]:
-        """The rewritten statement, and what it does to buffers."""
+        """The rewritten statement, and its effects on buffers."""
         match stmt:
             case Seq(statements=statements):
                 pairs = [self.visit(s, scope) for s in statements]
@@ -195,8 +197,9 @@ class _Rewriting:
         return If(is_long, blocks, loop)
 
     def total(self, element: Load, is_started: bool) -> tuple[Stmt, Stmt, Stmt]:
-        """The statements that begin the total of an element's blocks, that add a block to it, and
-        that move it to the element. The loop itself starts an element without a value.
+        """Three statements: begin the total of an element's blocks, add a block to the total, and
+        move the total to the element. If the loop starts the element itself (`is_started`), the
+        element has no value before the loop.
         """
         total, error, together = (self.register(element, n) for n in ("total", "error", "sum"))
         block, t, e, s = element, *map(read_register, (total, error, together))
@@ -206,12 +209,12 @@ class _Rewriting:
         cleared = Store(element.buffer, element.indices, zero)
         begin = seq(_set(total, zero if is_started else block), _set(error, zero), cleared)
         add = seq(_set(together, t + block), _set(error, e + lost), _set(total, s), cleared)
-        # Of an infinite total, what was rounded off is a NaN.
+        # The rounding error of an infinite total is a NaN.
         result = select(call("isnan", e), t, t + e)
         return begin, add, Store(element.buffer, element.indices, result)
 
     def register(self, element: Load, name: str) -> Buffer:
-        """A new register for as many lanes as an element has."""
+        """A new register with the lanes of an element."""
         shape = () if element.lanes == 1 else (Const(VECTOR_LANES),)
         name = self.names.fresh(f"{element.buffer.name}_{name}")
         self.added.append(Buffer(name, shape, DType.float32, "local"))
@@ -219,8 +222,8 @@ class _Rewriting:
 
 
 def _together(parts: Sequence[_Sums]) -> _Sums:
-    """What several statements do to buffers. Sums of two elements, or of an element with another
-    use, are none.
+    """The effects of several statements on buffers. A buffer counts as used, not as summed, if two
+    elements are summed, or if it has another use.
     """
     terms: dict[Buffer, int] = {}
     places: dict[Buffer, Indices] = {}
@@ -257,7 +260,7 @@ def _starts(stmt: If, scope: Scope) -> frozenset[Var]:
 
 
 def _term(store: Store) -> Expr | None:
-    """What an update adds to an element of float32; None for any other store."""
+    """The term that an update adds to an element of float32; None for any other store."""
     element = Load(store.buffer, store.indices)
     if store.buffer.dtype is not DType.float32:
         return None
@@ -284,8 +287,8 @@ def _scalar(value: Expr) -> Expr:
 
 
 def _block_size(extent: int | None, size: int) -> int:
-    """The iterations of a block: at most `size`, and without a shorter block at the end if a size
-    of at least half as many divides the extent.
+    """The iterations of a block, at most `size`. If a number between half of `size` and `size`
+    divides the extent, no block is shorter than the others.
     """
     if extent is None:
         return size

@@ -18,12 +18,11 @@ from webmlc.target.lower import Lowering
 
 M = TypeVar("M", bound=Machine)
 Need = Callable[[LoopFunction], bool]
-"""True for a kernel that has what sets a variant apart from another one."""
+"""True for a kernel that needs the feature which distinguishes a variant from another variant."""
 ModulePass = tuple[str, Callable[[Module], Module]]
 """A title for people to read, and the function that rewrites a module."""
 Alternatives = Mapping[str, Mapping[int, str]]
-"""For some kernels, the kernel that replaces it on the machines of a class, by the class's number.
-"""
+"""For some kernels, their replacements on the machines of a class, by the number of the class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class Variant(Generic[M]):
 class Task:
     """A kernel to compile for a machine.
 
-    `form` is that of its variant. `constants` are the parameters that hold constants, which shaders
-    declare in another way. `sizes` asks for an explanation of the code (`package.explanation`):
-    they are those of the kernel's symbols.
+    `form` is the form of its variant. `constants` are the parameters that hold constants, which
+    shaders declare in another way. `sizes`, if given, are the sizes of the kernel's symbols, for an
+    explanation of the code (`package.explanation`).
     """
 
     kernel: LoopFunction
@@ -88,21 +87,22 @@ class JoinedCode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target(Generic[M]):
-    """A device, how a model becomes its kernels, and how they become its code.
+    """A device, the passes from a model to its kernels, and the functions from kernels to code.
 
-    - `variants`: by their names in the package.
-    - `passes`: lead from the graph that all targets share to a module whose kernels can each be
-      scheduled. `limits` bound its fusion.
-    - `alternatives`: names what these passes could do for each layer instead (`Module.algorithms`),
-      the default first.
-    - `lowering`: the passes from a scheduled kernel to the form that `print_kernel` prints. The
-      latter ends the lines with marks of their stages (`target.line_stages`) if its last argument
-      says so.
-    - `join`: joins the codes of kernels to that of a variant: codes by name, the steps that call
-      them (of every program, if the device runs steps), the alternatives, the form of the variant.
+    - `variants`: the variants by their names in the package.
+    - `passes`: the passes from the graph that all targets share to a module whose kernels can each
+      be scheduled. `limits` bound its fusion.
+    - `alternatives`: names the alternatives to these passes' choice for each layer
+      (`Module.algorithms`), the default first.
+    - `lowering`: the passes from a scheduled kernel to the form that `print_kernel` prints.
+      `print_kernel` ends the lines with marks of their stages (`target.line_stages`) if its last
+      argument says so.
+    - `join`: joins the codes of kernels to the code of a variant. It takes the codes by name, the
+      steps that call them (of every program, if the device runs steps), the alternatives, and the
+      form of the variant.
     - `declares_constants`: whether a kernel's code depends on which parameters hold constants.
-    - `stem`, `language`, `comment`: of the text, the name of its files, their ending, and what a
-      comment begins with.
+    - `stem`, `language`, `comment`: the name of the text's files, their ending, and the start of a
+      comment.
     """
 
     device: Device

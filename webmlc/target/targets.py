@@ -27,7 +27,7 @@ def targets_of(adapter: str) -> dict[Device, AnyTarget]:
 
 
 def target_of(machine: Machine) -> AnyTarget:
-    """The target of a package whose kernels are all made for one machine."""
+    """The target of a package whose kernels are all compiled for the same machine."""
     is_software = any(machine == other.machine for other in SOFTWARE_WEBGPU.variants.values())
     return SOFTWARE_WEBGPU if is_software else TARGETS[machine.device]
 

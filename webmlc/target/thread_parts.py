@@ -1,9 +1,9 @@
 """Find the part of a local buffer that one thread uses, in several loops over threads.
 
-In: the accesses to a local buffer whose loops over threads are siblings, between which there may be
-barriers. Out: the same accesses as if one loop over the threads were around all of them, if no
-thread accesses an element of another one. Then `compact_buffers` shrinks the buffer to the part of
-a thread, which registers can hold.
+In: the accesses to a local buffer in sibling loops over threads, with or without barriers between
+the loops. Out: the same accesses as if one loop over the threads were around all accesses, if no
+thread accesses an element of another thread. Then `compact_buffers` shrinks the buffer to the part
+of a thread, which registers can hold.
 
     for t in T.thread_binding(64, "threadIdx.x"):       for t in ...:
         for i in range(4): L[t * 4 + i] = ...               for i in range(4): L[i] = ...
@@ -40,9 +40,9 @@ def thread_loops(access: Access) -> dict[str, For]:
 
 
 def in_one_loop(accesses: list[Access]) -> tuple[list[Access], dict[Var, int]] | None:
-    """The accesses over the variables of one loop for each axis of threads, and these variables
-    with the number of their threads. `None` if one loop is around all accesses already, or if they
-    lie in loops over different axes.
+    """The accesses over the variables of one loop for each axis of threads, and each variable with
+    its number of threads. `None` if one loop is around all accesses already, or if the accesses lie
+    in loops over different axes.
     """
     nests = [thread_loops(access) for access in accesses]
     if len({id(loop) for nest in nests for loop in nest.values()}) <= len(nests[0]):
@@ -72,9 +72,9 @@ def part_of_thread(
     accesses: list[Access], region: Region, threads: dict[Var, int]
 ) -> tuple[int, list[Expr]] | None:
     """The number of elements that each thread keeps, and the place of each access among them.
-    `None` if a thread may access an element of another one. `accesses` are over one loop for each
-    axis of `threads`, and `region` holds what a thread accesses. Where all digits of a dimension
-    are multiples of a number, the elements between them belong to other threads.
+    `None` if a thread may access an element of another thread. `accesses` are over one loop for
+    each axis of `threads`, and `region` holds the elements that a thread accesses. Where all digits
+    of a dimension are multiples of a number, the elements between them belong to other threads.
     """
     digits = [
         [simplify(d - low) for d, low in zip(parts, region.lows, strict=True)]
@@ -105,7 +105,7 @@ def _common_factor(digits: list[Expr]) -> int:
 def _are_disjoint(
     access: Access, region: Region, units: list[int], counts: list[int], threads: dict[Var, int]
 ) -> bool:
-    """True if the elements of different threads are different ones of the whole buffer."""
+    """True if no two threads access the same element of the whole buffer."""
     starts: list[Expr] = [Const(0)] * len(region.strides)
     for term, factor in outer_terms(access.offset, region.outer, region.strides).items():
         if not term_variables(term) & threads.keys():

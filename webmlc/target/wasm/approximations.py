@@ -7,8 +7,9 @@ expression of operations that WASM has. The output repeats its argument, so
     exp(x)  =  2^n · exp(r),   n = round(x / ln 2),   r = x - n·ln 2       (Cody and Waite, 1980)
 
 The coefficients are minimax fits of the relative error, except for `ERFC_ROOT` (Lawson's reweighted
-least squares on 2,000 Chebyshev nodes). The printer rounds them to float32. Those of tanh and erf
-were rounded one after another, and the remaining coefficients were fitted again each time.
+least squares on 2,000 Chebyshev nodes). The printer rounds them to float32. The coefficients of
+tanh and erf were rounded one after another, and the remaining coefficients were fitted again each
+time.
 Exponentials, logarithms, sigmoids, tanh, erf, sine and cosine are within 2 units in the last place,
 with and without FMA, and so are powers (a^0.75: 2.4).
 `tests/target/test_approximations.py` samples each function densely and states its error.
@@ -193,8 +194,8 @@ def _exp(x: Expr, scale: float) -> Expr:
     """e^(scale·x), with scale·x between -87.5 and 89, and scale plus or minus a power of two.
 
     `half_power` is 2^(n-1), and the polynomial has the other factor of 2, because 2^128 would be
-    infinite. Its biased exponent n + 126 is between 0 and 254 within these
-    limits, so results that are too small become 0 and results that are too large overflow.
+    infinite. The biased exponent n + 126 is between 0 and 254 within these limits. So results that
+    are too small become 0, and results that are too large overflow.
     """
     rounding = literal(_ROUNDING + 126, x)
     biased = fma(x, literal(scale / math.log(2), x), rounding)
@@ -226,7 +227,7 @@ def log(x: Expr) -> Expr:
     normal = select(is_below_normal, x * literal(2.0**23, x), x)
     shift = select(is_below_normal, literal(-23.0, x), literal(0.0, x))
     # After the subtraction, the high bits are the exponent. The low 23 bits, with sqrt(1/2) added
-    # back, are those of 1 + f in [sqrt(1/2), sqrt(2)).
+    # back, are the bits of 1 + f in [sqrt(1/2), sqrt(2)).
     bits = _bits(normal)
     offset = bits - literal(0x3F3504F3, x, DType.int32)
     exponent = Cast(_shift_right(offset, 23), DType.float32) + shift
@@ -245,7 +246,7 @@ def log(x: Expr) -> Expr:
 
 def _undivided(x: Expr) -> Expr:
     """Replace a / c by a · (1 / c). A relative error of the argument of tanh or erf causes no
-    larger one of the result, so the extra rounding costs at most one rounding of the result.
+    larger error of the result, so the extra rounding costs at most one rounding of the result.
 
     A quotient stays if 1 / c is no normal float32.
     """

@@ -35,7 +35,7 @@ def assemble(text: str) -> bytes:
 def engine_config() -> wasmtime.Config:
     """The features of WebAssembly that emitted modules use.
 
-    A process that was forked from one that has compiled uses one thread: it has no copy of the
+    A process uses one thread if it was forked after its parent had compiled: it has no copy of the
     threads of wasmtime's compiler, and would wait for them.
     """
     config = wasmtime.Config()

@@ -7,13 +7,13 @@ one shared memory and exports two functions. Every thread calls the first with i
     warm(loop: i32, calls: i32) -> i32   ;; a parallel loop of no iterations; 0: there is none
 
 Thread 0 runs the steps. The others help with the parallel loops until it has finished (see
-`threads`). Some engines optimise a function after a number of calls: `warm` makes those calls, so
+`threads`). Some engines optimise a function after a number of calls. `warm` makes these calls, so
 that a loop is optimised before the first run and not after dozens of runs.
 
 The host fills in the memory:
 
     0..1023   the control area (`core.control_area`)
-    1024...   slots, an i32 each: slot s, at 1024 + 4·s, holds the address of buffer s or the value
+    1024...   slots of one i32: slot s, at 1024 + 4·s, holds the address of buffer s or the value
               of a symbol
 
 The scratch memory of thread t starts at base + t·stride. The stride is at least
@@ -48,7 +48,7 @@ class ModuleControl:
     """The decision of a step that calls no kernel (`package.manifest.Control`).
 
     `target` is a step of the module. `counter` is the slot of a loop's symbol, and the next slot
-    holds its number of iterations. If the step has an argument, that is the slot of the condition.
+    holds its number of iterations. The argument of the step, if any, is the condition's slot.
     """
 
     kind: Literal["if", "else", "loop", "next"]
@@ -73,8 +73,8 @@ class Step:
 class Module:
     """The WAT text of a module, and the bytes of scratch memory that each thread needs.
 
-    `lines` are those of each kernel in the text, counted from 0: its comments, its function, and
-    the functions of its parallel loops.
+    `lines` are the lines of each kernel in the text, counted from 0: its comments, its function,
+    and the functions of its parallel loops.
     """
 
     text: str
@@ -102,8 +102,8 @@ def join_functions(
     steps: Sequence[Step],
     alternatives: Alternatives | None = None,
 ) -> Module:
-    """Join printed kernels to a module. A step of a kernel that has `alternatives` calls the one
-    for the machine's class.
+    """Join printed kernels to a module. If a step's kernel has `alternatives`, the step calls the
+    kernel for the machine's class.
     """
     functions: list[str] = []
     loops: list[str] = []
@@ -169,7 +169,7 @@ def _program(
 def _call(
     kernels: Mapping[str, Printed], index: int, step: Step, alternatives: Mapping[int, str]
 ) -> str:
-    """The line of a step that calls a kernel, or the one for the machine's class instead."""
+    """The line of a step that calls a kernel, or its alternative for the machine's class."""
     parameter_count = kernels[step.kernel].parameters
     if len(step.arguments) != parameter_count:
         raise InternalError(
@@ -230,7 +230,7 @@ _RUN = f"""(func $run (export "run")
 
 
 def _warm(loops: int) -> str:
-    """The function that calls one of the module's loops with no iterations."""
+    """The function that calls a parallel loop of the module with no iterations."""
     return f"""(func (export "warm") (param $loop i32) (param $calls i32) (result i32)
   (if (i32.ge_u (local.get $loop) (i32.const {loops})) (then (return (i32.const 0))))
   (loop $again

@@ -151,8 +151,8 @@ def tanh(x: Expr) -> Expr:
 
 
 def atan(x: Expr) -> Expr:
-    """The arc tangent: that of (|x| - c) / (1 + c·|x|) for the nearest c of a few constants, plus
-    atan(c) (fdlibm, s_atan.c).
+    """The arc tangent: atan((|x| - c) / (1 + c·|x|)) + atan(c), with the sign of x, for the nearest
+    c of a few constants (fdlibm, s_atan.c).
     """
     a = call("abs", x)
     reduced: Expr = a

@@ -7,8 +7,8 @@ In: WAT that calls a function of `NAMES`. Out: the text of these functions. `app
 
 A float32 is m·2^e with an integer m of 24 bits. Of the product with 2/π, only the bits below 4
 matter: 2 bits of the quadrant, and 62 bits of the angle within it. No float32 is closer to a
-multiple of π/2 than 2^-30 quadrants, so at least 32 of these are significant. The functions accept
-all angles, because the other lanes of a vector may hold small ones.
+multiple of π/2 than 2^-30 quadrants, so at least 32 of the 62 bits are significant. The functions
+accept all angles, because the other lanes of a vector may hold small angles.
 
 Source: Payne and Hanek, "Radian reduction for trigonometric functions" (SIGNUM Newsletter, 1983).
 """
@@ -106,7 +106,7 @@ _TURNED_SINE = f"""(func $f32.turned_sine (param $x f32) (param $turns i32) (res
 
 
 def _functions(op: str, turns: int) -> str:
-    """The functions of an operator: of one number, and of four."""
+    """The functions of an operator, for one number and for four numbers."""
     lanes = " ".join(f"(f32x4.replace_lane {lane}" for lane in (3, 2, 1))
     calls = [
         f"(call {NAMES[op, 'f32']} (f32x4.extract_lane {lane} (local.get $x)))" for lane in range(4)

@@ -122,7 +122,7 @@ def _call(node: Call) -> Expr | None:
 
 
 def _contract(node: Expr) -> Expr | None:
-    """The rules for what an approximation expands into: sums of products, and limits."""
+    """The rules for the expansions of approximations: sums of products, and limits."""
     match node:
         case Call(op="add", args=(a, b), dtype=DType.float32):
             return _sum(a, b)
@@ -175,9 +175,7 @@ def _quotient(a: Expr, b: Expr) -> Expr | None:
 
 
 def _sum(a: Expr, b: Expr) -> Expr | None:
-    """a + b as an `fma` where one of them is a product of vectors. 1 + e^x has one rounding
-    less.
-    """
+    """a + b as an `fma` where an operand is a product of vectors. 1 + e^x has one rounding less."""
     for product, other in ((b, a), (a, b)):
         match product:
             case Call(op="mul", args=(x, y)):
@@ -238,7 +236,7 @@ def _integer_power(a: Expr, b: Expr) -> Expr:
 
 
 _MAGIC = 1.5 * 2.0**23
-"""A float32 whose last bit has the value 1. A number that is added to it is rounded to an integer,
+"""A float32 whose last bit has the value 1. Adding a number to it rounds the number to an integer,
 with ties to even.
 """
 _MAGIC_BITS = 0x4B400000

@@ -1,10 +1,10 @@
 """Load two neighbouring numbers at once, where each is copied to all lanes.
 
-Needs: the lowered form, with common values in registers. Guarantees: the same values. Two such
-numbers that an innermost loop reads come by one load of 64 bits, into a pair: a register of two
-elements (`registers.PAIR`), from which shuffles copy them. An engine that has no instruction for a
-number from memory in all lanes takes three otherwise. A loop stays as it is where registers would
-run short: a pair occupies one from the first use to the second.
+Needs: the lowered form, with common values in registers. Guarantees: the same values. If an
+innermost loop reads two such numbers, one load of 64 bits brings both into a pair: a register of
+two elements (`registers.PAIR`). Shuffles copy the numbers from there. Without pairs, an engine
+takes three instructions if it has none for a number from memory in all lanes. A loop is unchanged
+where registers would run short: a pair occupies a register from the first use to the second.
 
 before                                     after
     s[r] = T.broadcast(A[k * 2], 4)            A_pair[T.ramp(0, 1, 2)] = A[T.ramp(k * 2, 1, 2)]
@@ -40,10 +40,10 @@ from webmlc.target.registers import LANES, PAIR, register_lanes
 from webmlc.target.scoped import Names
 
 _BYTES = 4
-"""The size of the numbers that pairs hold: those of 32-bit lanes."""
+"""The size in bytes of a number in a pair, which fills a 32-bit lane."""
 
 Place = tuple[Buffer, Expr, int]
-"""An element of a buffer: its index as a sum of what changes and of a literal."""
+"""An element of a buffer. Its index is the sum of a variable part and a literal."""
 
 
 def pair_loads(function: LoopFunction, vector_registers: int) -> LoopFunction:
@@ -76,8 +76,8 @@ def pair_loads(function: LoopFunction, vector_registers: int) -> LoopFunction:
 
 
 def _neighbours(statements: Sequence[Stmt]) -> list[tuple[int, int]]:
-    """The positions of two stores each that copy neighbouring elements of a buffer, of which the
-    first comes before the second, while nothing stores to the buffer, or changes the index.
+    """The positions of pairs of stores that copy neighbouring elements of a buffer. The first
+    element is copied first. Between them, nothing stores to the buffer or changes the index.
     """
     waiting: dict[Place, int] = {}
     found: list[tuple[int, int]] = []

@@ -220,7 +220,7 @@ class ExprPrinter:
                     return f"(f32x4.pmin {b} {a})"
         if condition.lanes > 1 and _is_zero(then):
             return f"(v128.andnot {b} {c})"
-        if condition.lanes > 1:  # the two agree on masks, whose lanes are all ones or all zeros
+        if condition.lanes > 1:  # equal for masks, whose lanes are all ones or all zeros
             name = "i32x4.relaxed_laneselect" if self.relaxed else "v128.bitselect"
             return f"({name} {a} {b} {c})"
         if is_guarded(then, condition) or is_guarded(otherwise, condition):

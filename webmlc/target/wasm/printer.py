@@ -2,8 +2,8 @@
 
 In: a strength-reduced function. Out: one function that the leading thread calls, whose parameters
 are the byte addresses of the buffers and the symbols. Each parallel loop becomes another function,
-of its first iteration and the one after its last, which all threads call (see `threads`). Before
-the leader starts such a loop, it writes the outer values that the loop reads to the control area.
+which all threads call with a first iteration and an end (see `threads`). Before the leader starts
+such a loop, it writes the outer values that the loop reads to the control area.
 
     (func $relu.0 (param $i i32) (param $i.end i32) ...)
     (func $relu (param $A i32) (param $B i32) ...)
@@ -54,8 +54,8 @@ _ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """The places of a kernel's allocations in scratch memory, as byte offsets. `shared` ones exist
-    once, `private` ones in the part of each thread.
+    """The places of a kernel's allocations in scratch memory, as byte offsets. `shared` allocations
+    exist once, and `private` allocations exist in the part of each thread.
     """
 
     shared: dict[Buffer, int]
@@ -91,8 +91,8 @@ class Printed:
 
 
 MARK = "kernel#"
-"""Stands for the name of a kernel in its text, so that equal kernels of all models have the same
-text. No variable has such a name.
+"""The placeholder for a kernel's name in its text, so that equal kernels of all models have the
+same text. No variable has such a name.
 """
 _PLACE = re.compile(rf"\${MARK}:(\d+)")
 
@@ -145,8 +145,8 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
 
 @dataclass(slots=True)
 class _KernelPrinter:
-    """Prints the function of a kernel, or of one of its parallel loops. `marks` are those of
-    statements, by identity, and `mark` that of the current one.
+    """Prints the function of a kernel, or of one of its parallel loops. `marks` are the marks of
+    statements, by identity, and `mark` is the mark of the current statement.
     """
 
     function: LoopFunction
@@ -306,13 +306,13 @@ class _KernelPrinter:
         self.line(depth, ")))" if may_be_empty else ")")
 
     def steps(self, loop: For) -> tuple[str, str]:
-        """The initial value of the loop's local, and the condition after an iteration that another
-        follows.
+        """The initial value of the loop's local, and the condition on which the loop continues
+        after an iteration.
 
-        The local counts up where the body uses the loop variable. Else it is the end address of a
-        pointer that every iteration advances by a constant, or it counts down. An end address is
-        cheaper when registers run short: V8 then keeps the constant end in memory, and the changing
-        pointer in a register. A counter in memory would take longer per iteration than the
+        The local counts up where the body uses the loop variable. Otherwise it is the end address
+        of a pointer that every iteration advances by a constant, or it counts down. An end address
+        is cheaper when registers run short: V8 then keeps the constant end in memory, and the
+        changing pointer in a register. A counter in memory would take longer per iteration than the
         multiply-adds of a tile.
         """
         name, count = loop.var.name, self.expr.value(loop.extent)

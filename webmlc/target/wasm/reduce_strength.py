@@ -47,9 +47,9 @@ from webmlc.target.registers import register_lanes
 from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges
 
 _MAX_OUTER_INCREMENTS = 8
-"""The pointers that a loop around other loops increments, at most. Other pointers are computed in
-its body: an addition per iteration costs less than a register that is occupied all the time. Chosen
-by hand.
+"""The pointers that a loop around other loops increments, at most. It computes other pointers in
+its body: an addition per iteration costs less than a register that is always occupied. Chosen by
+hand.
 """
 
 

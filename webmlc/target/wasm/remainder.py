@@ -25,7 +25,7 @@ _STEP_BITS = 64 - 53
 
 def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
     """The remainder of a division that rounds towards zero (C's `fmod`) or down (numpy's `mod`).
-    The latter has the sign of the divisor, also for zero.
+    A remainder of `mod` has the sign of the divisor, also for zero.
     """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
     result = call("truncmod", x, y)
@@ -40,7 +40,7 @@ def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
 
 def _split(number: str, exponent: str) -> str:
     """The statements that split the bits of a positive float: `number` becomes its mantissa, as an
-    integer, and `exponent` its biased exponent. That is 1 for subnormal numbers, too.
+    integer, and `exponent` its biased exponent, which is 1 for subnormal numbers, too.
     """
     return f"""(local.set ${exponent} (i64.shr_u (local.get ${number}) (i64.const 52)))
   (local.set ${number} (i64.and (local.get ${number}) (i64.const 0xfffffffffffff)))

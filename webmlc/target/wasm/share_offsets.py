@@ -1,9 +1,9 @@
 """Let the rows of a register tile share their offsets in all unrolled steps of a loop.
 
-Needs: the form over pointers. Guarantees: the same loads. V8 adds the offset of a load that fills a
-vector with one element (`v128.load32_splat`) to the base of the memory by an instruction of its
-own, and computes equal sums once. So each further step has a pointer of its own, and the offsets of
-the first step:
+Needs: the form over pointers. Guarantees: the same loads. Some loads fill a vector with one element
+(`v128.load32_splat`). V8 adds the offset of such a load to the base of the memory in a separate
+instruction, and computes equal sums once. So each further step gets a pointer of its own, and uses
+the offsets of the first step:
 
 before                                             after
     for k in range(96):                                for k in range(96):
@@ -29,8 +29,8 @@ from webmlc.target.scoped import Names
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 
 MAX_SHARED_OFFSETS = 8
-"""The most offsets that the steps of a loop share. Each occupies a general register, of which V8
-has 13 on x86-64, beside those of the memory, of the pointers and of the loop. Derived.
+"""The most offsets that the steps of a loop share. Each offset occupies a general register. V8 has
+13 general registers on x86-64, also for the memory, the pointers and the loop. Derived.
 """
 
 Splats = list[tuple[int, int]]
@@ -87,9 +87,9 @@ def _splat(node: Expr, pointers: Mapping[Buffer, Buffer]) -> tuple[Buffer, int] 
 
 
 def _step_size(offsets: Sequence[int]) -> int | None:
-    """The number of offsets that all steps can share with the fewest additions, if each step has
-    those of the first one plus a positive distance; `None` if no additions are saved. A loop with
-    few loads is left as it is: V8 unrolls it, and its iterations share all offsets.
+    """The number of offsets that all steps can share with the fewest additions. The offsets of each
+    step must be the offsets of the first step plus a positive distance. `None` if no additions are
+    saved. A loop with few loads is unchanged: V8 unrolls it, and its iterations share all offsets.
 
     >>> _step_size([0, 384, 768, 1, 385, 769, 2, 386, 770])
     3
@@ -107,7 +107,7 @@ def _step_size(offsets: Sequence[int]) -> int | None:
 
 
 def _is_periodic(offsets: Sequence[int], size: int) -> bool:
-    """True where each `size` offsets are the first ones plus a positive distance."""
+    """True where each run of `size` offsets is the first run plus a positive distance."""
     first = offsets[:size]
     for start in range(size, len(offsets), size):
         distance = offsets[start] - offsets[0]
@@ -119,7 +119,7 @@ def _is_periodic(offsets: Sequence[int], size: int) -> bool:
 def _with_step_pointers(
     stores: Sequence[Store], pointer: Buffer, step: Buffer, splats: Splats, size: int
 ) -> list[Store]:
-    """The statements of a loop whose steps, but for the first one, use the pointer `step`."""
+    """The statements of a loop. All steps except the first use the pointer `step`."""
     distances: dict[int, set[int]] = {}
     for number, (position, _) in enumerate(splats):
         distance = splats[number - number % size][1] - splats[0][1]

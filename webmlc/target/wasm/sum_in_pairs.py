@@ -11,7 +11,7 @@ cannot overflow. Then each half is added to the register as 32 bits:
 Without an instruction for the whole dot product, an engine for x86 computes `dot_u7_i8` and its sum
 in three instructions and a load, and `pairs_u7_i8` and its sum in two. The products of values of
 four bits leave room for eight steps: 8 · 2 · 15 · 128 = 30,720 is less than 2^15. A block of 32
-such values has just as many.
+such values has eight steps.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _runs(statements: Sequence[Stmt]) -> list[dict[int, _Step]]:
 
 
 def _step(stmt: Stmt) -> _Step | None:
-    """What a statement adds to a vector register; `None` for other statements."""
+    """The product that a statement adds to a vector register; `None` for other statements."""
     match stmt:
         case Store(
             buffer=Buffer(shape=shape, scope="local") as register,
@@ -131,7 +131,7 @@ def _largest_byte(word: Expr) -> int:
 
 
 def _rewrite(statements: list[Stmt | None], run: Mapping[int, _Step], pairs: Buffer) -> None:
-    """Rewrite the statements of a run. A register that is cleared before it gets the first sum."""
+    """Rewrite the statements of a run. A register that is cleared first gets the first sum."""
     first, last = min(run), max(run)
     register, stage = run[first].register, run[first].stage
     for position, step in run.items():

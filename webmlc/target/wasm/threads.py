@@ -5,11 +5,12 @@ In: nothing. Out: WAT text, which uses words of the control area (`core.control_
 Thread 0 is the leader: it runs the program. Where a kernel has a parallel loop, it offers the
 iterations in chunks to all threads. The leader takes chunks from the front and the helpers take
 them from the back. In every kernel a thread therefore works on much of the data that it produced in
-the previous kernel. A thread takes several chunks at a time, half of its share of what is left: the
-first turns are long, so that threads seldom meet at the offer, and the last are short, so that all
-end together (guided self-scheduling, Polychronopoulos and Kuck, 1987). A helper that arrives late,
-or not at all, causes no delay: the leader waits for chunks that helpers took, never for helpers.
-Where the operating system runs both threads on one core, they soon stop spinning.
+the previous kernel. A thread takes several chunks at a time: half of its share of the remaining
+chunks (guided self-scheduling, Polychronopoulos and Kuck, 1987). The first turns are long, so that
+threads seldom meet at the offer. The last turns are short, so that all threads end together. A
+helper that arrives late, or not at all, causes no delay: the leader waits for chunks that helpers
+took, never for helpers. If the operating system runs two threads on one core, they soon stop
+spinning.
 
     $parallel   leader: runs all iterations of loop `$loop` of the module's table
     $help       helper: takes chunks until the run is over
@@ -17,8 +18,8 @@ Where the operating system runs both threads on one core, they soon stop spinnin
     $chunks     both: runs consecutive chunks of a loop
 
 An offer is one i64, `turn << 32 | front << 16 | left`: the chunks front ... front + left - 1 are
-free. The thread that lowers `left` by compare-and-exchange owns that many. The turn distinguishes
-offers. The words that describe an offer do not change until all of its chunks are done.
+free. A thread that lowers `left` by compare-and-exchange owns this number of chunks. The turn
+distinguishes offers. The words that describe an offer do not change until all its chunks are done.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ _MAX_SPINS, _MIN_SPINS, _SPINS_REGAINED = 1 << 18, 1 << 16, 1 << 12
 """How often a thread polls for another thread's progress before it sleeps: at most, at least, and
 how much the number rises after each successful wait.
 
-The most take some tenths of a millisecond. After each wait in vain the number falls to a quarter,
-because the other thread then does not run, or shares this thread's core. The least take as long as
-a usual chunk, because some systems sleep for milliseconds when asked for less. Chosen by hand.
+The most polls take some tenths of a millisecond. After each wait in vain the number falls to a
+quarter, because the other thread does not run, or shares this thread's core. The fewest polls take
+as long as a usual chunk, because some systems sleep for milliseconds even when asked for less.
+Chosen by hand.
 """
 
 THREADS = f"""(type $loop (func (param i32) (param i32)))

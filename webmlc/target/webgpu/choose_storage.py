@@ -2,9 +2,9 @@
 
 In: a lowered function. Out: the same function, whose buffers say how they are stored
 (`loops.ir.Buffer`). Registers are variables. Elements of types smaller than a word are parts of
-words, atomic ones if the kernel stores single elements, or halves if the adapter has them. Memory
-that is accessed as aligned vectors is an `array<vec4<...>>`, so that every access is one load or
-store of 16 bytes. Single elements of such memory may also be read, as components.
+words, or halves if the adapter has them. The words are atomic if the kernel stores single elements.
+Memory that is accessed as aligned vectors is an `array<vec4<...>>`, so that every access is one
+load or store of 16 bytes. Single elements of such memory may also be read, as components.
 
     a[T.ramp(i * 4, 1, 4)]  ->  in vectors       a[T.ramp(i * 4 + 1, 1, 4)]  ->  scalars
 """

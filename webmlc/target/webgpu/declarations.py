@@ -88,8 +88,8 @@ def declarations(
     constants: frozenset[str],
     optional_sections: int = 0,
 ) -> list[str]:
-    """The declarations of overrides, one for each optional section, of the bindings and of
-    workgroup memory.
+    """The declarations of the bindings, of workgroup memory, and of an override for each optional
+    section.
 
     Raises InternalError, with the kernel's name, for more workgroup memory than a device has.
     """

@@ -1,4 +1,4 @@
-"""Describe the dispatch of a kernel, and what bounds its time on a class of adapters.
+"""Describe the dispatch of a kernel, and the bound of its time on a class of adapters.
 
 In: a lowered function for the GPU, the values of its symbols, and its work. Out: a `DispatchWork`,
 and an estimate of its time. The estimate is a roofline (Williams, Waterman and Patterson,
@@ -25,17 +25,18 @@ from webmlc.target.share_memory import shared_bytes
 from webmlc.target.webgpu.threads import grid_of
 
 BoundName = Literal["compute", "memory", "loads", "launch", "invocations"]
-"""What a dispatch would have to need less of, to take less time:
+"""The resource that bounds the time of a dispatch:
 
 - `compute`: operations.
 - `memory`: bytes of the memory of the device, each read or written once.
 - `loads`: bytes that registers load from caches and from workgroup memory.
-- `launch`: dispatches. It takes less time than the one before it takes to end.
-- `invocations`: it has too few of them, or too few workgroups, for half of the adapter.
+- `launch`: the launch of a dispatch, which takes longer than the dispatch's own work.
+- `invocations`: the dispatch has too few invocations, or too few workgroups, for half of the
+  adapter.
 """
 FEW = 0.5
-"""The share of an adapter that works, below which invocations bound a dispatch: with more of them
-it could take less than half the time (derived)."""
+"""Invocations bound a dispatch if a smaller share of the adapter works. With more invocations, the
+dispatch could take less than half the time (derived)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,12 @@ class DispatchWork:
     shared_bytes: int
     """Bytes of workgroup memory of each workgroup."""
     registers: int
-    """An estimate of the 32-bit registers of each invocation: those of one section together."""
+    """An estimate of the 32-bit registers of each invocation, as the sum for one section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The time of a dispatch in seconds, and what bounds it."""
+    """The time of a dispatch in seconds, and the resource that bounds it."""
 
     seconds: float
     bound: BoundName
@@ -77,8 +78,8 @@ def dispatch_work(code: LoopFunction, sizes: Mapping[str, int]) -> DispatchWork:
 def estimate_time(work: KernelWork, dispatch: DispatchWork, adapter: Adapter) -> Estimate:
     """The least time that a dispatch takes on an adapter of a class.
 
-    Operations and memory overlap, so the slowest of them counts. If there are fewer invocations
-    than lanes, or fewer workgroups than cores, only a share of the adapter works.
+    Operations, memory and loads overlap, so the slowest counts. If there are fewer invocations than
+    lanes, or fewer workgroups than cores, only a share of the adapter works.
     """
     times: dict[BoundName, float] = {
         "compute": work.executed / adapter.flops,
@@ -100,14 +101,14 @@ def _value(expr: Expr, symbols: Mapping[str, int]) -> int:
 
 
 def _registers(section: Stmt, lanes: Mapping[Buffer, int]) -> int:
-    """The registers that a section accesses, and those of the values that it names."""
+    """The number of registers that a section accesses, plus the registers of its named values."""
     accessed = {load.buffer for load in loads(section)}
     accessed |= {store.buffer for store in stores(section)}
     return sum(count for buffer, count in lanes.items() if buffer in accessed) + _named(section)
 
 
 def _named(stmt: Stmt) -> int:
-    """The most registers of loop variables and lets that a statement is inside of."""
+    """The most registers of loop variables and lets around any statement inside `stmt`."""
     match stmt:
         case Seq(statements=statements):
             return max(map(_named, statements), default=0)

@@ -6,8 +6,8 @@ says how many workgroups to dispatch and which symbols to pass.
 
 Binding model: all bindings are in group 0. Binding i is the i-th parameter: `read` for constants,
 `read_write` for all others, because activations share one arena buffer, bound at different offsets.
-A kernel with symbols has one more binding, a uniform buffer of them as
-`array<vec4<i32>, ceil(n / 4)>`, in the order of `Entry.symbols`.
+A kernel with symbols has one more binding: a uniform buffer of the symbols, as an
+`array<vec4<i32>, ceil(n / 4)>` in the order of `Entry.symbols`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from webmlc.target.webgpu.threads import grid_of
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The data that launches a kernel: the name of the entry point, its grid as expressions of the
-    symbols, and what its uniform buffer holds: symbols, then integers. `sections` are the
+    """The data that launches a kernel: the name of the entry point, and its grid as expressions of
+    the symbols. Its uniform buffer holds the `symbols`, then the `integers`. `sections` are the
     workgroups of the optional sections, in the order of the overrides.
     """
 
@@ -48,7 +48,7 @@ class Entry:
 class Shaders:
     """A WGSL module, its entry points by kernel, and the lines of each kernel in the text, counted
     from 0: its comment, its bindings and its function. Kernels may share an entry point and lines.
-    `features` of WebGPU are those it needs.
+    `features` are the features of WebGPU that it needs.
     """
 
     text: str
@@ -63,7 +63,7 @@ def emit_shaders(
     features: frozenset[str] = frozenset(),
 ) -> Shaders:
     """Print all kernels into one module. `constants` names the parameters of each kernel that hold
-    constants. `features` are those of WebGPU that kernels may use.
+    constants. `features` are the features of WebGPU that kernels may use.
 
     Raises InternalError, naming the kernel, where WGSL has no spelling for an expression.
     """
@@ -78,7 +78,7 @@ def emit_shaders(
 
 def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shaders:
     """Join printed kernels to a module. If `shares`, kernels that differ in numbers only have one
-    entry point, with the name of the first one.
+    entry point, with the name of the first kernel.
     """
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     features = sorted({feature for shader in shaders.values() for feature in shader.features})

@@ -1,7 +1,7 @@
 """Define the helper functions of WGSL that are printed once per type, on scalars and vectors alike.
 
 Only tables: `TEMPLATES` holds the texts, and `CALLED` the template that a template calls. `{T}` is
-the type, `{U}` and `{B}` are u32 and bool with as many lanes, and `{suffix}` names the type.
+the type, `{U}` and `{B}` are u32 and bool with the lanes of `{T}`, and `{suffix}` names the type.
 `table.definitions` fills them in.
 
     sign_of on vec4f   ->   fn sign_of_f32x4(x: vec4f) -> vec4f { ... }
@@ -27,7 +27,7 @@ fn maximum_{suffix}(a: {T}, b: {T}) -> {T} {{
     return select(select(max(a, b), b, is_nan_{suffix}(b)), a, is_nan_{suffix}(a));
 }}
 """,
-    # The same over the threads of a subgroup: a sum that has a NaN is one.
+    # Minimum and maximum over a subgroup: if an operand is NaN, the sum is NaN, and so the result.
     "subgroup_minimum": """\
 fn subgroup_minimum_{suffix}(x: {T}) -> {T} {{
     let sum = subgroupAdd(x);
@@ -40,15 +40,16 @@ fn subgroup_maximum_{suffix}(x: {T}) -> {T} {{
     return select(subgroupMax(x), sum, subgroupAny(is_nan_{suffix}(x)));
 }}
 """,
-    # What the threads of a quad have, in their order.
+    # The values of a quad's threads, in the order of the threads.
     "quad_vector": """\
 fn quad_vector_{suffix}(x: {T}) -> vec4<{T}> {{
     let low = vec2(quadBroadcast(x, 0u), quadBroadcast(x, 1u));
     return vec4(low, quadBroadcast(x, 2u), quadBroadcast(x, 3u));
 }}
 """,
-    # What the threads of a quad have, each with its own first, where all of them need the same
-    # vector, or those that differ in bit 1 or 0 of their numbers.
+    # The values of a quad's threads, where each thread's own value comes first. In the first
+    # function, all threads need the same vector. In the second, threads whose numbers differ in
+    # bit 1 need the same vector, and in the third, threads whose numbers differ in bit 0.
     "quad_swaps_0": """\
 fn quad_swaps_0_{suffix}(x: {T}) -> vec4<{T}> {{
     return vec4(x, quadSwapX(x), quadSwapY(x), quadSwapDiagonal(x));
@@ -64,7 +65,7 @@ fn quad_swaps_2_{suffix}(x: {T}, z: {T}) -> vec4<{T}> {{
     return vec4(x, quadSwapX(x), z, quadSwapX(z));
 }}
 """,
-    # The same where `b` is a literal, and so no NaN.
+    # Minimum and maximum where `b` is a literal, and so not a NaN.
     "at_most": """\
 fn at_most_{suffix}(a: {T}, b: {T}) -> {T} {{
     return select(min(a, b), a, is_nan_{suffix}(a));

@@ -29,8 +29,8 @@ _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 def hoist_indices(function: LoopFunction) -> LoopFunction:
-    """Needs legalised indices. Guarantees that the base of every gather from memory that is not in
-    vectors is a variable.
+    """Needs legalised indices. Guarantees that every gather from memory that is not in vectors has
+    a variable as its base.
     """
     counts: dict[Expr, int] = {}
     _hoist(function, counts)
@@ -49,8 +49,8 @@ def _hoist(function: LoopFunction, counts: dict[Expr, int]) -> Stmt:
 
 @dataclass(slots=True)
 class _Hoister:
-    """One walk. It holds the scopes around the current statement, each with the lets that
-    will open it.
+    """One walk over a function. It holds the scopes around the current statement, with the lets
+    that will open each scope.
     """
 
     names: Names
@@ -220,7 +220,7 @@ class _Hoister:
 
 @bottom_up()
 def _has_sums(root: Expr) -> bool:
-    """True where an expression has an index that is no constant, or compares indices."""
+    """True where an expression has an index that is not constant, or compares indices."""
     match root:
         case Const() | Var():
             return False
@@ -273,7 +273,7 @@ def _with_lets(lets: dict[Expr, Var], body: Stmt) -> Stmt:
 
 
 def _replace_innermost(lets: Stmt, body: Stmt) -> Stmt:
-    """Put `body` under a chain of lets that ends in one with an empty body."""
+    """Put `body` into the innermost let of a chain, whose body is empty."""
     assert isinstance(lets, Let)
     inner = body if lets.body == Seq(()) else _replace_innermost(lets.body, body)
     return replace(lets, body=inner)

@@ -62,8 +62,8 @@ class _Update:
 
 @dataclass(slots=True)
 class _StraightLine:
-    """The statements of a sequence so far, and the updates that wait for others of their
-    registers.
+    """The statements of a sequence so far, and the updates that wait for further updates of the
+    same registers.
     """
 
     registers: frozenset[Buffer]
@@ -96,8 +96,9 @@ class _StraightLine:
             self.waiting[register] = update
 
     def flush_before(self, written: Buffer, read: frozenset[Buffer], *, is_update: bool) -> None:
-        """Append the updates of what a store reads, and those that read what it writes; but not the
-        update that it continues.
+        """Append the waiting updates that must come before a store: updates of a register that the
+        store reads, and updates that read the `written` buffer. The update that the store continues
+        stays waiting.
         """
         for register, update in list(self.waiting.items()):
             is_continued = is_update and register == written
@@ -111,7 +112,7 @@ class _StraightLine:
 
 
 def _term(store: Store) -> Expr | None:
-    """What an update adds to its register; `None` for another store."""
+    """The term that an update adds to its register; `None` for other stores."""
     term = added_value(store)
     if term is None or store.buffer.dtype.bytes != 4:
         return None

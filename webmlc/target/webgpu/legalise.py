@@ -8,9 +8,10 @@ In: a lowered function. Out: an equal function (the interpreter runs it) whose o
   are corrected.
 - NaN and infinity are tested on the bits, because implementations may assume that no float is NaN
   or infinite.
-- A float minus itself, or divided by itself, is a NaN unless its bits are those of a number:
-  implementations may take these for 0 and 1.
-- naga spells `!=` of floats as an ordered comparison, which is false for a NaN. `!(a == b)` is not.
+- The bits of a float decide whether the float minus itself, or divided by itself, is a NaN:
+  implementations may replace the difference by 0, and the quotient by 1.
+- naga spells `!=` of floats as an ordered comparison, which is false for a NaN. `!(a == b)` is true
+  for a NaN.
 - A float is compared with 0 by its bits, because implementations may take subnormal numbers for 0.
 - Booleans have no order and no arithmetic in WGSL.
 - Dot products of bytes and words of bytes are shifts, masks, products and sums.
@@ -132,7 +133,7 @@ def _magnitude_bits(value: Expr) -> Expr:
 
 
 def _like(value: Expr, number: float, dtype: DType) -> Expr:
-    """A literal with as many lanes as `value`."""
+    """A literal with the lanes of `value`."""
     constant = Const(number, dtype)
     return constant if value.lanes == 1 else Broadcast(constant, value.lanes)
 
@@ -147,7 +148,7 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
     truncated = "truncdiv" if op == "floordiv" else "truncmod"
     if not a.dtype.is_signed or (bounds(b, ranges).low >= 0 and is_nonnegative(a, ranges)):
         return Call(truncated, (a, b), a.dtype)
-    # Only a remainder whose sign is not that of the divisor is corrected, so no sum overflows.
+    # Only a remainder is corrected whose sign differs from the divisor's, so no sum overflows.
     remainder, zero = Call("truncmod", (a, b), a.dtype), _like(a, 0, a.dtype)
     is_short = call("ne", remainder, zero) & call("lt", call("bit_xor", remainder, b), zero)
     if op == "floormod":

@@ -1,11 +1,13 @@
 """Recognise sums of products that are a matrix times a vector, as WGSL spells it.
 
-In: what an update adds to a register. Out: the matrix and the vector, or None if it is no such sum.
+In: the value that an update adds to a register. Out: the matrix and the vector, or None if the
+value is not such a sum.
 
     a[0] * b0 + a[1] * b1 + a[2] * b2 + a[3] * b3    ->    mat4x4f(b0, b1, b2, b3) * a
 
 A software adapter keeps the result of each operation in memory, so one operation is faster than
-seven: on SwiftShader, a product of 128×384×1536 took 14 % less time, and 11 % less to compile.
+seven operations: on SwiftShader, a product of 128×384×1536 took 14 % less time, and 11 % less to
+compile.
 """
 
 from __future__ import annotations

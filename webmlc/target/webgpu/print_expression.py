@@ -74,9 +74,9 @@ _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 
 @dataclass(slots=True)
 class ExpressionPrinter:
-    """Prints the expressions of one kernel. `quads` are the loads that quads run at once; `offsets`
-    names those of the places of `exchanges`, by component and step. `has_halves`: some memory holds
-    `f16`; the values are float32, as those of all small types.
+    """Prints the expressions of one kernel. `quads` are the loads that quads run at once. `offsets`
+    names the offsets of the places of `exchanges`, by component and step. `has_halves`: some memory
+    holds `f16`; the values are float32, as for all small types.
     """
 
     kernel: str
@@ -113,7 +113,7 @@ class ExpressionPrinter:
         return results[id(root)]
 
     def node(self, node: Expr, parts: list[Printed]) -> Printed:
-        """The text and the precedence of a node, given those of its children."""
+        """The text and the precedence of a node, given its printed children."""
         match node:
             case Const(value=value, dtype=dtype):
                 text = literal(value, dtype)

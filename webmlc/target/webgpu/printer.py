@@ -143,7 +143,7 @@ class _Printer:
     features: frozenset[str]
     marks: Mapping[int, str]
     optional: tuple[int, ...] = ()  # the positions of the sections with an override
-    mark: str = ""  # that of the current statement
+    mark: str = ""  # the mark of the current statement
     used_features: set[str] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     depth: int = 1

@@ -1,12 +1,12 @@
 """Find the products of matrices whose terms each thread of a quad adds in its own order.
 
-In: a kernel as it is printed, and its loads that quads run at once. Out: which registers threads
-have in their own orders, and what each thread loads or swaps for them.
+In: a kernel as it is printed, and its loads that quads run at once. Out: the loads of vectors and
+columns whose elements each thread holds in its own order, and how a thread loads or swaps them.
 
 A sum of four products may have its terms in any order, so component i of a vector may be the
-element `lane ^ i`: another one in each thread of a quad. Then threads that need the same elements
-load some of them each, and swap. That is faster than to give one thread's element to all:
-SwiftShader takes 0.5 instead of 2.9 ns, and 20 for a load.
+element `lane ^ i`: a different element in each thread of a quad. Threads that need the same
+elements then load some elements each, and swap. A swap is faster than a broadcast of one thread's
+element: SwiftShader takes 0.5 instead of 2.9 ns, and 20 ns for a load.
 
     let a = A[p];                          let a = quad_swaps_f32(A[p][lane]);
     let b0 = B[q];                         let b0 = B[q + lane * 2];
@@ -16,10 +16,10 @@ SwiftShader takes 0.5 instead of 2.9 ns, and 20 for a load.
     r += mat4x4f(b0, b1, b2, b3) * a;      r += mat4x4f(b0, b1, b2, b3) * a;
 
 Here all threads have the same vector, and columns of their own. In a square of two by two threads,
-two have the same vector, and two the same columns: each loads half of both.
+two threads have the same vector, and two have the same columns: each thread loads half of both.
 
-So the vectors have to be used in such products alone, and the columns for one component alone, at
-places that have the same distance from each other.
+So a vector must be used in such products alone. A column must be used for one component alone, and
+the places of the columns must have the same distance from each other.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from webmlc.target.webgpu.quad_loads import BITS, LANE, LANE_LINE
 OFFSET = "quad_offset"
 """The name of the distance between two places, before its number."""
 SWAPS = {1: "quadSwapX", 2: "quadSwapY", 3: "quadSwapDiagonal"}
-"""The built-in function that gives a thread what the thread `lane ^ i` has, by i."""
+"""The built-in function that gives a thread the value of the thread `lane ^ i`, by i."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a thread loads the column for a component: `step` vectors further for each element
-    before its own. `first` is the place for the first element.
+    """The place from which a thread loads the column for a component. `first` is the place for
+    element 0, and each further element is `step` vectors further.
     """
 
     first: Expr
@@ -65,8 +65,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """The column of another thread for a component, by a built-in `function`: what the thread has
-    in `register`.
+    """The column for a component from another thread: a built-in `function` returns the value of
+    the other thread's `register`.
     """
 
     function: str
@@ -75,15 +75,17 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Loads: vectors, with masks of where they differ, and columns."""
+    """The loads of vectors, each with a mask of the threads between which it differs, and the loads
+    of columns, each with its source.
+    """
 
     vectors: Mapping[Load, int] = field(default_factory=dict)
     columns: Mapping[Load, Place | Swap] = field(default_factory=dict)
 
 
 def loaded_components(mask: int) -> tuple[int, ...]:
-    """The components that a thread loads itself, if vectors differ between the threads whose
-    numbers differ in some bits only. Component i comes from component `i & mask` of another thread.
+    """The components that a thread loads itself. `mask` has the bits of threads' numbers on which
+    the vector depends. Component i comes from component `i & mask` of another thread.
 
     >>> [loaded_components(mask) for mask in range(4)]
     [(0,), (0, 1), (0, 2), (0, 1, 2, 3)]
@@ -92,8 +94,8 @@ def loaded_components(mask: int) -> tuple[int, ...]:
 
 
 def lane_lines(text: str, offsets: Mapping[tuple[int, int], str]) -> list[str]:
-    """The statements that number the threads of each quad, and the elements that they have as
-    components, for those that a text has; then `offsets` of places, by component and step.
+    """The statements that number the threads of each quad, and the elements that a thread has as
+    components, if the text uses them. Then the `offsets` of places, by component and step.
 
     >>> for line in lane_lines("A[p][quad_lane2]", {(3, 2): "quad_offset"}):
     ...     print(line)
@@ -113,8 +115,9 @@ def lane_of(component: int) -> str:
 
 
 def exchanges(function: LoopFunction, quads: Mapping[Load, int], inputs: Set[str]) -> Exchanges:
-    """The exchanges of a kernel. `quads` are the loads that quads run at once, with masks of where
-    they differ; `inputs` names the buffers of vectors to which the kernel does not store.
+    """The exchanges of a kernel. `quads` are the loads that quads run at once, each with a mask of
+    the bits of threads' numbers on which it depends. `inputs` names the buffers of vectors to which
+    the kernel does not store.
     """
     if not quads:
         return Exchanges()
@@ -151,7 +154,7 @@ def exchanges(function: LoopFunction, quads: Mapping[Load, int], inputs: Set[str
 
 
 def _values(statements: list[Stmt], inputs: Set[str]) -> dict[Buffer, Load]:
-    """The registers that are loaded once, from an input, by a load that stands nowhere else."""
+    """The registers that are loaded once, from an input, by a load that occurs only once."""
     all_stores = [stmt for stmt in statements if isinstance(stmt, Store)]
     counts = Counter(store.buffer for store in all_stores)
     loads = Counter(load for stmt in statements for load in own_loads(stmt))
@@ -188,8 +191,8 @@ def _columns(
     quads: Mapping[Load, int],
     order: Mapping[Buffer, tuple[int, int]],
 ) -> dict[Buffer, Place | Swap] | None:
-    """What threads load or swap for the columns of a product; None where they gain nothing, or
-    where its columns do not have the same distance from each other.
+    """The places and swaps for the columns of a product. None if swaps gain nothing, or if the
+    columns do not have the same distance from each other.
     """
     places = _places(product, values)
     masks = {quads[values[column]] for column in product.columns}

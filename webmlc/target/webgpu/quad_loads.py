@@ -1,9 +1,9 @@
 """Find the loads that four threads beside each other repeat, so that quads share them.
 
 In: a kernel as it is printed. Out: its loads of vectors that all threads of a quad run at once, and
-which of these need the same. A quad is four threads whose numbers in the workgroup follow each
-other. Where all of them load the same four elements, each loads one of these, and all get the
-vector:
+the threads that need the same vector. A quad is four threads with consecutive numbers in the
+workgroup. If all four threads load the same four elements, each thread loads one element, and all
+get the vector:
 
     let r = A[p];    ->    let r = quad_vector_f32(A[p][quad_lane]);
 
@@ -38,7 +38,7 @@ LANE = QUAD_LANE
 """The number of a thread within its quad."""
 
 BITS = QUAD - 1
-"""The bits of that number, as a mask."""
+"""The bits of a thread's number within its quad, as a mask."""
 
 LANE_LINE = f"let {LANE} = thread.x & {BITS}u;"
 """The statement that numbers the threads of each quad."""
@@ -49,9 +49,9 @@ a workgroup as a whole."""
 
 
 def quad_loads(function: LoopFunction, inputs: Set[str], width: int) -> Mapping[Load, int]:
-    """The loads that all threads of a quad run at once: where their vectors may differ, as a mask
-    of the bits of the threads' numbers. `inputs` names the buffers of vectors to
-    which the kernel does not store; `width` is the size of the workgroup along `AXIS`.
+    """The loads that all threads of a quad run at once, each with a mask: the bits of the threads'
+    numbers on which the vector may depend. `inputs` names the buffers of vectors to which the
+    kernel does not store; `width` is the size of the workgroup along `AXIS`.
     """
     if width % QUAD:
         return {}
@@ -61,7 +61,7 @@ def quad_loads(function: LoopFunction, inputs: Set[str], width: int) -> Mapping[
 
 
 def differing_bits(value: Expr, thread: Var) -> int:
-    """Where a value differs within a quad: the bits of `thread` on which it depends, as a mask.
+    """The bits of `thread` on which a value depends within a quad, as a mask.
 
     >>> x = Var("x")
     >>> [differing_bits(value, x) for value in (x // 4, x // 2, x % 2, x - x // 2 * 2, x)]
@@ -90,14 +90,16 @@ def _floored(node: Expr) -> Expr | None:
 
 @dataclass(slots=True)
 class _Search:
-    """A walk over a kernel, and where each load differs: None if some threads do not run it."""
+    """A walk over a kernel. `masks` holds the mask of each load; None if some threads do not run
+    the load.
+    """
 
     inputs: Set[str]
     width: int
     thread: Var | None = None
     """The number of a thread along `AXIS`."""
     values: dict[Var, Expr] = field(default_factory=dict)
-    """The variables that may differ within a quad, over that number."""
+    """The variables that may differ within a quad, as expressions of `thread`."""
     unknown: set[Var] = field(default_factory=set)
     """The variables that memory decides, or loops that may differ."""
     obstacles: int = 0
@@ -105,7 +107,7 @@ class _Search:
     masks: dict[Load, int | None] = field(default_factory=dict)
 
     def visit(self, root: Stmt) -> None:
-        """Look at the loads of a statement, and of those inside it."""
+        """Visit the loads of a statement, and of the statements inside it."""
         while isinstance(root, Let):  # a loop: Python's recursion is too shallow for long chains
             self.look_at(root)
             self.note(root.var, root.value)
@@ -123,7 +125,7 @@ class _Search:
                 self.masks[load] = None
 
     def of_load(self, load: Load) -> int | None:
-        """Where the vector differs that a load reads; None for another load."""
+        """The mask of the vector that a load reads; None for other loads."""
         match load.indices:
             case (Ramp(base=base, stride=Const(value=1)),) if not self.obstacles:
                 is_input = load.buffer.name in self.inputs
@@ -143,7 +145,7 @@ class _Search:
         return reads_memory(value) or not variables(value).isdisjoint(self.unknown)
 
     def mask(self, value: Expr) -> int:
-        """Where a value may differ."""
+        """The bits of `thread` on which a value may depend."""
         if self.is_unknown(value):
             return BITS
         expanded = substitute(value, self.values)
@@ -153,7 +155,7 @@ class _Search:
 
     @contextmanager
     def inside(self, stmt: Stmt) -> Iterator[None]:
-        """Enter the statements inside one, which some threads may not run."""
+        """Enter the statements inside `stmt`, which some threads may not run."""
         is_obstacle, outer = False, self.thread
         match stmt:
             case For(kind="thread_binding", thread=axis, var=var, extent=extent):

@@ -1,9 +1,9 @@
 """Read inputs before the barriers that stand in front of their uses.
 
-Needs: a lowered kernel with its barriers. Guarantees an equal kernel, in which a thread copies
-elements of inputs to registers at the start of its workgroup's work, not behind a barrier, if the
-numbers of the thread and of the workgroup decide which. The memory answers while the threads wait
-for each other. No kernel writes its inputs, so the elements are the same.
+Needs: a lowered kernel with its barriers. Guarantees an equal kernel. A thread copies elements of
+inputs to registers at the start of its workgroup's work, not behind a barrier, if the numbers of
+the thread and of the workgroup decide the indices. The memory answers while the threads wait for
+each other. No kernel writes its inputs, so the elements are the same.
 
 for b in workgroups:                         for b in workgroups:
     for t in threads:                            for t_ahead in threads:
@@ -41,7 +41,7 @@ from webmlc.loops.ir import (
 from webmlc.target.webgpu.sections import map_sections
 
 MOST_READS = 24
-"""Vectors that a thread reads ahead, at most: four scalars each, of the 128 to 255 registers of a
+"""Vectors that a thread reads ahead, at most. Each takes four of the 128 to 255 registers of a
 thread (chosen by hand: two products of three words each)."""
 
 
@@ -62,8 +62,8 @@ def read_ahead(function: LoopFunction) -> LoopFunction:
 
 @dataclass(slots=True)
 class _Section:
-    """The work of a workgroup. `ahead` are the nests that read `inputs` for it, into registers that
-    the kernel writes `once`. The variables of `scope` have a value where the section starts.
+    """The work of a workgroup. The nests of `ahead` read its `inputs` into registers that the
+    kernel writes `once`. The variables of `scope` have a value where the section starts.
     """
 
     inputs: AbstractSet[str]
@@ -102,7 +102,9 @@ class _Section:
         return stmt
 
     def is_read(self, stmt: Stmt, loops: tuple[For, ...]) -> bool:
-        """True for a copy from an input to a register, of which the section's start knows all."""
+        """True for a copy from an input to a register whose indices are known at the section's
+        start.
+        """
         if not isinstance(stmt, Store) or not loops:
             return False
         load: Expr = stmt.value

@@ -1,4 +1,4 @@
-"""Read what a register holds right before its first use.
+"""Load a register right before its first use.
 
 In: a kernel whose loads were widened. Out: an equal kernel. Registers that are loaded once, from a
 buffer that the kernel only reads, are loaded before the first statement that reads them.
@@ -8,9 +8,9 @@ buffer that the kernel only reads, are loaded before the first statement that re
     C0 = C0 + M * a0           ->      a1 = A[p + 48]
     C1 = C1 + M * a1                   C1 = C1 + M * a1
 
-A software adapter keeps values in memory and in few registers: what is read early is stored, and
-takes room in the cache. On SwiftShader, a product of 192×192×768 by tiles of 24 rows took 14 % less
-time. On a GPU it is the other way around (`read_ahead`).
+A software adapter keeps values in memory and in few registers: a value that is read early is
+stored, and takes room in the cache. On SwiftShader, a product of 192×192×768 by tiles of 24 rows
+took 14 % less time. On a GPU, early reads are faster (`read_ahead`).
 """
 
 from __future__ import annotations

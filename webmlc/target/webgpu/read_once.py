@@ -1,8 +1,9 @@
-"""Read what several loops over threads read from an input once, into registers.
+"""Read an input once into registers, if several loops over threads read the same elements.
 
-Needs: a lowered kernel. Guarantees an equal kernel: an element of an input that a thread reads in
-several loops over the same threads is read at the start of its workgroup's work, if the numbers of
-the thread and of the workgroup decide which. No kernel writes its inputs, so it stays the same.
+Needs: a lowered kernel. Guarantees an equal kernel. If a thread reads an element of an input in
+several loops over the same threads, it reads the element once, at the start of its workgroup's
+work. The numbers of the thread and of the workgroup must decide the indices. No kernel writes its
+inputs, so the element stays the same.
 
 for b in workgroups:                         for b in workgroups:
     for t in threads:                            for thread_x in threads:
@@ -15,8 +16,8 @@ for b in workgroups:                         for b in workgroups:
                                                  for t in threads:
                                                      y[b, t] = x_once[()] * R[()]
 
-Measured on an H100: a softmax of 16384 rows of 1024 elements that reads them once takes as long as
-a copy of them.
+Measured on an H100: a softmax of 16384 rows of 1024 elements that reads the rows once takes as long
+as a copy of the rows.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ from webmlc.target.scoped import Names, statements_of
 from webmlc.target.webgpu.sections import map_sections
 
 MOST_ELEMENTS = 32
-"""Elements that a thread keeps, at most, of the 128 to 255 registers of a thread (chosen by hand: a
-row of 8192 elements for 256 threads)."""
+"""Elements that a thread keeps, at most, in its 128 to 255 registers (chosen by hand: a row of 8192
+elements for 256 threads)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Read:
 
 
 def read_once(function: LoopFunction) -> LoopFunction:
-    """Return `function` with registers for what several loops over threads read from inputs."""
+    """Return `function` with registers for elements of inputs that several thread loops read."""
     outputs = {store.buffer.name for store in stores(function.body)}
     inputs = frozenset(buffer.name for buffer in function.params) - outputs
     names = Names.of(function)
@@ -85,7 +86,7 @@ def read_once(function: LoopFunction) -> LoopFunction:
 
 @dataclass(slots=True)
 class _Section:
-    """The work of a workgroup, which reads `inputs`, and the registers that hold elements of them.
+    """The work of a workgroup, which reads `inputs`, and the registers that hold their elements.
     The variables of `scope` have a value where the section starts.
     """
 
@@ -108,8 +109,8 @@ class _Section:
                 self.registers[read] = Buffer(name, shape, load.dtype, "local")
 
     def reads(self, nest: For) -> Iterator[Read]:
-        """What every thread of a nest reads from inputs, each from a place that is known where the
-        section starts.
+        """The reads of inputs that every thread of a nest performs, if their indices are known
+        where the section starts.
         """
         axes, body = _threads(nest)
         for expr in _certain_expressions(body):
@@ -174,7 +175,7 @@ def _nests(body: Stmt) -> Iterator[For]:
 
 def _threads(nest: For) -> tuple[dict[Var, tuple[str, int]], Stmt]:
     """The variables of a nest of loops over threads, each with its axis and the number of threads,
-    and what the nest repeats.
+    and the body of the nest.
     """
     axes: dict[Var, tuple[str, int]] = {}
     stmt: Stmt = nest

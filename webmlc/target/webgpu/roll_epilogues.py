@@ -1,9 +1,9 @@
 """Run the loop that stores a register tile one row at a time, instead of unrolling it.
 
 Needs: vectors are expanded, unrolled loops are not, buffers have rank 1. Guarantees the same
-results: an unrolled loop that reads the rows of local arrays, which a serial loop computed, becomes
-serial. Each iteration reads the first row, and then all rows move down by one. So indices of local
-arrays remain literals, and the arrays remain registers.
+results. An unrolled loop becomes serial if it reads the rows of local arrays that a serial loop
+computed. Each iteration reads the first row, and then all rows move down by one. So indices of
+local arrays remain literals, and the arrays remain registers.
 
 before                                          after
     for i in T.unrolled(8):                         for i in range(8):
@@ -47,8 +47,8 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.private_buffers import private_buffers
 
 FEWEST_ROWS = 3
-"""The rows from which a loop is worth its moves (derived: two rows are as much text as one row and
-its moves)."""
+"""The fewest rows for which a loop is worth its moves (derived: two rows are as much text as one
+row and its moves)."""
 
 
 def roll_epilogues(function: LoopFunction) -> LoopFunction:
@@ -60,8 +60,8 @@ def roll_epilogues(function: LoopFunction) -> LoopFunction:
 
 
 def _rolled(root: Stmt, tiles: frozenset[Buffer], later: frozenset[Buffer]) -> Stmt:
-    """Roll the loops in a statement outside serial loops. Other statements access the buffers of
-    `later` after it.
+    """Roll the loops in a statement outside serial loops. Statements after it access the buffers of
+    `later`.
     """
     match root:
         case Seq(statements=statements):
@@ -91,7 +91,7 @@ def _accessed_after(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The elements of a row of a tile, and those of a register."""
+    """The elements of a row of a tile, and the lanes of a register."""
 
     elements: int
     lanes: int
@@ -110,8 +110,8 @@ class _Rows:
 
 
 def _rolled_loop(loop: For, rows: int, tiles: frozenset[Buffer]) -> Stmt:
-    """The serial loop, or the loop itself if it stores to a local array or reads one in another
-    way.
+    """The serial loop; the loop itself if it stores to a local array, or does not read local arrays
+    row by row.
     """
     if any(store.buffer.scope == "local" for store in stores(loop.body)):
         return loop

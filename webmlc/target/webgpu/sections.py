@@ -1,4 +1,4 @@
-"""Find the work of each workgroup: what is in loops over workgroups alone."""
+"""Find the work of each workgroup: the statements inside the loops over workgroups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from webmlc.core.expr import Var
 from webmlc.loops.ir import For, Let, LoopFunction, Seq, Stmt, seq
 
 Rewrite = Callable[[Stmt, frozenset[Var]], Stmt]
-"""Rewrites the work of a workgroup. The variables are those that have a value where it starts."""
+"""Rewrites the work of a workgroup. The variables have a value where the work starts."""
 
 
 def map_sections(function: LoopFunction, rewrite: Rewrite) -> Stmt:

@@ -1,4 +1,4 @@
-"""Compute each part of index expressions once in the scope that it belongs to.
+"""Compute each part of index expressions once, in the scope that it belongs to.
 
 In: a kernel whose indices were hoisted. Out: an equal kernel. Its index variables are bound where
 their operands are known, and no two of them have the same value. A quotient, a remainder, or a sum
@@ -10,8 +10,8 @@ without its constant that the text has several times is an index variable, too.
     Y[p_1 // 96 * 288] =                       Y[q * 288] = A[s + 8] * A[s + 9]
         x * A[p_1 // 96 * 672 + t + 9]
 
-The drivers of real GPUs do this themselves. A software adapter computes and compiles what the text
-has, and divides the four threads of a vector one after the other.
+The drivers of real GPUs do this themselves. A software adapter computes and compiles the text
+literally, and its division handles the four threads of a vector one after the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Sharer:
     scopes: list[dict[Expr, Var]] = field(default_factory=list)
     """The index variables of each scope, by their values."""
     aliases: dict[Var, Expr] = field(default_factory=dict)
-    """The index variables that were removed, with what replaces them."""
+    """The index variables that were removed, with their replacements."""
     created: dict[Var, Expr] = field(default_factory=dict)
     """The index variables of this pass, with their values."""
     uses: Counter[Var] = field(default_factory=Counter)
@@ -103,7 +103,7 @@ class _Sharer:
 
     def move(self, var: Var, value: Expr) -> None:
         """Bind an index variable in the outermost scope that knows its operands, or replace it by
-        one that has the same value.
+        an expression or a variable with the same value.
         """
         new_value = self.expression(value)
         replacement = new_value if isinstance(new_value, Leaf) else self.bound(new_value)
@@ -117,7 +117,7 @@ class _Sharer:
         return rewriter(self.shared)(substitution(self.aliases)(root))
 
     def shared(self, node: Expr) -> Expr | None:
-        """What replaces a node whose children are shared."""
+        """The replacement of a node whose children are shared; `None` for no replacement."""
         match node:
             case Call(op=op) if op in DIVISIONS and _is_pure(node):
                 return self.bind(node)
@@ -126,7 +126,7 @@ class _Sharer:
         return None
 
     def index(self, index: Expr) -> Expr:
-        """An index, or the base of one, as a shared sum and a constant."""
+        """An index, or the base of a ramp, as a shared sum and a constant."""
         match index:
             case Ramp(base=Call(op="mul", args=(unit, Const() as lanes)), stride=stride):
                 return Ramp(call("mul", self.sum(unit), lanes), stride, index.width)
@@ -147,7 +147,7 @@ class _Sharer:
         return call("add", self.bind(part), Const(constant))
 
     def bind(self, value: Expr) -> Expr:
-        """The variable of a value, which is created unless there is one."""
+        """The variable of a value, which is created if the value has none."""
         bound = self.bound(value)
         if bound is None:
             bound = Var(self.names.fresh("index"))
@@ -169,7 +169,7 @@ class _Sharer:
         return expr
 
     def bound(self, value: Expr) -> Var | None:
-        """The variable of a value, if there is one."""
+        """The variable of a value; `None` if the value has none."""
         return self.scopes[self.level(value)].get(value)
 
     def level(self, value: Expr) -> int:
@@ -177,7 +177,7 @@ class _Sharer:
         return max((self.levels[var] for var in variables(value)), default=0)
 
     def inlined(self) -> dict[Var, Expr]:
-        """The values of the variables of this pass that the text has once."""
+        """The values of this pass's variables that the text uses once."""
         values: dict[Var, Expr] = {}
         for var, value in self.created.items():
             if self.uses[var] == 1:

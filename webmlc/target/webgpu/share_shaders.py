@@ -1,19 +1,19 @@
-"""Let kernels whose texts differ in numbers only share one shader, which reads them from its
+"""Let kernels whose texts differ in numbers only share one shader, which reads the numbers from its
 uniform.
 
 In: printed kernels by name. Out: fewer shaders, and the numbers of each kernel as integers, which
-follow its symbols in the uniform; those of floats are their bits. Kernels that share a shader also
-share its pipeline: compiling one takes a software adapter a hundred milliseconds, and the
-convolutions of a model often differ in sizes only, or in scales.
+follow its symbols in the uniform. The integer of a float is its bits. Kernels that share a shader
+also share its pipeline. Compiling a pipeline takes a software adapter a hundred milliseconds, and
+the convolutions of a model often differ in sizes only, or in scales.
 
     let p = bx * 64 + tx;                     let n0 = symbols_0[0].x;
     out0_0[p] = in0_0[p + 8] * 0.5f;    ->    let n1 = symbols_0[0].y;
                                               let p = bx * n0 + tx;
                                               out0_0[p] = in0_0[p + 8] * bitcast<f32>(n1);
 
-Here the other kernel has 96 instead of 64, and 0.25. Numbers that are the same in all kernels stay
-in the text, and numbers that are equal in each kernel are one variable. An index without an addend
-counts as one with an addend of 0.
+Here another kernel has 96 instead of 64, and 0.25 instead of 0.5. A number that is the same in all
+kernels stays in the text. Numbers that are equal in each kernel become one variable. An index
+without an addend has the implied addend 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ is an index by itself selects a register, a component or a word of the uniform.
 """
 
 _VARIABLES = {"": "{}", "u": "u32({})", "f": "bitcast<f32>({})"}
-"""What a number of each suffix becomes where a variable replaces it."""
+"""The text of a variable that replaces a number, by the suffix of the number."""
 
 ADDEND = " + "
 """The text before the addend of an index."""
@@ -54,12 +54,12 @@ class SharedShader:
 
     @property
     def name(self) -> str:
-        """The kernel whose name the entry point has: the first one."""
+        """The name of the entry point, which is the first kernel's name."""
         return next(iter(self.integers))
 
 
 def share_shaders(shaders: Mapping[str, Shader]) -> list[SharedShader]:
-    """Join the kernels whose texts differ in numbers only, in the order of the first ones."""
+    """Join the kernels whose texts differ in numbers only, in the order of each group's first."""
     groups: dict[object, dict[str, _Parts]] = {}
     for name, shader in shaders.items():
         parts = _Parts.of(shader.text)
@@ -73,7 +73,7 @@ class _Parts:
     """The text of a shader, divided at its numbers.
 
     - `head`: the declarations and the attributes, whose numbers are constants.
-    - `between`: the text before each number of the entry point, and that after the last one.
+    - `between`: the text before each number of the entry point, and the text after the last number.
     - `numbers`: the numbers, with their suffixes. An implied addend of 0 is "".
     """
 
@@ -99,7 +99,7 @@ class _Parts:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """The numbers as integers; those of floats are their bits."""
+        """The numbers as integers. The integer of a float is its bits."""
         return tuple(map(_integer, self.numbers))
 
     @property
@@ -108,7 +108,7 @@ class _Parts:
         return tuple(map(_suffix, self.numbers))
 
     def text(self, variables: Sequence[str]) -> str:
-        """The text of the entry point with variables in place of the numbers that have one."""
+        """The text of the entry point with `variables` in place of numbers. "" keeps a number."""
         text: list[str] = []
         *before, last = self.between
         for part, number, variable in zip(before, self.numbers, variables, strict=True):
@@ -120,7 +120,7 @@ class _Parts:
 
 
 def _suffix(number: str) -> str:
-    """The suffix of a number, such as that of `1.0f`."""
+    """The suffix of a number, such as "f" in `1.0f`."""
     return number[-1] if number.endswith(("u", "f")) else ""
 
 
@@ -138,7 +138,7 @@ def _integer(number: str) -> int:
 
 
 def _shared(first: Shader, group: Mapping[str, _Parts]) -> SharedShader:
-    """The shader of a group of kernels, made from the text of the first one."""
+    """The shader of a group of kernels, made from the text of the first kernel."""
     columns = list(zip(*(parts.values for parts in group.values()), strict=True))
     differing = list(dict.fromkeys(column for column in columns if len({*column}) > 1))
     if not differing:
@@ -157,7 +157,7 @@ def _shared(first: Shader, group: Mapping[str, _Parts]) -> SharedShader:
 
 
 def _with_uniform(head: str, words: int) -> str:
-    """The declarations with a uniform of so many words, which is the last binding."""
+    """The declarations with a uniform of `words` words, which is the last binding."""
     lines = [line for line in head.split("\n") if "var<uniform>" not in line]
     binding = sum("@binding(" in line for line in lines)
     lines.insert(binding, uniform(binding, words))

@@ -2,13 +2,13 @@
 CPU.
 
 Buffers are copied between CPU and GPU unchanged. WGSL reads and writes memory in words of 32 bits.
-A 64-bit integer takes two of them (`long_integers.py`); a smaller element shares one. A load
+A 64-bit integer takes two words (`long_integers.py`); smaller elements share a word. A load
 extracts an element from its word; four aligned elements form a vector from one or two words. A
 store of four elements writes their words. A store of a single element must not change the other
 elements of the word, which other invocations may write. It therefore clears its own bits, and then
 sets them, each in one atomic step; no other invocation accesses the same element. 16-bit floats are
 widened to float32 for every operation, and rounded where they are stored. With the feature
-`shader-f16`, an element of float16 is no part of a word: the printer has its type, `f16`.
+`shader-f16`, an element of float16 is not a part of a word: the printer has its type, `f16`.
 
     lowered form                       WGSL
     x[i]  (uint8)                      byte_at(x[i >> 2u], i)
@@ -32,7 +32,7 @@ class Part:
     - `bits`: the text of a value's bits, as u32.
     - `narrowed`: the text that brings a wider value into the type's range.
 
-    `{U}` is u32, or the vector of u32 with as many lanes as the value.
+    `{U}` is u32, or the vector of u32 with the lanes of the value.
     """
 
     bytes: int
@@ -270,8 +270,8 @@ fn round_bfloat_{suffix}(x: {F}) -> {F} {{
         ("bfloat_bits",),
     ),
 }
-"""The helpers with one definition per number of lanes. `{U}` and `{F}` are u32 and f32 of as
-many lanes.
+"""The helpers with one definition per number of lanes. `{U}` and `{F}` are u32 and f32 with this
+number of lanes.
 """
 
 

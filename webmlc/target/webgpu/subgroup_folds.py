@@ -1,17 +1,17 @@
 """Recognise loops that every thread of a workgroup runs alike, and spell them with subgroups.
 
-In: a serial loop of a lowered kernel, and the variables that differ between its threads. Out: what
-it folds, or None if it is no such loop. Each thread folds the same values, which are in workgroup
-memory, into a register. The threads of a subgroup can share these iterations: each folds some of
-them, and one operation of the subgroup folds the parts.
+In: a serial loop of a lowered kernel, and the variables that differ between its threads. Out: the
+fold of the loop, or None for other loops. Each thread folds the same values, which are in workgroup
+memory, into a register. The threads of a subgroup can share the iterations: each thread folds some
+values, and one operation of the subgroup folds the parts.
 
     for u in range(128):             var part = 0.0f;
         S[()] = S[()] + P[u]    ->   for (var u = lane; u < 128; u += lanes) { part += P[u]; }
                                      S += subgroupAdd(part);
 
-Here `lane` is the number of the subgroup's threads before this one, and `lanes` that of all its
-threads. So a subgroup may have any size, and any threads of the workgroup in any order. Each
-subgroup folds all elements: no barrier is needed to exchange the sums of subgroups.
+Here `lane` is the number of the subgroup's threads before this thread, and `lanes` is the number of
+all its threads. So a subgroup may have any size, and any threads of the workgroup in any order.
+Each subgroup folds all elements: no barrier is needed to exchange the sums of subgroups.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ FEATURE = "subgroups"
 """The feature of WebGPU that these spellings need."""
 
 LANE, LANES = SUBGROUP_LANE, SUBGROUP_LANES
-"""The number of a thread within its subgroup, and the number of these threads."""
+"""The number of a thread within its subgroup, and the number of threads in the subgroup."""
 
 LANES_LINES = (
     f"let {LANE} = i32(subgroupExclusiveAdd(1u));",
     f"let {LANES} = i32(subgroupAdd(1u));",
 )
-"""The statements that number the threads of each subgroup, where all of them run."""
+"""The statements that number the threads of each subgroup, where all its threads run."""
 
 MIN_ITERATIONS = 8
-"""The fewest iterations that a subgroup shares: an operation of a subgroup costs about as much
-(derived: it takes a step for each doubling of the lanes, of which there are 8 to 64)."""
+"""The fewest iterations that a subgroup shares. An operation of a subgroup costs about as much as 8
+iterations (derived: it takes a step for each doubling of the lanes, up to 8 to 64 lanes)."""
 
 FOLDS: dict[str, tuple[str, str]] = {
     "add": ("subgroupAdd", "subgroupAdd"),
@@ -52,8 +52,8 @@ FOLDS: dict[str, tuple[str, str]] = {
     "min": ("subgroup_minimum", "subgroupMin"),
     "relaxed_max": ("subgroupMax", "subgroupMax"),
 }
-"""The operation of a subgroup for each operator: of floats, and of integers. Those with an
-underscore are templates of ours, which keep a NaN."""
+"""The operation of a subgroup for each operator: of floats, and of integers. A name with an
+underscore is a template of ours, which keeps a NaN."""
 
 _DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
 """The types that subgroups fold."""
@@ -81,8 +81,8 @@ class SubgroupFold:
 
 
 def subgroup_fold(loop: For, differing: AbstractSet[Var]) -> SubgroupFold | None:
-    """What a loop folds, if the threads of a subgroup may share its iterations. The `differing`
-    variables have other values in other threads.
+    """The fold of a loop whose iterations the threads of a subgroup may share; `None` for other
+    loops. The `differing` variables have other values in other threads.
     """
     count = as_int(loop.extent)
     if loop.kind != "serial" or count is None or count < MIN_ITERATIONS:

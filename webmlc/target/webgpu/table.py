@@ -2,7 +2,7 @@
 
 A row is a template over the printed operands, with the precedence of the result. Some rows call a
 function of ours (`erf_T`), a helper in `HELPERS` or `TEMPLATES`. The text of a template serves
-scalars and vectors: `{T}` is the type, and `{B}` is bool with as many lanes.
+scalars and vectors: `{T}` is the type, and `{B}` is bool with the lanes of `{T}`.
 
     >>> OPERATORS["add"]["float"].text, OPERATORS["bit_not"]["bool"].text
     ('{0} + {1}', '!{0}')
@@ -124,7 +124,7 @@ BY_A_LITERAL: dict[str, Spelling] = {"min": template("at_most", 2), "max": templ
 """Operators of floats whose second operand is a literal, which is no NaN."""
 
 HELPERS: dict[str, Helper] = {**long_integers.HELPERS, **storage.HELPERS}
-"""The helpers with one definition; those of `TEMPLATES` have one per type."""
+"""The helpers with one definition. A helper of `TEMPLATES` has a definition per type."""
 
 INFINITY = "var<private> infinity_bits: u32 = 0x7f800000u;\n"
 """The bits of infinity as a variable: WGSL rejects constant expressions that are not finite."""
@@ -185,7 +185,7 @@ def suffix(dtype: DType, lanes: int) -> str:
 
 
 def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
-    """The definition of a helper for one type, after those of the helpers that it calls."""
+    """The definition of a helper for one type, after the definitions of the helpers it calls."""
     if name in TEMPLATES:
         unsigned = type_name(DType.uint32, lanes)
         ending = suffix(dtype, lanes)
@@ -215,7 +215,7 @@ def type_fields(lanes: int) -> dict[str, str]:
 
 
 def uses_infinity(name: str) -> bool:
-    """True where a helper, or one that it calls, builds an infinity or a NaN."""
+    """True where a helper, or a helper that it calls, builds an infinity or a NaN."""
     text = TEMPLATES.get(name, "")
     return "infinity_bits" in text or (name in CALLED and uses_infinity(CALLED[name]))
 

@@ -51,14 +51,15 @@ def has_halves(kernel: LoopFunction) -> bool:
 
 
 def folds_in_subgroups(kernel: LoopFunction, machine: Gpu) -> bool:
-    """True if the schedule of a kernel folds at once what the threads of a workgroup have."""
+    """True if the schedule of a kernel folds the values of a workgroup's threads in subgroups."""
     match = match_kernel(kernel, machine)
     return match is not None and getattr(match.facts, "has_subgroups", False)
 
 
 def is_for_software(kernel: LoopFunction, machine: Gpu) -> bool:
-    """True if a kernel has a schedule for a software adapter, and if its threads take no more
-    iterations than such an adapter runs or those for a GPU take too many, too.
+    """True if a kernel has a schedule for a software adapter, and its threads take no more
+    iterations than such an adapter runs. Also true if the schedule for a GPU takes too many
+    iterations, too.
     """
     match = match_kernel(kernel, machine)
     if match is None or match.is_bounded:
@@ -123,7 +124,7 @@ def join(
     kernels: Mapping[str, Shader], _steps: Sequence[object], alternatives: Alternatives, form: str
 ) -> Shaders:
     """The text of all kernels. In the form "shared", kernels that differ in numbers only share an
-    entry point, unless some machines have others.
+    entry point, unless some machines have other kernels.
     """
     return join_shaders(kernels, shares=form == "shared" and not alternatives)
 
@@ -189,7 +190,7 @@ _LIMITS = FusionLimits(
     binds_once=True,
     copied_parts=1,
 )
-"""What every device can bind, by the default limits of WebGPU."""
+"""The limits on the bindings of every device, from WebGPU's defaults."""
 WEBGPU = webgpu_target(_LIMITS, VARIANTS)
 """The target for any device. Its algorithms are chosen for GPUs."""
 SOFTWARE_WEBGPU = webgpu_target(_LIMITS, SOFTWARE_VARIANTS, SOFTWARE)

@@ -4,8 +4,8 @@ In: a legalised function whose `thread_binding` loops are bound to `blockIdx.*` 
 Out: a `Grid`. It holds the workgroup size, the number of workgroups to dispatch (expressions of the
 symbols), and the first workgroup of each section of the body. A body may be several nests in
 sequence, such as a tiled part and its remainder. It becomes one dispatch, whose workgroups are
-divided among the nests. No section may read what another one writes, because a dispatch has no
-barrier across workgroups.
+divided among the nests. No section may read the results of another section, because a dispatch has
+no barrier across workgroups.
 
     for b in T.thread_binding(98, "blockIdx.x"): ...      section 0: workgroups 0 to 97
     for c in T.thread_binding(2, "blockIdx.x"): ...       section 1: workgroups 98 and 99

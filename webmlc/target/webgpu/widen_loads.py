@@ -95,8 +95,8 @@ def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Widener:
-    """One walk: the registers it created, the registers whose value is a component, and what the
-    walk knows of each load.
+    """One walk over a function: the registers it created, the registers whose value is a component,
+    and the place of each load.
     """
 
     names: Names
@@ -108,8 +108,8 @@ class _Widener:
     elements_of: dict[Load, _Element | None] = field(default_factory=dict)
 
     def statement(self, root: Stmt, scope: Scope) -> Stmt:
-        """Widen the loads of a statement: those of a loop's body, and of each branch, among
-        themselves.
+        """Widen the loads of a statement. The loads of a loop's body, or of a branch, are joined
+        only with each other.
         """
         match root:
             case For(var=var, extent=extent, body=body):
@@ -152,8 +152,8 @@ class _Widener:
     def straight_line(
         self, root: Stmt, scope: Scope, places: frozenset[Place], registers: dict[Place, Buffer]
     ) -> Stmt:
-        """Load each vector of `places` before the first statement that reads an element of it, and
-        read components in all.
+        """Load each vector of `places` before the first statement that reads an element of it. All
+        statements read components of the vector.
         """
         if isinstance(root, Seq):
             return seq(*(self.straight_line(s, scope, places, registers) for s in root.statements))
@@ -180,7 +180,7 @@ class _Widener:
         return seq(*first, replace(root, value=value, body=body))
 
     def forget(self, registers: dict[Place, Buffer], names: frozenset[str]) -> None:
-        """Let later reads of some buffers load their vectors again: they may have changed."""
+        """Let later reads of some buffers load their vectors again, which may have changed."""
         for place in [place for place in registers if place[0] in names]:
             del registers[place]
 
@@ -260,7 +260,7 @@ def _inside(let: Let, scope: Scope) -> Scope:
 
 
 def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
-    """Use components directly, in place of the registers that hold one in all lanes."""
+    """Use components directly, in place of registers that hold a component in all lanes."""
     values = widener.components
     if not values:
         return function
