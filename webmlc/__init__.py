@@ -23,9 +23,7 @@ __all__ = ["__version__", "build", "check", "load", "tune"]
 
 
 def __getattr__(name: str) -> Any:
-    """`build`, `check` and `load` are imported when first used: none needs the others'
-    dependencies.
-    """
+    """Import `build`, `check` or `load` at its first use, because their dependencies differ."""
     if name == "build":
         from webmlc.compile import build
 

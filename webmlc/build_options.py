@@ -45,14 +45,15 @@ PRECISION, SPEED = "Precision", "Speed"
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """How the command line offers a field.
+    """The option of the command line for a field.
 
-    - `help`, `panel`: its text, and the group that it stands in.
-    - `flag`: its name, if that is not the field's.
+    - `help`, `panel`: the text of the option, and its group.
+    - `flag`: the name of the option, if it differs from the field's name.
     - `least`: the least number.
-    - `shown`: what the help shows as its default.
-    - `kind`: the type of its value.
-    - `read`: converts that value to the field's. The default is then an empty value of the type.
+    - `shown`: the default that the help shows.
+    - `kind`: the type of the option's value.
+    - `read`: converts the option's value to the field's value. The default is then an empty value
+      of `kind`.
     """
 
     help: str
@@ -65,14 +66,14 @@ class CommandOption:
 
 
 def option(default: Any, command: CommandOption | None = None, *, decides: bool = True) -> Any:
-    """A field of `BuildOptions`. `decides`: it may change the bytes of the package of a model in a
-    file, so that it is part of the key under which the cache keeps the package.
+    """A field of `BuildOptions`. If it `decides`, it may change the bytes of the package of a model
+    in a file, and is part of the key under which the cache keeps the package.
     """
     return field(default=default, metadata={"command": command, "decides": decides})
 
 
 def constants_of(texts: list[str]) -> Constants:
-    """Read the texts of --constant; without any, nothing of the frontend is imported."""
+    """Read the texts of --constant. The frontend is imported only if there are texts."""
     if not texts:
         return {}
     from webmlc.frontend.bind_constants import read_constants
@@ -92,7 +93,7 @@ def dimensions(texts: list[str]) -> dict[str, int]:
 
 
 def value_options(flag: str, texts: list[str]) -> ValueOptions:
-    """Read the texts of --input or --output; without any, nothing of the graph is imported."""
+    """Read the texts of --input or --output. The graph stage is imported only for some texts."""
     if not texts:
         return {}
     from webmlc.graph.typed.options import read_texts
@@ -111,40 +112,40 @@ def processors() -> int:
 class BuildOptions:
     """The options of a build. The same model and options give the same bytes.
 
-    - `target`: what to compile for: "wasm", "webgpu" or "both".
+    - `target`: the devices to compile for: "wasm", "webgpu" or "both".
     - `constants`: inputs that become constants, and that leave the signature. Integers and booleans
       must fit the input's type exactly; floats are rounded to it.
-    - `dims`: sizes of symbolic dimensions, by their names, which become numbers. The package runs
-      no other sizes. A dimension without a name has one that `Model.inputs` shows: `x_0` is the
-      first of input `x`.
-    - `inputs`, `outputs`: what is before and behind the model, to be compiled into the package,
-      such as resizing an image and ranking classes (`graph.typed.options`).
+    - `dims`: sizes of symbolic dimensions, by their names. The dimensions become numbers, and the
+      package runs no other sizes. A dimension without a name gets the name that `Model.inputs`
+      shows: `x_0` is the first dimension of input `x`.
+    - `inputs`, `outputs`: steps before and after the model that are compiled into the package, such
+      as resizing an image and ranking classes (`graph.typed.options`).
     - `tokenizer`: the `tokenizer.json` of a model of texts.
     - `emit_text`: also write the code as text.
     - `exact`: products of block-quantised weights compute with float32 activations, not with int8
-      ones, and the keys and values that a session keeps are float32, not bfloat16.
+      activations. The keys and values that a session keeps are float32, not bfloat16.
     - `state`: with "auto", pairs of a past and a present become states of sessions, which grow in
       place or are replaced; with "off" they stay inputs and outputs.
     - `quantise`: quantise float weights in blocks, to "int8" or "int4".
-      `host.quantisation_loss` measures what that changes.
+      `host.quantisation_loss` measures the loss.
     - `context`: the most tokens of a language model in a GGUF file.
-    - `adapter`: what the shaders are made fast for: a "gpu", or an adapter of "software". They run
-      on both. With "all", the package has both variants, and those for GPUs with more features
-      (`core.machine.ADAPTERS`); `load` chooses.
-    - `algorithms`: what a device does for some layers (`Target.alternatives`).
-    - `choose`: chooses the schedule of each kernel; without it, each has its default.
-    - `example_inputs`: tensors for a module of PyTorch, arrays or shapes for a function of JAX,
-      which do not say their inputs. `dynamic_shapes` names their symbolic dimensions, as in
-      `{"image": {0: "batch"}}`.
+    - `adapter`: the adapters for which the shaders are fast: "gpu" or "software". The shaders run
+      on both. With "all", the package has both variants, and variants for GPUs with more features
+      (`core.machine.ADAPTERS`); `load` chooses a variant.
+    - `algorithms`: the algorithms that a device uses for some layers (`Target.alternatives`).
+    - `choose`: chooses the schedule of each kernel. The default is each kernel's default schedule.
+    - `example_inputs`: tensors for a module of PyTorch, arrays or shapes for a function of JAX:
+      such modules and functions do not describe their inputs. `dynamic_shapes` names their symbolic
+      dimensions, as in `{"image": {0: "batch"}}`.
     - `output_names`: a name for each output of a model of another framework, in their order.
     - `force`: replace files in the package's folder that no build wrote.
-    - `on_stage`: receives the result of every step. A package of the cache has no stages; kernels
-      of the cache have one each, their code.
+    - `on_stage`: receives the result of every step. A package from the cache has no stages. A
+      kernel from the cache has one stage, its code.
     - `progress`: show the current step on standard error, if that is a terminal.
-    - `jobs`: the most processes that compile kernels. Where a process does not start as a fork of
-      this one, it imports the script of this process first, which therefore must guard its own work
-      with `if __name__ == "__main__"`.
-    - `cache`: reuse the package of an unchanged model in a file, or the kernels of any other.
+    - `jobs`: the most processes that compile kernels. A process that does not start as a fork of
+      this process first imports the script of this process. The script must therefore guard its own
+      work with `if __name__ == "__main__"`.
+    - `cache`: reuse the package of an unchanged model in a file, or the kernels of any other model.
     """
 
     target: TargetName = option(
@@ -284,16 +285,15 @@ class BuildOptions:
 
     @property
     def keeps_package(self) -> bool:
-        """True if the cache may hold the package: not if a function chooses its schedules, if an
-        example says its inputs, or if it has typed values, whose labels are files that the key does
-        not cover.
+        """True if the cache may hold the package. It may not if a function chooses the schedules,
+        if examples describe the inputs, or if values are typed: the key covers no files of labels.
         """
         is_described = self.example_inputs is not None or self.dynamic_shapes is not None
         is_plain = not (self.inputs or self.outputs or is_described)
         return self.cache and self.choose is None and is_plain
 
     def deciding(self) -> dict[str, Any]:
-        """The options that decide the bytes of a package, by name. No mapping is empty: it is
+        """The options that decide the bytes of a package, by name. An empty mapping is given as
         `None`. The tokenizer is a `Path`.
         """
         names = [f.name for f in fields(self) if f.metadata.get("decides", True)]
@@ -304,7 +304,7 @@ class BuildOptions:
 
 
 DEFAULTS = BuildOptions()
-"""The options of a build that nobody chose."""
+"""The default options of a build."""
 
 
 P = ParamSpec("P")

@@ -1,17 +1,16 @@
-"""Write a package again that an earlier build wrote, instead of building it.
+"""Restore a package that an earlier build wrote, instead of building it again.
 
 In: the model and the options of `compile.build_package`, which calls this module. Out: the package,
-or nothing. A build is a function of the name and the bytes of the model's file, of the deciding
-options and of the compiler: these are the key of its package in the cache (`core.disk_cache`). It
-is also a function of what the model's reader read besides: `package.kept_package` compares that.
+or nothing. The key of a package in the cache (`core.disk_cache`) is a hash of the name and the
+bytes of the model's file, of the deciding options, and of the compiler. A build also depends on
+other files and libraries that the model's reader uses: `package.kept_package` compares these.
 
-The command line looks for a package before it imports the compiler, because that takes longer than
-to write a package again. It passes the `CachedBuild` on to `compile.build`: to hash a large model
-takes time, too.
+The command line looks for a package before it imports the compiler, because the import takes longer
+than restoring a package. It passes the `CachedBuild` on to `compile.build`, so that a large model
+is hashed only once.
 
-Callers ask for no package of a model in memory or in a folder, of one with typed inputs or outputs
-(labels and the like are files that the key does not cover), or with schedules that somebody
-chooses.
+Callers do not look for a package if the model is in memory or in a folder, if it has typed inputs
+or outputs (the key does not cover files such as labels), or if a function chooses the schedules.
 """
 
 from __future__ import annotations
@@ -43,8 +42,9 @@ def usable_cache() -> DiskCache | None:
 
 @dataclass(slots=True)
 class CachedBuild:
-    """One build of the model in a file. `state` is that of the model before it was hashed;
-    `dependencies` are what its readers read, and `texts` the warnings of the build.
+    """One build of the model in a file. `state` is the state of the file before it was hashed.
+    `dependencies` are the files and libraries that its readers used. `texts` are the warnings of
+    the build.
     """
 
     cache: DiskCache
@@ -65,9 +65,7 @@ class CachedBuild:
 
     @classmethod
     def of(cls, model: Path, options: BuildOptions) -> CachedBuild | None:
-        """The build of the model in a file. It is `None` if nothing is kept, or if there is no such
-        file.
-        """
+        """The build of the model in a file, or `None` if there is no cache or no such file."""
         cache = usable_cache()
         return None if cache is None or not model.is_file() else cls(cache, model, options)
 
@@ -81,8 +79,8 @@ class CachedBuild:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Note what the readers of the model read, and the warnings of a build, to repeat them
-        whenever its package is restored.
+        """Note the files and libraries that the readers of the model use, and the warnings of the
+        build. The warnings are repeated whenever its package is restored.
         """
         with noted_dependencies() as self.dependencies, warnings.catch_warnings(record=True) as log:
             self.dependencies.files[self.model] = self.state
@@ -95,7 +93,7 @@ class CachedBuild:
             warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
 
     def keep(self, package: Path, manifest: Manifest) -> None:
-        """Keep the package in a folder, and remove what was not used for long."""
+        """Keep the package in a folder, and remove entries that were not used for long."""
         from webmlc.host.report import package_report
 
         KeptPackages(self.cache).keep(
@@ -111,7 +109,7 @@ class CachedBuild:
 
 
 def _bytes(value: Any) -> bytes:
-    """The bytes of an option: of arrays their elements, of a path those of the file."""
+    """The bytes of an option. An array gives its elements, and a path the bytes of its file."""
     match value:
         case Mapping():
             items = sorted(value.items())

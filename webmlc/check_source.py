@@ -40,12 +40,12 @@ def check(
 ) -> CheckResult:
     """Compare the results of a model with those of onnxruntime, or of `onnx.reference`.
 
-    `model` is what `webmlc.build` takes, or the folder of a package, which is compared with the
-    model that it was `built_from`; without that, its programs are compared with each other. A model
-    of another framework is exported with `example_inputs` and `dynamic_shapes`, as in a build; the
-    reference runs the export. The example inputs, or `inputs` by name, are what is run. Other
-    inputs are random, with sizes `dims` of symbolic dimensions. Unless `inputs` are given, batches
-    of 1 and 2 are run, too.
+    `model` is a model that `webmlc.build` takes, or the folder of a package. A package is compared
+    with the model that it was `built_from`; without it, the package's programs are compared with
+    each other. A model of another framework is exported with `example_inputs` and `dynamic_shapes`,
+    as in a build, and the reference runs the export. The check runs the example inputs, or `inputs`
+    by name. Other inputs are random, with sizes `dims` of symbolic dimensions. Unless `inputs` are
+    given, batches of 1 and 2 are run, too.
 
     `tolerance` is relative to the largest element of an output. The result has a `verdict`
     ("passed", "failed" or "inconclusive"), the errors of all `outputs`, and `notes()`.
@@ -82,7 +82,7 @@ def check(
 
 
 def _named(model: onnx.ModelProto, examples: Any) -> dict[str, NDArray[Any]] | None:
-    """The example inputs by the names of the model's inputs, if each is an array of its rank."""
+    """The example inputs by input name, if each example is an array with the rank of its input."""
     initialisers = {tensor.name for tensor in model.graph.initializer}
     ports = [port for port in model.graph.input if port.name not in initialisers]
     if isinstance(examples, Mapping):

@@ -76,8 +76,8 @@ def build_package(
 ) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest (see `build`).
 
-    `cached_build` is the build of this model with these options whose package the caller did not
-    find in the cache.
+    `cached_build` is the build of this model with these options, if the caller has already looked
+    for its package in the cache and found none.
     """
     disk = usable_cache() if options.cache and options.choose is None else None
     if cached_build is None and options.keeps_package and isinstance(model, str | Path):
@@ -170,7 +170,7 @@ def shared_graph(
 
 
 def graph_passes(options: BuildOptions) -> tuple[ModulePass, ...]:
-    """The passes from a model as it was read to the graph that all targets share."""
+    """The passes from the graph of the frontend to the graph that all targets share."""
     connect = partial(connect_values, inputs=options.inputs, outputs=options.outputs)
     blocks = partial(use_blocks, options=options)
     tokenizer = options.tokenizer
@@ -198,7 +198,7 @@ def graph_passes(options: BuildOptions) -> tuple[ModulePass, ...]:
 
 
 def infer_and_warn(module: Module) -> Module:
-    """Infer all shapes, and warn of what only they tell."""
+    """Infer all shapes, check the labels, and warn of training mode and of refused sizes."""
     warn_of_training(module)
     module = check_labels(infer_shapes(module))
     warn_of_refused_sizes(module)
@@ -206,7 +206,7 @@ def infer_and_warn(module: Module) -> Module:
 
 
 def use_blocks(module: Module, options: BuildOptions) -> Module:
-    """Use block-quantised products, also of float weights if they are to be quantised."""
+    """Use block-quantised products, and quantise float weights first if the options ask for it."""
     if options.quantise is not None:
         module = widen_constants(module, QUANTISED_CONSTANTS)
     return use_block_products(module, options.quantise, options.exact)

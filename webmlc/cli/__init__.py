@@ -54,7 +54,7 @@ from webmlc.core.stages import Listing, Stage
 from webmlc.version import VERSION
 
 UNUSED = ("dims", "force", "jobs", "cache")
-"""The options of a build that `inspect` does not have: its --dim sizes what it counts."""
+"""The options of a build that `inspect` does not have. Its --dim gives the sizes for its counts."""
 
 app = typer.Typer(
     name="webmlc",
@@ -270,7 +270,7 @@ app.command()(cache)
 def main() -> None:
     """Run the command line, and end the process with its exit code."""
     warnings.showwarning = _show_warning
-    atexit.register(gc.freeze)  # else the end of the process collects garbage: 0.6 s after a build
+    atexit.register(gc.freeze)  # else the process collects garbage at its end: 0.6 s after a build
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal has all characters

@@ -188,7 +188,7 @@ def _printable(text: str) -> str:
 
 
 def _package_of(model: Path, device: str) -> Path:
-    """The folder of a package. A model is built into the cache folder, unless it is there."""
+    """The folder of a package. A model that was not built before is built into the cache folder."""
     if model.is_dir() and (model / MANIFEST).is_file():
         return model
     from webmlc.compile import build

@@ -19,7 +19,7 @@ def escape(text: str) -> str:
 
 
 def number(value: int | None) -> str:
-    """A number of bytes, or that it depends on symbols."""
+    """A number of bytes, or the words that it depends on symbols."""
     return "depends on the input's size" if value is None else f"{value:,}"
 
 

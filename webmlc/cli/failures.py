@@ -5,9 +5,9 @@ whatever the command:
 
     {"error": {"type": "ModelError", "message": "model.onnx: ...", "nodes": []}}
 
-`type` is the class of the exception, as in Python; `UsageError` for a wrong command line. `nodes`
-are those that cannot be compiled, each with `node`, `operator` and `reason`. docs/command_line.md
-describes this for users.
+`type` is the class of the exception, as in Python, or `UsageError` for a wrong command line.
+`nodes` are the nodes that cannot be compiled, each with `node`, `operator` and `reason`.
+`docs/command_line.md` describes this for users.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USER, INTERNAL = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The end of a command: its exit code, and what to say."""
+    """The failure of a command: its exit code and its message."""
 
     code: int
     type: str
@@ -35,7 +35,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception is."""
+        """The failure that corresponds to an exception."""
         match error:
             case UnsupportedError():
                 nodes = tuple(asdict(node) for node in error.nodes)
@@ -69,9 +69,7 @@ class Failure:
 
 
 def fail(error: BaseException, as_json: bool) -> int:
-    """Print a failure, and return its exit code. What no code of webmlc raised on purpose also
-    shows where it comes from.
-    """
+    """Print a failure, and return its exit code. For an unknown exception, print its traceback."""
     failure = Failure.of(error)
     if failure.code == INTERNAL and not isinstance(error, InternalError):
         traceback.print_exception(error, file=sys.stderr)

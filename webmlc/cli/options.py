@@ -1,4 +1,4 @@
-"""The options and arguments that several commands share, and how their texts are read."""
+"""The options and arguments that several commands share, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AdapterChoice(StrEnum):
 
 
 class BuildAdapterChoice(StrEnum):
-    """The adapters that a package has shaders for: of one kind, or variants for all kinds."""
+    """The adapters that a package has shaders for: one kind of adapter, or all kinds."""
 
     gpu = "gpu"
     software = "software"

@@ -1,4 +1,4 @@
-"""Measure the loss of `webmlc build --quantise`: build what is to be compared, and compare it."""
+"""Measure the loss of `webmlc build --quantise`: build a float package, and compare both."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def measured_loss(
     model: Path, package: Path, options: BuildOptions, inputs: Path | None
 ) -> QuantisationLoss:
-    """Build the float model in a temporary folder, and compare the quantised `package` with it,
-    which has these options.
+    """Build the float model in a temporary folder, and compare the quantised `package` with it.
+    `options` are the options of `package`.
 
-    A package without a program for the CPU is built again for it, where each machine can run it.
+    A package without a program for the CPU is built again for the CPU, which every machine has.
     """
     from webmlc.compile import build_package
     from webmlc.core.machine import DEVICES

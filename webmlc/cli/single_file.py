@@ -17,7 +17,7 @@ def temporary_folder(command: typer.Context) -> Path:
 
 
 def write_script(folder: Path, out: Path, *, force: bool) -> dict[str, Any]:
-    """Write the package in `folder` as the script `out`. Returns what a report says of it."""
+    """Write the package in `folder` as the script `out`. Return its entries of the report."""
     from webmlc.package.single_file import write_single_file
 
     length = write_single_file(folder, out, force=force)
@@ -25,6 +25,6 @@ def write_script(folder: Path, out: Path, *, force: bool) -> dict[str, Any]:
 
 
 def print_use(out: Path, length: int) -> None:
-    """Say how code imports the script."""
+    """Print the code that imports the script."""
     console.print(f"{out} has {number(length)} bytes. Import it in a page, in a worker or in Node:")
     console.print(f'  [bold]import {{ load }} from "./{out.name}";[/]', highlight=False)

@@ -1,11 +1,12 @@
 """Give a command one parameter for each option of a build, in place of one record.
 
-In: a command with a parameter that is a `BuildOptions`. Out: the same command, as typer reads it.
+In: a command with a `BuildOptions` parameter. Out: the same command in the form that typer reads.
 
     def build(model: Model, options: BuildOptions) -> None: ...
     app.command()(spread(build))        # `webmlc build --help` lists every field
 
-A field is offered as its `CommandOption` says. The values are read in the order of the fields.
+Each field with a `CommandOption` becomes a parameter. The values are read in the order of the
+fields.
 """
 
 from __future__ import annotations

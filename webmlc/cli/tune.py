@@ -34,7 +34,7 @@ LOOPBACK = "127.0.0.1"
 """The address that only this machine reaches."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SHOWN = 15
-"""Kernels that the terminal shows after a search."""
+"""The most kernels that the terminal shows after a search."""
 
 
 class VariantChoice(StrEnum):
@@ -219,9 +219,9 @@ def tune(
 
 
 def search_first(model: Path, database: Path, options: BuildOptions, time: str) -> None:
-    """Search the schedules of a model before it is built. Its devices, and with the adapter "all"
-    the variants of its shaders that need no features, share the time, such as "10m", evenly.
-    Records of an earlier build are used again.
+    """Search the schedules of a model before it is built. `time` is a duration such as "10m". The
+    devices share it evenly. With the adapter "all", each variant of the shaders that needs no
+    features counts as a device. Records of an earlier build are used again.
     """
     from webmlc import tune as run_search
     from webmlc.core.machine import DEVICES, PLAIN_ADAPTERS
@@ -254,8 +254,8 @@ def search_first(model: Path, database: Path, options: BuildOptions, time: str) 
 def chooser(
     stack: ExitStack, database: Path | None, platform: str, adapter: str = "gpu"
 ) -> tuple[Chooser | None, dict[MachineDevice, dict[str, str]]]:
-    """What chooses the schedules of a build, and the algorithms that are chosen for the layers of
-    each device. Both come from the database, which the stack closes; without one, nothing chooses.
+    """The chooser of a build's schedules, and the algorithms for the layers of each device. Both
+    come from the database, which `stack` closes. Without a database there is no chooser.
     """
     if database is None:
         if platform:
@@ -330,7 +330,7 @@ def _manage(
 
 
 def _whole_model(gain: float) -> str:
-    """The result of the trial of the whole model, in words."""
+    """The sentence about the trial of the whole model."""
     if gain > 1:
         return f"the whole model is [bold]{gain:.2f}×[/] as fast"
     return "the whole model is no faster with these schedules, and keeps its defaults"

@@ -1,8 +1,8 @@
 """Find the emitted code of a package, and the lines of its kernels.
 
 A build knows the lines of each kernel (`target.line_ranges`). A package on disk holds only the
-texts, so they are searched for the beginnings of functions. Both texts are searched for the lines
-that call kernels.
+texts, so its texts are searched for the beginnings of functions. In both cases, the text is
+searched for the lines that call kernels.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FUNCTION = re.compile(r"^(?:fn (\w+)\(|\(func \$([^\s()]+))", re.MULTILINE)
 _STEP = re.compile(
     r"  \(if \(i32\.le_s \(local\.get \$last\) \(i32\.const (\d+)\)\) \(then \(return\)\)\)"
 )
-"""The line before those of a step in the program of a module (`target/wasm/emit_module.py`)."""
+"""The line before the lines of a step in a module's program (`target/wasm/emit_module.py`)."""
 
 
 def package_texts(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """The code of a package by variant: the shaders, and the WebAssembly text if the package was
-    built with it.
+    """The code of a package by variant: the shaders, and the WebAssembly text if the package
+    contains it.
     """
     texts = {}
     wat = folder / f"model.{VARIANT}.wat"
@@ -38,7 +38,7 @@ def package_texts(folder: Path, manifest: Manifest) -> dict[str, str]:
 
 
 def distinct(texts: Mapping[str, str]) -> dict[str, str]:
-    """The texts without those that equal an earlier one."""
+    """The distinct texts: a text that equals an earlier text is left out."""
     first: dict[str, str] = {}
     for name, text in texts.items():
         first.setdefault(text, name)
@@ -46,7 +46,9 @@ def distinct(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def function_lines(text: str, names: Collection[str]) -> dict[str, range]:
-    """The lines of functions, from the comments above each to those above the next one."""
+    """The lines of functions. A function begins with the comments above it, and ends before the
+    comments of the next function.
+    """
     lines = text.split("\n")
     starts: list[tuple[str, int]] = []
     for match in _FUNCTION.finditer(text):

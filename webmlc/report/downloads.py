@@ -1,9 +1,8 @@
-"""List what a page downloads for a package, file by file, and the largest tensors of the weights.
+"""List the files that a page downloads for a package, and the largest tensors of the weights.
 
 In: a manifest. Out: JSON values. A row of a file has its bytes, its kind, and the devices whose
-programs may need it: a page downloads one of the modules of a device, and one of its files of
-shaders. Files that only people and their tools read are not listed: the emitted code as text,
-types, and the package's own page.
+programs may need it. A page downloads only one module and one file of shaders. Files that only
+people and their tools read are not listed: the emitted code as text, types, and the package's page.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from webmlc.package.manifest import Manifest, Program, WeightFile
 from webmlc.package.sizes import shape_text
 
 _TEXTS = (".wat", ".wgsl", ".ts", ".html", ".css")
-"""The ends of files that are not listed. The shaders that a page downloads are deflated."""
+"""The suffixes of files that are not listed. The shaders that a page downloads are deflated."""
 _MOST_TENSORS = 40
-"""The number of tensors that a report lists. Chosen by hand: more would not be read."""
+"""The most tensors that a report lists. Chosen by hand: nobody reads a longer list."""
 _GPU_RUNTIME = "webgpu_device.js"
 """The only file of the runtime that one device alone needs."""
 

@@ -1,7 +1,7 @@
-"""Find the equal layers of a model, so that a drawing can show one of them.
+"""Find the equal layers of a model, so that a drawing can show only one layer.
 
-In: the nodes of a graph in topological order, each with a text of what it does. Out: the
-repetitions: consecutive groups of nodes that do the same, in the same order.
+In: the nodes of a graph in topological order, each with a text that describes its operation. Out:
+the repetitions: consecutive groups of nodes with the same operations in the same order.
 
     >>> find_layers(["Gemm", "MatMul", "Add", "MatMul", "Add", "MatMul", "Add", "Softmax"])
     [Layers(first=1, period=2, count=3)]
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FEWEST = 3
-"""The fewest equal layers to fold: two are drawn in full. Chosen by hand."""
+"""The fewest equal layers to fold. Two equal layers are drawn in full. Chosen by hand."""
 SMALLEST = 12
-"""The fewest nodes that folding must hide: less does not make a drawing smaller to read."""
+"""The fewest nodes that folding must hide. Hiding fewer nodes makes a drawing no easier to read."""
 LONGEST = 512
 """The most nodes of a layer, which bounds the time of the search."""
 
@@ -35,8 +35,8 @@ class Layers:
 
 
 def find_layers(texts: Sequence[str], fewest: int = FEWEST, smallest: int = 0) -> list[Layers]:
-    """The repetitions from left to right, each with the period that hides the most nodes. Those
-    that hide fewer than `smallest` nodes are left out.
+    """The repetitions from left to right, each with the period that hides the most nodes. A
+    repetition that hides fewer than `smallest` nodes is left out.
     """
     layers: list[Layers] = []
     position = 0
@@ -57,7 +57,9 @@ def find_layers(texts: Sequence[str], fewest: int = FEWEST, smallest: int = 0) -
 
 
 def _equal_runs(texts: Sequence[str]) -> dict[int, list[int]]:
-    """For each period, and from each node on, how many nodes equal the one a period later."""
+    """For each period and each node, the number of nodes from there on that equal the node one
+    period later.
+    """
     runs = {}
     for period in range(1, min(len(texts) // FEWEST, LONGEST) + 1):
         lengths = [0] * (len(texts) + 1)

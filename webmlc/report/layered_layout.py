@@ -1,7 +1,8 @@
 """Place the nodes of a directed acyclic graph in layers, for a drawing from top to bottom.
 
-In: the number of nodes, and edges from a lower number to a higher one. Out: a column and a row per
-node. Rows are whole numbers and columns are not; two nodes of one row are at least 1 apart.
+In: the number of nodes, and edges from a lower number to a higher number. Out: a column and a row
+per node. Rows are whole numbers, and columns are fractional. Two nodes of a row are at least 1
+column apart.
 
 The algorithm is the usual one in three steps (Sugiyama, Tagawa and Toda, "Methods for Visual
 Understanding of Hierarchical System Structures", 1981), without dummy nodes on long edges:
@@ -9,7 +10,7 @@ Understanding of Hierarchical System Structures", 1981), without dummy nodes on 
 1. the row of a node is one below its lowest predecessor; a node without predecessors is just
    above its first successor;
 2. the nodes of a row are ordered by the mean column of their neighbours, in sweeps down and up;
-3. columns approach the mean of the neighbours' as far as the distance to others allows.
+3. columns approach the mean column of the neighbours, as far as the distance to other nodes allows.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ def _rows(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> li
 def _place(row: list[int], neighbours: Sequence[Sequence[int]], columns: list[float]) -> None:
     """Order the nodes of a row by the mean column of their neighbours, and move them there.
 
-    Nodes that would overlap form a group, which is placed at the mean of what its nodes want. This
+    Nodes that would overlap form a group, which is placed at the mean of its nodes' targets. This
     is the least-squares solution (pooling of adjacent violators).
     """
     targets = {n: _mean((columns[m] for m in neighbours[n]), columns[n]) for n in row}
     row.sort(key=lambda n: (targets[n], columns[n]))
-    groups: list[tuple[float, int]] = []  # the sum of what first columns nodes want, and the size
+    groups: list[tuple[float, int]] = []  # the sum of the nodes' targets for column 0, and the size
     for node in row:
         total, size = targets[node], 1
         while groups:

@@ -1,14 +1,14 @@
 """Prepare the CPU program of a package to run inside the page of a report, step by step.
 
-In: a package on disk, and a value for every symbol. Out: the places of everything in memory, the
+In: a package on disk, and a value for every symbol. Out: the memory addresses of all buffers, the
 module, and the constants whose values matter. The page needs no other file, and no runtime:
 
     plan = measurable(manifest, folder, symbols)
-    plan["slots"], plan["steps"]        # what `emit_module` says that a host fills in, and calls
+    plan["slots"], plan["steps"]        # the slots that a host fills in, and the steps it calls
 
 Large weights are replaced by random numbers of the same type, which take the same time. So the
-report of a large model stays small. Small tensors are real, also all integers that may be indices,
-unless they are very large; these are zeros, which are indices of every tensor.
+report of a large model stays small. Small tensors are real, and so are integers that may be
+indices. Very large tensors of integers become zeros, which are valid indices of every tensor.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ from webmlc.package.placement import align
 from webmlc.report.programs import module_number
 
 REAL_BYTES = 1 << 12
-"""Tensors of at most this many bytes are real. Chosen by hand: scales, axes and biases are small,
-and a report of a hundred layers stays below some hundred kilobytes.
+"""Tensors of at most this many bytes keep their values. Chosen by hand: scales, axes and biases are
+small, and a report of a hundred layers stays below some hundred kilobytes.
 """
 LARGEST_MEMORY = 1 << 30
 """The most bytes of memory that a page measures with: a phone gives no more to one page."""
 REAL_INDEX_BYTES = 1 << 16
-"""Tensors that may hold indices are real up to so many bytes, and else zeros. Chosen by hand."""
+"""Tensors of indices of at most this many bytes keep their values; larger tensors become zeros.
+
+Chosen by hand.
+"""
 _INDICES = (DType.int32, DType.int64)
 """The types of tensors that may hold indices or sizes, which random numbers would break."""
 _VARIANTS = frozenset({"relaxed", "simd128"})
-"""The variants of a module that a report holds: the fastest of most engines, and one for all."""
+"""The variants of a module that a report holds: `relaxed` is the fastest on most engines, and every
+engine runs `simd128`.
+"""
 _PEAK = """(module
   (memory (export "memory") 512)
   (func (export "multiply") (param $n i32) (result f32) {locals}
@@ -57,7 +62,7 @@ _PEAK = """(module
       (br_if $again (i32.lt_u (local.get $p) (local.get $end))))
     (f32x4.extract_lane 0 (f32x4.add (local.get $a) (local.get $b)))))
 """
-"""The module that measures the limits of a roofline: multiplications and reads, with no waiting."""
+"""The module that measures the limits of a roofline: multiplications and reads, without stalls."""
 ACCUMULATORS = 12
 """Independent sums of `multiply`, as many as a register tile of a product has."""
 
@@ -104,7 +109,7 @@ def measurable(
 
 
 def _obstacle(program: Program) -> str:
-    """Why the page cannot run the program, or ""."""
+    """The reason why the page cannot run the program, or ""."""
     if any(isinstance(segment, Bind) for segment in program.segments):
         return "Its sizes depend on data, which the runtime reads between its steps."
     if any(step.control for step in program.steps):
@@ -113,7 +118,7 @@ def _obstacle(program: Program) -> str:
 
 
 def _address(buffer: Buffer, plan: Layout, states: int) -> int:
-    """Where a buffer is in memory; a state is in the block at `states`."""
+    """The address of a buffer in memory. A state is in the block at `states`."""
     if buffer.name in plan.states:
         return states + plan.states[buffer.name]
     return plan.offsets.get(buffer.name, plan.constants.get(buffer.name, 0))
@@ -122,7 +127,9 @@ def _address(buffer: Buffer, plan: Layout, states: int) -> int:
 def _constants(
     manifest: Manifest, folder: Path, plan: Layout
 ) -> tuple[list[bytes], list[list[int]], list[list[Any]]]:
-    """The bytes of real constants, their addresses and sizes, and the places of random ones."""
+    """The bytes of real constants, their addresses and sizes, and the places to fill with random
+    numbers.
+    """
     contents: list[bytes] = []
     chunks: list[list[int]] = []
     fills: list[list[Any]] = []

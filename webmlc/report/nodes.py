@@ -1,17 +1,17 @@
-"""Say what became of every ONNX node: its kernels, or the reason why it has none.
+"""Find the fate of every ONNX node: its kernels, or the reason why it has no kernel.
 
 In: the passes over the graph (`recorder`), and the nodes that steps compute. Out: one `ModelNode`
 per node of the model, in its order. A node ends in one of these ways:
 
-- a step of a program computes it, perhaps together with others: it has no fate;
+- a step of a program computes the node, perhaps together with other nodes: its fate is "";
 - `constant`: its value is in the file (a `Constant` node);
 - `folded`: the compiler knows its value, perhaps in terms of symbols, so no run computes it;
 - `alias`: it only changes the shape, so its output is at the address of its input;
 - `control`: an `If`, `Loop` or `Scan` that the compiler resolved or unrolled;
-- `unused`: nothing reads its result, or nothing does once the compiler knows some values;
-- `removed`: a pass left no kernel of it, because it changes nothing, or because others do its work.
+- `unused`: nothing reads its result, or nothing reads it once the compiler knows some values;
+- `removed`: it has no kernel, because it changes nothing, or because other nodes do its work.
 
-For `folded`, `unused` and `removed`, the node also says which pass that was.
+For `folded`, `unused` and `removed`, the record also names the pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FATES = {
     "unused": "Nothing reads its result, or the compiler knows what it would decide.",
     "removed": "This pass left no kernel of it: it changes nothing, or other nodes do its work.",
 }
-"""The meaning of each fate, in the words of the page."""
+"""The meaning of each fate, as the page shows it."""
 _SIZE = 8
 """The most elements of an attribute that the page shows."""
 
@@ -42,8 +42,8 @@ _SIZE = 8
 class ModelNode:
     """A node of the model.
 
-    - `name`: that of the file, else its first output. It is what `origin`s hold.
-    - `types`: of its outputs, as text, where they are known.
+    - `name`: its name in the file, else its first output. An `origin` holds these names.
+    - `types`: the types of its outputs as text, "" for an unknown type.
     - `parent`: the node in whose sub-graph it is, by number.
     - `fate`: a key of `FATES`, or "" for a node that a step computes.
     - `stage`: the pass that removed or folded it.
@@ -63,10 +63,10 @@ class ModelNode:
 def model_nodes(
     graphs: Sequence[GraphStage], computed: Collection[str], constants: Mapping[str, str]
 ) -> list[ModelNode]:
-    """The nodes of the model, and what became of them.
+    """The nodes of the model, with their fates.
 
     `computed` are the nodes that steps compute. `constants` are the names of `Constant` nodes by
-    output, which reading removed.
+    output; reading a model removes these nodes.
     """
     listing: list[tuple[Node, int | None]] = []
     _list(graphs[0].module.main, None, listing)
@@ -105,12 +105,12 @@ def _list(function: Function, parent: int | None, listing: list[tuple[Node, int 
 
 
 def _types(graphs: Iterable[GraphStage]) -> dict[str, tuple[str]]:
-    """The types of values: the first ones that a pass inferred."""
+    """The types of values. The first type that a pass inferred counts."""
     types: dict[str, tuple[str]] = {}
     for stage in graphs:
         for function in stage.module.functions.values():
             for value, type_ in function.types.items():
-                if value not in types:  # to print all of them takes longer than all else here
+                if value not in types:  # printing each type once saves most of the time here
                     types[value] = (str(type_),)
             for value, array in function.constants.items():
                 types.setdefault(value, (f"{array.dtype}[{', '.join(map(str, array.shape))}]",))
@@ -118,9 +118,7 @@ def _types(graphs: Iterable[GraphStage]) -> dict[str, tuple[str]]:
 
 
 class _Fates:
-    """What became of nodes. A node is gone after the first pass whose nodes do not name it, unless
-    a later pass names it again.
-    """
+    """The fates of nodes. A node is gone after the last pass whose result has it as an origin."""
 
     def __init__(self, graphs: Sequence[GraphStage], computed: frozenset[str]) -> None:
         self.graphs = graphs

@@ -29,18 +29,20 @@ from webmlc.target.line_stages import Stages
 from webmlc.target.webgpu.names import wgsl_name
 
 VARIANT = "relaxed"
-"""The WebAssembly module that a report shows: what most browsers run."""
+"""The WebAssembly module that a report shows: most browsers run this variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a report knows beside the manifest.
+    """The data of a report besides the manifest.
 
-    `recorder` and `explanations` are those of the build, for the sizes of the report. A report of a
-    package has neither, but `lines` of kernels by the name of their text. `shaders` are the
-    variants of the shaders whose texts differ: the page shows the first one, unless somebody
-    chooses another. `calls` are the lines of the module that run its steps, by the step's number in
-    the module. `stages` are those of each step of the programs (`ProgramParts.stages`).
+    - `recorder`, `explanations`: from the build, for the sizes of the report. The report of a
+      package has neither.
+    - `lines`: in the report of a package, the lines of kernels by the name of their text.
+    - `shaders`: the variants of the shaders with distinct texts. The page shows the first variant
+      until its user chooses another.
+    - `calls`: the lines of the module that run each step, by the step's number in the module.
+    - `stages`: the stages of each step of the programs (`ProgramParts.stages`).
     """
 
     nodes: Sequence[ModelNode]
@@ -53,9 +55,9 @@ class Sources:
 
 
 def all_symbols(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for every symbol of every program: those without a size have an example's.
+    """A value for every symbol of every program. A symbol without a size gets an example size.
 
-    Raises `InputError` for a size of something else.
+    Raises `InputError` if a size belongs to no symbol.
     """
     names = [symbol.name for symbol in manifest.symbols]
     names += [name for program in manifest.programs.values() for name in program.bound]
@@ -103,7 +105,7 @@ def _steps(
     buffers: Mapping[str, int],
     sizes: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """The steps in order. `once` marks those that run at load."""
+    """The steps in order. `once` marks the steps that run at load."""
     owners: dict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(sources.nodes):
         if node.fate != "constant":
@@ -155,8 +157,8 @@ def _calls(program: Program, step: int, calls: Mapping[int, range]) -> dict[str,
 
 
 def _step_work(device: Device, step: Step, sources: Sources) -> StepWork | None:
-    """The work of a step, and of a dispatch that of the first shaders. It is 0 for a step that
-    calls no kernel, and `None` in the report of a package.
+    """The work of a step; for a dispatch, the work in the first variant of the shaders. The work is
+    0 for a step that calls no kernel, and `None` in the report of a package.
     """
     if sources.recorder is None:
         return None
@@ -169,7 +171,7 @@ def _step_work(device: Device, step: Step, sources: Sources) -> StepWork | None:
 
 
 def _work(step: StepWork) -> dict[str, Any]:
-    """The work of a step, and the size of its dispatch with what bounds it on each adapter."""
+    """The work of a step, and the size of its dispatch with its bound on each adapter."""
     work, dispatch = step.work, step.dispatch
     result: dict[str, Any] = {"flops": work.flops, "moved": work.moved}
     if dispatch is not None:
@@ -218,9 +220,9 @@ def _code(device: Device, step: Step, text: str, sources: Sources) -> dict[str, 
 
 
 def _line_runs(stages: Sequence[Stages], count: int) -> list[list[int]]:
-    """The lines of a kernel that compute the same stages, as runs: the first line of each, counted
-    from the kernel's first one, then the stages. `stages` are those of its last lines; the first of
-    `count` lines are a comment.
+    """The runs of lines of a kernel that compute the same stages. A run is a list: its first line,
+    counted from the kernel's first line, then the stages. The kernel has `count` lines. `stages`
+    has an entry for each of its last lines; the lines before them are a comment.
     """
     runs = [[0]]
     for line, numbers in enumerate(stages, count - len(stages)):

@@ -35,7 +35,7 @@ class GraphStage:
 
 @dataclass(slots=True)
 class Recorder:
-    """A watcher that keeps what a report needs: the graphs, and the emitted code by variant. All
+    """A watcher that keeps the data of a report: the graphs, and the emitted code by variant. All
     stages also go to `also`.
     """
 
@@ -62,13 +62,13 @@ def _variant(stage: Stage) -> str:
 
 
 def all_nodes(module: Module) -> Iterator[Node]:
-    """The nodes of all graph functions of a module, also those in attributes."""
+    """The nodes of all graph functions of a module, including functions in attributes."""
     for function in module.functions.values():
         yield from nested_nodes(function)
 
 
 def nested_nodes(function: Function) -> Iterator[Node]:
-    """The nodes of a function, each followed by those of the functions in its attributes."""
+    """The nodes of a function. The nodes of the functions in its attributes follow each node."""
     for node in function.nodes:
         yield node
         for inner in inner_functions(node):
@@ -84,7 +84,7 @@ def used_origins(module: Module) -> frozenset[str]:
 
 
 def _add_used(function: Function, origins: set[str]) -> set[str]:
-    """Add the nodes that the outputs of a function depend on; returns the values that they read."""
+    """Add the nodes that the outputs of a function depend on. Return the values they read."""
     needed = set(function.outputs) | {region.whole for region in function.regions.values()}
     for node in reversed(function.nodes):
         if needed.isdisjoint(node.outputs):

@@ -1,8 +1,8 @@
 """Find the nodes of a package, which does not hold the graph of its model.
 
 In: a manifest, whose steps name the ONNX nodes that they compute. Out: a `ModelNode` for each name.
-Its inputs are the nodes before it: within a step the one that the step names before it, and between
-steps those that wrote what the step reads. Its operator is not known.
+Within a step, the input of a node is the node that the step names before it. The inputs of a step's
+first node are the nodes that wrote the buffers that the step reads. Operators are not known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from webmlc.report.nodes import ModelNode
 
 
 def step_nodes(manifest: Manifest) -> list[ModelNode]:
-    """The nodes in the order in which the runs of the first program name them, then the others."""
+    """The nodes. The nodes that runs of the first program name come first, in their order."""
     steps = [step for program in manifest.programs.values() for step in program.steps]
     (program, *_) = manifest.programs.values()
     runs = [run for run in program.runs if not run.once]
@@ -27,7 +27,7 @@ def step_nodes(manifest: Manifest) -> list[ModelNode]:
 
 
 def _edges(steps: list[Step]) -> list[tuple[str, str]]:
-    """The pairs of nodes, of which the second follows the first."""
+    """The pairs of nodes in which the second node reads a result of the first node."""
     edges: list[tuple[str, str]] = []
     writers: dict[str, str] = {}
     for step in steps:

@@ -1,11 +1,11 @@
 """Draw the graph of a model in several views.
 
-In: the nodes. Out: a `View` each: its items with their places, and the edges between items. An item
-is one node, or the nodes of equal layers that the view folds. Values do not appear as items.
+In: the nodes. Out: the `View`s, each with its items and their places, and the edges between items.
+An item is one node, or the nodes of equal layers that the view folds. Values are no items.
 
 - "layers": nodes that run, with equal layers folded. Missing if the model has no equal layers.
 - "computation": all nodes that run.
-- "model": all nodes, also constants and what the compiler computed.
+- "model": all nodes, also constants and the nodes that the compiler computed.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def views(nodes: Sequence[ModelNode]) -> list[View]:
 
 
 def _text(node: ModelNode) -> str:
-    """What a node does: equal layers agree in it. Of a node without operator, only its name is
-    known.
+    """The text of a node's operation, by which equal layers are found. A node without an operator
+    has only its name.
     """
     return f"{node.op} {node.attributes} {node.types}" if node.op else node.name
 
 
 def _fold(runs: Sequence[int], layers: Sequence[Layers]) -> list[Item]:
-    """The items of a view in which one of several equal layers is drawn."""
+    """The items of a view that draws only the first of several equal layers."""
     items: list[Item] = []
     position = 0
     for layer in layers:

@@ -1,13 +1,13 @@
-"""Write the report of a model: one page that shows where its code comes from, and what it takes.
+"""Write the report of a model: one page that shows where its code comes from, and what it costs.
 
-In: a model, or the folder of a package. Out: one HTML file that needs no other, and no network.
+In: a model, or the folder of a package. Out: one HTML file that needs no other file and no network.
 
     write_report(Path("model.onnx"), Path("report.html"))
 
 The page holds its data as deflated JSON: the nodes and their places in drawings (`nodes`, `views`),
-the programs (`programs`), the files (`downloads`), the emitted code, and what it takes to run the
-CPU program step by step (`measurable`). A package does not hold the model's graph or the schedules,
-so its report shows the nodes of its steps, and no loops.
+the programs (`programs`), the files (`downloads`), the emitted code, and the plan to run the CPU
+program step by step (`measurable`). A package does not hold the model's graph or the schedules, so
+its report shows the nodes of its steps, and no loops.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def write_report(
 ) -> Report:
     """Write the page of a model, or of the package in a folder, to `out`.
 
-    `options` are those of a build, for a model. `sizes` are those of symbolic dimensions, 1 each by
-    default. The figures hold for them. With `options.cache`, kernels that an earlier report
-    explained for the same sizes are not compiled again.
+    `options` are the options of a build, for a model. `sizes` are the sizes of symbolic dimensions,
+    for which the figures hold; the default is an example size. With `options.cache`, kernels that
+    an earlier report explained for the same sizes are not compiled again.
 
-    Raises the errors of `compile.build`, `InputError` if a size is of no dimension, and `UserError`
-    if a package is given with options that only a build has.
+    Raises the errors of `compile.build`, `InputError` if a size belongs to no dimension, and
+    `UserError` if a package is given with options that only a build has.
     """
     if (source / MANIFEST).is_file():
         if options.deciding() != BuildOptions(options.target).deciding():
@@ -225,7 +225,9 @@ def _script(files: Sequence[Path]) -> str:
 
 
 def _policy(script: str, style: str) -> str:
-    """The content security policy: what the page holds, and modules of its own origin."""
+    """The content security policy: it allows the page's own script and style, and modules of the
+    page's origin.
+    """
     hashes = [
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for text in (script, style)
