@@ -1,9 +1,9 @@
 """Expand operators whose axes only a run knows: reductions, cumulative sums, slices, padding,
 Squeeze and Unsqueeze.
 
-The type of the input that names the axes tells how many there are. So every rank is known at build
-time, and only sizes are unknown. Such an operator becomes the same operator along the last axes.
-`AxesLast` moves the axes there: it makes two axes of each one, and one of the two has size 1.
+The type of the input that names the axes tells their number. So every rank is known at build time,
+and only sizes are unknown. Such an operator becomes the same operator along the last axes.
+`AxesLast` moves the axes there: it splits each axis into two, and one of the two has size 1.
 
     %y = ReduceMax<keepdims=1>(%x, %axes)          %x: float32[3, 4], %axes: int64[1]
 
@@ -45,7 +45,7 @@ INVALID = -2
 
 
 def axis_mask(context: Context, build: Builder, index: int, rank: int | None = None) -> Value:
-    """The int64[rank] mask that is 1 for the axes that input `index` names, and 0 for the others.
+    """The int64[rank] mask that is 1 for the axes that input `index` names, and 0 for other axes.
     It is `INVALID` everywhere if the axes are wrong.
     """
     count = axis_count(context, index)
@@ -67,7 +67,7 @@ def by_axis(
 
 
 def axis_count(context: Context, index: int) -> int:
-    """The number of axes that an input names. Raises `UnknownValueError` if that is a symbol."""
+    """The number of axes that an input names. Raises `UnknownValueError` if it is a symbol."""
     count = as_int(product(context.shape(index)))
     if count is None:
         raise UnknownValueError(context.node.inputs[index], "the number of axes")

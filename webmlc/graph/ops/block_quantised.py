@@ -5,15 +5,16 @@ a minimum:
 
     W[n, k] = scales[n, k // block] * values[n, k] + minimums[n, k // block]
 
-The values stay packed in the package and in memory. `pack_values` writes them in panels of
-`PACK` columns of the product: `[N/8][K/block][words][8]` int32 words. A byte of a word holds a
-value of each of 8 / `bits` parts of the block, the first part in the lowest bits. So `word & mask`
-has four consecutive values of the first part, and `word >> bits & mask` four of the second:
+The values stay packed in the package and in memory. `pack_values` writes them in panels of `PACK`
+columns of the product: `[N/8][K/block][words][8]` int32 words. A byte of a word holds a value of
+each of 8 / `bits` parts of the block, the first part in the lowest bits. So `word & mask` has four
+consecutive values of the first part, and `word >> bits & mask` has four values of the second part:
 
     bits 4, block 32:   byte j of word w   =   value 4·w + j   |   value 16 + 4·w + j   << 4
 
-What is stored is unsigned, `excess` larger than the values: 128 for signed values of eight bits. If
-all minimums are -2^(bits-1) times their scales, they are an excess, too, and are left out.
+Stored numbers are unsigned: they are `excess` larger than the values, which is 128 for signed
+values of eight bits. If all minimums are -2^(bits-1) times their scales, they become an excess,
+too, and are left out.
 
 `BlockProduct` becomes two kernels:
 
@@ -67,7 +68,7 @@ Tensors = Sequence[Tensor | None]
 class BlockQuantised:
     """A matrix `[N, K]` that is quantised in blocks along K.
 
-    `values` are unsigned numbers of `bits` bits, or signed ones if `bits` is 8. `scales` and
+    `values` are unsigned numbers of `bits` bits, or signed numbers if `bits` is 8. `scales` and
     `minimums` are float32 arrays `[N, K / block]`.
     """
 
@@ -136,8 +137,8 @@ def _write(build: Builder, op: str, data: Value, weights: BlockQuantised, output
 
 
 def _stored(numbers: Array) -> Array:
-    """The numbers as float16, if that represents all of them exactly and they are finite, as those
-    of GGUF files are. The kernels widen them.
+    """The numbers as float16, which kernels widen, if all numbers are finite and float16 represents
+    them exactly. The numbers of GGUF files are of this kind.
     """
     with np.errstate(over="ignore"):
         halves = numbers.astype(np.float16)
@@ -228,7 +229,7 @@ def _depth(context: Context) -> int:
 
 
 def _blocks(context: Context) -> tuple[Expr, ...]:
-    """The shape of what the data has one of for each block."""
+    """The shape of an array with one element for each block of the data."""
     *rows, depth = context.shape(0)
     return (*rows, canonical(depth // int(context.attribute("block"))))
 
@@ -305,7 +306,7 @@ def _product_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
-    """The products of the blocks (`dots`), then the sum of what their scales make of them."""
+    """The products of the blocks (`dots`), then the sum of the scaled products."""
     values, scales = operand(inputs, 3), operand(inputs, 4)
     minimums = inputs[5] if len(inputs) > 5 else None
     *rows, columns = context.outputs[0].shape
@@ -381,7 +382,7 @@ def stored_value(word: Expr, bits: int, part: Expr, byte: Expr) -> Expr:
 
 
 def scale_at(scales: Tensor, place: tuple[Expr, ...]) -> Expr:
-    """A scale or minimum, as float32. Those that are stored in half precision are finite."""
+    """A scale or minimum as float32. Numbers that are stored in half precision are finite."""
     number = scales[place]
     return number if number.dtype is DType.float32 else call("finite", number).astype(DType.float32)
 

@@ -3,7 +3,7 @@
 Except for the 8-bit floats, numbers convert as in numpy and ml_dtypes. Floats round to the nearest
 float, ties to even. Floats become integers by truncation (`truncated` says which results numbers
 have that do not fit). Integers that do not fit wrap. A conversion to an 8-bit float saturates
-unless the node says otherwise. Powers of two (float8e8m0) have rounding modes of their own
+unless the node says otherwise. Powers of two (float8e8m0) have their own rounding modes
 (`_to_e8m0`).
 """
 
@@ -22,8 +22,8 @@ Inputs = tuple[Tensor | None, ...]
 SATURATING = frozenset(
     {DType.float8_e4m3fn, DType.float8_e4m3fnuz, DType.float8_e5m2, DType.float8_e5m2fnuz}
 )
-"""The types to which a conversion may saturate: a number that is too large becomes the largest one.
-Without saturation it becomes infinity or NaN, depending on the type.
+"""The types to which a conversion may saturate: a number that is too large becomes the type's
+largest number. Without saturation it becomes infinity or NaN, depending on the type.
 """
 
 HALF_ROUNDINGS = {DType.float16: "round_float16", DType.bfloat16: "round_bfloat16"}
@@ -31,7 +31,7 @@ HALF_ROUNDINGS = {DType.float16: "round_float16", DType.bfloat16: "round_bfloat1
 
 
 def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
-    """Convert `x` as ONNX's Cast does. `round_mode` is that of float8e8m0."""
+    """Convert `x` as ONNX's Cast does. `round_mode` is the rounding mode of float8e8m0."""
     if dtype is DType.bool and x.dtype is not DType.bool:
         return call("ne", x, 0)
     if dtype is DType.float8_e8m0fnu and x.dtype is not dtype:
@@ -45,10 +45,10 @@ def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
 
 def truncated(x: Expr, dtype: DType) -> Expr:
     """Truncate a float to an integer. ONNX leaves NaN and numbers that do not fit undefined. Here
-    the result is that of numpy and onnxruntime on x86, on every device:
+    every device gives the result of numpy and onnxruntime on x86:
 
     - int32, int64: the lowest integer.
-    - integers of fewer bits: the lowest bits of the int32. That of 300 is 44 as a uint8.
+    - integers of fewer bits: the lowest bits of the int32. As a uint8, 300 becomes 44.
     - uint32, uint64: a negative number of the signed type wraps. A number that does not fit becomes
       0 if it is too large, else half of the range.
     """
@@ -64,7 +64,7 @@ def truncated(x: Expr, dtype: DType) -> Expr:
 
 
 def _truncated_signed(x: Expr, dtype: DType) -> Expr:
-    """Truncate a float to an int32 or an int64; numbers that do not fit become the lowest one."""
+    """Truncate a float to an int32 or int64; numbers that do not fit become the lowest integer."""
     limit = float(1 << (dtype.bits - 1))
     fits = (x >= -limit) & (x < limit)
     return select(fits, x, Const(-limit, x.dtype)).astype(dtype)
@@ -84,7 +84,7 @@ def _to_e8m0(x: Expr, saturate: bool, round_mode: str) -> Expr:
     rounds up. The sign is ignored, and 0xFF is NaN.
 
     Code c stands for 2^(c - 127). Code 0, 2^-127, is a subnormal of float32 (bits `1 << 22`), so
-    numbers below 2^-126 have a rule of their own, as in ONNX's reference.
+    numbers below 2^-126 have a separate rule, as in ONNX's reference.
     """
     bits = Bitcast(x, DType.int32) & 0x7FFFFFFF
     match round_mode:

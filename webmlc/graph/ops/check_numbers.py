@@ -1,4 +1,4 @@
-"""Check that sizes and positions need no number beyond 32 bits: kernels count in these.
+"""Check that sizes and positions fit into 32-bit integers, in which kernels count.
 
 In: sizes, or the tensors that a node computes. Out: nothing, or a `NotSupportedError`. If sizes are
 symbolic, the result of `Tile(%x, [2**40])` has no number of elements before a run.

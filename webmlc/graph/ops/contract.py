@@ -64,7 +64,7 @@ def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
 
 
 def rounded(tensor: Tensor, dtype: DType) -> Tensor:
-    """The tensor in `dtype`. If it was summed in another type, a stage of its own rounds it."""
+    """The tensor in `dtype`. If it was summed in another type, a separate stage rounds it."""
     if tensor.dtype == dtype:
         return tensor
     return compute(f"{tensor.name}_out", tensor.shape, lambda *i: tensor[i].astype(dtype))

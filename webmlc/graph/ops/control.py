@@ -1,8 +1,8 @@
 """Control flow: If, Loop and Scan.
 
 An If with a known condition becomes one of its branches. A Loop with few iterations is unrolled. A
-Scan becomes a Loop over slices. What only a run can decide is outlined (`graph.infer.outline`): it
-becomes a row of domain `webmlc` that names functions of the module.
+Scan becomes a Loop over slices. Control flow that only a run can decide is outlined
+(`graph.infer.outline`): it becomes a node of domain `webmlc` that names functions of the module.
 
     y = If(true) {then: y = Relu(x), else: y = Neg(x)}  ->  y = Relu(x)
 """
@@ -42,7 +42,7 @@ three iterations took 4 s to build, and each further level 60 times as long.
 """
 
 COPIES = "copies"
-"""An attribute of a Loop: the number of copies of it that the unrolled loops around it create."""
+"""An attribute of a Loop: the number of its copies that the unrolled loops around it create."""
 
 ASSUMED_BRANCH = "assumed"
 """An attribute of an If whose condition is an equation of sizes and decides ranks: the branch to
@@ -50,7 +50,7 @@ take.
 """
 
 HAS_COUNT = "counted"
-"""An attribute of a Loop that scans until a condition holds which it computes: it already counts
+"""An attribute of a Loop that computes its own condition and scans outputs: the loop already counts
 its iterations.
 """
 
@@ -103,7 +103,7 @@ def splice(function: Function, build: Builder, arguments: Mapping[str, str]) -> 
 
 
 def rename_captures(node: Node, names: Mapping[str, str]) -> Node:
-    """The node, with sub-graphs that read the new names of what they capture."""
+    """The node, with sub-graphs that read their captures under the new names."""
     attributes = {
         key: _renamed(value, names) if isinstance(value, Function) else value
         for key, value in node.attributes.items()
@@ -119,7 +119,7 @@ def reads(node: Node, value: str) -> bool:
 
 
 def names_in(function: Function) -> Iterator[str]:
-    """The names of a function's values, and of those in its sub-graphs."""
+    """The names of the values of a function and of its sub-graphs."""
     yield from (*function.inputs, *function.constants, *function.outputs)
     for node in function.nodes:
         yield from (*node.inputs, *node.outputs)
@@ -207,7 +207,7 @@ def _size(function: Function) -> int:
 
 
 def _with_copies(function: Function, count: int) -> Function:
-    """The function, with loops that record that there are `count` times as many of them."""
+    """The function, in which each loop records `count` times as many copies of itself."""
 
     def copied(node: Node) -> Node:
         inner: dict[str, Attribute] = {k: _with_copies(f, count) for k, f in _inner(node).items()}
@@ -222,8 +222,8 @@ def _with_copies(function: Function, count: int) -> Function:
 def _with_count(context: Context, build: Builder) -> tuple[str, ...]:
     """Make a loop that computes its own condition count its iterations.
 
-    A scanned output has room for all iterations that are allowed. It is then cut after those that
-    happened.
+    A scanned output has room for all allowed iterations. The output is then cut after the last
+    iteration of the run.
     """
     body, node = context.attribute("body"), context.node
     states = len(node.inputs) - 2
@@ -349,7 +349,7 @@ def _sliced(
     backward: tuple[int, ...],
     last: str,
 ) -> Function:
-    """Write the body of a Scan as that of a Loop: it gathers its slices, and its condition is
+    """Write the body of a Scan as the body of a Loop: it gathers its slices, and its condition is
     true.
     """
     inner, expansion = build.inner("body")
@@ -403,11 +403,14 @@ COMPARISONS = {
     "Greater": (True, 0),
     "GreaterOrEqual": (True, 1),
 }
-"""By the operator that compares the counter with the limit: whether the limit comes first, and how
-many iterations more than with `Less` there are."""
+"""By the operator that compares the counter with the limit: whether the limit comes first, and the
+number of iterations beyond those of `Less`.
+"""
 
 WIDE = [TYPE_NUMBERS[t] for t in (DType.int32, DType.int64, DType.float32, DType.float64)]
-"""The types in which a counter is compared as it is. Smaller ones round it, or wrap around."""
+"""The types in which a counter is compared as it is. Smaller types round the counter, or wrap
+around.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +449,7 @@ def counted(context: Context, build: Builder) -> tuple[Value, Function] | None:
 
 
 def _count(body: Function) -> Count | None:
-    """What a body counts, if its condition is that."""
+    """The counter of a body whose condition compares the counter with a limit; else `None`."""
     producers = {output: node for node in body.nodes for output in node.outputs}
     carried = body.inputs[2:]
     comparison = producers.get(_source(body.outputs[0], producers))
@@ -471,7 +474,7 @@ def _count(body: Function) -> Count | None:
 
 
 def _source(value: str, producers: Mapping[str, Node]) -> str:
-    """The value of which one is a copy, perhaps in another type that holds counts."""
+    """The value that `value` is a copy of, perhaps in another type that holds counts."""
     while node := producers.get(value):
         if node.op != "Identity" and not (node.op == "Cast" and node.attributes["to"] in WIDE):
             break

@@ -38,7 +38,7 @@ Choices = tuple[str, ...]
 
 LARGEST_PRODUCT = 16
 """The largest constant exponent of an integer that is written as products. Chosen by hand: it takes
-at most seven of them.
+at most seven products.
 """
 
 X = "float32[3, 4]"
@@ -99,7 +99,7 @@ def _unary(name: str, body: Body, *cases: Case, infer: object = same_type) -> Op
 def _unary_with(
     name: str, body: ContextBody, *cases: Case, infer: object = same_type, **choices: Choices
 ) -> Operator:
-    """A row of one input whose body needs attributes. `choices` are those of text attributes."""
+    """A row of one input whose body needs attributes. `choices` are the texts of attributes."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = in_float32(body(context))
@@ -117,7 +117,7 @@ def _binary(name: str, body: Body, *cases: Case, infer: object = broadcast_type)
 def _broadcast_with(
     name: str, body: ContextBody, *cases: Case, infer: object = broadcast_type, **choices: Choices
 ) -> Operator:
-    """A row of several inputs, broadcast, whose body needs attributes. `choices` are those of text
+    """A row of several inputs, broadcast, whose body needs attributes. `choices` are the texts of
     attributes.
     """
 
@@ -153,8 +153,8 @@ def softplus(x: Expr) -> Expr:
 
 
 def _error_function(x: Expr) -> Expr:
-    """The error function. Of an integer, which ONNX accepted until opset 12, it is truncated: it is
-    0, or ±1 where float32 rounds it to ±1.
+    """The error function. ONNX accepted integers until opset 12. Then the result is truncated: 0,
+    or ±1 where float32 rounds it to ±1.
     """
     if x.dtype.is_float:
         return call("erf", x)

@@ -1,13 +1,13 @@
 """Products of float32 activations with weights that are quantised in blocks, as one reduction.
 
-`FloatBlockProduct` computes what `PackedBlockProduct` with the attribute `exact` computes, from the
+`FloatBlockProduct` computes the same as `PackedBlockProduct` with the attribute `exact`, from the
 same packed weights (`block_quantised.py`). It widens each weight before the multiplication:
 
     y[*, n] = Σ over k: x[*, k] · (scales[n, k // block] · (values[n, k] - excess) + minimums[...])
 
 So the product has one reduction, and a kernel may add a prologue and an epilogue to it. A GPU waits
 for memory, not for the additional multiplication. With the attribute `first`, the columns start at
-that row of the weights: several products may read parts of one matrix.
+row `first` of the weights: several products may read parts of one matrix.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from webmlc.graph.ops.shapes import ONE, check_shapes, operand, require
 Inputs = tuple[Tensor | None, ...]
 MARGIN = 3.0
 """The distance from the border, in elements, to which a position is clamped. No mode has a tap
-inside the feature map from there: cubic taps reach 2 elements. It keeps weights finite at infinity.
+inside the feature map from there: cubic taps reach 2 elements. The clamp keeps weights finite at
+infinity.
 """
 CHOICES = {
     "mode": ("linear", "nearest", "cubic", "bilinear", "bicubic"),

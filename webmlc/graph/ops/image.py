@@ -1,11 +1,12 @@
 """Resize images: the pixels that each row or column of a resized image mixes, and their sum.
 
 `ImageTaps`, in: an image [height, width, channels] of any size, and an axis, 0 or 1. Out: indices
-and weights, [output][taps]. `ImageSum` applies them to the axis, in float32. `ImagePlace` says
-where positions in the output are in the image. `MaskTaps` is the way back: it takes the image and a
-mask [height, width, 1] that a model made of the output, and says which pixels of the mask each row
-or column of the image mixes. The weights are those of Pillow: a filter is widened by the factor by
-which the image shrinks, and never reaches outside of the image. They are not normalised.
+and weights, [output][taps]. `ImageSum` applies them to the axis, in float32. `ImagePlace` maps
+positions in the output to positions in the image. `MaskTaps` is the way back: it takes the image
+and a mask [height, width, 1] that a model computed from the output. It gives the pixels of the mask
+that each row or column of the image mixes. The weights are Pillow's: a filter is widened by the
+factor by which the image shrinks, and never reaches outside of the image. The weights are not
+normalised.
 
 `fit` says how the image relates to the output, whose size is `output`:
 
@@ -38,7 +39,7 @@ FITS: tuple[Fit, ...] = ("stretch", "cover", "contain")
 REACH = {"nearest": 0, "bilinear": 1, "bicubic": 2}
 """The whole pixels that a filter reaches on either side, in an image that is not shrunk."""
 LONGEST_REACH = 511
-"""The pixels that a filter reaches on either side, at most. An image may shrink by this factor
+"""The most pixels that a filter reaches on either side. An image may shrink by this factor
 (bicubic: by half of it). Chosen so that one thread of a GPU sums all taps
 (`target/factor_reductions.py`).
 """
@@ -48,8 +49,8 @@ CUBIC = -0.5
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of an image: its size, its size when resized, the size of the output, and the place
-    of the output's begin in the resized image, which may be negative.
+    """One side of an image: its size, its size when resized, the size of the output, and the
+    position in the resized image where the output begins. This position may be negative.
     """
 
     before: Expr
@@ -95,8 +96,9 @@ def _place_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _place(context: Context, _: Inputs) -> tuple[Tensor, ...]:
-    """How positions (x, y, x, y) in the output become positions in the image: add the second
-    vector, multiply by the first. The third one is the size of the image.
+    """Three vectors for positions (x, y, x, y). Positions in the output become positions in the
+    image by adding the second vector, then multiplying by the first. The third vector is the size
+    of the image.
     """
     sides = [side_of(context, axis).floats for axis in (1, 0, 1, 0)]
 
@@ -148,13 +150,13 @@ def _taps_of(context: Context, _: Inputs) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where the pixels of an output are along one side of a source.
+    """The positions of the pixels of an output along one side of a source.
 
     - `place`: the centre of a pixel of the output, in units of 1 / `whole` pixels of the source.
     - `size`: the pixels of the source.
     - `reach`: the whole pixels on either side of a position that may have a weight.
-    - `shrinking`: what distances are multiplied by before the filter sees them, float32.
-    - `is_image`: True if a pixel of the output is not beside the image.
+    - `shrinking`: the float32 factor of distances before the filter is applied to them.
+    - `is_image`: True if a pixel of the output is inside the image.
     """
 
     place: Callable[[Expr], Expr]
@@ -220,7 +222,7 @@ def _mask_positions(context: Context) -> Positions:
 
 
 def _ratio(size: Expr, output: Expr) -> tuple[Expr, Expr]:
-    """Two sizes without their common factor, so that products of them are small."""
+    """Two sizes without their common factor, so that products of the two are small."""
     size_number, output_number = as_int(size), as_int(output)
     if size_number is None or output_number is None:
         return size, output

@@ -182,7 +182,7 @@ def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 REDUCTION = {"reduction": ("none", "add", "mul", "min", "max")}
-"""How an update and the element that it meets become one."""
+"""The ways to combine an update with the element at its target."""
 
 
 def _combine(context: Context) -> str | None:
@@ -225,8 +225,8 @@ def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Update the data. Axes that are not indexed are independent; along the others, updates run in
-    order.
+    """Update the data. Axes that are not indexed are independent. Along the indexed axes, updates
+    run in order.
     """
     data, indices, updates = (operand(inputs, i) for i in range(3))
     depth = _depth(context)

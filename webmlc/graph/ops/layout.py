@@ -9,9 +9,9 @@ columns and padded with zeros:
 - of a convolution with one output channel: `[1][KH][KW][I][1]`;
 - of a matrix product: `[N/8][K][8]`.
 
-A row of a panel is what the CPU loads as vectors, and the GPU as two `vec4`. Products of quantised
-feature maps (int8, uint8) are summed in int32. Quantised weights of a float feature map are
-converted when they are read.
+The CPU loads a row of a panel as vectors, and the GPU as two `vec4`. Products of quantised feature
+maps (int8, uint8) are summed in int32. Quantised weights of a float feature map are converted when
+they are read.
 
 If the attribute `bytes` is set, a `ByteProduct`, operands are int32 words of four bytes. For `Conv`
 and `MatMul`, a word holds four channels. For `DepthwiseConv`, a word of the weights holds four taps
@@ -45,14 +45,15 @@ which makes them unsigned, and subtracts 128 from unsigned bytes, which makes th
 """
 
 ByteOperator = Literal["dot_u8_i8", "dot_i8"]
-"""The scalar operators that multiply the words of two operands. The bytes of the right one are
-signed. Those of the left one are unsigned for `dot_u8_i8`, and signed for `dot_i8`."""
+"""The scalar operators that multiply the words of two operands. The bytes of the right operand are
+signed. The bytes of the left operand are unsigned for `dot_u8_i8`, and signed for `dot_i8`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteProduct:
     """The product of words of four bytes: the element type of the feature map (int8 or uint8), and
-    the operator. Where the operator takes the other signedness, a product reads each element as 128
+    the operator. If the operator takes the other signedness, a product reads each element as 128
     more or less than it is.
     """
 
@@ -61,7 +62,7 @@ class ByteProduct:
 
     @property
     def offset(self) -> int:
-        """What is added to each element of the feature map: 0, 128 or -128."""
+        """The number that is added to each element of the feature map: 0, 128 or -128."""
         if self.operator == "dot_i8":
             return 0 if self.dtype.is_signed else -128
         return 128 if self.dtype.is_signed else 0
@@ -136,7 +137,7 @@ def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
 def column_axis(rank: int) -> int:
     """The spatial axis along which a depthwise convolution of bytes has four taps in a word. It is
-    not the last axis, because neighbouring pixels along that share the words.
+    not the last axis, because neighbouring pixels along the last axis share the words.
     """
     return max(rank - 2, 0)
 
@@ -145,7 +146,7 @@ def _column(
     kernel: Sequence[int], taps: Sequence[Expr], read: Callable[[Sequence[Expr]], Expr]
 ) -> Expr:
     """The word of four taps along the column axis. The last of `taps` is the number of the word;
-    the others are single taps. Taps behind the window are zero.
+    all others are single taps. Taps behind the window are zero.
     """
     *other_taps, word = taps
     axis = column_axis(len(kernel))

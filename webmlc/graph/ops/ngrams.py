@@ -43,7 +43,9 @@ class Grams:
 
 
 def _pool(context: Context) -> list[Grams]:
-    """The pool, split by the lengths of its n-grams: those that the node counts and that exist."""
+    """The pool, split by the lengths of its n-grams: only lengths that the node counts and that
+    exist.
+    """
     if context.attribute("pool_strings"):
         raise NotSupportedError("n-grams of strings: tensors hold numbers")
     pool = np.array(context.attribute("pool_int64s", ()), np.int64)

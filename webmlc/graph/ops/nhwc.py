@@ -1,5 +1,5 @@
-"""Describe how an operator reads and writes feature maps whose channels come last: `[N, *, C]`, in
-the place of ONNX's `[N, C, *]`.
+"""Describe how an operator reads and writes feature maps whose channels come last: `[N, *, C]`
+instead of ONNX's `[N, C, *]`.
 
 A description is a field of the operator's row in the table of operators. `layout.choose_layouts`
 reads it, and permutes inputs and attributes. For example, all inputs of `Concat` are feature maps,
@@ -18,14 +18,14 @@ from typing import Literal
 Operand = Literal["map", "broadcast", "vector", "any", "none", "pads", "sizes", "axes"]
 """The role of an operator's input.
 
-- map: a feature map of the output's rank, of which the NHWC form is read;
-- broadcast: the same, or a scalar, or a constant that is stretched to the output's shape, whose
+- map: a feature map of the output's rank, which is read in its NHWC form;
+- broadcast: a map, or a scalar, or a constant that is stretched to the output's shape, whose
   dimensions are permuted;
 - vector: values of at most one dimension, which permuting would not change;
 - any: values of any rank that are not permuted;
-- none: an input that must be missing. ONNX also says that with a constant without elements;
-- pads: a constant of the elements added before each dimension, then those added after each;
-- sizes: a constant of one number for each dimension, or, as for none, nothing;
+- none: an input that must be missing. In ONNX a constant without elements also means that;
+- pads: a constant of the numbers of elements added before each dimension, then after each;
+- sizes: a constant of one number for each dimension, or a missing input, as for none;
 - axes: a constant that lists dimensions by their indices.
 """
 
@@ -47,13 +47,13 @@ class Layout:
     """How an operator follows its inputs into NHWC.
 
     - `inputs` holds the role of each input. A single entry holds for all inputs. If there are
-      several, a node with more inputs stays as it is.
+      several entries, a node with more inputs stays as it is.
     - `axis` is the default of the attribute `axis`, which is the index of a dimension; `None` if
       the operator has no such attribute.
     - `per_dimension` names the attribute that has one element for each dimension.
     - `unless` names an attribute with which a node stays as it is, because its meaning depends on
       the order of dimensions.
-    - `form` is the kind of operator that replaces this one, if its rule accepts the node.
+    - `form` is the kind of operator that replaces this operator, if its rule accepts the node.
     - `is_view` says that the output has the bytes of the first input under another shape. Then
       `inputs` is not used.
     """
@@ -79,7 +79,7 @@ BROADCAST = Layout(("broadcast",))
 
 QUANTISED = Layout(("map", "vector", "vector"), axis=1)
 """The layout of QuantizeLinear and DequantizeLinear. Scales and zero points are single numbers, or
-one for each element along `axis`, such as one for each channel.
+have a number for each element along `axis`, such as each channel.
 """
 
 REDUCED = Layout(("map", "axes"))

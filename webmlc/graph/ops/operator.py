@@ -34,8 +34,9 @@ from webmlc.graph.ops.nhwc import Layout
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 Trait = Literal["pool", "row norm"]
-"""What fusion asks of some operators. A pool folds the elements of windows over a feature map in
-NHWC, and reads each element at little cost. A row norm may be in the kernel that quantises rows.
+"""A property of some operators that fusion asks for. A pool folds the elements of windows over a
+feature map in NHWC, and reads each element at little cost. A row norm may be in the kernel that
+quantises rows.
 """
 KnownValue = NDArray[np.object_]
 """A tensor known at build time. Its elements are Python ints, bools, floats, or index expressions
@@ -44,7 +45,7 @@ of symbols.
 
 
 class Missing(Enum):
-    """What an expansion returns for an output that is not supported, and that nobody may read."""
+    """The result of an expansion for an output that is not supported, and that no node may read."""
 
     RESULT = auto()
 
@@ -81,9 +82,10 @@ class UnknownValueError(NotSupportedError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A node, and what is known of its inputs. In `compute`, `outputs` holds the inferred types.
+    """A node, and the facts known about its inputs. In `compute`, `outputs` holds the inferred
+    types.
 
-    `requirements` collects what inference requires of symbols (`shapes.require`).
+    `requirements` collects the requirements of inference on symbols (`shapes.require`).
     """
 
     node: Node
@@ -182,9 +184,7 @@ class Context:
         return axis + limit if axis < 0 else axis
 
     def integers(self, name: str, index: int | None = None) -> tuple[int, ...] | None:
-        """Integers that are the attribute `name` in older opsets and input `index` in newer
-        ones.
-        """
+        """The integers of attribute `name` in older opsets, of input `index` in newer opsets."""
         if name in self.node.attributes:
             attribute: Any = self.node.attributes[name]
             return (
@@ -200,7 +200,7 @@ class Context:
         return tuple(int(e) for e in elements)
 
     def scalar(self, name: str, index: int, default: Any = None) -> Any:
-        """A number that is the attribute `name` in older opsets and input `index` in newer ones."""
+        """The number of attribute `name` in older opsets, and of input `index` in newer opsets."""
         if name in self.node.attributes:
             return self.node.attributes[name]
         return self.known_value(index, name).reshape(-1)[0] if self.has(index) else default
@@ -262,7 +262,7 @@ class Operator:
     hold indices. `kind` tells fusion how an output element depends on the inputs:
 
     - elementwise: on the elements at the same position;
-    - broadcast: the same, but inputs may be stretched;
+    - broadcast: on the elements at the same position, but inputs may be stretched;
     - injective: on one element at any position;
     - reduction: on a fold of elements;
     - contraction: on a sum of products.
@@ -270,10 +270,10 @@ class Operator:
     `choices` holds the texts that each text attribute may be, the default first. `signature`
     is None for operators that have a schema in ONNX.
 
-    `trait` is what else fusion asks of some operators.
+    `trait` is a further property of some operators that fusion asks for.
 
     `layout` says how the operator is written over feature maps in NHWC. If it is None, an operator
-    of kind elementwise or broadcast follows its inputs; any other reads and writes NCHW.
+    of kind elementwise or broadcast follows its inputs; any other operator reads and writes NCHW.
     """
 
     name: str
@@ -293,7 +293,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is known of each value of a function, by the value's name."""
+    """The facts known about each value of a function, by the value's name."""
 
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]

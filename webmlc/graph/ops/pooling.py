@@ -1,7 +1,7 @@
 """Pooling: a `pool` stage reduces the taps of each window of the padded input. A last stage may
 follow.
 
-A pool is a `Pooling` function, of which `_channels_first` makes the meaning of ONNX's operator, and
+A pool is a `Pooling` function. From it, `_channels_first` makes the meaning of ONNX's operator, and
 `_channels_last` the row of the operator over NHWC that `layout.window_layouts` writes.
 """
 
@@ -58,7 +58,7 @@ Pooling = Callable[[Context, Tensor, Windows, MapOrder], Tensor]
 
 
 def lowest(dtype: DType) -> float | int:
-    """What a maximum is never less than."""
+    """The lower limit of all maximums."""
     value = identity("max", dtype).value
     assert not isinstance(value, str)
     return value
@@ -143,10 +143,11 @@ def _max_pool_and_places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
 
 
 def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows) -> Tensor:
-    """The flat index of each maximum in the whole input. If several are equal, the first one.
+    """The flat index of each maximum in the whole input: of the first maximum if several are equal.
 
-    The reduction finds the number of a tap, a constant where its loops are unrolled; the last stage
-    computes the index of that tap alone. 2**31 - 1 if no tap is the maximum, which is a NaN then.
+    The reduction finds the number of a tap, which is a constant where its loops are unrolled. The
+    last stage computes the index of this tap alone. The index is 2**31 - 1 if no tap equals the
+    maximum, because it is NaN.
     """
     rank, spatial = windows.rank, x.shape[2:]
     columns_first = bool(context.attribute("storage_order", 0))
@@ -274,10 +275,11 @@ def _map_position(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _unpool_maps(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Write each element to its place in a map of zeros; of several at one place, the last stays.
+    """Write each element to its place in a feature map of zeros. The last of several elements at
+    one place stays.
 
-    Input 1 holds places in maps of `shape`. The result may have maps of another shape, without the
-    elements that are not in both.
+    Input 1 holds places in feature maps of `shape`. The result may have feature maps of another
+    shape. Elements outside of it are left out.
     """
     x, places = operand(inputs, 0), operand(inputs, 1)
     shape = context.outputs[0].shape

@@ -59,8 +59,8 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
 def check_parameters(context: Context) -> None:
     """Check the scale (input 1) and the zero point (input 2).
 
-    The scale is one number, or has one number for each element of the axis or for each block. The
-    zero point has the same shape.
+    The scale is a single number, or has a number for each element of the axis or for each block.
+    The zero point has the same shape.
     """
     x, scale = context.shape(0), context.shape(1)
     if context.has(2) and not all(n == ONE for n in (*scale, *context.shape(2))):
@@ -103,8 +103,8 @@ def _quantize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _precision(context: Context) -> DType:
-    """The type in which x is divided by its scale: `precision`, or else the wider of the two, or
-    float32 for integers.
+    """The type in which x is divided by its scale: `precision`, or else the wider of their two
+    types, or float32 for integers.
     """
     if context.attribute("precision", 0):
         return named_type(context, "precision")

@@ -1,9 +1,9 @@
 """Random numbers by the counter-based Threefry-2x32, and the operators that draw them.
 
 The element at flat position i is a hash of i under the node's key. So all elements are independent,
-and every device computes the same ones. The key is the `seed` attribute, or else the node's name.
-So a package draws the same numbers in every run, and two nodes draw different ones. (ONNX leaves
-the stream to the implementer.)
+and every device computes the same elements. The key is the `seed` attribute, or else the node's
+name. So a package draws the same numbers in every run, and two nodes draw different numbers. (ONNX
+leaves the stream to the implementer.)
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -128,7 +128,7 @@ def _with_key(node: Node, opset: int) -> Node:
 
 def _multinomial(context: Context, build: Builder) -> tuple[Value, ...]:
     """Choose the class with the largest sum of log-probability and Gumbel noise. Each sample has
-    noise of its own.
+    its own noise.
     """
     samples = context.count("sample_size", 1)
     logits = build.inputs[0].unsqueeze(1)
@@ -140,8 +140,8 @@ def _multinomial(context: Context, build: Builder) -> tuple[Value, ...]:
 
 
 def _dropout(context: Context, build: Builder) -> tuple[Value, ...]:
-    """Expand a Dropout. Inference drops nothing. Training draws which elements it keeps, and scales
-    those.
+    """Expand a Dropout. Inference drops nothing. Training draws the elements that it keeps, and
+    scales them.
     """
     x, wants_mask = build.inputs[0], len(context.node.outputs) > 1
     training = context.value(2) if context.has(2) else np.array([False], object)

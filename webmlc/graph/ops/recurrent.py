@@ -49,8 +49,8 @@ upper or lower case.
 """
 WITH_ALPHA = ("Elu", "LeakyRelu", "ThresholdedRelu")
 WITH_BETA = ("Affine", "HardSigmoid", "ScaledTanh")
-"""The activations that take an alpha, and those that take an alpha and a beta. The others take none
-of the numbers that a node lists.
+"""The activations that take an alpha, and the activations that take an alpha and a beta. Other
+activations take none of the numbers that a node lists.
 """
 Activation = Callable[[Value], Value]
 Multiply = Callable[[Value], Value]
@@ -84,13 +84,13 @@ class _Direction:
         if self.node.node.op != QUANTISED:
             weights = self.weights(index)
             return lambda x: x @ weights
-        scale = 6 + 2 * index  # the input of the scales; that of the zero points is the next one
+        scale = 6 + 2 * index  # the input of the scales; the zero points are the next input
         operands = [self.part(i) for i in (index, scale, scale + 1)]
         return lambda x: x.op("DynamicQuantizeMatMul", *operands, domain=DOMAIN)
 
     def bias(self, first: int, count: int, side: int) -> Value | None:
-        """`count` gates of the bias, if there is one. Side 0 belongs to the inputs' product, side 1
-        to the state's.
+        """`count` gates of the bias, if there is one. Side 0 belongs to the product of the inputs,
+        side 1 to the product of the state.
         """
         if not self.node.has(3):
             return None

@@ -69,8 +69,8 @@ def fold(
 ) -> Tensor:
     """Reduce `body(*index)` over `axes`, where `index` runs over the shape of `source`.
 
-    `reduce` passes the index of a result, then that of the reduced axes, which replace the kept
-    axes of size 1.
+    `reduce` passes the index of a result, then the index of the reduced axes, which replaces the
+    kept axes of size 1.
     """
     shape = reduced_shape(source.shape, axes, keep)
     result_axes = [d for d in range(source.rank) if keep or d not in axes]
@@ -200,8 +200,8 @@ def _arg_type(context: Context) -> tuple[TensorType, ...]:
 def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
     """The position along `axis` of the largest or smallest element. The axis keeps size 1.
 
-    As in numpy, NaN counts as the best: the result is the first position of NaN or of the best
-    element. If `last`, it is the last such position.
+    As in numpy, NaN counts as the best element. The result is the first position of the best
+    element, or the last position if `last`.
     """
     best = fold("best", x, (axis,), combine, lambda *i: x[i])
     extent = x.shape[axis]
@@ -234,8 +234,8 @@ def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 
 def _coerce_softmax(node: Node, opset: int) -> Node:
-    """Mark a Softmax before opset 13: its axis defaults to 1, and all axes from there on count as a
-    single one.
+    """Mark a Softmax before opset 13: its axis defaults to 1, and all axes from this axis on count
+    as a single axis.
     """
     if opset >= 13:
         return node

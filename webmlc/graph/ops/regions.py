@@ -53,7 +53,7 @@ def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
 
 def _samples(context: Context) -> list[Expr]:
     """The number of samples that a kernel takes in a bin along each axis. It is `sampling_ratio`,
-    or if that is 0, the number that a run computes (`RoiGrid`).
+    or if the ratio is 0, the number that a run computes (`RoiGrid`).
     """
     ratio = int(context.attribute("sampling_ratio", 0))
     return [const(ratio)] * 2 if ratio else dimensions(context, 3, "the number of samples")
@@ -113,9 +113,9 @@ class _RoiAxis:
     def max_samples(self) -> Expr:
         """An upper limit for the samples of an adaptive grid that lie in the feature map.
 
-        The distance between n samples is more than (n - 1)/n, so at most `size + 2` are within
-        -1..size. A rounded quotient gives the first of them, so there may be one more on either
-        side.
+        The distance between n samples is more than (n - 1)/n, so at most `size + 2` samples are
+        within -1..size. A rounded quotient gives the first sample, so there may be one more on
+        either side.
         """
         return (self.size + 4).astype(self.dtype)
 

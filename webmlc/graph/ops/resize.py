@@ -1,6 +1,6 @@
 """Resize and Upsample.
 
-If the sizes are known, each axis is resampled on its own, in all modes. Two small tables hold the
+If the sizes are known, each axis is resampled separately, in all modes. Two small tables hold the
 input positions that an output position reads, and their weights (`webmlc.Resample`). Nearest
 upscaling by a whole number reads `x[i // factor]` (`webmlc.Repeat`).
 
@@ -211,8 +211,8 @@ def _is_of_a_run(axis: Axis) -> bool:
 
 
 def _with_sizes(context: Context, build: Builder) -> tuple[Value, ...] | None:
-    """The node with both scales and sizes, if a run must compute one from the other. None for other
-    nodes.
+    """The node with both scales and sizes, if a run must compute the sizes from the scales or the
+    scales from the sizes. None for other nodes.
     """
     x, region, scales, sizes, *_ = (*context.node.inputs, "", "", "")
     policy = context.attribute(_POLICY, "stretch")

@@ -2,8 +2,8 @@
 
 In: an axis with symbolic sizes, and the node's tensors of scales and regions. Out: the input
 position that an output position reads, in float32, computed as in onnxruntime. For nearest and
-linear, also the element itself. For filters with more taps, also the tables, as `resize_tables`
-makes them for known sizes.
+linear, also the element itself. For filters with more taps, also the tables that `resize_tables`
+makes for known sizes.
 """
 
 from __future__ import annotations

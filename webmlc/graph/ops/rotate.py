@@ -6,7 +6,8 @@ Two operators, with H elements of a head and positions from `first` on:
     Rotate(x [rows, heads, H], cos, sin)                ->  [rows, heads, H]
 
 A table for every position would have megabytes. So the angle of position `F * c + f` is the sum of
-two angles. `coarse` holds the cosines and sines of the positions `F * c`, and `fine` those of `f`.
+two angles. `coarse` holds the cosines and sines of the positions `F * c`, and `fine` the ones of
+`f`.
 
 Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding" (2021), with
 elements paired as in GPT-NeoX: `i` with `i + H/2`.
@@ -86,7 +87,9 @@ def _rotate_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _rotate(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    """Rotate the first elements of each head: as many as the tables have. The others stay."""
+    """Rotate the first elements of each head, as many as the tables have. The other elements do not
+    change.
+    """
     x, cos, sin = (operand(tensors, slot) for slot in range(3))
     half, size = as_int(cos.shape[1]), as_int(x.shape[2])
     assert half is not None and size is not None

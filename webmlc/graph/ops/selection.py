@@ -1,7 +1,7 @@
 """Operators whose output sizes depend on data: NonZero, Compress, and the selection in Unique.
 
 First, the selected elements are counted. A run binds the count to a symbol. Then each selected
-element is written to the place that the count before it gives.
+element is written to its place: the number of selected elements before it.
 
     %running, %count = webmlc.RunningCounts(%mask)
     %places: int32[k] = webmlc.Places(%running, %count)        (after a Bind of k)

@@ -1,5 +1,5 @@
 """Sequences and optionals, which exist only at build time. A sequence is a tuple of values. An
-optional is its value, or nothing.
+optional is its value, or None.
 
 All rows expand, so that only tensors remain after `infer_shapes`. A model output that is a sequence
 becomes one output for each element.

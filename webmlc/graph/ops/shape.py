@@ -98,7 +98,7 @@ def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _range_expanded(context: Context, build: Builder) -> tuple[str, ...] | None:
-    """Expand a range whose length only a run knows: the run computes that, too."""
+    """Expand a range whose length only a run knows: the run computes the length, too."""
     check_single(context, 0, 1, 2)
     if context.has(3) or _length(context) is not None:
         return None
@@ -135,8 +135,8 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _length(context: Context) -> Expr | None:
-    """How many numbers a range has. `None` if that is unknown: it depends on data, or on symbols
-    whose arithmetic rounds.
+    """The number of elements of a range. `None` if the number is unknown: it depends on data, or on
+    symbols whose arithmetic rounds.
     """
     values = [context.value(i) for i in range(3)]
     numbers: list[Any] = [None if v is None else v.reshape(-1)[0] for v in values]
@@ -151,8 +151,8 @@ def _length(context: Context) -> Expr | None:
 
 
 def _whole(number: Any) -> int | Expr | None:
-    """A whole number, or an expression of symbols that is one, also if it was converted to float;
-    `None` if it may have a fraction, or is unknown.
+    """A whole number, or an expression of symbols that is whole, even if it was converted to float.
+    `None` if the number may have a fraction, or is unknown.
     """
     if isinstance(number, Cast) and not number.value.dtype.is_float:
         number = number.value

@@ -1,7 +1,8 @@
 """Shape arithmetic that operators share: broadcasting, canonical dimensions, indices of reshapes.
 
-A size is a number, or an expression of symbols, whose values only a run knows. What a build cannot
-prove about symbols, it adds to `Context.requirements`: a run checks it before it starts a kernel.
+A size is a number, or an expression of symbols, whose values only a run knows. If a build cannot
+prove a rule about symbols, it adds the rule to `Context.requirements`. A run checks these
+requirements before it starts a kernel.
 
 >>> from webmlc.core.expr import Var, const
 >>> from webmlc.graph.ir import Node
@@ -66,8 +67,8 @@ def combination(combine: str, dtype: DType) -> str:
 
 
 def keeps_axes(context: Context) -> bool:
-    """True if a reduction keeps the axes that it folds, with size 1. Only 1 says so, as in ONNX's
-    reference and in onnxruntime.
+    """True if a reduction keeps the axes that it folds, with size 1. Only the number 1 means true,
+    as in ONNX's reference and in onnxruntime.
     """
     return bool(context.attribute("keepdims", 1) == 1)
 
@@ -101,11 +102,11 @@ def same(a: Expr, b: Expr) -> bool:
 
 
 def require(context: Context, rule: Rule, left: Expr, right: Expr) -> bool:
-    """Require that two sizes fulfil a rule of `Requirement`: "broadcast" (equal, or one of them is
-    1), "stretch" (equal, or the left one is 1), "equal", "at most" or "unequal".
+    """Require that two sizes fulfil a rule of `Requirement`: "broadcast" (equal, or one size is 1),
+    "stretch" (equal, or `left` is 1), "equal", "at most" or "unequal".
 
-    Return False if both are numbers that do not. If symbols decide, and no proof is found, the
-    context records the requirement.
+    Return False if both sizes are numbers that do not fulfil the rule. If symbols decide, and no
+    proof is found, the context records the requirement.
     """
     a, b = as_int(left), as_int(right)
     if left == ONE and rule in ("broadcast", "stretch"):
@@ -161,9 +162,9 @@ def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
 
 
 def broadcast_size(sizes: Iterable[Expr]) -> Expr:
-    """The size to which several broadcast: the largest, or 0 if one of them is 0. However often a
-    chain of operators broadcasts the same sizes, each of them occurs once: `broadcast_operands`
-    finds the sizes again.
+    """The size to which several sizes broadcast: the largest size, or 0 if a size is 0. Each size
+    occurs once in it, even if a chain of operators broadcasts the same sizes again:
+    `broadcast_operands` finds the sizes.
     """
     operands = sorted(sizes, key=str)
     is_not_empty = reduce(minimum, operands, ONE)
@@ -172,8 +173,9 @@ def broadcast_size(sizes: Iterable[Expr]) -> Expr:
 
 @lru_cache(maxsize=1 << 12)
 def broadcast_operands(size: Expr) -> frozenset[Expr]:
-    """The sizes of which `broadcast_size` made a size: a product of their maximum and of the
-    minimum of them and 1. Only the size itself if there are none.
+    """The sizes from which `broadcast_size` computed a size. Such a size is the product of their
+    maximum and of the minimum of 1 and the sizes. For any other size, the result is only the size
+    itself.
     """
     match size:
         case Call(op="mul", args=(Call(op="max" | "min") as a, Call(op="max" | "min") as b)):
@@ -201,7 +203,7 @@ def _operands(op: str, root: Expr) -> frozenset[Expr]:
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
     """The index into a tensor of `shape` that is broadcast to `within`, for the `index` into
     `within`. Raises `NotSupportedError` if numbers of `shape` do not broadcast to `within`;
-    `check_stretches` also records what symbols must fulfil.
+    `check_stretches` also records the requirements on symbols.
     """
     offset = len(within) - len(shape)
     sizes = zip(map(as_int, shape), map(as_int, within[max(offset, 0) :]), strict=False)
@@ -413,7 +415,7 @@ def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
                 right, j = canonical(right * target[j]), j + 1
         groups.append((list(range(start_i, i)), list(range(start_j, j))))
     if len(groups) > 1 and (not groups[-1][0] or not groups[-1][1]):
-        last = groups.pop()  # what has no counterpart, sizes of 1, belongs to the group before
+        last = groups.pop()  # sizes of 1 without a counterpart belong to the group before
         groups[-1] = (groups[-1][0] + last[0], groups[-1][1] + last[1])
     return groups
 
@@ -423,8 +425,8 @@ def _size(shape: Shape, axis: int) -> Expr:
 
 
 def _is_smaller(left: Expr, right: Expr) -> bool:
-    """True if the left product should grow: it is the smaller number, or it looks like a factor of
-    the right one: it has no other symbols, and no longer text.
+    """True if the left product should grow: it is the smaller number, or looks like a factor of the
+    right product. A factor has no further symbols and no longer text.
     """
     match as_int(left), as_int(right):
         case int(a), int(b):

@@ -59,7 +59,7 @@ def transform_matrix(
     transform.
 
     The signal has `input_bins` elements. Missing elements are zero. If the spectrum of a real
-    signal is one-sided, they follow from the others.
+    signal is one-sided, the missing elements follow from the others.
     """
     sign = 1 if inverse else -1
     n, k = np.arange(input_bins), np.arange(length)
@@ -82,7 +82,7 @@ def transform_matrix(
 
 def _exact_wave(wave: Callable[[Array], Array], turns: Array, length: int) -> Array:
     """A sine or cosine of these parts of `length` turns. Its zeros and extremes are exact: 1e-16 of
-    a huge element would hide the others, and 1e-16 of an infinity is one.
+    a huge element would hide the others, and 1e-16 of an infinity is infinite.
     """
     values = wave(2 * np.pi * turns / length)
     return np.where(turns * 4 % length == 0, np.round(values), values)

@@ -245,7 +245,7 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
 
 
 def _pad_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
-    """Expand padding that only a run knows. What it adds and what it cuts become sizes."""
+    """Expand padding that only a run knows. The numbers of added and cut elements become sizes."""
     if "pads" in context.node.attributes:
         return None
     x, pads, *optional_inputs = build.inputs

@@ -32,12 +32,13 @@ Derived: 128 elements have 16,384 pairs; a radix sort of 32 bits visits about 5,
 times.
 """
 SEARCH_SPEEDUP = 8
-"""How many elements a search for the best one visits in the time of one sorting step. Searches run
-in vectors. Chosen by hand with `MIN_SPEEDUP`, and checked on k = 100 of 10^6 floats.
+"""The number of elements that a search for the best element visits in the time of one sorting step.
+Searches run in vectors. Chosen by hand with `MIN_SPEEDUP`, and checked on k = 100 of 10^6 floats.
 """
 MIN_SPEEDUP = 4
-"""Sort by blocks only if that takes this many times fewer steps than sorting all elements. It pays
-for the further kernels. Chosen by hand: k = 100 of 10^6 floats then takes 1.0 ms instead of 275.
+"""Sort by blocks only if blocks take this many times fewer steps than sorting all elements. The
+saved steps pay for the further kernels. Chosen by hand: k = 100 of 10^6 floats then takes 1.0 ms
+instead of 275.
 """
 
 
@@ -119,8 +120,8 @@ def _by_blocks(
     """The position along the axis of each element of the result, found by sorting blocks.
 
     Blocks are sorted by their best elements. The result lies in the first `count` blocks: any
-    element of a later block comes after the best elements of these. Then the elements of these
-    blocks are sorted, with those behind the last full block.
+    element of a later block comes after the best elements of these blocks. Then the elements of
+    these blocks are sorted, together with the elements behind the last full block.
 
         k = 2; 3 1 | 9 8 | 2 0 | 5 7 | 4  ->  best: 3 9 2 7  ->  9 8 | 5 7 | 4  ->  places 2 3
     """

@@ -84,7 +84,7 @@ def word_bits(dtype: DType) -> int:
 
 def digit_bits(size: int | None, bits: int) -> int:
     """The digit size, in bits, that sorts a line of `size` words of `bits` bits in the fewest
-    steps. It is the largest one if the size is unknown.
+    steps. It is the largest digit size if `size` is unknown.
     """
     if size is None:
         return MAX_DIGIT_BITS
@@ -103,8 +103,8 @@ def _steps(size: int, bits: int, digit: int) -> int:
 
 
 def inside(position: Expr, size: Expr) -> Expr:
-    """Clamp a position that another kernel computed. A step that is profiled alone reads whatever
-    memory holds, and must not read outside a tensor because of it.
+    """Clamp a position that another kernel computed. A step that is profiled alone reads positions
+    from arbitrary memory, and must not read outside a tensor because of them.
     """
     return maximum(minimum(position, size - 1), 0)
 

@@ -1,7 +1,7 @@
 """NonMaxSuppression: among boxes that overlap, keep the one with the highest score.
 
 A loop runs once for each box that a class may keep. Each iteration takes the best remaining box of
-every class in every batch entry, and removes the boxes that overlap with it. The boxes taken are
+every class in every batch entry, and removes the boxes that overlap with it. The chosen boxes are
 then listed (`ops.selection`) by batch and class, the highest score first.
 """
 
@@ -31,8 +31,8 @@ def _sides_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The coordinates of the low sides along both axes, those of the high sides, and the areas, of
-    boxes [batch, box, 4].
+    """The coordinates of the low sides of boxes [batch, box, 4] along both axes, the coordinates of
+    the high sides, and the areas.
 
     The result is [batch, 5, box]: the boxes are the last axis, so that an iteration reads vectors.
     """

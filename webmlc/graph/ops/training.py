@@ -21,7 +21,9 @@ Update = Callable[["_Step", Value, Value, tuple[Value, ...]], tuple[Value, ...]]
 
 @dataclass(slots=True)
 class _Step:
-    """What the updates of all tensors of one node read: its attributes, rate and step number."""
+    """The inputs that the updates of all tensors of one node share: its attributes, rate and step
+    number.
+    """
 
     context: Context
     build: Builder
@@ -40,7 +42,7 @@ class _Step:
         return self.build("Greater", self.build.inputs[1], 0).where(value, first)
 
     def regularised(self, x: Value, gradient: Value) -> Value:
-        """The gradient of the loss plus that of half the squared norm of `x`."""
+        """The gradient of the loss plus the gradient of half the squared norm of `x`."""
         factor = self.context.attribute("norm_coefficient", 0.0)
         return factor * x + gradient if factor else gradient
 

@@ -23,9 +23,9 @@ AUTO_PAD = {"auto_pad": ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")}
 """How windows may be padded. An empty text is "NOTSET", as in onnxruntime."""
 
 MIN_TAP_RATIO = 1.6
-"""A pool is separated only if that takes this many times fewer taps. It pays for writing and
-reading one more feature map. Chosen by hand: a pool of 13 x 13 windows takes 26 taps instead of 169
-and a quarter of the time.
+"""A pool is separated only if it then takes this many times fewer taps. The saved taps pay for
+writing and reading one more feature map. Chosen by hand: a pool of 13 x 13 windows takes 26 taps
+instead of 169 and a quarter of the time.
 """
 
 
@@ -81,8 +81,8 @@ class Windows:
     def clipped(self) -> Windows:
         """The windows without the taps that lie behind the padded input in every window.
 
-        If sizes are rounded up, a window may be far larger than the input. Exporters write it so to
-        cover the whole input.
+        If sizes are rounded up, a window may be far larger than the input. Exporters write such a
+        window to cover the whole input.
         """
         kernel = list(self.kernel)
         for d, dilation in enumerate(self.dilations):
@@ -221,11 +221,13 @@ class MapOrder:
     channels_last: bool
 
     def joined(self, channel: Expr, spatial: Sequence[Expr]) -> tuple[Expr, ...]:
-        """What belongs to channels and to spatial dimensions, in order."""
+        """One tuple of the channels' item and the items of spatial dimensions, in this order of
+        dimensions.
+        """
         return (*spatial, channel) if self.channels_last else (channel, *spatial)
 
     def split(self, axes: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]]:
-        """What belongs to channels, and to spatial dimensions."""
+        """The channels' item, and the items of spatial dimensions."""
         if self.channels_last:
             return axes[-1], tuple(axes[:-1])
         return axes[0], tuple(axes[1:])
@@ -309,7 +311,7 @@ def _window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Exp
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a convolution: how many, and the input and output channels of each."""
+    """The groups of a convolution: their number, and each group's input and output channels."""
 
     count: int
     inputs: Expr

@@ -111,7 +111,7 @@ class AttentionWriter:
         return self.merged(shares.slice(0, -1, 3) @ v)
 
     def appended(self, past: Value | None, new: Value) -> Value:
-        """Join the tokens of the past and the new ones along axis 2."""
+        """Join the tokens of the past and the new tokens along axis 2."""
         return new if past is None else self.build("Concat", past, new, axis=2)
 
     def scale(self, head_size: int) -> float:
@@ -244,7 +244,7 @@ def _key_count(context: Context) -> Expr:
 
 
 def _check_keys(context: Context, heads: int) -> None:
-    """Check that there are as many values as keys, of the batches and heads of the queries."""
+    """Check that keys and values have one number, and the batches and heads of the queries."""
     batch, size = context.shape(0)[0], _hidden_size(context, heads) // heads
     for index in (1, 2):
         if not context.has(index):

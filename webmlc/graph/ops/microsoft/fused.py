@@ -1,5 +1,5 @@
-"""Operators into which onnxruntime fuses others: activations with a bias, FusedConv, FusedGemm,
-FusedMatMul. Also operators that ai.onnx has, too.
+"""Operators into which onnxruntime fuses other operators: activations with a bias, FusedConv,
+FusedGemm, FusedMatMul. Also operators that ai.onnx has, too.
 """
 
 from __future__ import annotations

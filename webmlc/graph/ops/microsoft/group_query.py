@@ -31,8 +31,8 @@ class _Rows:
     """The lengths of the rows of a batch.
 
     `past`, [B], is the number of past tokens of each row. `places`, [B, S], holds the positions of
-    the new tokens, which come after these. The cache holds keys and values of `total` tokens.
-    `steps` numbers the new tokens. `is_first` is true for the first prompt.
+    the new tokens, which come after the past tokens. The cache holds keys and values of `total`
+    tokens. `steps` numbers the new tokens. `is_first` is true for the first prompt.
     """
 
     build: Builder
@@ -47,7 +47,7 @@ class _Rows:
         """The lengths from two inputs: `seqlens_k`, the last position of each row, and
         `total_sequence_length`, the length of the longest row.
 
-        A past that is longer than that is a buffer, which the present replaces.
+        A past that is longer than `total_sequence_length` is a buffer, which the present replaces.
         """
         count = context.known_value(6, "the total sequence length").reshape(-1)[0]
         if not all(
@@ -81,8 +81,8 @@ class _Rows:
     def appended(
         self, past: Value | None, new: Value, groups: int, size: int, zero: Value
     ) -> Value:
-        """The cache [B, groups, T, H]: the tokens of the past, and the new ones at the end of each
-        row.
+        """The cache [B, groups, T, H]: the tokens of the past, and the new tokens at the end of
+        each row.
         """
         build = self.build
         if past is None:
@@ -169,7 +169,9 @@ def _group_query(context: Context, build: Builder) -> tuple[Result, ...]:
 
 
 def _check_caches(context: Context, groups: int, size: int) -> None:
-    """Check that the past holds as many keys as values, of the batches and groups of the node."""
+    """Check that the past holds equal numbers of keys and values, for the batches and groups of the
+    node.
+    """
     batch, past = context.shape(0)[0], "batch groups past size"
     check_shapes(context, "", "", "", past, past, batch=batch, groups=groups, size=size)
     check_shapes(context, *[""] * 7, "positions half", "positions half")

@@ -37,8 +37,8 @@ def _real(context: Context, build: Builder, first: int) -> Value:
 
 
 def _quantised(context: Context, build: Builder, value: Value, scale: int, data: int = 0) -> Value:
-    """Quantise `value`. Input `scale` holds the scale, and the next one the zero point. The type is
-    that of the zero point, or of input `data`.
+    """Quantise `value`. Input `scale` holds the scale, and the next input the zero point. The type
+    is the type of the zero point, or of input `data`.
     """
     zero = build.optional(scale + 1) or build.constant(0, context.dtype(data))
     return build("QuantizeLinear", value, build.inputs[scale], zero)
@@ -147,7 +147,9 @@ def _gemm(context: Context, build: Builder) -> tuple[Value, ...]:
 
 
 def _check_columns(context: Context, scale: int, bias: int) -> None:
-    """Check that the right operand has one scale, or one for each column, and so many biases."""
+    """Check that the right operand has one scale, or a scale for each column, and that the bias has
+    a number for each column.
+    """
     columns = context.shape(1)[-1]
     check_stretches(context, scale, (columns,))
     check_shape(context, bias, (columns,))

@@ -26,7 +26,7 @@ def rotate(
     interleaved: bool,
 ) -> Value:
     """Rotate the first `width` elements of each head of `x` [B, N, S, H] by the angles of its
-    token. The other elements stay.
+    token. The other elements do not change.
     """
     cos, sin = (build("Gather", table, places, axis=0).unsqueeze(1) for table in tables)
     turning = x.slice(0, width, 3)

@@ -1,8 +1,8 @@
 """The inputs and attributes that the rows of `com.microsoft` read.
 
-onnx has no schemas of these operators, by which it would refuse an input or an attribute that does
-not exist. A row must not leave one out in silence: a newer onnxruntime may have added it, and
-compute something else with it.
+onnx has no schemas of these operators, so it refuses no input or attribute that does not exist. A
+row must not ignore an unknown input or attribute in silence: a newer onnxruntime may have added it,
+and compute another result with it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def _scaler(context: Context, build: Builder) -> tuple[Value, ...]:
 
 
 def _check_features(context: Context, count: int, name: str) -> None:
-    """Check that an attribute has one number for all features, or one for each of them."""
+    """Check that an attribute has one number for all features, or a number for each feature."""
     features = context.shape(0)[-1]
     if count != 1 and not require(context, "equal", const(count), features):
         raise NotSupportedError(f"{name!r} has {count} numbers for an input of {features} features")

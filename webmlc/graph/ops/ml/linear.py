@@ -31,8 +31,8 @@ def _floats(context: Context, name: str) -> Array:
 
 
 def _rows_for(context: Context, build: Builder, weights: Array) -> Value:
-    """The input as float32 [rows][features]. Its features are the columns of `weights`; a run
-    checks a number of features that only it knows.
+    """The input as float32 [rows][features]. Its features are the columns of `weights`; if only a
+    run knows the number of features, the run checks it.
     """
     x, _ = float_rows(context, build, has_double=False)
     features = context.shape(0)[-1]
@@ -44,7 +44,7 @@ def _rows_for(context: Context, build: Builder, weights: Array) -> Value:
 
 
 def _matrix(context: Context, name: str, rows: int) -> Array:
-    """The numbers of an attribute as a matrix of so many rows."""
+    """The numbers of an attribute as a matrix of `rows` rows."""
     numbers = _floats(context, name)
     if rows < 1 or numbers.size % rows:
         raise NotSupportedError(f"{name!r} has {numbers.size} numbers for {rows} rows")
@@ -73,7 +73,7 @@ def _label_of_sign(context: Context, build: Builder, score: Value, labels: list[
 
 
 def _score_count(context: Context, classes: int) -> int:
-    """The number of scores of a classifier without intercepts: one may do for two classes."""
+    """The number of scores of a classifier without intercepts: two classes may have one score."""
     features = as_int(context.shape(0)[-1]) if context.rank(0) else None
     is_single = classes == 2 and _floats(context, "coefficients").size == features
     return 1 if is_single else classes

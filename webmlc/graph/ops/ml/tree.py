@@ -34,7 +34,7 @@ Inputs = tuple[Tensor | None, ...]
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
 """The comparisons of a node. Their positions are the numbers of opset 5."""
 COMPARE = ("le", "lt", "ge", "gt", "eq", "ne")
-"""The scalar operators of these comparisons."""
+"""The scalar operators of these comparisons, in the same order."""
 MEMBER = 6
 """The number of the membership test in opset 5."""
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
