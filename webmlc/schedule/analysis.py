@@ -72,8 +72,8 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A fold by addition of a product of numbers, or of words of bytes. Axes by what they index,
-    outermost first.
+    """A fold by addition of a product of numbers, or of words of bytes. Axes by the operands that
+    they index, outermost first.
 
     `rows` occur in the left operand only, `columns` in the right one only (the last is contiguous
     in memory), `batch` in both; `reduced` are the reduction axes. Every spatial axis occurs in the
@@ -133,8 +133,8 @@ def stride(index: Expr, var: Var, ranges: Mapping[Var, Interval]) -> Expr | None
 
 
 def lane_stride(index: Expr, var: Var, lanes: int, ranges: dict[Var, Interval]) -> int | None:
-    """The stride of a flat index within aligned groups of `lanes` values of `var`; `None` where it
-    is not a constant.
+    """The stride of a flat index within aligned groups of `lanes` values of `var`; `None` if it is
+    not a constant.
 
     `n // 8 * 4096 + n % 8` has the lane stride 1 for 4 and for 8 lanes, though no stride.
     """
@@ -225,7 +225,7 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
 
 
 def conditions(block: Block) -> list[Expr]:
-    """What decides over indices which values are used, and must not differ between lanes: the
+    """The expressions that choose values by indices, and must not differ between lanes: the
     conditions of selects and the rows of combinations.
     """
     assert isinstance(block.body, Store)
@@ -253,7 +253,7 @@ def has_vector_types(block: Block) -> bool:
 
 
 def value_nodes(root: Expr) -> Iterator[Expr]:
-    """The nodes of a value down to its loads, whose indices are no part of the value."""
+    """The nodes of a value down to its loads. Indices of loads are no part of the value."""
     return walk(root, lambda node: not isinstance(node, Load))
 
 
@@ -328,7 +328,7 @@ def contraction_of(block: Block) -> Contraction | None:
     """The contraction that a block is: a fold by addition of a product of two loads; `None` for
     another block.
 
-    The right operand is the one that runs along the result's last axis.
+    The right operand is the operand that runs along the result's last axis.
     """
     fold = fold_of(block)
     match fold:
@@ -443,7 +443,7 @@ def takes_polynomial(block: Block) -> bool:
 
 
 def only_moves(block: Block) -> bool:
-    """True where a block's one store computes nothing: it moves elements."""
+    """True if the only store of a block computes nothing: it moves elements."""
     assert isinstance(block.body, Store)
     return not any(
         isinstance(node, Cast | Combination) or (isinstance(node, Call) and node.op != "select")
@@ -453,7 +453,7 @@ def only_moves(block: Block) -> bool:
 
 
 def _cost(node: Expr) -> int:
-    """Roughly the instructions of one node; index arithmetic is free."""
+    """A rough count of the instructions of one node; index arithmetic is free."""
     match node:
         case Call(op=op) if node.dtype != INDEX and node.dtype is not DType.bool:
             return SCALAR_OPERATORS[op].cost

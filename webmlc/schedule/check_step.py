@@ -27,7 +27,9 @@ _LARGEST = 50_000  # iterations of the deepest nest
 
 
 def check_step(before: LoopFunction, after: LoopFunction, step: Step, run: bool) -> None:
-    """Verify `after`; with `run`, also compare what both compute. Raises `InternalError`."""
+    """Verify `after`; with `run`, also compare the results of both functions. Raises
+    `InternalError`.
+    """
     from webmlc.loops.verify import verify
 
     verify(after)
@@ -47,7 +49,7 @@ def check_step(before: LoopFunction, after: LoopFunction, step: Step, run: bool)
 
 @lru_cache(maxsize=2)
 def _outputs(function: LoopFunction) -> dict[str, np.ndarray[Any, Any]]:
-    """What `function` computes; remembered, for the next step begins where this one ended."""
+    """The results of `function`. Cached: the next step begins from the same function."""
     return random_run(function)
 
 

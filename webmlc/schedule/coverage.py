@@ -1,7 +1,8 @@
-"""Is a box of a buffer written in full? What a consumer may only move next to if so.
+"""Decide whether a box of a buffer is written in full: only then may a consumer move next to its
+producers.
 
 In: the writes of some statements (`regions.scan`). Out: yes, or not known. A region is a box around
-what is written; a tile of fused loops, or a predicate, may leave holes in it.
+the written elements; a tile of fused loops, or a predicate, may leave holes in it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _is_dense(indices: Sequence[Expr], spans: Sequence[Span | None], scanned: Sc
 
 
 def _is_as_large(indices: Sequence[Expr], region: Sequence[Span | None], scanned: Scan) -> bool:
-    """True where there are as many iterations as elements; they write different ones."""
+    """True if there are as many iterations as elements; the iterations write different elements."""
     volume: Expr = Const(1)
     for span in region:
         if span is None:
@@ -103,7 +104,9 @@ def _inner_variables(indices: Sequence[Expr], scanned: Scan) -> list[Var]:
 
 
 def _writes_everything(scanned: Scan, writes: Sequence[Access]) -> bool:
-    """True where as many instances run as the buffer has elements; each writes another one."""
+    """True if as many instances run as the buffer has elements; the instances write different
+    elements.
+    """
     first = writes[0]
     if any(a.indices != first.indices or a.conditions != first.conditions for a in writes):
         return False

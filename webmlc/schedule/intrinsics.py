@@ -19,8 +19,8 @@ from webmlc.loops.text import parse_function
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """One row: loop text of what it means and of what is written instead, and the feature it needs
-    (`None`: none).
+    """A row: the loop text of its meaning and of its implementation, and the feature that it needs
+    (`None`: no feature).
     """
 
     name: str

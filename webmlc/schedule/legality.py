@@ -1,4 +1,4 @@
-"""What several primitives require of a loop or a block before they change it."""
+"""The requirements that several primitives share before they change a loop or a block."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from webmlc.schedule.tree import Path, depends_on, outer_blocks
 
 
 def require_serial(primitive: str, function: LoopFunction, loop: For) -> None:
-    """Refuse a loop that already has a kind: what it would mean for the new loops is not
-    defined.
-    """
+    """Refuse a loop that already has a kind: the kind has no meaning for the new loops."""
     if loop.kind != "serial":
         kind = loop.kind.replace("_", " ")
         reason = f"loop {loop.var.name!r} is {kind}; {primitive} it before that"
@@ -37,7 +35,9 @@ def require_data_parallel(primitive: str, function: LoopFunction, loop: For) -> 
 
 
 def require_own_locals(primitive: str, function: LoopFunction, loop: For) -> None:
-    """Refuse a loop that shares a `local` buffer with what is outside: each thread has its own."""
+    """Refuse a loop that shares a `local` buffer with statements outside: each thread has its own
+    buffer.
+    """
     for buffer in locals_shared_with(function, loop):
         name = loop.var.name
         reason = f"loop {name!r} shares {buffer.name!r} with what is outside; each thread has one"
@@ -69,7 +69,9 @@ def only_output(primitive: str, function: LoopFunction, block: Block) -> Buffer:
 
 
 def require_outermost(primitive: str, function: LoopFunction, path: Path, name: str) -> None:
-    """Refuse a loop or block inside another block: that isolates it from what is outside."""
+    """Refuse a loop or block inside another block: the outer block isolates it from statements
+    outside.
+    """
     for stmt in path[:-1]:
         if isinstance(stmt, Block):
             reason = f"{name!r} is inside block {stmt.name!r}, which isolates it"
@@ -77,9 +79,9 @@ def require_outermost(primitive: str, function: LoopFunction, path: Path, name: 
 
 
 def repeating_loops(block: Block, loops: Iterable[For]) -> list[str]:
-    """Those of `loops` that run an instance of `block` again: loops that none of its axes follows,
-    and loops along which a spatial axis takes a value twice (`i + j`, after `compute_at`; and
-    `min(i, n) + j`).
+    """The `loops` that run an instance of `block` again. No axis of the block follows such a loop,
+    or a spatial axis takes a value twice along it (`i + j`, after `compute_at`; and `min(i, n) +
+    j`).
 
     A reduction that is begun once and run twice counts everything twice.
     """
@@ -93,7 +95,7 @@ def repeating_loops(block: Block, loops: Iterable[For]) -> list[str]:
 
 
 def _overlapping(binding: Expr, extents: Mapping[Var, int | None]) -> list[str]:
-    """The loops of a sum `a·i + b·j` whose steps do not clear what the finer terms reach."""
+    """The loops of a sum `a·i + b·j` whose steps do not exceed the reach of the finer terms."""
     terms: list[tuple[int, Var]] = []
     names: list[str] = []
     stack = [binding]

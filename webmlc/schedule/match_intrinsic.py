@@ -24,7 +24,9 @@ from webmlc.schedule.tree import Intervals, interval_of
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A parameter's tile: where it starts in `buffer`, and which dimension each of its own is."""
+    """A parameter's tile: its start in `buffer`, and the dimension of the buffer for each of its
+    dimensions.
+    """
 
     buffer: Buffer
     start: tuple[Expr, ...]

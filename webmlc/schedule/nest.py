@@ -79,7 +79,7 @@ def loop_name(axis: Var) -> str:
 
 
 def invert(index: Expr, axes: frozenset[Var]) -> tuple[Var, Expr] | None:
-    """The axis and the offset of an index `axis + offset`; `None` where it has another form."""
+    """The axis and the offset of an index `axis + offset`; `None` if it has another form."""
     used = variables(index) & axes
     if len(used) != 1:
         return None

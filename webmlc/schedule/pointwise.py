@@ -1,4 +1,4 @@
-"""Pointwise blocks: one store, no reduction. What inlining needs to know of them.
+"""Pointwise blocks: one store, no reduction. The facts of these blocks that inlining needs.
 
 with T.block("B"):                            Store(B, (vi,), A[vi] + A[vi] * 2)
     vi = T.axis.spatial(8, i)          ->
@@ -20,7 +20,7 @@ from webmlc.schedule.tree import outer_blocks
 def only_store(primitive: str, function: LoopFunction, block: Block) -> Store:
     """The store of a pointwise block, its lets substituted.
 
-    Raises `ScheduleError` where the block reduces, or does more than one store.
+    Raises `ScheduleError` if the block reduces, or has more than one store.
     """
     if block.init is not None or any(axis.kind == "reduce" for axis in block.axes):
         reason = f"block {block.name!r} is a reduction"
@@ -38,7 +38,7 @@ def only_store(primitive: str, function: LoopFunction, block: Block) -> Store:
 
 
 def distinct_axes(indices: Sequence[Expr], block: Block) -> tuple[Var, ...] | None:
-    """`indices` where they are different axes of `block`, one each; else `None`."""
+    """`indices` if each index is a different axis of `block`; else `None`."""
     axes = {axis.var for axis in block.axes}
     variables = tuple(index for index in indices if isinstance(index, Var) and index in axes)
     return variables if len(variables) == len(indices) == len(set(variables)) else None

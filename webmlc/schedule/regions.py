@@ -74,7 +74,7 @@ class Scan:
         return result
 
     def base(self, access: Access) -> tuple[Expr, ...]:
-        """The lowest index of each dimension; the index itself where the lowest is not known.
+        """The lowest index of each dimension; the index itself if the lowest index is not known.
 
         Accesses of equal base meet in the same iteration of the loops around the statements.
         """
@@ -100,8 +100,8 @@ class Scan:
         return tuple(spans)
 
     def close(self, span: Span) -> Span | None:
-        """The span with a width that does not depend on loops: it becomes the extent of a new
-        one.
+        """The span with a width that does not depend on loops: the width becomes the extent of a
+        new loop.
         """
         low, width = simplify(span.low, self.ranges), simplify(span.width, self.ranges)
         loops = {var for var in variables(width) if not _is_symbol(var, self.ranges)}
@@ -125,7 +125,7 @@ def scan(root: Stmt, ranges: Mapping[Var, Interval], buffers: Iterable[str] | No
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """Where a walk is: the values of axes and lets over the loops, and what guards the place."""
+    """The place of a walk: the values of axes and lets over the loops, and the guards around it."""
 
     values: Mapping[Var, Expr] = field(default_factory=dict)
     block: str | None = None
@@ -185,7 +185,9 @@ class _Walker:
         self.visit(block.body, inside)
 
     def loads(self, root: Expr, inside: _Inside) -> None:
-        """Record the loads of an expression; what one side of a `select` loads is conditional."""
+        """Record the loads of an expression; the loads of one side of a `select` are
+        conditional.
+        """
         if not loads_in(root):
             return
         guarded = _Inside(inside.values, inside.block, inside.conditions, conditional=True)

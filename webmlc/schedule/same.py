@@ -1,6 +1,6 @@
 """A function as the key of a cache: equal only to itself.
 
-To compare or hash a whole function takes longer than most steps, and a rule that matches a kernel
+Comparing or hashing a whole function takes longer than most steps. A rule that matches a kernel
 asks the same questions of the same functions as the schedule that it then builds.
 """
 

@@ -101,8 +101,8 @@ class Schedule:
         return list(self.apply("split", loop, list(factors)))
 
     def overlap(self, loop: str, tiles: int, size: int) -> tuple[str, str]:
-        """Run a loop as full tiles of `size`, the last of which overlap; returns the loop over
-        tiles and that within a tile.
+        """Run a loop as full tiles of `size`, with overlapping last tiles; returns the loop over
+        tiles and the loop within a tile.
         """
         outer, inner = self.apply("overlap", loop, tiles, size)
         return outer, inner
@@ -117,18 +117,18 @@ class Schedule:
         self.apply("reorder", *loops)
 
     def fuse(self, *loops: str) -> str:
-        """Make one loop of perfectly nested ones; returns it."""
+        """Fuse perfectly nested loops; returns the fused loop."""
         return str(self.apply("fuse", *loops))
 
     def fission(self, loop: str, together: Sequence[str] = ()) -> list[str]:
-        """Give each statement of a loop a loop of its own, but one to those of the blocks
-        `together`; returns the loops.
+        """Give each statement of a loop its own loop, but the statements of the blocks `together` a
+        common loop; returns the loops.
         """
         arguments = (loop, list(together)) if together else (loop,)
         return list(self.apply("fission", *arguments))
 
     def add_unit_loop(self, block: str) -> str:
-        """Put a loop of one iteration around a block; returns it."""
+        """Put a loop of one iteration around a block; returns the loop."""
         return str(self.apply("add_unit_loop", block))
 
     def unroll(self, loop: str) -> None:
@@ -164,8 +164,8 @@ class Schedule:
         return str(self.apply("cache_write", block, scope))
 
     def prefetch(self, loop: str, buffer: str, times: Expr) -> str:
-        """Bring what a loop's body reads of a buffer into the cache before it, once or not at all;
-        returns the new block.
+        """Bring the elements of a buffer that a loop's body reads into the cache before the body,
+        once or not at all; returns the new block.
         """
         return str(self.apply("prefetch", loop, buffer, times))
 
@@ -174,7 +174,7 @@ class Schedule:
         self.apply("set_scope", block, scope)
 
     def reuse_buffer(self, block: str, reader: str) -> None:
-        """Let the temporary that a block writes live in what its last reader writes."""
+        """Let the temporary that a block writes lie in the buffer that its last reader writes."""
         self.apply("reuse_buffer", block, reader)
 
     def split_dimension(self, block: str, dimension: int, size: int) -> None:
@@ -194,7 +194,7 @@ class Schedule:
         self.apply("compute_inline", block)
 
     def reverse_compute_inline(self, block: str) -> None:
-        """Compute a pointwise consumer where what it reads is made."""
+        """Compute a pointwise consumer where its operand is computed."""
         self.apply("reverse_compute_inline", block)
 
     def decompose_reduction(self, block: str, loop: str) -> str:
@@ -206,14 +206,14 @@ class Schedule:
         return str(self.apply("rfactor", loop, axis))
 
     def roll_maximum(self, block: str, *loops: str) -> tuple[str, str, str]:
-        """Merge the loop of a maximum and those of sums of exponentials relative to it; returns the
-        loop, and the blocks that keep the last maximum and compute the scale.
+        """Merge the loop of a maximum with the loops of sums of exponentials relative to it;
+        returns the loop, and the blocks that keep the last maximum and compute the scale.
         """
         loop, before, scale = self.apply("roll_maximum", block, *loops)
         return loop, before, scale
 
     def blockize(self, loop: str) -> str:
-        """Make one block of a loop and what is inside it; returns it."""
+        """Make one block of a loop and its body; returns the block."""
         return str(self.apply("blockize", loop))
 
     def tensorize(self, loop: str, intrinsic: str) -> str:
@@ -223,8 +223,8 @@ class Schedule:
     # -- steps -----------------------------------------------------------------------------------
 
     def apply(self, primitive: str, *arguments: Any) -> Any:
-        """Apply a row of `PRIMITIVES` and record it; returns the names of what it made, if
-        anything.
+        """Apply a row of `PRIMITIVES` and record it; returns the names of the new loops or blocks,
+        if any.
         """
         result = _apply(Same(self.function), primitive, _hashable(arguments))
         function, names = result if isinstance(result, tuple) else (result, None)
@@ -247,8 +247,8 @@ class Schedule:
 
 @lru_cache(maxsize=1024)
 def _apply(function: Same, primitive: str, arguments: tuple[Any, ...]) -> Any:
-    """What a primitive makes of a function. Cached: a rule that matches a kernel tries steps that
-    it then takes.
+    """The result of a primitive. Cached: a rule that matches a kernel tries steps that it then
+    takes.
     """
     return PRIMITIVES[primitive](function.function, *arguments)
 

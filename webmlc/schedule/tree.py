@@ -37,7 +37,9 @@ Intervals = dict[Var, Interval]
 
 
 def find(root: Stmt, kind: type[S], is_wanted: Callable[[S], bool]) -> Path | None:
-    """The path to the first loop or block, as `kind` says, that is wanted, in program order."""
+    """The path to the first loop or block, as `kind` says, that meets the condition, in program
+    order.
+    """
     stack: list[_Place] = [(root, None)]
     while stack:
         place = stack.pop()
@@ -68,7 +70,9 @@ def _path_to(place: _Place | None) -> Path:
 
 
 def path_to_loop(function: LoopFunction, primitive: str, name: str) -> tuple[Path, For]:
-    """The path to the loop `name`, and the loop; a `ScheduleError` where there is none."""
+    """The path to the loop `name`, and the loop. Raises `ScheduleError` if there is no such
+    loop.
+    """
     path = find(function.body, For, lambda loop: loop.var.name == name)
     if path is None:
         names = [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
@@ -81,7 +85,9 @@ def path_to_loop(function: LoopFunction, primitive: str, name: str) -> tuple[Pat
 
 
 def path_to_block(function: LoopFunction, primitive: str, name: str) -> tuple[Path, Block]:
-    """The path to the block `name`, and the block; a `ScheduleError` where there is none."""
+    """The path to the block `name`, and the block. Raises `ScheduleError` if there is no such
+    block.
+    """
     path = find(function.body, Block, lambda block: block.name == name)
     if path is None:
         names = [s.name for s in walk_statements(function.body) if isinstance(s, Block)]
@@ -167,7 +173,9 @@ def block_names(function: LoopFunction) -> set[str]:
 
 
 def fresh(base: str, taken_names: set[str]) -> str:
-    """`base`, or `base_1`, `base_2`, ...: the first that is not taken; it is taken now."""
+    """`base`, or `base_1`, `base_2`, ...: the first name that is free. It is added to the taken
+    names.
+    """
     name, count = base, 0
     while name in taken_names:
         count += 1
@@ -182,7 +190,7 @@ def interval_of(extent: Expr, ranges: Mapping[Var, Interval]) -> Interval:
 
 
 def symbol_ranges(function: LoopFunction) -> Intervals:
-    """What is known of the function's symbols."""
+    """The ranges of the function's symbols."""
     return dict.fromkeys(function.symbols, SYMBOL)
 
 
@@ -237,8 +245,8 @@ def rebind(
     """Replace loop variables by expressions, simplified, and add `guard` to the predicate of every
     block.
 
-    A block isolates its body from the loops, so only bindings, predicates and what stands outside
-    blocks changes.
+    A block isolates its body from the loops, so only bindings, predicates and statements outside
+    blocks change.
     """
 
     def new(expr: Expr, inside: Mapping[Var, Interval]) -> Expr:

@@ -14,7 +14,7 @@ class Tuning(Record):
     """The result of a search.
 
     - `changes`: the parameters that differ from the default ones.
-    - `platform`: what they were measured on.
+    - `platform`: where the changes were measured.
     - `ratio`: the measured time, relative to that of the default schedule.
     """
 

@@ -1,8 +1,8 @@
 """The schedule primitives: one file a verb, one row each in `PRIMITIVES`.
 
 A primitive takes a loop function and plain arguments (names of loops and blocks, numbers) and
-returns the changed function, alone or with the names of the loops or blocks it made. It never
-changes what the function computes.
+returns the changed function, alone or with the names of the new loops or blocks. A primitive never
+changes the function's results.
 """
 
 from __future__ import annotations

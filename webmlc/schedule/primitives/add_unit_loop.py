@@ -15,10 +15,10 @@ from webmlc.schedule.update import with_body
 
 def add_unit_loop(function: LoopFunction, block: str) -> tuple[LoopFunction, str]:
     """Put a loop of one iteration directly around `block`, where steps need a loop: a place to
-    compute a producer at, a thread axis of which one thread has work.
+    compute a producer at, or a thread axis with a single busy thread.
 
-    Returns the function and the loop's name, `<block>_unit`. Raises `ScheduleError` where there is
-    no such block.
+    Returns the function and the loop's name, `<block>_unit`. Raises `ScheduleError` if there is no
+    such block.
     """
     path, inner = path_to_block(function, "add_unit_loop", block)
     var = Var(fresh(f"{block}_unit", used_names(function)))

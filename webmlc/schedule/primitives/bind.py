@@ -23,9 +23,9 @@ from webmlc.schedule.update import with_loop_kind
 def bind(function: LoopFunction, loop: str, thread: str) -> LoopFunction:
     """Bind `loop` to the GPU axis `thread`.
 
-    A loop inside one of the same axis is work that the threads share out (cooperative fetching).
-    Raises `ScheduleError` where there is no such axis, a reduce axis runs along the loop, or a loop
-    around it has the axis already and the work is each thread's own.
+    If an outer loop has the same axis, the threads share out the inner loop's work (cooperative
+    fetching). Raises `ScheduleError` if there is no such axis, if a reduce axis runs along the
+    loop, or if an outer loop has the axis and the threads cannot share the work.
     """
     path, old = path_to_loop(function, "bind", loop)
     require_serial("bind", function, old)
@@ -41,8 +41,8 @@ def bind(function: LoopFunction, loop: str, thread: str) -> LoopFunction:
 
 
 def _shares_out(loop: For, outer: For) -> bool:
-    """True for work that the threads of `outer` may share out among themselves instead of each
-    doing all of it: it fills shared buffers, and every thread would do the same.
+    """True if the threads of `outer` may share out the work of `loop`: the loop fills shared
+    buffers, and every thread would do the same work.
     """
     written = {store.buffer for store in stores(loop)}
     if not all(buffer.scope == "shared" for buffer in written):

@@ -1,4 +1,4 @@
-"""`blockize`: a loop and what is inside it become a block, that primitives then move as one.
+"""`blockize`: a loop and its body become a block, which primitives then move as one.
 
 for i0, k0, i1, k1 in T.grid(16, 8, 4, 4):     for i0, k0 in T.grid(16, 8):
     with T.block("Y"):                             with T.block("Y_o"):
@@ -52,7 +52,7 @@ class Tile:
 
 
 def blockize(function: LoopFunction, loop: str) -> tuple[LoopFunction, str]:
-    """Make a block of `loop`, the loops inside it and the one block these hold.
+    """Make a block of `loop`, the loops inside it and their only block.
 
     The init of a reduction moves to the new block, over the loops of spatial axes. Returns the
     function and the new block's name, `<block>_o`. Raises `ScheduleError` where the loops are not a

@@ -45,12 +45,12 @@ from webmlc.schedule.update import with_body
 
 
 def cache_write(function: LoopFunction, block: str, scope: Scope) -> tuple[LoopFunction, str]:
-    """Let `block` write a buffer of `scope`, as large as the one it wrote, and copy that after its
-    outermost loop.
+    """Let `block` write a new buffer of `scope`, as large as the old buffer, and copy it to the old
+    buffer after its outermost loop.
 
-    Where other blocks under that loop use the buffer the copy stands further inside, before them.
-    Returns the function and the copy's name, `<block>_write`. Raises `ScheduleError` where the
-    block reads elements that it did not write (after `decompose_reduction`), or another block
+    If other blocks under this loop use the buffer, the copy stands further inside, before these
+    blocks. Returns the function and the copy's name, `<block>_write`. Raises `ScheduleError` if the
+    block reads elements that it did not write (after `decompose_reduction`), or if another block
     writes the same buffer in between.
     """
     path, writer = path_to_block(function, "cache_write", block)
@@ -95,7 +95,7 @@ def _indices(function: LoopFunction, writer: Block) -> tuple[Expr, ...]:
 
 
 def _root(function: LoopFunction, path: Path, buffer: Buffer) -> Path:
-    """The path to the outermost loop around the block under which only it uses `buffer`."""
+    """The path to the outermost loop around the block under which no other block uses `buffer`."""
     block = path[-1]
     best = len(path)
     assert isinstance(block, Block)

@@ -1,4 +1,5 @@
-"""`compute_at`: a producer moves under a loop of its consumer, and makes what that iteration needs.
+"""`compute_at`: a producer moves under a loop of its consumer, and computes one iteration's
+operands.
 
 for i, j in T.grid(64, 8):                     for i in T.serial(64):
     with T.block("B"): B[i, j] = A[i, j] + 1       for j_1 in T.serial(8):
@@ -48,8 +49,9 @@ def compute_at(function: LoopFunction, block: str, loop: str) -> LoopFunction:
     """Move `block` under `loop`, before its first consumer there, over the region that the
     consumers under `loop` read.
 
-    Raises `ScheduleError` where the block writes an output, a consumer lies outside `loop`, another
-    block writes the same buffer, or what the block reads is overwritten before its new place.
+    Raises `ScheduleError` if the block writes an output, if a consumer lies outside `loop`, if
+    another block writes the same buffer, or if the block's operands are overwritten before its new
+    place.
     """
     block_path, producer = path_to_block(function, "compute_at", block)
     loop_path, target = path_to_loop(function, "compute_at", loop)
@@ -137,7 +139,7 @@ def _parts(
     reads: list[Access],
     ranges: Mapping[Var, Interval],
 ) -> dict[Var, Part]:
-    """The part of each axis of `producer` that makes `region` of its buffer."""
+    """The part of each axis of `producer` that computes `region` of its buffer."""
     store = next(s for s in walk_statements(producer.body) if isinstance(s, Store))
     axes = frozenset(axis.var for axis in producer.axes)
     extents = {axis.var: axis.extent for axis in producer.axes}

@@ -25,11 +25,11 @@ _NAME = "compute_inline"
 
 
 def compute_inline(function: LoopFunction, block: str) -> LoopFunction:
-    """Replace every load of what `block` writes by the value it writes, and remove the block and
-    its buffer.
+    """Replace every load of the buffer of `block` by the value that the block stores, and remove
+    the block and its buffer.
 
-    Raises `ScheduleError` where the block is no pointwise stage of a temporary buffer, or what it
-    reads is overwritten before its last reader.
+    Raises `ScheduleError` if the block is not a pointwise stage of a temporary buffer, or if its
+    operands are overwritten before its last reader.
     """
     path, producer = path_to_block(function, _NAME, block)
     store = only_store(_NAME, function, producer)

@@ -44,8 +44,9 @@ def decompose_reduction(function: LoopFunction, block: str, loop: str) -> tuple[
     """Move the init of `block` into a block before `loop`, under copies of the spatial loops from
     `loop` inwards.
 
-    Returns the function and the new block's name, `<block>_init`. Raises `ScheduleError` where the
-    block has no init, `loop` is not around it, or a loop outside `loop` belongs to the reduction.
+    Returns the function and the new block's name, `<block>_init`. Raises `ScheduleError` if the
+    block has no init, if `loop` is not around it, or if a loop outside `loop` belongs to the
+    reduction.
     """
     path, old = path_to_block(function, "decompose_reduction", block)
     loop_path, target = path_to_loop(function, "decompose_reduction", loop)

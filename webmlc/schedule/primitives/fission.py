@@ -40,9 +40,10 @@ def fission(
     """Give each statement of `loop` a loop of its own, in order. The statements that hold a block
     of `together` share one loop, which comes last.
 
-    Returns the function and the names of the loops. Raises `ScheduleError` where the loop has only
-    one statement, or a statement may read or overwrite what an earlier statement of a later
-    iteration writes or reads. A statement also does not move behind others that use its buffers.
+    Returns the function and the names of the loops. Raises `ScheduleError` if the loop has only one
+    statement. Raises it, too, if a statement may read or overwrite elements that an earlier
+    statement of a later iteration writes or reads. A statement also does not move behind others
+    that use its buffers.
     """
     path, old = path_to_loop(function, "fission", loop)
     require_serial("fission", function, old)
@@ -82,7 +83,9 @@ def fission(
 
 
 def _common(earlier: Scan, later: Scan) -> str | None:
-    """A buffer that both use and one writes, if any: then the two cannot change their order."""
+    """A buffer that both statements use and at least one writes, if any: such statements cannot
+    change their order.
+    """
     mine, theirs = earlier.by_buffer(), later.by_buffer()
     for name in mine.keys() & theirs.keys():
         if any(access.writes for access in (*mine[name], *theirs[name])):
@@ -105,7 +108,7 @@ def _conflict(earlier: Scan, later: Scan, var: Var) -> str | None:
 @dataclass(frozen=True, slots=True)
 class _Movement:
     """How an index moves with the variable of the loop: by `step` from one iteration to the next
-    (`None` where that depends on the iteration), from `start` on.
+    (`None` if the step depends on the iteration), from `start` on.
     """
 
     step: Expr | None
@@ -114,8 +117,8 @@ class _Movement:
 
 @dataclass(slots=True)
 class _Comparison:
-    """Compares indices of an earlier statement with those of a later one, at iterations of `var`.
-    `rename` gives the loops inside the later statement names of their own.
+    """Compares indices of an earlier and a later statement, at iterations of `var`. `rename` gives
+    new names to the loops inside the later statement.
     """
 
     var: Var
@@ -161,7 +164,7 @@ class _Comparison:
         return offset.low > -size.low and offset.high < size.low
 
     def movement(self, index: Expr) -> _Movement:
-        """How an index moves. Kept: an access is compared with many."""
+        """How an index moves. Cached: an access is compared with many others."""
         if index not in self.movements:
             simple = simplify(index, self.ranges)
             start = substitute(simple, {self.var: Const(0)})

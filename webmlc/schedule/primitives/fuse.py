@@ -27,10 +27,10 @@ from webmlc.schedule.update import with_body
 
 
 def fuse(function: LoopFunction, *loops: str) -> tuple[LoopFunction, str]:
-    """Fuse `loops`, outermost first, each the only statement of the one before.
+    """Fuse `loops`, outermost first. Each loop is the only statement of the loop before it.
 
     Returns the function and the new loop's name, the old names joined by `_`. Raises
-    `ScheduleError` where the loops are not perfectly nested, or an extent depends on another of the
+    `ScheduleError` if the loops are not perfectly nested, or if an extent depends on another of the
     loops.
     """
     if not loops:
@@ -65,7 +65,7 @@ def fuse(function: LoopFunction, *loops: str) -> tuple[LoopFunction, str]:
 
 
 def _parts(fused: Var, nest: list[For]) -> dict[Var, Expr]:
-    """Each old loop variable as an expression of the fused one."""
+    """Each old loop variable as an expression of the fused variable."""
     parts: dict[Var, Expr] = {}
     below: Expr = Const(1)
     for loop in reversed(nest):

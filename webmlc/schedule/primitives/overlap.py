@@ -89,8 +89,8 @@ def _guarded(body: Stmt, loop: For, guard: Expr | None) -> Stmt:
 
 
 def _may_run_again(block: Block, inside: set[Var]) -> bool:
-    """True for a block that writes `local` buffers, and does not update them, or starts with its
-    init each time: the loops of its reduction are `inside`.
+    """True for a block that writes only `local` buffers, and does not update them, or runs its init
+    each time because the loops of its reduction are `inside`.
     """
     written = {store.buffer for store in stores(block)}
     if any(buffer.scope != "local" for buffer in written):

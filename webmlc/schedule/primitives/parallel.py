@@ -12,8 +12,8 @@ from webmlc.schedule.update import with_loop_kind
 
 
 def parallel(function: LoopFunction, loop: str) -> LoopFunction:
-    """Run the iterations of `loop` in parallel. Raises `ScheduleError` where a reduce axis runs
-    along it, or a `local` buffer lives longer than an iteration's thread.
+    """Run the iterations of `loop` in parallel. Raises `ScheduleError` if a reduce axis runs along
+    the loop, or if a `local` buffer lives longer than an iteration's thread.
     """
     path, old = path_to_loop(function, "parallel", loop)
     require_serial("parallel", function, old)

@@ -1,4 +1,4 @@
-"""`partition`: a loop becomes two consecutive ones, so that a remainder needs no predicate.
+"""`partition`: a loop becomes two consecutive loops, so that a remainder needs no predicate.
 
     for i in T.serial(50):             for i in T.serial(48):
         with T.block("C"):        ->       with T.block("C"):
@@ -8,7 +8,7 @@
                                                vi_tail = ...(i_tail + 48)
 
 Buffers that only the loop uses are allocated again for the second part. Each part is a `Copy` of
-what the loop had inside:
+the loop's body:
 
     for i in T.serial(48): ...      # Copy("i")
     for i_tail in T.serial(2): ...  # Copy("i_tail", loops={"i": "i_tail"}, blocks={"C": "C_tail"})
@@ -108,7 +108,7 @@ def partition(
     """Split the iterations of `loop` into [0, at) and [at, extent).
 
     Returns the function and its two parts. The second part's loops, blocks, axes and own buffers
-    are renamed with the suffix `_tail`. Raises `ScheduleError` where `at` does not lie inside the
+    are renamed with the suffix `_tail`. Raises `ScheduleError` if `at` does not lie inside the
     loop.
     """
     path, old = path_to_loop(function, "partition", loop)
@@ -158,8 +158,8 @@ def _uses(stmt: Stmt) -> Counter[str]:
 def _rename(
     root: Stmt, taken_names: set[str], taken_blocks: set[str]
 ) -> tuple[Stmt, dict[str, str], dict[str, str]]:
-    """A copy of `root` with new names for its loops, lets, blocks and axes; with the new names of
-    loops and of blocks, by the old ones.
+    """A copy of `root` with new names for its loops, lets, blocks and axes. Also returns the new
+    names of loops and of blocks, by the old names.
     """
     mapping: dict[Var, Expr] = {}
     new_blocks: dict[str, str] = {}
@@ -202,8 +202,8 @@ def _rename(
 
 
 def _settle(root: Stmt, ranges: Intervals) -> Stmt:
-    """Drop what the narrower loop decides: predicates that always hold, and inits of reductions
-    that began before.
+    """Drop the predicates that always hold in the narrower loop, and the inits of reductions that
+    began before.
     """
     inside = dict(ranges)
     for stmt in walk_statements(root):

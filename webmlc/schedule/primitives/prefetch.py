@@ -101,7 +101,7 @@ def prefetch(
 def _without_limits(
     accesses: Sequence[Access], symbols: frozenset[Var]
 ) -> tuple[list[Access], list[Expr | None]]:
-    """The accesses without the minimums that limit a dimension of all of them, and the limit of
+    """The accesses without the minimums that limit a dimension of all accesses, and the limit of
     each dimension, or `None`.
     """
     indices = [list(access.indices) for access in accesses]

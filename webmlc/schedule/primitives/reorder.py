@@ -104,8 +104,8 @@ def _shared_buffers(root: Stmt) -> set[str]:
 
 
 def _moving(base: tuple[Expr, ...], names: frozenset[str]) -> tuple[tuple[int, Expr], ...]:
-    """The dimensions, and their indices, that depend on the loops `names`: what differs in another
-    dimension is another element in every iteration.
+    """The dimensions, and their indices, that depend on the loops `names`. Accesses that differ in
+    another dimension touch different elements in every iteration.
     """
     return tuple((d, index) for d, index in enumerate(base) if depends_on(index, names))
 

@@ -1,4 +1,4 @@
-"""`reuse_buffer`: a temporary takes the place of what its last reader writes, element by element.
+"""`reuse_buffer`: a temporary lies in the buffer that its last reader writes, element by element.
 
 E = T.alloc_buffer((64, 8), "float32")
 for i in range(64):                                  for i in range(64):
@@ -11,7 +11,7 @@ for i in range(64):                                  for i in range(64):
             C[i, j] = E[i, j] / S[i]                         with T.block("C"):
                                                                  C[i, j] = C[i, j] / S[i]
 
-(Exo's `reuse_buffer`.) The temporary needs no memory of its own, which could be of no known size.
+(Exo's `reuse_buffer`.) The temporary needs no separate memory, whose size could be unknown.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _NAME = "reuse_buffer"
 def reuse_buffer(function: LoopFunction, block: str, reader: str) -> LoopFunction:
     """Let the temporary that `block` writes live in the buffer that `reader` writes.
 
-    Raises `ScheduleError` where the buffers are not alike or others use that of the reader, where
-    the reader reads other elements of the temporary than it writes, or anyone uses the temporary
-    after it; and where an iteration of the loops that all its users share needs more of it than the
-    reader writes there.
+    Raises `ScheduleError` if the buffers are not alike, or if other blocks use the reader's buffer.
+    The reader must read the elements of the temporary that it writes, and no block may use the
+    temporary after it. One iteration of the loops that all users share must not need more of the
+    temporary than the reader writes there.
     """
     old = only_output(_NAME, function, path_to_block(function, _NAME, block)[1])
     path, last = path_to_block(function, _NAME, reader)

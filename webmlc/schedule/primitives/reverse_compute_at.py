@@ -1,5 +1,5 @@
-"""`reverse_compute_at`: a consumer moves under a loop of its producer, and takes what that
-iteration made.
+"""`reverse_compute_at`: a consumer moves under a loop of its producer, and reads one iteration's
+results.
 
 for i, j in T.grid(64, 8):                     for i in T.serial(64):
     with T.block("B"): B[i, j] = A[i, j] + 1       for j in T.serial(8):
@@ -43,9 +43,9 @@ def reverse_compute_at(function: LoopFunction, block: str, loop: str) -> LoopFun
     """Move `block` to the end of `loop`, over the region that the producers under `loop` write
     there.
 
-    Raises `ScheduleError` where no block under `loop` writes what the block reads, the producers do
-    not write all of what it reads, a reduction is not finished at `loop`, or a block in between
-    writes what it reads or reads what it writes.
+    Raises `ScheduleError` if the producers of the block's operands are not under `loop` or do not
+    write all of them, or if a reduction is not finished at `loop`. No block in between may write
+    the block's operands or read its results.
     """
     block_path, consumer = path_to_block(function, _NAME, block)
     path, target = path_to_loop(function, _NAME, loop)
@@ -63,7 +63,7 @@ def reverse_compute_at(function: LoopFunction, block: str, loop: str) -> LoopFun
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A consumer, where it is (`block_path`) and the loop it moves under (`path` ends with
+    """A consumer, the path to it (`block_path`), and the loop that it moves under (`path` ends with
     `target`).
     """
 
@@ -135,7 +135,9 @@ class _Move:
         return Scan(inner={**outer, **inside.inner}, ranges=inside.ranges)
 
     def check_anywhere(self, buffer: str, needed: Span, span: Span, inside: Scan) -> None:
-        """What is read at no axis of the consumer's must be there in every iteration."""
+        """Refuse indices along no axis of the consumer, unless every iteration writes these
+        elements.
+        """
         if not within(needed, span, inside.ranges):
             name, loop = self.consumer.name, self.target.var.name
             reason = (
@@ -172,7 +174,7 @@ class _Move:
         return result
 
     def check_finished(self, buffer: str) -> None:
-        """Refuse where a reduction into `buffer` goes on after the target loop."""
+        """Refuse if a reduction into `buffer` goes on after the target loop."""
         outer = {s.var.name for s in self.path if isinstance(s, For)}
         for producer in outer_blocks(self.target.body):
             if all(store.buffer.name != buffer for store in stores(producer)):
@@ -208,8 +210,8 @@ class _Move:
         }
 
     def check_between(self) -> None:
-        """Refuse where a block between the two places writes what the consumer touches, or reads
-        what it writes.
+        """Refuse if a block between the two places writes elements that the consumer touches, or
+        reads elements that the consumer writes.
         """
         everything = list(outer_blocks(self.function.body))
         inside = list(outer_blocks(self.target.body))

@@ -29,11 +29,12 @@ _NAME = "reverse_compute_inline"
 
 
 def reverse_compute_inline(function: LoopFunction, block: str) -> LoopFunction:
-    """Let the only producer of what `block` reads write the block's result instead, and remove the
-    block and the buffer between them.
+    """Let the only producer of the operand of `block` write the block's result instead, and remove
+    the block and the buffer between them.
 
-    Raises `ScheduleError` where either is no pointwise stage, the block does not take every element
-    of the buffer exactly once, others use the buffer, or a block in between shares their buffers.
+    Raises `ScheduleError` if either block is not a pointwise stage, if `block` does not read every
+    element of the buffer exactly once, if other blocks use the buffer, or if a block in between
+    shares their buffers.
     """
     path, consumer = path_to_block(function, _NAME, block)
     result = only_store(_NAME, function, consumer)
@@ -59,7 +60,9 @@ def reverse_compute_inline(function: LoopFunction, block: str) -> LoopFunction:
 
 
 def _source(function: LoopFunction, consumer: Block) -> tuple[Load, Block]:
-    """The load of the one temporary buffer that another pointwise block makes, and that block."""
+    """The load of the only temporary buffer that another pointwise block writes, and the other
+    block.
+    """
     order = blocks_in_order(function)
     candidates: list[tuple[Load, Block]] = []
     for load in loads(consumer):
@@ -75,7 +78,7 @@ def _source(function: LoopFunction, consumer: Block) -> tuple[Load, Block]:
 
 
 def _axes(function: LoopFunction, consumer: Block, load: Load) -> tuple[Var, ...]:
-    """The consumer's axes as they index the buffer; every load is the same one."""
+    """The consumer's axes as they index the buffer; all loads have the same indices."""
     name, buffer = consumer.name, load.buffer
     ranges = symbol_ranges(function)
     axes = distinct_axes(load.indices, consumer)
@@ -98,7 +101,9 @@ def _axes(function: LoopFunction, consumer: Block, load: Load) -> tuple[Var, ...
 
 
 def _check_between(function: LoopFunction, producer: Block, consumer: Block, result: Store) -> None:
-    """Refuse where running the consumer at the producer's place would change what anyone sees."""
+    """Refuse if running the consumer at the producer's place would change values that another block
+    reads.
+    """
     order = blocks_in_order(function)
     start = next(i for i, other in enumerate(order) if other is producer)
     end = next(i for i, other in enumerate(order) if other is consumer)

@@ -1,4 +1,4 @@
-"""`rfactor`: the iterations of a reduction loop reduce into elements of their own, then into the
+"""`rfactor`: the iterations of a reduction loop reduce into separate elements, then into the
 result.
 
 for i, k0, k1 in T.grid(8, 4, 16):             for i in range(8):
@@ -65,12 +65,13 @@ class Update:
 
 
 def rfactor(function: LoopFunction, loop: str, axis: int) -> tuple[LoopFunction, str]:
-    """Reduce every iteration of `loop` into an element of its own of a new buffer, whose dimension
-    `axis` is the loop, and those into the result, after the outermost loop of the reduction.
+    """Reduce every iteration of `loop` into a separate element of a new buffer, whose dimension
+    `axis` is the loop. Then reduce the new buffer into the result, after the outermost loop of the
+    reduction.
 
     Returns the function and the name of the block that fills the new buffer, `<block>_rf`. Raises
-    `ScheduleError` where the loop is not one of a single reduction with an associative operator
-    whose init is still part of it.
+    `ScheduleError` if the loop does not belong to a single reduction with an associative operator,
+    or if the init is no longer part of the reduction.
     """
     _, target = path_to_loop(function, _NAME, loop)
     inside = list(outer_blocks(target.body))
@@ -101,7 +102,7 @@ def rfactor(function: LoopFunction, loop: str, axis: int) -> tuple[LoopFunction,
 
 
 def match_update(function: LoopFunction, block: Block) -> Update:
-    """The associative update that the body of `block` is."""
+    """The associative update in the body of `block`."""
     reason = f"block {block.name!r} is not `buffer[...] = op(buffer[...], value)` with an init"
     match block.body:
         case Store(buffer=buffer, indices=indices, value=Call(op="fma", args=(a, b, c))) if (
@@ -138,8 +139,8 @@ def _check_loops(function: LoopFunction, path: Path, block: Block, target: For) 
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """A reduction of `block`, each iteration of whose loop `target` reduces into an element of
-    `partial`, along the dimension `position`.
+    """A reduction of `block` in which each iteration of the loop `target` reduces into an element
+    of `partial`, along the dimension `position`.
     """
 
     function: LoopFunction

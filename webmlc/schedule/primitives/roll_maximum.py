@@ -78,9 +78,9 @@ def roll_maximum(
     sums exponentials (or their products with other values) within a step, or folds such values
     along the loop.
 
-    Returns the function, and the names of the merged loop, of the block that keeps the maximum of
-    the last step, and of the block that computes the scale. Raises `ScheduleError` if a block has
-    another form, if a block reads elements that another step writes, or if another block reads the
+    Returns the function, and three names: the merged loop, the block that keeps the maximum of the
+    last step, and the block that computes the scale. Raises `ScheduleError` if a block has another
+    form, if a block reads elements that another step writes, or if another block reads the
     exponentials. A sum whose exponentials are all zero is zero, not NaN.
     """
     merger = _Merger(function, block, loops)
@@ -154,7 +154,7 @@ class _Merger:
         return fold.target.buffer
 
     def classify(self, block: Block, loop: Var, top: Buffer) -> None:
-        """Note what a block computes of the maximum; refuse a block of another form."""
+        """Note how a block uses the maximum; refuse a block of another form."""
         store = block.body
         assert isinstance(store, Store)
         exponential = exponential_of(block)

@@ -1,4 +1,5 @@
-"""`round_up`: a loop goes on past the end of its axis, to a multiple; nobody reads what it adds.
+"""`round_up`: a loop goes on past the end of its axis, to a multiple; no block reads the added
+elements.
 
 for j in T.serial(2):                          for j in T.serial(4):
     with T.block("Y"):                             with T.block("Y"):
@@ -40,8 +41,8 @@ _NAME = "round_up"
 def round_up(function: LoopFunction, loop: str, size: int) -> LoopFunction:
     """Let `loop` run to a multiple of `size`.
 
-    Raises `ScheduleError` where the loop holds more than one block, does not end where a spatial
-    axis ends that is a dimension of a temporary, or would read past the end of another buffer.
+    Raises `ScheduleError` if the loop holds more than one block, or would read past the end of
+    another buffer. The loop must end with a spatial axis that is a dimension of a temporary.
     """
     path, old = path_to_loop(function, _NAME, loop)
     require_serial(_NAME, function, old)
@@ -73,7 +74,7 @@ def round_up(function: LoopFunction, loop: str, size: int) -> LoopFunction:
 def _ending_axis(
     function: LoopFunction, loop: For, block: Block, buffer: Buffer
 ) -> tuple[Axis, int]:
-    """The axis that ends where the loop does, and which dimension of the temporary it is."""
+    """The axis that ends with the loop, and its dimension of the temporary."""
     places = {store.indices for store in stores(block)}
     along = [
         (axis, binding)

@@ -35,11 +35,11 @@ from webmlc.schedule.update import with_body
 def split(
     function: LoopFunction, loop: str, factors: Sequence[int | None]
 ) -> tuple[LoopFunction, tuple[str, ...]]:
-    """Split `loop` into a nest of `factors` iterations, outermost first; one factor may be `None`:
-    what is left.
+    """Split `loop` into a nest of `factors` iterations, outermost first. One factor may be `None`:
+    it covers the rest of the loop.
 
     Returns the function and the new loops' names, `<loop>_0`, `<loop>_1`, ... Raises
-    `ScheduleError` where the factors cover less than the extent, or are not positive.
+    `ScheduleError` if the factors cover less than the extent, or are not positive.
     """
     path, old = path_to_loop(function, "split", loop)
     require_serial("split", function, old)
@@ -61,7 +61,7 @@ def split(
 def _extents(
     function: LoopFunction, loop: For, factors: Sequence[int | None]
 ) -> tuple[list[Expr], bool]:
-    """The extents of the new loops, and whether they cover the old one exactly."""
+    """The extents of the new loops, and whether they cover the old loop exactly."""
     name, extent = loop.var.name, loop.extent
     numbers = [factor for factor in factors if factor is not None]
     if not factors or len(numbers) < len(factors) - 1 or any(factor < 1 for factor in numbers):

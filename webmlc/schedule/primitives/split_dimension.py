@@ -42,7 +42,7 @@ _NAME = "split_dimension"
 def split_dimension(function: LoopFunction, block: str, dimension: int, size: int) -> LoopFunction:
     """Split `dimension` of the temporary that `block` writes into parts of `size` elements.
 
-    Raises `ScheduleError` where the buffer is the caller's, or `size` does not divide the
+    Raises `ScheduleError` if the buffer belongs to the caller, or if `size` does not divide the
     dimension.
     """
     _, writer = path_to_block(function, _NAME, block)
@@ -78,7 +78,7 @@ class _Split:
         self.taken_names = taken_names
 
     def block(self, block: Block, ranges: Mapping[Var, Interval]) -> Block:
-        """The block over two axes for each that runs along the dimension, using the new buffer."""
+        """The block with two axes for each axis along the dimension, using the new buffer."""
         used: tuple[Store | Load, ...] = (*stores(block), *loads(block))
         indices = {a.indices[self.dimension] for a in used if a.buffer == self.old}
         if not indices:

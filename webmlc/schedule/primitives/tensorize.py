@@ -1,4 +1,4 @@
-"""`tensorize`: a loop nest that means what an intrinsic means becomes its implementation.
+"""`tensorize`: a loop nest with the meaning of an intrinsic becomes the intrinsic's implementation.
 
 for i0, j0, k0, i1, j1, k1 in T.grid(...):     for i0, j0, k0 in T.grid(16, 16, 16):
     with T.block("C"):                             with T.block("C_o"):
@@ -46,11 +46,10 @@ _NAME = "tensorize"
 
 
 def tensorize(function: LoopFunction, loop: str, intrinsic: str) -> tuple[LoopFunction, str]:
-    """Replace `loop` and what is inside it by `intrinsic`, in a block that `blockize` makes.
+    """Replace `loop` and its body by `intrinsic`, in a block that `blockize` makes.
 
-    An init stays in that block as it is. Returns the function and the block's name. Raises
-    `ScheduleError` where there is no such intrinsic, `blockize` refuses, or the nest does not mean
-    what the intrinsic means.
+    An init stays in this block. Returns the function and the block's name. Raises `ScheduleError`
+    if there is no such intrinsic, if `blockize` refuses, or if the nest has another meaning.
     """
     if intrinsic not in INTRINSICS:
         names = ", ".join(INTRINSICS)
@@ -133,7 +132,9 @@ class _Writer:
     def access(
         self, buffer: Buffer, indices: tuple[Expr, ...], locals_: Mapping[Buffer, Buffer]
     ) -> tuple[Buffer, tuple[Expr, ...]]:
-        """The element of the scheduled function that an element of the implementation is."""
+        """The element of the scheduled function that stands for an element of the
+        implementation.
+        """
         if buffer in locals_:
             return locals_[buffer], indices
         place = self.places[buffer.name]

@@ -14,7 +14,7 @@ from webmlc.schedule.update import with_loop_kind
 
 
 def unroll(function: LoopFunction, loop: str) -> LoopFunction:
-    """Unroll `loop`. Raises `ScheduleError` where its extent is not a constant."""
+    """Unroll `loop`. Raises `ScheduleError` if its extent is not a constant."""
     path, old = path_to_loop(function, "unroll", loop)
     require_serial("unroll", function, old)
     if as_int(old.extent) is None:

@@ -16,9 +16,9 @@ from webmlc.schedule.update import with_loop_kind
 def vectorize(function: LoopFunction, loop: str) -> LoopFunction:
     """Vectorize `loop`.
 
-    Raises `ScheduleError` where its extent is not a constant, a reduce axis runs along it, or it
-    holds a loop that is not unrolled (a vector cannot leave a loop early, and lanes of a nested
-    vector have no meaning).
+    Raises `ScheduleError` if the loop's extent is not a constant, if a reduce axis runs along the
+    loop, or if it holds a loop that is not unrolled. A vector cannot leave a loop early, and lanes
+    of a nested vector have no meaning.
     """
     path, old = path_to_loop(function, "vectorize", loop)
     require_serial("vectorize", function, old)

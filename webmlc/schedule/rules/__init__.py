@@ -1,8 +1,8 @@
-"""Rules: which schedules a kernel may have, and which one it gets.
+"""Rules: the schedules that a kernel may have, and the schedule that it gets.
 
-In: a naive loop function (`loops.from_graph`) and a machine. Out: a `Schedule`, whose trace says
-what was done. Each target has an ordered list of rules (`rule.Rule`): the first that matches a
-kernel answers for it.
+In: a naive loop function (`loops.from_graph`) and a machine. Out: a `Schedule`, with a trace of its
+steps. Each target has an ordered list of rules (`rule.Rule`): the first rule that matches a kernel
+answers for it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ RULES: dict[Device, tuple[AnyRule, ...]] = {"wasm": wasm.RULES, "webgpu": webgpu
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The schedule of a kernel for one class of machines, and why it has it. It may be the default
-    one, if that of other machines is not.
+    """The schedule of a kernel for one class of machines, and the reason for it. The schedule may
+    be the default, if other machines have another schedule.
     """
 
     machine: MachineClass
@@ -37,8 +37,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The schedule of a kernel, why it has it if that is not the default one, and those that some
-    classes of machines have instead.
+    """The schedule of a kernel, the reason for it if it is not the default, and alternatives for
+    some classes of machines.
     """
 
     schedule: Schedule
@@ -51,12 +51,12 @@ Chooser = Callable[[Match], Selection]
 
 
 def default_schedule(match: Match) -> Selection:
-    """The schedule that a kernel has where nobody searched for a better one."""
+    """The schedule that a kernel has without a search for a better schedule."""
     return Selection(schedule_kernel(match.function, match.machine))
 
 
 def find_match(function: LoopFunction, machine: Machine) -> Match:
-    """The rule that answers for a kernel. Raises `InternalError` where none does."""
+    """The rule that answers for a kernel. Raises `InternalError` if no rule matches."""
     match = match_kernel(function, machine)
     if match is None:
         raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
@@ -79,8 +79,8 @@ def choose_rule(function: LoopFunction, machine: Machine) -> tuple[str, Schedule
 
 @lru_cache(maxsize=1024)
 def match_kernel(function: LoopFunction, machine: Machine) -> Match | None:
-    """The rule that answers for a kernel, and what it knows of the kernel; `None` where one
-    dispatch cannot compute the kernel. Cached: `split_kernels` asks before a kernel is compiled.
+    """The rule that answers for a kernel, with its facts of the kernel; `None` if one dispatch
+    cannot compute the kernel. Cached: `split_kernels` asks before a kernel is compiled.
     """
     return match_rules(rules_of(machine), function, machine)
 

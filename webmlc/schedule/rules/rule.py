@@ -82,8 +82,8 @@ class Match:
     def space(self) -> Product[Any]:
         """The parameters that the kernel's schedule may have.
 
-        Only primitives can tell whether a step is legal where a proof about symbolic sizes decides:
-        a member of the space of a kernel with symbols has to build.
+        If legality depends on a proof about symbolic sizes, only primitives can tell whether a step
+        is legal: in a kernel with symbols, a member of the space must build.
         """
         space = self.rule.space(self.facts, self.machine)
         if not self.function.symbols:
@@ -108,7 +108,7 @@ class Match:
         return schedule
 
     def default_schedule(self) -> Schedule:
-        """The schedule that nobody has searched for."""
+        """The schedule without a search."""
         return self.build(self.default()) if self.proof is None else self.proof.copy()
 
 

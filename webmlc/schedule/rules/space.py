@@ -175,9 +175,9 @@ class Choice(Space[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What is true of some parts together in every member of a product.
+    """A condition on some parts together that every member of a product meets.
 
-    A `proof` takes the whole member, and builds its schedule: that takes as long as all other
+    A `proof` takes the whole member, and builds its schedule: a proof takes as long as all other
     constraints of a hundred members.
     """
 
@@ -251,7 +251,7 @@ class Product(Space[P]):
         return self._meeting_all(values, generator)
 
     def _meeting_all(self, values: dict[str, Any], generator: Random) -> P:
-        """The member with these values, of which parts of violated constraints are drawn again."""
+        """The member with these values, after parts of violated constraints are drawn again."""
         for _ in range(DRAWS):
             violated = next((c for c in self.constraints if not self._meets(values, c)), None)
             if violated is None:
@@ -340,7 +340,7 @@ def plain(member: Any) -> Any:
 
 
 def leaves_of(member: Any, path: str = "") -> dict[str, Value]:
-    """The leaves of a member, or of JSON data of one."""
+    """The leaves of a member, or of a member's JSON data."""
     match to_builtins(member):
         case dict(parts):
             tag = parts.pop("type", None)
@@ -356,7 +356,7 @@ def leaves_of(member: Any, path: str = "") -> dict[str, Value]:
 
 
 def changes(default: Any, member: Any) -> dict[str, Value]:
-    """The leaves of a member that the default one does not have, or has with another value."""
+    """The leaves of a member that the default lacks, or has with another value."""
     before = leaves_of(default)
     after = leaves_of(member).items()
     return {path: v for path, v in after if path not in before or before[path] != v}
@@ -370,7 +370,7 @@ def parts_of(member: Any) -> dict[str, Any]:
 
 
 def inside(path: str, name: str) -> str:
-    """The path of a part of what a path leads to."""
+    """The path of a part of the value at `path`."""
     return f"{path}.{name}" if path else name
 
 

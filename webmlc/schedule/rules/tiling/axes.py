@@ -1,4 +1,4 @@
-"""Axes and loops of a kernel that nothing has scheduled yet: which loop runs along which axis.
+"""The axes and loops of an unscheduled kernel: the loop along each axis.
 
 loops_along(block, axes_of_kind(block, "spatial"))     # ["n", "y", "x"]
 fuse_all(schedule, ["n", "y", "x"])                    # one loop over n, y and x
@@ -34,8 +34,8 @@ def axes_of_kind(block: Block, kind: str) -> tuple[Axis, ...]:
 
 
 def result_axes(block: Block) -> tuple[Axis, ...]:
-    """The spatial axes of a block, in the order in which they index its result, if they do by
-    themselves.
+    """The spatial axes of a block, in the order in which they index its result, if each index is a
+    single axis.
     """
     axes = {axis.var: axis for axis in axes_of_kind(block, "spatial")}
     indices = (index for store in stores(block.body) for index in store.indices)
@@ -71,14 +71,16 @@ def fuse_all(schedule: Schedule, loops: Sequence[str]) -> str | None:
 
 
 def unroll_factor(extent: Expr, largest: int) -> int:
-    """The largest factor up to `largest` that divides a constant extent; 1 of a symbolic one."""
+    """The largest factor up to `largest` that divides a constant extent; 1 for a symbolic
+    extent.
+    """
     count = as_int(simplify(extent))
     return 1 if count is None else divisors(count, largest)[-1]
 
 
 def write_out(schedule: Schedule, loop: str, most: int) -> None:
     """Unroll a loop, or the largest part of up to `most` iterations that divides it. The loads of
-    iterations that are written out do not wait for each other. An unrolled loop stays as it is.
+    written-out iterations do not wait for each other. An unrolled loop stays as it is.
     """
     extent = schedule.extent(loop)
     factor = unroll_factor(extent, most)
@@ -99,6 +101,6 @@ def written(function: LoopFunction) -> dict[str, list[Block]]:
 
 
 def reads(block: Block) -> set[str]:
-    """The buffers that a block reads, but for those it folds into."""
+    """The buffers that a block reads, except the buffers that it folds into."""
     targets = {s.buffer.name for s in stores(block.body)}
     return {load.buffer.name for load in loads(block.body)} - targets

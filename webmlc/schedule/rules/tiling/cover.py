@@ -1,4 +1,4 @@
-"""Covering an extent with tiles: as many full ones as fit, then smaller ones for what is left over.
+"""Cover an extent with tiles: as many full tiles as fit, then smaller tiles for the remainder.
 
 In: a loop and the sizes of tiles. Out: the same loop partitioned into parts, each a whole number of
 tiles of one size:
@@ -21,7 +21,7 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of an axis: `count` tiles of `size`, from where the part before ended."""
+    """A stretch of an axis: `count` tiles of `size`, from the end of the part before."""
 
     size: int
     count: Expr
@@ -69,7 +69,7 @@ def cover_columns(extent: Expr, widest: int, panel: int, lanes: int) -> tuple[Pa
 def partition_into(
     schedule: Schedule, loop: str, parts: Sequence[Part]
 ) -> Iterator[tuple[Copy, Part]]:
-    """Partition a loop into parts; returns each with its copy of what is inside the loop."""
+    """Partition a loop into parts; returns each part with its copy of the loop's body."""
     copies = [Copy(loop)]
     for part in parts[:-1]:
         _, last = schedule.partition(copies[-1].loop, part.extent)
@@ -79,7 +79,7 @@ def partition_into(
 
 def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str | None]:
     """Split a loop into tiles of `size`, which divides it: the loop over tiles and the loop within
-    one. A loop that would have one step is `None`, but not both.
+    a tile. A loop that would have one step is `None`, but not both loops.
     """
     if extent_of(schedule, loop) == size:
         return (None, loop) if size > 1 else (loop, None)

@@ -44,9 +44,9 @@ class Threads:
 
 
 def fold_with_followers(function: LoopFunction) -> Block | None:
-    """The reduction block of a kernel if it is the only one, starts its results itself, and each
-    other block reads its results or those of another follower. A block without an init updates
-    elements in order, so it is no fold.
+    """The reduction block of a kernel, if it is the only reduction and starts its results itself.
+    Each other block must read its results, or the results of another such block. A block without an
+    init updates elements in order, so it is no fold.
     """
     every = list(blocks(function.body))
     folds = [b for b in every if axes_of_kind(b, "reduce")]
@@ -61,11 +61,11 @@ def fold_with_followers(function: LoopFunction) -> Block | None:
 
 
 def attach_epilogue(schedule: Schedule, fold: str) -> tuple[list[str], list[str]]:
-    """Put the epilogue under the fold's innermost spatial loop. The fold, and what one block of the
-    epilogue computes for another, are in registers.
+    """Put the epilogue under the fold's innermost spatial loop. The results of the fold, and of
+    epilogue blocks for each other, are in registers.
 
-    Returns the spatial loops and the reduction loops. Raises `ScheduleError` where the epilogue
-    reads another element than the one that is ready.
+    Returns the spatial loops and the reduction loops. Raises `ScheduleError` if the epilogue reads
+    another element than the finished element.
     """
     block = schedule.block(fold)
     spatial = loops_along(block, result_axes(block))

@@ -21,10 +21,10 @@ from webmlc.schedule.tree import outer_blocks
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A reduction and the block that writes its results on: its epilogue, or a plain copy.
+    """A reduction and the block that passes its results on: its epilogue, or a plain copy.
 
-    If that epilogue is expensive, the block `copy` first takes the results out of registers, so
-    that the epilogue may run in a loop over them.
+    If the epilogue is expensive, the block `copy` first takes the results out of registers, so that
+    the epilogue may run in a loop over them.
     """
 
     update: str
@@ -38,7 +38,7 @@ class Nest:
 
 
 def written_buffer(block: Block) -> Buffer | None:
-    """The one buffer that a block writes; `None` where there are several."""
+    """The only buffer that a block writes; `None` if there are several."""
     written = {store.buffer for store in stores(block.body)}
     return next(iter(written)) if len(written) == 1 else None
 
@@ -110,7 +110,7 @@ def accumulate_locally(schedule: Schedule, update: str) -> Nest:
 
 
 def compute_results_at(schedule: Schedule, nest: Nest, loop: str) -> None:
-    """Compute what the nest's result block reads under its loop."""
+    """Compute the operands of the nest's result block under its loop."""
     if nest.copy is not None:
         schedule.compute_at(nest.copy, loop)
     schedule.compute_at(nest.update, loop)
@@ -142,7 +142,7 @@ def blocks_under(schedule: Schedule, loop: str) -> list[str]:
 
 
 def extent_of(schedule: Schedule, loop: str) -> int | None:
-    """How often a loop runs; `None` where symbolic."""
+    """The iterations of a loop; `None` if symbolic."""
     return as_int(schedule.extent(loop))
 
 
@@ -152,7 +152,7 @@ def innermost(schedule: Schedule, block: str) -> str:
 
 
 def product(extents: list[Expr]) -> int | None:
-    """The product of extents; `None` where one is symbolic."""
+    """The product of extents; `None` if an extent is symbolic."""
     total = 1
     for extent in extents:
         size = as_int(extent)

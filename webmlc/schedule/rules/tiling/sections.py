@@ -1,4 +1,4 @@
-"""Sections of a fold: whole tiles, and what is left over at the end of its rows and columns.
+"""Sections of a fold: whole tiles, and the remainders at the end of its rows and columns.
 
 In: the loops of a fold with its epilogue. Out: a copy of the nest for each part of the rows and of
 the columns that has tiles of its own:
@@ -36,8 +36,8 @@ def is_zero(expr: Expr) -> bool:
 def partition_section(
     schedule: Schedule, section: Section, loop: str, at: Expr
 ) -> tuple[Section, Section]:
-    """Cut an outermost loop of a section; returns the section of its first iterations, and that of
-    the last.
+    """Cut an outermost loop of a section; returns the section of the loop's first iterations, and
+    the section of its last.
     """
     _, last = schedule.partition(loop, at)
     fold = last.blocks[section.fold]
@@ -45,7 +45,7 @@ def partition_section(
 
 
 def split_columns(schedule: Schedule, section: Section, width: int) -> list[Section]:
-    """Whole panels of columns, then what is left."""
+    """Whole panels of columns, then the remaining columns."""
     extent = simplify(schedule.extent(section.columns))
     whole = simplify(extent // width * width)
     if is_zero(extent - whole) or as_int(whole) == 0:
@@ -54,7 +54,7 @@ def split_columns(schedule: Schedule, section: Section, width: int) -> list[Sect
 
 
 def split_rows(schedule: Schedule, section: Section, height: int) -> list[Section]:
-    """Whole tiles of rows, then those that are left over."""
+    """Whole tiles of rows, then the remaining rows."""
     if section.rows is None:
         return [section]
     schedule.reorder(section.rows, *section.batch, section.columns)

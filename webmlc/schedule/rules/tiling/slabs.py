@@ -1,4 +1,5 @@
-"""Tell the nests of a kernel that compute from those that store a constant around their result.
+"""Separate the nests of a kernel that compute from the nests that store a constant around the
+result.
 
 conv, relu = ...                            (conv, relu -> out[1:57, 1:57],)
 out[0], out[57], out[:, 0], ... = 0    ->   (out[0] = 0, out[57] = 0, out[:, 0] = 0, ...)
@@ -13,8 +14,8 @@ from webmlc.loops.ir import LoopFunction, Seq, Stmt, seq, stores
 
 
 def results_and_fills(function: LoopFunction) -> tuple[LoopFunction, LoopFunction] | None:
-    """The nests that compute and those that fill, each as a kernel of its own; `None` if the
-    function lacks one of them.
+    """The nests that compute and the nests that fill, as two kernels; `None` if the function lacks
+    one of the two.
     """
     nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
     fills = [nest for nest in nests if _fills(nest)]

@@ -1,7 +1,7 @@
 """The blocks of a softmax whose exponentials weigh other values, as attention has them.
 
-In: the blocks of a kernel by name. Out: the names of those that the schedules of both targets tell
-apart:
+In: the blocks of a kernel by name. Out: the names of the blocks that the schedules of both targets
+distinguish:
 
     softmax_blocks(every)    # SoftmaxBlocks("logits", "max", "exponential", "sum_exp", "product")
 """
@@ -18,8 +18,8 @@ from webmlc.schedule.rules.tiling.axes import reads
 
 
 class SoftmaxBlocks(NamedTuple):
-    """The names of the blocks of logits, of their maximum, of exponentials relative to it, of their
-    sum, and of the sums of their products with other values.
+    """The names of the blocks of logits, of the maximum, of exponentials relative to the maximum,
+    of the sum of exponentials, and of the sums of their products with other values.
     """
 
     logits: str
@@ -30,8 +30,8 @@ class SoftmaxBlocks(NamedTuple):
 
 
 def softmax_blocks(every: Mapping[str, Block]) -> SoftmaxBlocks | None:
-    """The blocks of the only softmax in a kernel; `None` if there is none, if a buffer has several
-    writers, or if other blocks read the exponentials.
+    """The blocks of the only softmax in a kernel; `None` if there is no softmax, if a buffer has
+    several writers, or if other blocks read the exponentials.
     """
     exponentials = [name for name, block in every.items() if exponential_of(block) is not None]
     writers = {store.buffer.name: name for name, b in every.items() for store in stores(b.body)}

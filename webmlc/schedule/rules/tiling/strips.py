@@ -1,8 +1,8 @@
 """Strips: a panel that comes from memory is read in several places at once.
 
 In: a reduction that reads a panel of several pages from one end to the other. Out: the same
-reduction, which takes a step of each strip in turn, as a processor fetches ahead along each of
-them, but no further than to the end of a page:
+reduction, which takes a step of each strip in turn. A processor fetches ahead along each strip, but
+no further than to the end of a page:
 
     for k in range(512): ...          ->    for k in range(128):
                                                 for strip in T.unrolled(4): ...
@@ -15,8 +15,8 @@ from webmlc.schedule.schedule import Schedule
 
 
 def strip_counts(schedule: Schedule, update: str, strips: int) -> list[int]:
-    """Into how many strips, at most `strips` together, to divide the outermost loops of a
-    reduction; an inner loop only where those around it are strips altogether.
+    """The strips of each outermost loop of a reduction, at most `strips` together. An inner loop
+    has strips only if each iteration of the loops around it is a strip.
     """
     counts: list[int] = []
     for loop in schedule.reduce_loops(update):

@@ -28,10 +28,10 @@ from webmlc.schedule.schedule import Schedule
 class Reduction:
     """How the reduction of a tile runs.
 
-    `phases`: each of `phases` neighbouring steps of the innermost reduction loop has a tile of its
-    own, and the tiles are added at the end. `strips`: into how many strips, at most, the reduction
-    is divided, which are read side by side. `steps`: how many steps, at most, an iteration of the
-    innermost reduction loop takes, unless there are phases.
+    `phases`: each of `phases` neighbouring steps of the innermost reduction loop has a separate
+    tile, and the tiles are added at the end. `strips`: the most strips of the reduction, which are
+    read side by side. `steps`: the most steps that an iteration of the innermost reduction loop
+    takes, unless there are phases.
     """
 
     phases: int = 1
@@ -40,7 +40,7 @@ class Reduction:
 
 
 IN_ORDER = Reduction()
-"""One step of the reduction after the other."""
+"""The reduction takes one step after the other."""
 
 
 def make_tile(
@@ -88,7 +88,7 @@ def _is_ragged(schedule: Schedule, nest: Nest, columns: str | None, lanes: int) 
 
 
 def _round_up(schedule: Schedule, loops: Sequence[str], lanes: int) -> None:
-    """Compute whole vectors of columns, where the right operand is padded to them."""
+    """Compute whole vectors of columns, if the right operand is padded to whole vectors."""
     for loop in loops:
         if not schedule.allows("round_up", loop, lanes):
             return
@@ -97,7 +97,7 @@ def _round_up(schedule: Schedule, loops: Sequence[str], lanes: int) -> None:
 
 def _split_phases(schedule: Schedule, update: str, phases: int) -> str:
     """Give `phases` neighbouring steps of a reduction an accumulator each; returns the block that
-    fills them.
+    fills the accumulators.
     """
     _, phase = schedule.split(schedule.reduce_loops(update)[-1], [None, phases])
     partial = schedule.rfactor(phase, 0)
@@ -117,8 +117,8 @@ def _unroll_steps(schedule: Schedule, update: str, steps: int) -> None:
 
 
 def _put_inside(schedule: Schedule, update: str, depth: int) -> str:
-    """Put the `depth` loops of a tile inside the loops of a reduction, and what initialises it
-    before them; returns the block that does.
+    """Put the `depth` loops of a tile inside the loops of a reduction, and the block that
+    initialises the tile before them; returns this block.
     """
     loops, reduced = schedule.loops(update), schedule.reduce_loops(update)
     start = loops.index(reduced[0])

@@ -1,7 +1,7 @@
 """The loops of small linear transforms of tiles, such as Winograd's.
 
-In: stages of linear combinations (`core/combination.py`), each of whose rows is picked by a short
-axis. Out: the loops of the last stage, those over tiles apart from those within a tile:
+In: stages of linear combinations (`core/combination.py`), where a short axis picks each row of a
+combination. Out: the loops of the last stage, with loops over tiles apart from loops within a tile:
 
     y[h, w, c] = row h % 4 of lines[h // 4, ...]   ->   tiles: h // 4, w // 4; short: h % 4, w % 4
 """
@@ -41,7 +41,7 @@ def is_transform(schedule: Schedule, stages: Sequence[str], lanes: int) -> bool:
 
 
 def stages_of(schedule: Schedule, lanes: int) -> tuple[str, ...] | None:
-    """The stages of a kernel that are linear combinations, the last of which writes the kernel's
+    """The stages of a kernel, if all are linear combinations and the last stage writes the kernel's
     result; `None` for other kernels.
     """
     stages = tuple(schedule.blocks())
