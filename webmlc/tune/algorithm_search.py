@@ -2,9 +2,8 @@
 forms, Strassen's algorithm or neither; a padding in the kernel before or apart; the parts of a
 reduction.
 
-    variants = plan(graph, seconds=60)                      # what to measure
-    search = Search(variants.tasks, ..., compare=variants.contests)
-    variants.answers(search)                                # {layer: (algorithm, relative time)}
+    variants = plan(graph, seconds=60) # the kernels to measure search = Search(variants.tasks, ...,
+    compare=variants.contests) variants.answers(search) # {layer: (algorithm, relative time)}
 
 A layer's algorithm decides which kernels its model has. For each alternative of a layer, the model
 is lowered with only this choice changed. The kernels in which the two models differ are compared,
@@ -34,7 +33,7 @@ WORTHWHILE = 0.95
 algorithms are not measured in the same rounds, so that noise counts more than between schedules."""
 
 Identity = tuple[str, str]
-"""What tells kernels apart: the key of a task, and its bucket of sizes."""
+"""The identity of a kernel: the key of a task, and its bucket of sizes."""
 
 
 @dataclass(frozen=True, slots=True)

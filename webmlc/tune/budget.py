@@ -1,11 +1,12 @@
-"""The budget of a search: some seconds, and the parts of them.
+"""The budget of a search: some seconds, and parts of these seconds.
 
     budget = Budget(600)
     survey = budget.part(0.3)
     survey.start()                      # the first trial starts both
     survey.seconds_left                 # until three tenths of the budget are spent
 
-What begins before the end may end after it, so every piece of work is small against the budget.
+Work that begins before the end may end after it, so every piece of work is small against the
+budget.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Budget:
         clock: Callable[[], float] = time.monotonic,
         whole: Budget | None = None,
     ) -> None:
-        """`whole` is what this is the first part of."""
+        """`whole` is the budget whose first part this is."""
         self.seconds = float(seconds)
         self._clock = clock
         self._whole = whole
@@ -56,7 +57,7 @@ class Budget:
         return 0.0 if self._started is None else self._clock() - self._started
 
     def start(self) -> None:
-        """Start the budget, and what it is a part of, unless they have started."""
+        """Start the budget and its whole, unless they have started."""
         if self._whole is not None:
             self._whole.start()
         elif self._started is None:
@@ -67,7 +68,7 @@ class Budget:
         return Budget(self.seconds * share, self._clock, self)
 
     def rest(self) -> Budget:
-        """What is left of the budget, as one that starts now."""
+        """The seconds left of the budget, as a budget that starts now."""
         remainder = Budget(self.seconds_left, self._clock)
         remainder.start()
         return remainder

@@ -1,10 +1,10 @@
-"""Build candidates, and the trials that measure them: what a search does between two trials.
+"""Build candidates, and the trials that measure them, between two trials of a search.
 
     builder = CandidateBuilder(threads=1, processes=ProcessPoolExecutor())
     candidates = builder.build([task, task], [member, other_member])
     trial = builder.trial(task, [control, *candidates], protocol)
 
-A search without kernels, such as one that a test or a benchmark makes up, has a builder of its own.
+A search without kernels, such as the made-up search of a test or a benchmark, has its own builder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CandidateBuilder:
             started.result()
 
     def build(self, tasks: Iterable[Task], members: Iterable[Any]) -> Iterator[Candidate | Refusal]:
-        """A member of each task's space as code, or why it cannot be built."""
+        """A member of each task's space as code, or the reason why it cannot be built."""
         build = map if self.processes is None else self.processes.map
         return iter(build(try_candidate, tasks, members))
 
@@ -51,4 +51,6 @@ class CandidateBuilder:
 
 
 def _import() -> None:
-    """Do nothing: a process that runs this has imported what builds candidates."""
+    """Do nothing: a process that runs this function has imported the modules that build
+    candidates.
+    """

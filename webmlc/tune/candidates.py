@@ -1,4 +1,4 @@
-"""Candidates: schedules of a task as code, and the trial that measures several of them.
+"""Candidates: schedules of a task as code, and the trial that measures several candidates.
 
     control = candidate(task, task.match.default())
     other = candidate(task, task.match.space().random(Random(0)))
@@ -45,11 +45,12 @@ CONSTANT_BYTES = 32 << 20
 MAX_COPIES = 8
 """Calls that read different copies of the constants, at most. Each call is code of the trial."""
 REUSE = 64
-"""A kernel with more operations than this for each byte of its constants has one copy of them: at
-10 operations and 2 bytes per ns, reading them from memory takes at most an eighth of its time."""
+"""A kernel with more operations than this for each byte of its constants has one copy of the
+constants: at 10 operations and 2 bytes per ns, reading constants from memory takes at most an
+eighth of its time."""
 INEXACT_TOLERANCE = 1e-4
-"""The share of an output's magnitude that orders of rounding may change: ten times what sums of a
-few thousand float32 change by."""
+"""The share of an output's magnitude that orders of rounding may change: ten times the change of
+sums of a few thousand float32 values."""
 KERNEL = "kernel"
 """The name of the kernel in the shaders of a candidate."""
 FRACTION = 2**-10
@@ -65,8 +66,8 @@ Code = Printed | Shaders
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member of a task's space, the lowered kernel that it gives, its code, which trials take as
-    it is, and its features for the cost model.
+    """A member of a task's space, its lowered kernel, its code, which trials take as it is, and its
+    features for the cost model.
     """
 
     member: Any
@@ -82,7 +83,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a member of a space, or of it without its proofs, cannot be built."""
+    """The reason why a member of a space, with or without its proofs, cannot be built."""
 
     reason: str
 
@@ -148,7 +149,7 @@ def is_exact(function: LoopFunction) -> bool:
 
 def buffers_of(task: Task) -> Trial:
     """A trial without candidates: a buffer for each parameter of the task's kernel, and several for
-    each constant. They are placed from byte 0 on.
+    each constant. The buffers are placed from byte 0 on.
     """
     function, sizes = task.match.function, task.all_sizes
     bytes_of = {parameter: buffer_bytes(parameter, sizes) for parameter in function.params}
@@ -182,8 +183,8 @@ def _copies(task: Task, constant_bytes: int) -> int:
 
 
 def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> Trial:
-    """Add a module of all candidates, each a loop of calls, and move the buffers behind what the
-    module needs at the start of memory.
+    """Add a module of all candidates, each a loop of calls, and move the buffers behind the
+    module's own area at the start of memory.
     """
     symbols = [task.sizes[s.name] for s in candidates[0].kernel.symbols]
     symbol_slots = range(len(trial.buffers), len(trial.buffers) + len(symbols))

@@ -4,8 +4,8 @@
     webmlc tune-worker --scheduler tcp://HOST:8786 --listen ADDRESS  # on each machine
     webmlc tune model.onnx --scheduler tcp://HOST:8786               # anywhere
 
-`feeder` hands out the jobs, and `slots` is what runs on each machine. Both need dask.distributed,
-which is optional.
+`feeder` hands out the jobs, and `slots` runs on each machine. Both need dask.distributed, which is
+optional.
 """
 
 from __future__ import annotations

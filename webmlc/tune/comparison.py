@@ -1,14 +1,13 @@
-"""Compare sets of kernels in one trial, before a build takes them: what is faster alone, or was
-measured apart, may not be faster there.
+"""Compare sets of kernels in one trial, before a build takes them: a kernel that is faster alone
+may not be faster among others.
 
-    comparison = WinnerComparison(searches)
-    trial = builder.model_trial(comparison.sets)
-    comparison.take_in(measurement)
-    comparison.ratio                 # the time of the model with what it keeps, relative to before
+    comparison = WinnerComparison(searches) trial = builder.model_trial(comparison.sets)
+    comparison.take_in(measurement) comparison.ratio # the time of the model with the kernels it
+    keeps, over before
 
 `WinnerComparison` compares the winners of all tasks of a model with their defaults, and
-`LayerComparison` the kernels of two algorithms of a layer. What is compared is kept if it takes
-less time in three rounds of four.
+`LayerComparison` the kernels of two algorithms of a layer. A set is kept if it takes less time in
+three rounds of four.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from webmlc.tune.task_search import TaskSearch, is_faster, relative_time
 from webmlc.tune.trial import Measurement
 
 STRONG = 0.95
-"""A winner that takes less than this share of the default's time is in the smaller set, which is
-compared, too: it may gain where small gains are noise, or cost elsewhere what they gain."""
+"""A winner that takes less than this share of the default's time is also in a smaller set. The
+smaller set is compared, too, because small gains may be noise, or cost the same time elsewhere."""
 
 
 class Comparison:
-    """Sets of kernels, the first of which is the control.
+    """Sets of kernels. The first set is the control.
 
-    `ms` is the time of the control, as far as known. `ratio` is the time of what is kept, relative
-    to the control's; NaN if there was no trial, and `reason` says why. `is_optional`: there is no
-    trial after the end of the budget.
+    `ms` is the time of the control, as far as known. `ratio` is the time of the kept set over the
+    control's; NaN if there was no trial, and `reason` says why. `is_optional`: there is no trial
+    after the end of the budget.
     """
 
     is_optional = False
 
     def __init__(self, sets: Sequence[Sequence[Scheduled]], ms: float, title: str) -> None:
-        """`title` says what is compared."""
+        """`title` names the comparison."""
         self.sets, self.ms, self.title = sets, ms, title
         self.is_over = self.is_in_flight = False
         self.reason = ""
         self.ratio = math.nan
 
     def take_in(self, measurement: Measurement) -> list[TaskSearch]:
-        """Take in the measurement of the sets. Returns the searches whose winners it rejects."""
+        """Take in the measurement of the sets. Returns the searches whose winners are rejected."""
         self.is_over, self.is_in_flight, self.ratio = True, False, 1.0
         return []
 
@@ -60,8 +59,8 @@ class WinnerComparison(Comparison):
     """
 
     def __init__(self, searches: Sequence[TaskSearch]) -> None:
-        """Every search has a confirmed winner. Those of kernels that cannot run here, and of GPUs,
-        whose trials hold one kernel only, are not compared.
+        """Every search has a confirmed winner. Winners are not compared if their kernels cannot run
+        here, or run on a GPU, whose trials hold one kernel only.
         """
         measured = [s for s in searches if not math.isnan(s.control_ms) and not s.failure]
         winners = [s for s in measured if _ratio(s) < 1]
@@ -87,8 +86,8 @@ class WinnerComparison(Comparison):
 
 
 class LayerComparison(Comparison):
-    """The kernels that a layer has with its default algorithm, and those that it has with another
-    one. Without a trial, the layer keeps its default.
+    """The kernels of a layer with its default algorithm, and with another algorithm. Without a
+    trial, the layer keeps its default.
     """
 
     is_optional = True
@@ -101,7 +100,9 @@ class LayerComparison(Comparison):
         ms: float,
         worthwhile: float,
     ) -> None:
-        """`worthwhile` is the share of the default's time below which the other one is kept."""
+        """`worthwhile` is the share of the default's time below which the other algorithm is
+        kept.
+        """
         super().__init__(sets, ms, layer)
         self.layer, self.algorithm, self.worthwhile = layer, algorithm, worthwhile
 
@@ -115,7 +116,7 @@ class LayerComparison(Comparison):
 
 
 def compare_winners(searches: Sequence[TaskSearch]) -> list[Comparison]:
-    """What a search compares when all of its tasks have winners."""
+    """The comparisons of a search when all its tasks have winners."""
     return [WinnerComparison(searches)]
 
 

@@ -31,8 +31,8 @@ TREES = 120
 """Boosting rounds: more did not rank better on kernels left out (`benchmarks/cost_model.py`)."""
 
 GROWTH = 1.2
-"""How many times as many measurements as before a model learns from all again (chosen by hand:
-training takes 0.1 s)."""
+"""A model learns again from all measurements when their number has grown by this factor (chosen by
+hand: training takes 0.1 s)."""
 
 Matrix = NDArray[np.float32]
 
@@ -75,7 +75,7 @@ class CostModel:
 
 class OnlineCostModel:
     """A cost model that learns while the kernels of a platform are measured. Their searches share
-    it: what one kernel showed ranks the candidates of another one.
+    the model: measurements of one kernel rank the candidates of another kernel.
     """
 
     def __init__(

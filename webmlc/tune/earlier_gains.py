@@ -1,10 +1,11 @@
-"""What made kernels faster in earlier searches on a platform.
+"""The changes that made kernels faster in earlier searches on a platform.
 
     gains = EarlierGains(database.records(platform=platform.key))
-    gains.changes("contraction")        # of default parameters: those that saved most come first
+    gains.changes("contraction")        # of default parameters: largest savings first
 
-Much of what makes one kernel faster on a platform does so for others of its rule, in any model:
-tiles that its registers hold, workgroups that its adapter likes. A search tries that first.
+A change that makes one kernel faster on a platform often helps other kernels of its rule, in any
+model: tiles that fit the platform's registers, workgroups that suit its adapter. A search tries
+such changes first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class EarlierGains:
     """The changes of default parameters that earlier searches have confirmed."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        """`records` are those of one platform, the oldest first: the last winner of a kernel
+        """`records` are the records of one platform, the oldest first: the last winner of a kernel
         counts.
         """
         defaults: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
@@ -46,7 +47,9 @@ class EarlierGains:
                 self._changes[key[0]].append(changed[key])
 
     def changes(self, rule: str) -> Sequence[Leaves]:
-        """The changes that made kernels of a rule faster; those that saved most time come first."""
+        """The changes that made kernels of a rule faster; changes that saved most time come
+        first.
+        """
         return self._changes.get(rule, ())
 
 

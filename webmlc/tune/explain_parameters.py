@@ -1,4 +1,4 @@
-"""Explain parameters of schedules in words: those of the docstrings below the rules' fields.
+"""Explain parameters of schedules in words, taken from the docstrings below the rules' fields.
 
 name_in_words("scores.block_rows")        ->  "scores: block rows"
 value_in_words(None)                      ->  "none"
@@ -47,7 +47,7 @@ def value_in_words(value: Value) -> str:
 
 
 def explanations(member: Any, path: str = "", text: str = "") -> dict[str, str]:
-    """What each leaf of a member means, by its path; leaves without a docstring are left out.
+    """The meaning of each leaf of a member, by its path; leaves without a docstring are left out.
     `text` explains the member itself.
     """
     leaf = {path: text} if text else {}

@@ -55,7 +55,8 @@ _COUNTS = (
     "barriers",
     "statements",
 )
-"""What is counted as often as it runs. `statements` are those of the code, each counted once."""
+"""Counts of operations and accesses, each counted as often as it runs. `statements` are the
+statements of the code, each counted once."""
 
 NAMES = (
     *_COUNTS,
@@ -70,7 +71,7 @@ NAMES = (
     "operations per iteration",
     "reuse of parameters",
 )
-"""What each number of `features` means."""
+"""The meaning of each number of `features`."""
 
 
 def features(function: LoopFunction, sizes: Mapping[str, int]) -> NDArray[np.float32]:
@@ -124,7 +125,7 @@ class _Counting:
         self.counts[name] += amount
 
     def statement(self, stmt: Stmt, place: _Place) -> None:
-        """Count a statement and those inside it."""
+        """Count a statement and the statements inside it."""
         self.add("statements", 1)
         for expr in expressions(stmt):
             self.expression(expr, place.times)
@@ -148,7 +149,9 @@ class _Counting:
                 self.add("barriers", place.times)
 
     def loop(self, loop: For, place: _Place) -> None:
-        """Count a loop; one of threads or of parallel iterations has no counter of its own."""
+        """Count a loop; a loop over threads or over parallel iterations has no counter of its
+        own.
+        """
         extent = max(0.0, _range(loop.extent, place.ranges).high)
         if not math.isfinite(extent):
             extent = 1.0

@@ -121,7 +121,7 @@ class Feeder:
         self.last_usable = self.last_sent = time.monotonic()
 
     def work(self) -> None:
-        """Hand out jobs until there are none for any connected worker."""
+        """Hand out jobs until no connected worker can get another job."""
         self.client.subscribe_topic("all", self._note)
         self.client.subscribe_topic(RESULTS, self._note_result)
         for address in self.client.scheduler_info(n_workers=-1)["workers"]:
@@ -235,14 +235,14 @@ class Feeder:
                 self.events.put(partial(self._take_in, message["worker"], result))
 
     def _join(self, address: str) -> None:
-        """Ask a new worker what it measures on."""
+        """Ask a new worker for its platform."""
         if address not in self.members:
             member = self.members[address] = _Member(address)
             handle = partial(self._describe, member)
             self._call(member, handle, describe, self.search.threads)
 
     def _describe(self, member: _Member, description: tuple[Platform, int] | Exception) -> None:
-        """Take in what a worker measures on."""
+        """Take in the platform of a worker."""
         if isinstance(description, Exception):
             member.refusal = str(description)
             return
@@ -260,7 +260,7 @@ class Feeder:
             self._release(member)
 
     def _take_in(self, worker: str, result: Mapping[str, Any]) -> None:
-        """Take in what a trial showed, and free its slot."""
+        """Take in the outcome of a trial, and free its slot."""
         member = self.members.get(worker)
         job = member.jobs.pop(result["number"], None) if member is not None else None
         if member is None or member.pool is None or job is None:

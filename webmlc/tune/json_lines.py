@@ -1,5 +1,4 @@
-"""Records as lines of JSON: what `webmlc tune --export` writes, and the records that come with
-webmlc.
+"""Records as lines of JSON, for `webmlc tune --export` and for the records that come with webmlc.
 
     path.write_text(to_lines(database), "utf-8")
     add_lines(database, path)
@@ -8,8 +7,8 @@ webmlc.
 `shipped.jsonl` holds the schedules that were confirmed on machines of webmlc's developers, for the
 kernels of the benchmark models:
 
-    python -m webmlc.tune.json_lines tuned.db             # add those of a file
-    python -m webmlc.tune.json_lines --models A.onnx ...  # drop those that no model uses any more
+    python -m webmlc.tune.json_lines tuned.db # add the records of a file python -m
+    webmlc.tune.json_lines --models A.onnx ... # drop records that no model uses any more
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from webmlc.tune.usage import usage_of
 SHIPPED = Path(__file__).parent / "shipped.jsonl"
 """The file of the records that come with webmlc."""
 SHIPPED_NAME = Path("shipped")
-"""What users write for these records, wherever a database to read is named."""
+"""The name that users write for these records in place of a database to read."""
 
 
 def to_lines(database: Database) -> str:
@@ -89,7 +88,7 @@ def open_to_change(path: Path) -> Database:
 
 def drop_unused(models: Sequence[Path]) -> int:
     """Drop the shipped records that serve no kernel and no layer of some models; returns how many.
-    The models are all of those that records ship for.
+    `models` must be all models for which records ship.
     """
     with shipped() as database:
         usage = usage_of(models, database)
@@ -105,7 +104,9 @@ def _lines(records: Sequence[Record | AlgorithmRecord]) -> str:
 
 
 def _ship(path: Path) -> None:
-    """Add to the shipped records what a database confirmed to be faster than the default."""
+    """Add to the shipped records the schedules of a database that were confirmed to be faster than
+    the default.
+    """
     with shipped() as database, open_records(path) as other:
         confirmed = other.records(state="confirmed")
         gains = (r for r in confirmed if r.ratio is not None and r.ratio < 1)

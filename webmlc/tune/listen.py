@@ -47,7 +47,7 @@ JSON = "application/json"
 
 
 class Broker(Protocol):
-    """What hands out trials. Several threads call it at the same time."""
+    """The source of trials. Several threads call it at the same time."""
 
     @property
     def device(self) -> Device:

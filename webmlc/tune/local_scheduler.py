@@ -1,5 +1,5 @@
-"""Start a Dask scheduler that only this machine reaches, and workers beside it: what the tests and
-benchmarks of clusters begin with.
+"""Start a Dask scheduler that only this machine reaches, and workers beside it, for tests and
+benchmarks of clusters.
 
     with local_scheduler() as (address, process):
         with python_process("-m", "webmlc", "tune-worker", "--scheduler", address) as (_, line):

@@ -1,4 +1,4 @@
-"""Write HTML as trees of elements: whatever a text holds, it is escaped.
+"""Write HTML as trees of elements. Every text is escaped.
 
 element("p", "The kernel ", element("b", name), class_="note")
 page_text("Title", style, element("h1", "Title"))

@@ -2,13 +2,13 @@
 
 Building a candidate takes longer than measuring a small one, so members are ranked twice. Trees
 that learned from the parameters of this task's measurements screen `POOL` members, without building
-any. Where measuring takes longer than building, `BUILT` times as many of those as are asked for are
+any. If measuring takes longer than building, `BUILT` times the requested number of members are
 built, and the cost model, which learned from the features of measured code, chooses among them.
-Elsewhere those that are built are measured. An elite is mutated, as in an evolutionary
-search (Zheng et al., "Ansor", 2020): at first the default alone, near which half of all members
-take less than 1.1 times its time, where half of the random ones take twice as long or longer
-(measured on convolutions, lavapipe, 2026-11-27). Some members are always random, so that no mistake
-of a model lasts.
+Else all built members are measured. An elite is mutated, as in an evolutionary search (Zheng et
+al., "Ansor", 2020): at first the default alone, near which half of all members take less than 1.1
+times its time, where half of the random ones take twice as long or longer (measured on
+convolutions, lavapipe, 2026-11-27). Some members are always random, so that no mistake of a model
+lasts.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ModelSearch:
         model: OnlineCostModel,
         is_slow: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`model` is the one of this platform. `is_slow`: it takes longer to measure a member than
-        to build it.
+        """`model` is the cost model of this platform. `is_slow`: it takes longer to measure a
+        member than to build it.
         """
         self.space, self.seed, self.features = space, seed, features
         self.generator = Random(seed)
@@ -70,7 +70,7 @@ class ModelSearch:
         if not pool:
             return []
         explored = min(len(pool), max(1, round(RANDOM_SHARE * count)))
-        screened = pool  # the mutated ones come first
+        screened = pool  # mutated members come first
         if len(finite) >= FEWEST:
             model = _ParameterModel(self.space, finite, self.seed)
             screened = [pool[i] for i in np.argsort(model.predict(pool), kind="stable")]

@@ -48,7 +48,9 @@ class _Memory:
     end: int = 0
 
     def reserve(self, region: DType | None, used: int, size: int) -> int:
-        """The offset of a buffer in a region of which the call uses some bytes already."""
+        """The offset of a buffer in a region, if the call uses `used` bytes of the region
+        already.
+        """
         offset = align(used, PAGE_BYTES)
         self.sizes[region] = max(self.sizes.get(region, 0), offset + align(max(size, 4), 64))
         return offset
@@ -110,7 +112,7 @@ def model_trial(
 
 
 def _identity(task: Task) -> str:
-    """What tells the kernels of a trial apart."""
+    """The key that distinguishes the kernels of a trial."""
     return f"{task.key} {task.size_bucket}"
 
 

@@ -1,4 +1,4 @@
-"""Outcomes: what the search of each task achieved, in the figures that people read.
+"""Outcomes: the gain of each task's search, in the figures that people read.
 
 In: the searches of some tasks. Out: an `Outcome` for each that measured anything, and the speed to
 compare kernels with.
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def gain(self) -> float:
-        """The time of the default schedule over that of the fastest one."""
+        """The time of the default schedule over the time of the fastest schedule."""
         return 1 / self.ratio
 
     @property
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def changes(self) -> dict[str, tuple[Value, Value]]:
-        """The default and the chosen value of each parameter in which they differ."""
+        """The default and the chosen value of each parameter that differs."""
         return changed_pairs(self.search.control.member, self.member)
 
 
@@ -62,7 +62,7 @@ class Limit:
     """The speed that kernels are compared with: the most operations and bytes per second.
 
     `is_measured`: a benchmark of the machine measured the operations. Otherwise the fastest kernel
-    of the search sets them. The bytes are always those of the kernel that moves them fastest.
+    of the search sets them. The bytes always come from the kernel that moves its bytes fastest.
     """
 
     gflops: float
@@ -106,7 +106,7 @@ def limit_of(
 
 
 def work_of(search: TaskSearch) -> KernelWork:
-    """The operations of one call of a kernel, and the bytes that it cannot avoid to move."""
+    """The operations of one call of a kernel, and the bytes that it must move."""
     task = search.task
     return kernel_work(Kernel(task.match.function, lambda: search.control.kernel), task.all_sizes)
 

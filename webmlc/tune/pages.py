@@ -1,4 +1,4 @@
-"""Workers that are pages: browsers and Node, on this machine or on another one.
+"""Workers that are pages: browsers and Node, on this machine or on another machine.
 
     with PageServer(search, address="127.0.0.1", port=0) as pages:
         pages.launch("chromium")                  # or: a person opens pages.url on a phone
@@ -36,8 +36,9 @@ CHECK_SECONDS = 0.2
 
 @dataclass(slots=True)
 class Page:
-    """A page that joined: what it measures on, its trial and when that is overdue. It waits for us
-    while we answer a call, which may build candidates for longer than we wait for pages.
+    """A page that joined: its platform, its trial and the time at which the trial is overdue. It
+    waits for us while we answer a call, which may build candidates for longer than we wait for
+    pages.
     """
 
     platform: Platform

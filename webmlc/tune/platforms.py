@@ -1,7 +1,7 @@
-"""Platforms: what a worker measures on, and how alike two of them are.
+"""Platforms: where a worker measures, and how similar two platforms are.
 
-A platform is an engine on a piece of hardware. Times of one platform are not comparable to those of
-another, so every record of the database names its platform.
+A platform is an engine on a piece of hardware. Times of different platforms are not comparable, so
+every record of the database names its platform.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SOFTWARE = re.compile("swiftshader|llvmpipe|lavapipe", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What a worker says of itself.
+    """A worker's description of its engine and hardware.
 
     - `engine` and `version`: "wasmtime" and "40.0.0", "chromium" and "131".
     - `hardware`: the model of the CPU, or of the GPU adapter; "" where the engine hides it.
-    - `family`: what similar hardware has in common: the CPU's architecture and vector features, or
-      the adapter's vendor and architecture.
-    - `cache_bytes`: the size of the CPU's last cache of one core, or 0 where that is not known.
+    - `family`: the common properties of similar hardware: the CPU's architecture and vector
+      features, or the adapter's vendor and architecture.
+    - `cache_bytes`: the size of the CPU's last cache of one core, or 0 if unknown.
     - `threads`: CPU threads that run a kernel; 1 on a GPU.
     - `is_software`: a GPU adapter that runs shaders on the CPU.
     """
@@ -48,7 +48,7 @@ class Platform:
 
     @property
     def key(self) -> str:
-        """What records are filed under: the version of an engine is not part of it."""
+        """The key of the platform's records: the version of an engine is not part of it."""
         return " / ".join((self.engine, self.hardware or self.family, f"{self.threads} thread(s)"))
 
     def similarity(self, other: Platform) -> int:

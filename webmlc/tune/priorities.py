@@ -2,7 +2,7 @@
 
     priorities = Priorities()
     search = priorities.first(waiting, searches)     # the kernel that could save most
-    search.propose(hints(search, searches))          # what made other kernels faster comes first
+    search.propose(hints(search, searches))          # changes that helped other kernels first
 
 A kernel could save the part of its share of the model's time by which it is slower than the limit
 (`outcomes.Limit`). Each trial it had lowers its priority.
@@ -28,12 +28,12 @@ sets the limit, which may not be the machine's (chosen by hand)."""
 FLOPS_PER_BYTE = 4
 """Operations that take as long as moving a byte, roughly: 30 operations and 8 bytes per ns."""
 MOST_SOURCES = 2 * HINTS
-"""The kernels of this run, and the changes of earlier ones, that are tried on another kernel, at
-most: some do not fit its space."""
+"""The most kernels of this run, and the most changes of earlier runs, that are tried on another
+kernel: some do not fit its space."""
 
 
 _NO_PRIORITY = -1, math.nan, Limit(0.0, 0.0, False), 0.0
-"""Stands for what is not computed yet."""
+"""Stands for a value that is not computed yet."""
 
 
 class Priorities:
@@ -50,13 +50,13 @@ class Priorities:
             self._work(search)
 
     def first(self, waiting: Iterable[TaskSearch], searches: Sequence[TaskSearch]) -> TaskSearch:
-        """The search that comes next, of those that wait for a trial."""
+        """The search that comes next, among the searches that wait for a trial."""
         limit = self._limit(searches)
         return max(waiting, key=lambda s: self._priority(s, limit))
 
     def _priority(self, search: TaskSearch, limit: Limit) -> float:
         """How soon a search is to come. It changes with a trial, or with the limit. A cluster asks
-        for those of all searches before each trial.
+        for the priorities of all searches before each trial.
         """
         trials, control_ms, earlier, priority = self._priorities.get(id(search), _NO_PRIORITY)
         if trials != search.trials or control_ms != search.control_ms or earlier is not limit:
@@ -108,9 +108,9 @@ def expected_cost(task: Task) -> int:
 
 
 def hints(search: TaskSearch, searches: Iterable[TaskSearch]) -> Iterator[Any]:
-    """Members that a search has not built, whose changes made other kernels of its rule faster. The
-    changes that save a run of the model most come first, the changes of earlier runs last. A search
-    takes a few members.
+    """Members that a search has not built, with changes that made other kernels of its rule faster.
+    The changes that save a run of the model most come first, the changes of earlier runs last. A
+    search takes a few members.
     """
     rule = search.task.match.rule.name
     faster = [s for s in searches if s.best < WORTHWHILE and s is not search]

@@ -36,7 +36,7 @@ class Progress:
     def __init__(
         self, console: Console, title: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`title` says what is searched. `clock` counts seconds."""
+        """`title` names the search. `clock` counts seconds."""
         self.console, self.title = console, title
         self._clock = clock
         self._search: Search | None = None
@@ -58,7 +58,7 @@ class Progress:
             self._print_line()
 
     def __call__(self, search: Search) -> None:
-        """Take in what a search has measured. The search must not change until this returns."""
+        """Take in the measurements of a search. The search must not change until this returns."""
         self._search = search
         pause = 1 / REFRESHES if self.console.is_terminal else PLAIN_SECONDS
         if self._clock() - self._shown < pause:
@@ -69,7 +69,7 @@ class Progress:
             self._print_line()
 
     def _update(self, search: Search) -> None:
-        """Store what to show, so that drawing reads nothing that another thread changes."""
+        """Store the figures to show, so that drawing reads nothing that another thread changes."""
         searches = search.all_searches()
         outcomes = outcomes_of(searches)
         measured = sum(s.measured for s in searches)
@@ -89,7 +89,7 @@ class Progress:
         return Text(f"{self.title}: {state} · {self._summary}")
 
     def _view(self) -> RenderableType:
-        """What the terminal shows now."""
+        """The text that the terminal shows now."""
         return Group(self._line(), self._table) if self._table.row_count else self._line()
 
     def _print_line(self) -> None:

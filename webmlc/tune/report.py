@@ -1,13 +1,13 @@
-"""Write the page of a search: the whole model's time, and what was gained by each kernel.
+"""Write the page of a search: the whole model's time, and the gain of each kernel.
 
-In: the searches of a model's kernels. Out: one HTML file that needs no other, and no network.
+In: the searches of a model's kernels. Out: one HTML file that needs no other file, and no network.
 
     write_report(Path("tuned.html"), result.searches, options)
     rows_of(result.searches)[0]["gain"]
 
 Platforms are not comparable, so each has its own figures. The page shows, from top to bottom: the
 time of the whole model, a pair of bars per kernel, the share of the machine's limit, the curve of
-each search, candidates that were disqualified, and what the parameters mean.
+each search, disqualified candidates, and the meaning of the parameters.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def write_report(
 
 
 def rows_of(searches: Iterable[TaskSearch]) -> list[dict[str, Any]]:
-    """The table that a search ends with: a row for each kernel that was measured, those that save
-    the most time first. `default_ms` and `tuned_ms` are the milliseconds of one call.
+    """The table at the end of a search: a row for each kernel that was measured. Kernels that save
+    the most time come first. `default_ms` and `tuned_ms` are the milliseconds of one call.
     """
     return [
         {
@@ -93,7 +93,7 @@ def rows_of(searches: Iterable[TaskSearch]) -> list[dict[str, Any]]:
 def _platform_sections(
     searches: Sequence[TaskSearch], options: Options, limits: Mapping[str, float]
 ) -> Iterator[Element]:
-    """All that the page says of one platform."""
+    """The part of the page about one platform."""
     outcomes = outcomes_of(searches)
     yield from _head(searches, outcomes, options)
     if outcomes:
@@ -149,7 +149,7 @@ def _machine(platform: Platform) -> str:
 
 
 def _kernel_section(outcomes: Sequence[Outcome]) -> Iterator[Element]:
-    """The time of each kernel before and after, and what changed."""
+    """The time of each kernel before and after, and the changed parameters."""
     longest = max(o.calls * max(o.default_ms, o.tuned_ms) for o in outcomes)
     changed = [o for o in outcomes if o.ratio != 1.0]
     same = [o for o in outcomes if o.ratio == 1.0]
@@ -212,7 +212,7 @@ def _bars(rows: Iterable[tuple[str, float]], longest: float) -> Element:
 
 def _parameter_list(search: TaskSearch, member: Any) -> Element:
     """The parameters in which a member differs from the default one, with both values: a line for
-    each part of the kernel. A pointer over a parameter shows what it means.
+    each part of the kernel. A pointer over a parameter shows its meaning.
     """
     changes = changed_pairs(search.control.member, member)
     meanings = explanations(search.control.member) | explanations(member)
@@ -231,7 +231,7 @@ def _parameter_list(search: TaskSearch, member: Any) -> Element:
 def _limit_section(
     works: Sequence[tuple[Outcome, KernelWork]], measured_gflops: float | None
 ) -> Iterator[Element]:
-    """How close kernels come to the limit, and what was tried on those below the target."""
+    """How close kernels come to the limit, and the attempts on kernels below the target."""
     limit = limit_of(works, measured_gflops)
     shares = [
         (o, work, limit.share(work, o.default_ms), limit.share(work, o.tuned_ms))
@@ -267,7 +267,7 @@ def _limit_section(
 
 
 def _limit_table(rows: Iterable[tuple[Outcome, KernelWork, float, float]], limit: Limit) -> Element:
-    """Kernels with their shares of the limit before and after, and what was tried."""
+    """Kernels with their shares of the limit before and after, and the attempts."""
     headings = ("Kernel", "Share of the limit", "", "Limited by", "Speed", "Tried")
     lines = []
     for outcome, work, before, after in rows:
@@ -290,8 +290,8 @@ def _limit_table(rows: Iterable[tuple[Outcome, KernelWork, float, float]], limit
 
 
 def _attempts(search: TaskSearch) -> str:
-    """What was tried on a kernel. The best of a search is often lucky, so the trial that confirms
-    it has the last word.
+    """The attempts on a kernel. The best measurement of a search is often lucky, so the confirming
+    trial has the last word.
     """
     if not search.measured:
         return "no candidates"
@@ -332,7 +332,7 @@ def _curve_section(outcomes: Sequence[Outcome]) -> Iterator[Element]:
 
 
 def _disqualified_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
-    """Candidates without a time: those that computed something else, and those that failed."""
+    """Candidates without a time: candidates with wrong results, and candidates that failed."""
     disqualified = [
         (search, text, reason) for search in searches for text, reason in search.reasons.items()
     ]
@@ -390,7 +390,9 @@ def _counts(reasons: Counter[str]) -> Element:
 
 
 def _parameter_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
-    """What the parameters that the page names mean. Rules may use one name for several things."""
+    """The meanings of the parameters that the page names. Rules may use one name for several
+    things.
+    """
     meanings: set[tuple[str, str]] = set()
     for search in searches:
         default = search.control.member

@@ -53,7 +53,7 @@ def share_chart(before: float, after: float) -> Element:
 
 
 def lowest_tick(outcomes: Sequence[Outcome]) -> float:
-    """The relative time at the lower edge of all curves: the tick below the best of them."""
+    """The relative time at the lower edge of all curves: the tick below the best time."""
     lowest = min(min(o.ratio, o.search.best) for o in outcomes)
     return (math.ceil(lowest / TICK) - 1) * TICK
 

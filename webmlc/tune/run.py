@@ -1,7 +1,7 @@
 """Run a search from start to end: tasks, workers, database and report.
 
-In: what `webmlc tune` was asked for. Out: a `Result`. An interruption (Ctrl-C) ends the search, not
-the program: what was measured is in the database, and winners are confirmed by what is known.
+In: the request of `webmlc tune`. Out: a `Result`. An interruption (Ctrl-C) ends the search, not the
+program: all measurements are in the database, and confirm the winners so far.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ ENGINES: Mapping[Device, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a search found. `gain` is the time of the searched kernels in a run of the model with
-    their default schedules, over that with the winners. `model_gains` is the same for all kernels
-    together, as a last trial of each platform measured it; 1 where the defaults stay.
+    """The result of a search. `gain` is the time of the searched kernels in a run of the model with
+    their default schedules, over their time with the winners. `model_gains` is the same ratio for
+    all kernels together, as the last trial of each platform measured it; 1 if the defaults stay.
     `algorithms` are the layers that have a faster algorithm than their default, with its name and
     its relative time. `report` is a page to look at.
     """
@@ -157,8 +157,9 @@ def run(request: Request) -> Result:
 
 
 def _name(model: Source) -> str:
-    """What records and the report call `model`: its file, or the folder of a file that has the
-    usual name (model.onnx, also in onnx/), since records of two models must tell them apart.
+    """The name of `model` in records and in the report: its file name. If the file has the usual
+    name (model.onnx, also in onnx/), the name of its folder, because records of two models must
+    differ in the name.
     """
     if not isinstance(model, str | Path):
         return "model"
@@ -202,7 +203,7 @@ class _Measurer:
     """Lets the requested workers measure all jobs of a search, and of the next one."""
 
     def __init__(self, request: Request, stack: ExitStack) -> None:
-        """The stack ends what outlives a search."""
+        """The stack ends the processes and servers that outlive a search."""
         self.request = request
         self._stack = stack
         self._worker: ProcessWorker | None = None
@@ -258,8 +259,8 @@ def _engine(request: Request) -> str | None:
 
 
 def _machine(request: Request) -> str:
-    """The name of the machine whose kernels are searched: the one that `load` would pick, as far as
-    the request tells. Browsers have one software adapter, whose subgroups are quads.
+    """The name of the machine whose kernels are searched: the machine that `load` would pick, as
+    far as the request tells. Browsers have one software adapter, whose subgroups are quads.
     """
     if not DEVICES[request.device].has_adapters:
         return request.variant
@@ -269,7 +270,7 @@ def _machine(request: Request) -> str:
 
 
 def _check(request: Request) -> None:
-    """Refuse what cannot be searched, before anything takes time."""
+    """Refuse a request that cannot be searched, before anything takes time."""
     device, engine, threads = request.device, request.engine, request.threads
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # it is being spawned
         raise UserError(

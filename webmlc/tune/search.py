@@ -37,13 +37,13 @@ from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Measurement, Trial
 
 CONFIRMATION = replace(PROTOCOL, rounds=30, fewest=12, limit_ms=4000.0, hopeless=1e9)
-"""How the last trial of a search is measured: nobody drops out."""
+"""How the last trial of a search is measured: no candidate drops out."""
 BUILD_SHARE = 0.3
-"""The share of what is left of the budget when the first worker joins, after which no further
-default is built (chosen by hand)."""
+"""No further default is built after this share of the budget that remains when the first worker
+joins (chosen by hand)."""
 DEFAULT_SHARE = 0.5
-"""The share of it after which no further default is measured, except by a survey, which measures
-nothing else (chosen by hand)."""
+"""No further default is measured after this share of the same budget, except by a survey, which
+measures nothing else (chosen by hand)."""
 CONFIRMATION_SHARE = 0.3
 """The share of the budget that confirming the winners takes, at most (chosen by hand)."""
 TRIAL_SHARE = 0.1
@@ -180,7 +180,7 @@ class Search:
             return self._comparison_job(platform)
 
     def finish(self, job: Job, measurement: Measurement) -> None:
-        """Take in what a worker measured."""
+        """Take in the measurement of a worker."""
         with self._lock:
             if self.jobs.pop(job.number, None) is None:
                 return  # it was given back, and another worker has it
@@ -206,7 +206,7 @@ class Search:
 
     def fail(self, job: Job, reason: str) -> None:
         """Note that a trial crashed its engine, or never ended. Its candidates are tried one by
-        one: the one that fails alone is disqualified.
+        one: a candidate that fails alone is disqualified.
         """
         with self._lock:
             if self.jobs.pop(job.number, None) is None:
@@ -223,7 +223,7 @@ class Search:
         self.budget.shorten(CONFIRMATION_SHARE * self.budget.seconds)
 
     def cancel(self) -> None:
-        """Hand out no more jobs. What was measured is in the database."""
+        """Hand out no more jobs. All measurements are in the database."""
         self.is_cancelled = True
 
     @property
@@ -232,7 +232,7 @@ class Search:
         return not self.jobs
 
     def _first_job(self, searches: Sequence[TaskSearch]) -> Job | None:
-        """A trial of a task's default, if that was not measured yet, or not often enough."""
+        """A trial of a task's default, if the default was not measured yet, or not often enough."""
         share = DEFAULT_SHARE if self.options.measurements else 1.0
         if self.is_confirming or not self._rest.part(share).seconds_left:
             return None
@@ -280,7 +280,7 @@ class Search:
         return None
 
     def _comparison_job(self, platform: Platform) -> Job | float | None:
-        """A trial that compares what the tasks of a platform found."""
+        """A trial that compares the winners of a platform's tasks with the defaults."""
         waits = False
         key = platform.key
         if key not in self.comparisons:
@@ -342,8 +342,8 @@ class Search:
         return records
 
     def _take_in_comparison(self, comparison: Comparison, measurement: Measurement) -> list[Record]:
-        """Take in the trial of the whole model. The tasks whose winners it rejects keep their
-        defaults, which records confirm.
+        """Take in the trial of the whole model. Tasks whose winners are rejected keep their
+        defaults, and records confirm these defaults.
         """
         records = []
         for search in comparison.take_in(measurement):

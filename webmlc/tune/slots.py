@@ -87,20 +87,20 @@ class Slots(WorkerPlugin):
         self._worker = worker
 
     def start(self, client: str, assignments: Iterable[Assignment]) -> None:
-        """Measure some trials in the slots, and tell the client what they showed."""
+        """Measure some trials in the slots, and tell the client their outcomes."""
         for assignment in assignments:
             self._threads.submit(self._answer, client, assignment)
 
     def platform(self, threads: int) -> Platform:
-        """What kernels of some threads are measured on. Raises `UserError` if the engine cannot be
-        used here.
+        """The platform that measures kernels of some threads. Raises `UserError` if the engine
+        cannot be used here.
         """
         engine = self._take(threads)
         self._return(engine, threads)
         return engine.platform
 
     def measure(self, trial: Trial, seconds: float) -> Measurement | str:
-        """Measure a trial within some seconds, or say what went wrong."""
+        """Measure a trial within some seconds, or return the text of its failure."""
         engine = self._take(trial.threads)
         try:
             return engine.measure(trial, seconds)
@@ -112,7 +112,7 @@ class Slots(WorkerPlugin):
             self._return(engine, trial.threads)
 
     def _answer(self, client: str, assignment: Assignment) -> None:
-        """Measure a trial, and note for the client what it showed."""
+        """Measure a trial, and note its outcome for the client."""
         try:
             outcome = _to_data(self.measure(assignment.trial, assignment.seconds))
         except Exception as error:
@@ -125,7 +125,7 @@ class Slots(WorkerPlugin):
             loop.add_callback(loop.call_later, SEND_SECONDS, self._send)
 
     def _send(self) -> None:
-        """Tell each client what its trials showed, in one event."""
+        """Tell each client the outcomes of its trials, in one event."""
         with self._lock:
             sent, self._results = self._results, {}
         for client, results in sent.items():
@@ -145,7 +145,7 @@ class Slots(WorkerPlugin):
                 engine.stop()
 
     def _take(self, threads: int) -> Worker:
-        """An engine that is idle, or a new one."""
+        """An idle engine, or a new engine."""
         with self._lock:
             if self._idle[threads]:
                 return self._idle[threads].pop()
@@ -160,8 +160,8 @@ class Slots(WorkerPlugin):
 
 
 def _to_data(outcome: Measurement | str) -> dict[str, Any]:
-    """What a trial showed, as a part of an event. A measurement is one text: Dask walks over each
-    number of a message before it sends it.
+    """The outcome of a trial, as a part of an event. A measurement is one text: Dask walks over
+    each number of a message before it sends it.
     """
     if isinstance(outcome, Measurement):
         data = {"milliseconds": outcome.milliseconds, "reasons": outcome.reasons}
@@ -170,7 +170,7 @@ def _to_data(outcome: Measurement | str) -> dict[str, Any]:
 
 
 def outcome_of(result: Mapping[str, Any], trial: Trial) -> Outcome:
-    """What an event tells of a trial."""
+    """The outcome of a trial in an event."""
     match result:
         case {"measurement": str(text)}:
             try:
@@ -204,7 +204,9 @@ def _slots(worker: distributed.Worker) -> Slots:
 
 
 def engine_slots(engine: str, count: int) -> Slots:
-    """The slots of this machine for an engine of Python. Raises `UserError` for any other one."""
+    """The slots of this machine for an engine of Python. Raises `UserError` for any other
+    engine.
+    """
     if engine not in LOCAL_ENGINES:
         raise UserError(f"--engine {engine}: choose one of {', '.join(LOCAL_ENGINES)}")
     return Slots(partial(ProcessWorker, engine), count)
@@ -240,7 +242,7 @@ def _is_here(host: str) -> bool:
         return True  # connecting to it says why
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
-            probe.bind(place)  # no machine may bind the address of another one
+            probe.bind(place)  # no machine may bind the address of another machine
         except OSError:
             return False
     return True

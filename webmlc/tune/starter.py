@@ -4,8 +4,8 @@
     searches = starter.start(tasks, platform)
     starter.model(platform)                      # the cost model that they share
 
-A search starts with its default, its strategy, what made kernels of its rule faster in earlier
-runs, and what these measured of its task, if it resumes them.
+A search starts with its default, its strategy, and the changes that made kernels of its rule faster
+in earlier runs. If it resumes earlier runs, it also starts with their measurements of its task.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class SearchStarter:
         return searches
 
     def model(self, platform: Platform) -> OnlineCostModel:
-        """The cost model of a platform, which begins with what the database has of it."""
+        """The cost model of a platform, which begins with the platform's records in the
+        database.
+        """
         if platform.key not in self._models:
             examples = [
                 (np.array(r.features, np.float32), r.milliseconds)
@@ -81,7 +83,7 @@ class SearchStarter:
         return self._models[platform.key]
 
     def _earlier_gains(self, platform: Platform) -> EarlierGains:
-        """What earlier searches found on a platform."""
+        """The gains of earlier searches on a platform."""
         if platform.key not in self._gains:
             self._gains[platform.key] = EarlierGains(self._records(platform))
         return self._gains[platform.key]
@@ -92,7 +94,7 @@ class SearchStarter:
 
     def _search(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
         """The search of a task."""
-        space = task.match.space().without_proofs()  # what does not build is told as disqualified
+        space = task.match.space().without_proofs()  # unbuildable members are disqualified
         strategy = self._strategy(space, platform, lambda: search)
         search = TaskSearch(task, platform, space, strategy, control, self.options, self.builder)
         if self.options.cold:
@@ -122,7 +124,7 @@ class SearchStarter:
         return ModelSearch(space, seed, features, self.model(platform), lambda: search().is_slow)
 
     def _earlier(self, task: Task, platform: Platform) -> Iterable[Record]:
-        """What earlier runs measured of a task."""
+        """The records of earlier runs of a task."""
         if self.database is None or not self.options.resume:
             return ()
         records = self.database.records(task=task.key, platform=platform.key)
@@ -130,5 +132,5 @@ class SearchStarter:
 
 
 def _identity(task: Task, platform: Platform) -> tuple[str, str, str]:
-    """What tells the searches of tasks on platforms apart."""
+    """The key that distinguishes the searches of tasks on platforms."""
     return task.key, task.size_bucket, platform.key

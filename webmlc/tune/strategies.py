@@ -9,8 +9,8 @@ NSGA-II, and `tpe` a tree of Parzen estimators, both from optuna. `model` ranks 
 learned cost model before it measures a few (see `cost_model`). `random` is the baseline.
 
 Optuna proposes any combination of a space's leaves. Parts of violated constraints are drawn again,
-always in the same way for the same proposal, which is told the time of the mended member (Whitley
-et al., "Lamarckian Evolution, the Baldwin Effect and Function Optimization", 1994).
+always in the same way for the same proposal. The proposal is told the time of the mended member
+(Whitley et al., "Lamarckian Evolution, the Baldwin Effect and Function Optimization", 1994).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POPULATION = 16
 RACE_MEMBERS = 96
 """A space with at most this many members is raced: all are measured in about twelve trials."""
 FAILURE = 100.0
-"""The relative time that stands for a member that is disqualified."""
+"""The relative time that stands for a disqualified member."""
 
 
 class Strategy(Protocol):
@@ -126,8 +126,8 @@ class OptunaSearch:
             self._add(member, score)
 
     def _add(self, member: Any, score: float) -> None:
-        """Add a member that the sampler did not propose, such as the default. The leaves of other
-        records of a sum are as good as any.
+        """Add a member that the sampler did not propose, such as the default. Leaves of the sum's
+        other records get arbitrary values.
         """
         optuna = _optuna()
         indices = dict.fromkeys(self.leaves, 0)

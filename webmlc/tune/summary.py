@@ -1,4 +1,4 @@
-"""What a database holds, as rows to print."""
+"""The contents of a database, as rows to print."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from webmlc.tune.usage import Usage
 
 
 def summary(database: Database, usage: Usage | None = None) -> list[dict[str, Any]]:
-    """A row for each task and platform: what was measured, and the confirmed gain. With a usage,
-    only of the records that it has. The time of the default is `None` where no record has it.
+    """A row for each task and platform: the measurements, and the confirmed gain. With a usage,
+    only records that serve its models count. The time of the default is `None` where no record has
+    it.
     """
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in database.records():

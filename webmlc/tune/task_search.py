@@ -1,4 +1,4 @@
-"""The search of one task on one platform: what was tried, and how fast it was.
+"""The search of one task on one platform: its candidates, and their times.
 
     candidates = search.propose()                # code that was not measured yet
     search.learn(candidate, ratio)
@@ -35,14 +35,15 @@ BATCH = 8
 """Candidates of a trial besides the control (chosen by hand: enough to share the trial's start)."""
 PROPOSALS = 12
 """How often a strategy is asked for code that was not measured yet, before its search counts as
-exhausted (chosen by hand: a population that has converged proposes much of the same)."""
+exhausted (chosen by hand: a population that has converged proposes the same code again)."""
 CONFIRMED = 3
 """The fastest candidates of a search that take part in its last trial."""
 CONFIRMATION_FACTOR = 2.0
 """The time of a candidate in the last trial over its time in other trials: the last trial has 2.5
 times the rounds, but its candidates are already built."""
 HINTS = 4
-"""Candidates of a trial that made other kernels faster, at most: half of them (chosen by hand)."""
+"""The most candidates of a trial that are hints from other kernels: half of a trial (chosen by
+hand)."""
 BUILD_MS = 250.0
 """The milliseconds that a candidate takes to build, on one core: 140 to 320 for convolutions and a
 softmax (measured on a Zen 4 class core, 2026-11-26)."""
@@ -76,7 +77,7 @@ class Options:
 
 @dataclass(slots=True)
 class TaskSearch:
-    """The search of one task on one platform: what was tried, and how fast it was.
+    """The search of one task on one platform: its candidates, and their times.
 
     `space` holds the members to try. `ratios` holds the relative time of each text of code (`None`:
     disqualified), `reasons` why a text is disqualified. If an earlier run has measured a member,
@@ -180,7 +181,7 @@ class TaskSearch:
 
     def _add_fresh(self, members: Sequence[Any], fresh: dict[str, Candidate]) -> None:
         """Add the code of some members that was not measured yet. The strategy is told the times of
-        the others.
+        code that was already measured.
         """
         for member in members:
             if member in self.ratios:
@@ -219,7 +220,7 @@ class TaskSearch:
         self._note(built.text, built.member, ratio)
 
     def resume(self, record: Record) -> None:
-        """Take in what an earlier run has measured. An older webmlc had other members."""
+        """Take in the record of an earlier run. The spaces of an older webmlc had other members."""
         member = self.space.read(record.parameters)
         if member not in (None, self.control.member) and member not in self.ratios:
             self._note(member, member, record.ratio)

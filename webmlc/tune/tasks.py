@@ -6,8 +6,8 @@ In: a model, a device, and the sizes of symbolic dimensions. Out: its tasks, wit
         print(task.name, task.calls, len(task.match.space().names))
 
 Kernels of several models are the same task if they differ only in the names of things: `key` is a
-hash of the kernel's text with all names replaced. Sizes known only at run time are not part of it.
-A task is measured with the sizes of `--dim`, rounded up to powers of two (`bucket`).
+hash of the kernel's text with all names replaced. Sizes known only at run time are not part of the
+key. A task is measured with the sizes of `--dim`, rounded up to powers of two (`bucket`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Task:
         return tuple(s for s in symbols if s not in named) if named else symbols
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process without the rule, whose functions cannot: it is found again."""
+        """Travel to another process without the rule, whose functions cannot travel: the rule is
+        matched again.
+        """
         kernel = (self.key, self.name, self.match.function, self.match.machine, self.dimensions)
         calls = (self.constants, dict(self.sizes), self.calls, self.constant_bytes, self.origin)
         return _task_again, (*kernel, *calls)
@@ -164,10 +166,11 @@ class Graph:
         self, algorithms: Mapping[str, str] | None = None, machines: Sequence[Machine] = ()
     ) -> list[Task]:
         """The tasks, in the order of the model's kernels, if some layers have these algorithms. The
-        kernels are scheduled for the graph's machine, or for each of several of its device.
+        kernels are scheduled for the graph's machine, or for each of several machines of its
+        device.
 
-        Kernels whose sizes depend on data, kernels with nothing to choose, and those that run once,
-        at load, are left out.
+        Kernels whose sizes depend on data, kernels with nothing to choose, and kernels that run
+        once, at load, are left out.
         """
         module = replace(self.module, algorithms=algorithms or {})
         lowered = kernel_module(module, target_of(self.machine), watcher(None))
@@ -175,7 +178,7 @@ class Graph:
         return list(_merged(t for m in every for t in _tasks(lowered, m, self.sizes)))
 
     def alternatives(self) -> Mapping[str, tuple[str, ...]]:
-        """The algorithms of each layer that has a choice, the default one first."""
+        """The algorithms of each layer that has a choice, the default algorithm first."""
         return target_of(self.machine).alternatives(self.module)
 
 
@@ -188,8 +191,8 @@ def read_graph(
     machine: str = "",
 ) -> Graph:
     """Read a model whose kernels are to be searched. Symbolic dimensions that `sizes` does not name
-    have the sizes of an example. `machine` is the name of the one that the kernels are for, the
-    device's default without it.
+    have the sizes of an example. `machine` is the name of the kernels' machine; by default, the
+    device's default machine.
 
     Raises `InputError` if `sizes` names no dimension of an input.
     """
@@ -234,7 +237,7 @@ def _tasks(module: Module, machine: Machine, values: Mapping[str, int]) -> Itera
 
 
 def _calls(module: Module, device: Device) -> Iterator[Node]:
-    """The calls of kernels on the device, those in branches and loop bodies included."""
+    """The calls of kernels on the device, including calls in branches and loop bodies."""
     for function in module.functions.values():
         for node in function.nodes:
             if node.op == "call_kernel" and node.attributes["device"] == device:

@@ -1,7 +1,8 @@
-"""A trial: candidates of one kernel, ready to be measured by any engine, and what was measured.
+"""A trial: candidates of one kernel, ready to be measured by any engine, and their measurement.
 
 A trial is plain data, so that it travels to another process, another machine or a browser's page.
-Candidate 0 is the control: the default schedule, to which the others are compared. An engine
+Candidate 0 is the control: the default schedule, to which the other candidates are compared. An
+engine
 
 1. allocates `buffers` and fills them (`fill`);
 2. checks every candidate: poisons the output buffers with bytes of `POISON`, runs the candidate
@@ -130,8 +131,8 @@ class Measurement:
     """What an engine measured: for each candidate, the milliseconds of one call in each of its
     rounds, and the reason why the candidate is disqualified, or "".
 
-    A disqualified candidate has no times. A reason starts with "wrong: " where the results differ
-    from those of candidate 0, and with "failed: " where the engine refused it.
+    A disqualified candidate has no times. A reason starts with "wrong: " if the results differ from
+    candidate 0's results, and with "failed: " if the engine refused the candidate.
     """
 
     milliseconds: tuple[tuple[float, ...], ...]

@@ -1,6 +1,6 @@
 """Tell which records of a database serve the kernels and layers of some models.
 
-In: models and a database. Out: what the models use, which judges records and algorithms.
+In: models and a database. Out: a `Usage` of the models, which judges records and algorithms.
 
     usage = usage_of([Path("model.onnx")], database)
     unused = [record for record in database.records() if not usage.has_kernel(record)]
@@ -42,8 +42,8 @@ class Usage:
 
 
 def usage_of(models: Iterable[Path], database: Database) -> Usage:
-    """What models use on the devices of a database: their kernels with the default algorithms, and
-    with those that the database has for a platform.
+    """The kernels and layers of models on the devices of a database: kernels with the default
+    algorithms, and with the database's algorithms for a platform.
     """
     devices = {r.device for r in database.records()} | {a.device for a in database.algorithms()}
     algorithms = _algorithms(database)
@@ -65,7 +65,9 @@ def usage_of(models: Iterable[Path], database: Database) -> Usage:
 
 
 def graphs_of_targets(graph: Graph, machines: Iterable[Machine]) -> list[Graph]:
-    """The graph for the first machine of each target, as their passes make other kernels."""
+    """The graph for the first machine of each target, because the passes of targets make different
+    kernels.
+    """
     graphs: list[Graph] = []
     for machine in machines:
         if all(target_of(machine) is not target_of(other.machine) for other in graphs):

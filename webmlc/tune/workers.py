@@ -1,10 +1,10 @@
-"""Workers: they take jobs from a search, measure them, and hand in what they measured.
+"""Workers: they take jobs from a search, measure them, and hand in the measurements.
 
     worker = ProcessWorker("wasmtime", threads=1)
     work(search, worker)                          # until the search has no more jobs
 
-A worker's engine runs in another process: one that crashes or hangs is restarted, and costs one
-trial.
+A worker's engine runs in another process: an engine that crashes or hangs is restarted, and costs
+one trial.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Worker(Protocol):
 
     @property
     def platform(self) -> Platform:
-        """What the worker measures on."""
+        """The platform that the worker measures on."""
 
     def measure(self, trial: Trial, seconds: float) -> Measurement:
         """Measure a trial within some seconds. Raises `WorkerFailed`."""
@@ -118,7 +118,7 @@ class ProcessWorker:
 
 
 def _serve_engine(pipe: Connection, engine: str, threads: int) -> None:
-    """The process of an engine: says what it measures on, then answers trial after trial."""
+    """The process of an engine: describes its platform, then answers trial after trial."""
     ignore_interrupts()
     try:
         pipe.send(local_platform(engine, threads))
@@ -144,7 +144,7 @@ def _serve_engine(pipe: Connection, engine: str, threads: int) -> None:
 
 
 def ignore_interrupts() -> None:
-    """Let Ctrl-C interrupt the main process alone, which ends the others."""
+    """Let Ctrl-C interrupt the main process alone, which ends the engines' processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -179,9 +179,9 @@ def work(search: Search, worker: Worker) -> None:
 
 
 def seconds_for(job: Job, search: Search) -> float:
-    """The seconds that a trial of a search may take: many times what the control's time suggests,
-    if that is known, and little more than the rest of the budget. The trial of the whole model
-    comes after it.
+    """The seconds that a trial of a search may take: many times the estimate from the control's
+    time, if that time is known, and little more than the rest of the budget. The trial of the whole
+    model comes after it.
     """
     protocol, control = job.trial.protocol, job.expected_ms
     seconds = 10 * LEAST_SECONDS

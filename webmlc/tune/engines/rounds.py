@@ -15,8 +15,8 @@ SHORTEST_MS = 1e-6
 """Milliseconds that stand for a time too short for the timer."""
 
 OVERHEADS = 10
-"""A sample takes at least this many times as long as an empty one: what submitting work to a GPU
-takes says nothing of a kernel."""
+"""A sample takes at least this many times as long as an empty sample: the time of submitting work
+to a GPU says nothing of a kernel."""
 
 MAX_GROWTH = 8
 """How many times as often a candidate repeats in the next sample of its warm-up, at most."""
@@ -85,7 +85,7 @@ def _mismatch(trial: Trial, actual: list[bytes], expected: list[bytes]) -> str:
 
 
 def _warm_up(protocol: Protocol, runner: Runner, candidate: int, overhead: float) -> int:
-    """Warm a candidate up. Returns the repetitions that take as long as a sample should."""
+    """Warm a candidate up. Returns the number of repetitions that makes a sample long enough."""
     sample_ms = max(protocol.sample_ms, OVERHEADS * overhead)
     repeats, spent = 1, 0.0
     while True:

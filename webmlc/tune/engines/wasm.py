@@ -1,6 +1,7 @@
 """Measure a trial through wasmtime, in this process.
 
-A module that never ends blocks the process: `workers.ProcessWorker` runs this in another one.
+A module that never ends blocks the process: `workers.ProcessWorker` runs this engine in another
+process.
 """
 
 from __future__ import annotations

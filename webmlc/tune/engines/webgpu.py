@@ -35,7 +35,7 @@ def measure_webgpu(trial: Trial) -> Measurement:
 
 
 class _GpuRunner(Runner):
-    """One buffer for what kernels write, one for the constants, and a pipeline per candidate."""
+    """A buffer for all outputs, a buffer for the constants, and a pipeline per candidate."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
