@@ -1,6 +1,6 @@
 """Schedule rules for WebAssembly: one file for each class of kernels.
 
-What is here maps loops to threads and to the levels of memory; `rules.tiling` does the rest.
+The rules here map loops to threads and to the levels of memory; `rules.tiling` does the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attention: scores, softmax and the product with the values, a block of rows at a time.
 
-In: a contraction, stages that keep its shape or reduce its columns, and a contraction of what they
-make, whose result the last block writes. Out: one loop over blocks of rows with all stages under
-it, so that the scores of a block stay in the second-level cache and no others exist:
+In: a contraction, stages that keep its shape or reduce its columns, and a contraction of their
+results, which the last block writes. Out: one loop over blocks of rows with all stages under it.
+The scores of a block stay in the second-level cache, and no other scores exist:
 
     scores[1500, 1500] = q · k                    for block in T.parallel(125):
     p[1500, 1500] = softmax(scores)          ->       scores[12, 1500] = q[block] · k
@@ -45,7 +45,7 @@ from webmlc.schedule.schedule import Schedule
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A kernel of two products with a softmax between them. `row`: the loop over rows, of `rows`
-    iterations; `columns`: scores of a row; `stages`: what is neither product nor epilogue.
+    iterations; `columns`: scores of a row; `stages`: the blocks between the products.
     """
 
     function: LoopFunction
@@ -105,7 +105,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
 
 
 def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
-    """Blocks of rows, and what the products and the stages between them may have."""
+    """Blocks of rows, and the spaces of the products and of the stages between them."""
     tile, chosen = machine.tile.rows, _block_rows(facts.rows, facts.columns, machine)
     blocks = [
         height
@@ -157,8 +157,8 @@ def _place_stages(schedule: Schedule, row: str, block_rows: int) -> int:
 
 
 def _block_rows(rows: int, columns: int, machine: Cpu) -> int | None:
-    """The height of a block: the largest that divides the rows, of whole tiles if there is one,
-    whose scores and exponentials take half of the second-level cache at most.
+    """The height of a block: the largest divisor of the rows, preferably of whole tiles, whose
+    scores and exponentials take at most half of the second-level cache.
     """
     tile, room = machine.tile.rows, machine.l2_bytes // 2 // (2 * 4 * columns)
     heights = [height for height in range(tile, room + 1) if rows % height == 0]

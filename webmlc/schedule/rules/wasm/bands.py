@@ -99,7 +99,9 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
 
 
 def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
-    """Rows of tiles, or equal parts of them; and what the transforms and the product may have."""
+    """Rows of tiles, or equal parts of rows; and the spaces of the transforms and of the
+    product.
+    """
     least = 2 if facts.tiles is not None else 1
     parts = [n for n in range(least, facts.multiple + 1) if facts.multiple % n == 0]
     return Space.of(

@@ -79,8 +79,8 @@ class Facts:
     """A product with block-quantised weights.
 
     `dots` and `update` are its two folds. `scales` are the buffers of the scales and minimums.
-    `joined` counts the last axes of rows that are one loop (0: there is one row). `words` are those
-    of a block, of `products` each.
+    `joined` counts the last axes of rows that are one loop (0: there is one row). A block has
+    `words` words, of `products` products each.
     """
 
     dots: str
@@ -155,7 +155,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
 
 
 def _is_repeated(fold: Block) -> bool:
-    """True for a fold of more than one value."""
+    """True for a fold of several values."""
     return any(axis.kind == "reduce" and as_int(axis.extent) != 1 for axis in fold.axes)
 
 
@@ -166,7 +166,9 @@ def _collapse(block: Block, position: int) -> bool:
 
 
 def _reads_blocks(function: LoopFunction, dots: Block, update: Block) -> bool:
-    """True where `update` folds what `dots` folded, over all axes but its own."""
+    """True if `update` alone reads the results of `dots`, in the order of its axes, and folds them
+    along one axis.
+    """
     buffer = written_buffer(dots)
     if buffer is None or is_parameter(function, buffer):
         return False
@@ -182,7 +184,7 @@ def _reads_blocks(function: LoopFunction, dots: Block, update: Block) -> bool:
 
 
 def _scales(function: LoopFunction, update: Block) -> tuple[str, ...]:
-    """The parameters that the sum reads at its column, besides what it adds to."""
+    """The parameters that the sum reads at its column, besides its own result."""
     column = [axis.var for axis in update.axes if axis.kind == "spatial"][-1]
     reads = [x for x in loads(update.body) if any(column in variables(i) for i in x.indices)]
     buffers = dict.fromkeys(x.buffer for x in reads if x.buffer != written_buffer(update))
@@ -258,7 +260,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Tiling:
-    """The steps of one kernel, whose rows have these parts."""
+    """The steps of one kernel, with these parts of its rows."""
 
     schedule: Schedule
     facts: Facts
@@ -324,8 +326,8 @@ class _Tiling:
             schedule.unroll(loop)
 
     def put_inside(self, fold: str, depth: int) -> str:
-        """Put the `depth` loops of a tile inside the loops of a fold, and what clears its results
-        before them; returns the block that does.
+        """Put the `depth` loops of a tile inside the loops of a fold, and the block that clears its
+        results before them; returns this block.
         """
         schedule = self.schedule
         loops, reduced = schedule.loops(fold), schedule.reduce_loops(fold)

@@ -213,9 +213,9 @@ class _Tiling:
             self.fetch(fetched, times, prefetch)
 
     def fetches(self, heights: tuple[Part, ...], walk: Sequence[str]) -> Expr:
-        """How many times a panel is fetched before it is read: once, but not where one tile is all
-        that reads it, in order. The run decides where that depends on how many rows there are, or
-        how often they are walked.
+        """How many times a panel is fetched before it is read: once, or never if a single tile
+        reads it, in order. If the count depends on the number of rows, or on how often rows are
+        walked, it is known only at run time.
         """
         (first, *others), count = heights, as_int(heights[0].count)
         if count is None and self.phases(1) > 1:
@@ -297,8 +297,8 @@ class _Tiling:
         return 1 if is_many else self.parameters.strips
 
     def prefetch_of(self, update: str, columns: int, height: Part) -> Prefetch | None:
-        """How panels are fetched before tiles read them; `None` for panels that a cache could not
-        hold, or that are read in strips.
+        """How panels are fetched before tiles read them; `None` for panels that no cache holds, or
+        that are read in strips.
         """
         prefetch = self.parameters.prefetch
         if prefetch is None or self.facts.panel_size(columns) > prefetch.largest_bytes:
@@ -307,8 +307,8 @@ class _Tiling:
         return prefetch if all(count == 1 for count in counts) else None
 
     def fetch(self, loop: str, times: Expr, prefetch: Prefetch) -> None:
-        """Let what an iteration of `loop` reads of the right operand come from memory at once,
-        before it begins. `times` is 0 in a run where that does not pay.
+        """Fetch all elements of the right operand that an iteration of `loop` reads from memory at
+        once, before the iteration begins. `times` is 0 in a run where this does not pay.
         """
         schedule, count = self.schedule, prefetch.lines
         lines = schedule.loops(schedule.prefetch(loop, self.facts.right, times))[-1]
@@ -317,6 +317,6 @@ class _Tiling:
             schedule.unroll(lines)
 
     def burst(self, panels: int, columns: int, prefetch: Prefetch) -> int:
-        """How many of the panels, a number that divides theirs, are fetched together."""
+        """How many panels are fetched together: a divisor of their number."""
         most = prefetch.burst_bytes // max(1, self.facts.panel_size(columns))
         return divisors(panels, max(1, min(most, panels - 1)))[-1]

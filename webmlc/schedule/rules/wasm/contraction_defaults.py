@@ -20,8 +20,8 @@ from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, RowAx
 from webmlc.schedule.rules.wasm.tile_costs import UNROLLED_STEPS, tile_columns, tile_height
 
 STRIPS = 6
-"""Strips of a panel that are read side by side, at most: more gain nothing (measured on ResNet-18
-and ZFNet, which took 7 % and 3 % less)."""
+"""The most strips of a panel that are read side by side: more strips gain nothing (measured on
+ResNet-18 and ZFNet, which took 7 % and 3 % less with strips)."""
 REUSED_ROWS = 64
 """Rows whose products take as long as a panel takes to arrive from memory. With more rows, a panel
 is fetched beforehand and read from end to end. Measured in Chromium on ResNet-50: with this fetch,
@@ -87,7 +87,7 @@ class ContractionParameters(Struct, frozen=True):
 
 
 def contraction_space(facts: ContractionFacts, machine: Cpu) -> Product[ContractionParameters]:
-    """What may be chosen for a contraction."""
+    """The parameters to choose from for a contraction."""
     panel, widest = facts.panel, machine.narrow_tile.columns
     both = (False, True)
     is_packed = facts.panel_bytes > 0
@@ -134,7 +134,9 @@ def contraction_space(facts: ContractionFacts, machine: Cpu) -> Product[Contract
 
 
 def default_contraction(facts: ContractionFacts, machine: Cpu) -> ContractionParameters:
-    """Blocks for the caches, tiles for the registers; what comes from memory is read in order."""
+    """Blocks for the caches, tiles for the registers; panels that come from memory are read in
+    order.
+    """
     joined = _default_joined(facts, machine)
     rows, others = facts.rows[len(facts.rows) - joined :], facts.rows[: len(facts.rows) - joined]
     has_batch = 0 < joined < facts.joinable

@@ -1,7 +1,7 @@
-"""What a contraction is: which axis plays which part, how large its operands are.
+"""The facts of a contraction: the role of each axis, and the sizes of its operands.
 
-In: a block that multiplies and adds, under loops of which the outermost may not be its own. Out:
-`ContractionFacts`, that its space, its default and its schedule follow from:
+In: a block that multiplies and adds. The outermost loops around it may not be its own. Out:
+`ContractionFacts`, from which its space, its default and its schedule follow:
 
     Y[n, y, x, o] += A[n, y * 2 + r, x * 2 + s, k] * B[o // 8, r, s, k, o % 8]
 
@@ -30,9 +30,9 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class RowAxis:
-    """An axis of rows by its position among the spatial axes. `extent`: its values; `steps`: the
-    iterations of the loop along it, fewer where a loop that is not the contraction's own picks a
-    block of rows, and 1 where there is no loop.
+    """An axis of rows by its position among the spatial axes. `extent`: the number of its values;
+    `steps`: the iterations of the loop along it. These are fewer if a loop that is not the
+    contraction's own picks a block of rows, and 1 if there is no loop.
     """
 
     position: int
@@ -44,13 +44,13 @@ class RowAxis:
 class ContractionFacts:
     """A contraction with its epilogue.
 
-    `group_size`: the channels of a group that get an axis of their own; `group`: that axis of
-    groups by position, and how many groups there are. `rows`: the axes of rows that run more than
-    once, outermost first, of which the last `joinable` can be one loop. `others`: the positions of
+    `group_size`: the channels of a group, if groups have their own axis; `group`: the position of
+    the axis of groups, and the number of groups. `rows`: the axes of rows that run more than once,
+    outermost first. The last `joinable` of these axes can be one loop. `others`: the positions of
     all other axes but the column. `depth`: products of each sum, 0 if symbolic. `panel_bytes`: the
     size of the right operand if it comes in packed panels of a known number, else 0; `panel_width`
-    and `element_bytes` are those of its last dimension. `is_streamed`: whether the panels outgrow
-    the second-level cache. `owns_rows`: whether all loops are its own.
+    and `element_bytes`: the size of its last dimension and of its elements. `is_streamed`: whether
+    the panels outgrow the second-level cache. `owns_rows`: whether all loops are its own.
     """
 
     update: str
@@ -156,15 +156,15 @@ def _joinable(rows: list[Axis], positions: dict[Var, int], update: Block, result
 
 
 def _panel_bytes(right: Buffer, machine: Cpu) -> int:
-    """The size of packed panels; 0 if symbolic, and of what is not packed."""
+    """The bytes of packed panels; 0 if symbolic, or if the operand is not packed."""
     size = product(list(right.shape))
     is_packed = as_int(right.shape[-1]) == machine.tile.columns
     return size * right.dtype.bytes if is_packed and size is not None else 0
 
 
 def _group_size(contraction: Contraction) -> int | None:
-    """Output channels of a group: the last axis is one of channels, whose group the left operand
-    is of; `None` for another contraction.
+    """Output channels of a group, if the last axis runs along channels and their group picks the
+    left operand; `None` for another contraction.
     """
     if not contraction.batch:
         return None

@@ -30,8 +30,8 @@ SUMS = 8
 """Vectors of sums of all neighbours together, by default: enough to keep additions in flight
 (measured on basic_pitch, whose convolutions into one channel went from 2.5 to 1.5 ms)."""
 SHORT_ROW = 64
-"""Elements below which a row is reduced in two vectors, by default: four take as long to add up as
-they save (an estimate, as old as the rule)."""
+"""Elements below which a row is reduced in two vectors, by default: adding up four vectors takes as
+long as they save (an estimate, as old as the rule)."""
 LEAST_VECTORS = 4
 """Vectors of the shortest row that is reduced in vectors: two turns of two."""
 
@@ -127,8 +127,8 @@ def default_fold(facts: FoldFacts, machine: Cpu) -> FoldParameters:
 
 
 def contiguous_loop(schedule: Schedule, update: str) -> str | None:
-    """Fuse the reduction loops that step evenly through memory; returns the innermost one, along
-    which memory is read in order, or `None` where there is none.
+    """Fuse the reduction loops that step evenly through memory. Returns the innermost loop, along
+    which memory is read in order, or `None` if there is no such loop.
     """
     reduced = schedule.reduce_loops(update)
     inner = schedule.loops(update)[-len(reduced) :] if reduced else []
@@ -144,8 +144,8 @@ def schedule_fold(
     parameters: FoldParameters,
     around: str | None = None,
 ) -> None:
-    """Reduce along the contiguous axis in vectors. `around` is the loop right around the fold, some
-    neighbours of which may be reduced together.
+    """Reduce along the contiguous axis in vectors. `around` is the loop right around the fold; some
+    neighbours along it may be reduced together.
     """
     last = contiguous_loop(schedule, update)
     assert last is not None
@@ -220,8 +220,8 @@ def _shares_loads(schedule: Schedule, update: str, around: str | None) -> bool:
 
 
 def _runs_apart(schedule: Schedule, partial: str) -> list[str]:
-    """Give each run sums of its own, so that more are in flight, and make the loop over runs the
-    inner one; returns the blocks that fill them.
+    """Give each run its own sums, so that more additions are in flight, and make the loop over runs
+    the inner loop. Returns the blocks that fill the sums.
     """
     outer, run = schedule.reduce_loops(partial)
     lane = schedule.loops(partial)[-1]

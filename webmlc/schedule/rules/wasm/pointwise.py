@@ -82,7 +82,7 @@ def schedule_pointwise(
 ) -> None:
     """Schedule one pointwise block; the outermost `fixed` loops around it are not its own.
 
-    `fuse`: make one loop of those that step evenly through memory.
+    `fuse`: make one loop of the loops that step evenly through memory.
     """
     loops = schedule.loops(block)[fixed:]
     if fuse and loops:
@@ -130,7 +130,7 @@ def _schedule_lanes(
     lanes: int,
     parameters: PointwiseParameters,
 ) -> None:
-    """Vectorize the last of a block's loops where it can be."""
+    """Vectorize the last loop of a block if possible."""
     last, other = loops[-1], None
     if not is_vectorizable(schedule.function, block, last, lanes):
         other = _contiguous_elsewhere(schedule, block, loops)

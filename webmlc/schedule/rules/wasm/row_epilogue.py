@@ -1,8 +1,8 @@
 """A fold along the contiguous axis whose epilogue is expensive: a polynomial, best computed in
 vectors.
 
-In: a fold and its epilogue. Out: a row of results is folded, one after the other, then the epilogue
-runs in vectors along the row:
+In: a fold and its epilogue. Out: the results of a row are folded one after the other, then the
+epilogue runs in vectors along the row:
 
     for i, j: { for k: s += ...; y[i, j] = sigmoid(s) }   ->   for i: for j: for k: t[j] += ...
                                                                       for j0: y[i, j0 * 8 + (0..7)]
@@ -86,13 +86,13 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
 
 
 def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
-    """What the fold and its epilogue may have."""
+    """The parameters to choose from for the fold and its epilogue."""
     fold = fold_space(facts.fold, machine)
     return Space.of(Parameters, fold=fold, pointwise=pointwise_space(machine.lanes))
 
 
 def default(facts: Facts, machine: Cpu) -> Parameters:
-    """What the fold and its epilogue have by themselves."""
+    """The default parameters of the fold and its epilogue."""
     return Parameters(default_fold(facts.fold, machine), DEFAULT_POINTWISE)
 
 

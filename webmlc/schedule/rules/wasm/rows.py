@@ -33,11 +33,11 @@ from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.trace import Trace
 
 REPEATED = 1.05
-"""How many operations gathered stages may have, as a multiple of all stages': a few edges may be
-computed twice (an estimate, as old as the rule)."""
+"""The most operations of gathered stages, as a multiple of the operations of all stages: a few
+edges may be computed twice (an estimate, as old as the rule)."""
 REPEATED_INLINE = 2.0
-"""The same where pointwise stages of symbolic size are computed where they are read: that saves
-memory that only a run could size."""
+"""The same limit if pointwise stages of symbolic size are computed where they are read: this saves
+memory whose size is known only at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
 
 
 def space(facts: Facts, machine: Cpu) -> Product[tuple[StageParameters, ...]]:
-    """What each stage may have."""
+    """The parameters to choose from for each stage."""
     return proven(stages_space(facts.stages, machine), facts.function, build, facts)
 
 
 def default(facts: Facts, machine: Cpu) -> tuple[StageParameters, ...]:
-    """What each stage has by itself."""
+    """The default parameters of each stage."""
     return default_stages(facts.stages, machine)
 
 
@@ -102,8 +102,9 @@ def _gather_rows(schedule: Schedule) -> tuple[Schedule, int]:
 
 
 def _gather_forward(schedule: Schedule) -> tuple[Schedule, int]:
-    """Put the stages of several results under the outermost loops of the first stage, as few loops
-    as leave no loop of symbolic size inside; returns the schedule and how many loops they share.
+    """Put the stages of several results under the outermost loops of the first stage: the fewest
+    loops that leave no loop of symbolic size inside. Returns the schedule and the number of shared
+    loops.
     """
     first, *others = schedule.blocks()
     reduced = schedule.reduce_loops(first)

@@ -52,7 +52,8 @@ from webmlc.schedule.rules.wasm.stages import (
 from webmlc.schedule.schedule import Schedule
 
 MOST_HEADS = 8
-"""Heads of a register tile, at most: each has a sum for each key or vector (chosen by hand)."""
+"""The most heads of a register tile: each head has a sum for each key or vector (chosen by
+hand)."""
 UNROLLED = 2
 """The vectors of a key that one iteration of the scores multiplies by default, and the keys whose
 values one iteration of the product multiplies: they share the increments of the pointers (an
@@ -81,8 +82,8 @@ class Layout:
 class Facts:
     """A kernel of attention to sections.
 
-    `scores` and `product` are the blocks of the products, and `stages` the others. The loops
-    `around` all are those over sections and over rows.
+    `scores` and `product` are the blocks of the products, and `stages` the other blocks. The loops
+    `around` all blocks are the loops over sections and over rows.
     """
 
     function: LoopFunction
@@ -144,7 +145,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
 
 
 def _sources(every: Mapping[str, Block], reader: str) -> set[str]:
-    """The blocks that write what a block reads."""
+    """The blocks that write a block's operands."""
     read = reads(every[reader])
     return {name for name, b in every.items() if read & {s.buffer.name for s in stores(b.body)}}
 
@@ -181,7 +182,7 @@ def _heads_of_a_key(contraction: Contraction, head: Axis) -> int | None:
 
 
 def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
-    """Tiles that fit the registers, and what the stages between the products may have."""
+    """Tiles that fit the registers, and the spaces of the stages between the products."""
     layout, registers = facts.layout, machine.vector_registers
     vectors = layout.size // facts.lanes
     parts = (
@@ -215,7 +216,7 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
     """The largest tiles that fit the registers, and the values of a few keys at a time. Keys and
     values are fetched before a section begins: one after the other, not in the order of the tiles.
     With 1,060 keys of 3 heads of 64 bfloat16 elements that come from memory, a layer takes 154
-    instead of 193 microseconds (measured in Chromium on a Zen 4 core). Values take turns where that
+    instead of 193 microseconds (measured in Chromium on a Zen 4 core). Values take turns if this
     fits the registers: a token of SmolLM2-135M with 1,060 keys takes 2 % less time.
     """
     layout, registers = facts.layout, machine.vector_registers

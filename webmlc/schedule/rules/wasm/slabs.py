@@ -1,7 +1,7 @@
-"""Kernels that write slabs of a constant around what they compute: a result and its padding.
+"""Kernels that write slabs of a constant around their results: a result and its padding.
 
-In: a naive function, some of whose nests store a constant. Out: the schedule of the nests that
-compute, as if they were alone, then that of the slabs.
+In: a naive function in which some nests store a constant. Out: the schedule of the nests that
+compute, as if they were alone, then the schedule of the slabs.
 
     conv, relu = ...                            for row, tile: conv, relu -> out[1:57, 1:57]
     out[0], out[57], out[:, 0], ... = 0    ->   for vector: out[0] = 0; ...
@@ -24,7 +24,7 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The nests that compute and those that fill, each as a kernel of its own."""
+    """The nests that compute and the nests that fill, as two kernels."""
 
     result: Match
     fills: Match
@@ -38,7 +38,7 @@ class Parameters(Struct, frozen=True):
 
 
 def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Cpu]:
-    """The rule for such kernels, whose two halves other `rules` schedule."""
+    """The rule for kernels with slabs: other `rules` schedule the two halves."""
 
     def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         halves = results_and_fills(function)
@@ -51,16 +51,16 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Cpu]:
 
 
 def space(facts: Facts, _machine: Cpu) -> Product[Parameters]:
-    """What both kernels may have."""
+    """The parameters to choose from for both kernels."""
     return Space.of(Parameters, result=facts.result.space(), fills=facts.fills.space())
 
 
 def default(facts: Facts, _machine: Cpu) -> Parameters:
-    """What both kernels have by themselves."""
+    """The default parameters of both kernels."""
     return Parameters(facts.result.default(), facts.fills.default())
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Follow the steps of one schedule, then those of the other."""
+    """Follow the steps of one schedule, then the steps of the other."""
     schedule.follow(facts.result.build(parameters.result).trace)
     schedule.follow(facts.fills.build(parameters.fills).trace)

@@ -162,7 +162,7 @@ def schedule_stage(
 
 
 def _put_around(schedule: Schedule, block: str, fixed: int) -> str | None:
-    """Make the innermost shared loop that runs more than once the one right around a fold."""
+    """Move the innermost shared loop that runs more than once right around a fold."""
     shared = schedule.loops(block)[:fixed]
     around = next((n for n in reversed(shared) if extent_of(schedule, n) != 1), None)
     if around is not None and around != shared[-1]:

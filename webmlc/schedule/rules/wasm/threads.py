@@ -1,8 +1,8 @@
-"""Sharing a kernel's work out to threads.
+"""Share a kernel's work out to threads.
 
-In: a finished schedule of serial loops. Out: the same with the outermost loop of every nest
-parallel; loops are fused first where the outermost alone would not balance, or may run only once (a
-batch).
+In: a finished schedule of serial loops. Out: the same schedule with the outermost loop of every
+nest parallel. Loops are fused first if the outermost loop alone would not balance, or may run only
+once (a batch).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Shared(Struct, frozen=True):
 def shared(
     rule: Rule[F, P, Cpu], are_independent: Callable[[F], bool] = lambda _: True
 ) -> Rule[F, Shared, Cpu]:
-    """A rule for several threads: that for one thread, then its outermost loops are shared. Threads
-    share a kernel only if its nests `are_independent`.
+    """A rule for several threads: the rule for one thread, then its outermost loops are shared.
+    Threads share a kernel only if its nests `are_independent`.
     """
 
     def space(facts: F, machine: Cpu) -> Product[Shared]:
@@ -157,8 +157,8 @@ def _operations(schedule: Schedule, body: Stmt) -> int:
 
 
 def _independent_nests(body: Seq) -> list[For]:
-    """The nests of `body` that exchange no values with its other statements: each may be shared
-    out by itself.
+    """The nests of `body` that exchange no values with its other statements: each nest may be
+    shared out by itself.
     """
     written = [{store.buffer.name for store in stores(s)} for s in body.statements]
     read = [{load.buffer.name for load in loads(s)} for s in body.statements]

@@ -14,10 +14,12 @@ CYCLES = (0.0, 1.1, 2.2, 4.0, 4.75, 5.4, 6.1)
 """Cycles that a reduction step takes for a tile of 0, 1, 2, ... rows and 8 columns (an estimate:
 two multiply-adds start in a cycle, and at least 8 are in flight).
 
-Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 in flight, and count a fraction.
+Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 multiply-adds in flight, and count
+a fraction.
 """
 LATENCY = 4.0
-"""Cycles that a multiply-add takes (x86-64): the least of a step of a tile that is no wider."""
+"""Cycles that a multiply-add takes (x86-64): the lower bound of a step of a tile that is not
+widened."""
 
 UNROLLED_STEPS = 4
 """Steps of a reduction that one iteration of its loop takes, at most, in kernels that are worth the
@@ -28,7 +30,7 @@ less time than 1, and 8 steps 6 % less for twice the code.
 
 def tile_height(rows: Expr, machine: Cpu, widens: bool = True) -> int:
     """The height of the tiles that cover some rows at the least cost; the tallest for a symbolic
-    number. `widens`: whether tiles of one or two rows have more columns than others.
+    number. `widens`: whether tiles of one or two rows have more columns than taller tiles.
     """
     count, tallest = as_int(rows), machine.tile.rows
     if count is None:
@@ -39,7 +41,9 @@ def tile_height(rows: Expr, machine: Cpu, widens: bool = True) -> int:
 
 
 def _cycles(count: int, height: int, widens: bool) -> float:
-    """Cycles of a reduction step of all tiles of a height, the last one of what is left over."""
+    """Cycles of a reduction step of all tiles of a height, including a last tile of the remaining
+    rows.
+    """
     full, left = divmod(count, height)
     least = 0.0 if widens else LATENCY
     return full * max(CYCLES[height], least) + (max(CYCLES[left], least) if left else 0.0)

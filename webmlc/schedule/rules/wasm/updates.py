@@ -31,17 +31,17 @@ from webmlc.schedule.rules.wasm.pointwise import (
 from webmlc.schedule.schedule import Schedule
 
 SHORT = 4
-"""Iterations of a last axis that are unrolled, by default: each does something else, and tests
-which (an estimate, as old as the rule)."""
+"""Iterations of a last axis that are unrolled, by default: each iteration computes something else,
+and without unrolling tests which (an estimate, as old as the rule)."""
 LONGEST = 16
 """Iterations of a last axis that may be unrolled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A block of updates. `form`: slices that make vectors; updates that only their order tells
-    apart; or one of several blocks. `last`: iterations of the last axis that is in order, `None` if
-    symbolic or if there is none.
+    """A block of updates. `form`: "slices" make vectors; "ordered" updates differ only in their
+    order; "several": the block is one of several. `last`: iterations of the last axis that runs in
+    order, `None` if symbolic or missing.
     """
 
     form: Literal["slices", "ordered", "several"]
@@ -55,7 +55,7 @@ class Facts:
 
 
 class Ordered(Struct, frozen=True):
-    """The parameters of updates that only their order tells apart."""
+    """The parameters of updates that differ only in their order."""
 
     is_unrolled: bool
     """Whether the last axis that is in order is unrolled."""
@@ -103,7 +103,7 @@ def default(facts: Facts, _machine: Cpu) -> Parameters:
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Put slices inside of what is in order, or unroll the last axis."""
+    """Put slices inside of the loops that run in order, or unroll the last axis."""
     if isinstance(parameters, NoParameters):
         return
     (block,) = schedule.blocks()

@@ -139,7 +139,7 @@ def window_space(facts: WindowFacts, machine: Cpu) -> Product[WindowParameters]:
 
 
 def default_window(facts: WindowFacts, machine: Cpu) -> WindowParameters:
-    """A few pixels share the loads of a small window; a large one is walked for one pixel."""
+    """A few pixels share the loads of a small window; a large window is walked for one pixel."""
     widest = machine.narrow_tile.columns
     pixels = PIXELS if facts.has_rows and facts.is_small else 1
     return WindowParameters(pixels, machine.tile.columns, widest, widest // 2, facts.is_small)
@@ -219,7 +219,9 @@ class _Tiles:
             self.columns(copy.with_blocks(nest), pixel, across, widest)
 
     def between_edges(self, nest: Nest, column: str, edge: int) -> None:
-        """Part both ends of the columns from the others: windows along them share no rows."""
+        """Separate both ends of the columns from the other columns: windows along the columns share
+        no rows.
+        """
         schedule = self.schedule
         inside = schedule.extent(column) - 2 * edge
         parts = Part(edge, Const(1)), Part(1, inside), Part(edge, Const(1))
