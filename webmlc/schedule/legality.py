@@ -115,7 +115,7 @@ def _overlapping(binding: Expr, extents: Mapping[Var, int | None]) -> list[str]:
         if step <= reach:
             names += [before, var.name]
         size = extents[var]
-        if size is None:  # what a symbolic loop reaches is not known: it clears what comes after
+        if size is None:  # an unknown reach: assume that later steps exceed it
             continue
         reach, before = reach + step * (size - 1), var.name
     return names

@@ -64,7 +64,7 @@ def compute_at(function: LoopFunction, block: str, loop: str) -> LoopFunction:
     path, target = path_to_loop(removed, "compute_at", loop)
     ranges = ranges_along(function, path)
     scan_result = scan(target.body, ranges, [buffer.name])
-    if buffer.scope == "shared":  # what one thread makes, all threads of the workgroup read
+    if buffer.scope == "shared":  # all threads of the workgroup read the results of one thread
         scan_result.inner.update(_threads(path))
     reads = [access for access in scan_result.accesses if not access.writes]
     parts = _parts(function, producer, buffer, scan_result.region(reads), reads, scan_result.ranges)

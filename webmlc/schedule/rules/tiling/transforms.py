@@ -55,8 +55,8 @@ def stages_of(schedule: Schedule, lanes: int) -> tuple[str, ...] | None:
 def find_loops(
     schedule: Schedule, producers: Sequence[str], last: str, fixed: int = 0
 ) -> TileLoops:
-    """The loops of a stage, those split that run along tiles and within them; the outermost `fixed`
-    ones are not its own.
+    """The loops of a stage, after loops along tiles are split from loops within tiles. The
+    outermost `fixed` loops are not its own.
     """
     stage = schedule.block(last)
     picked = set(_picked(stage))

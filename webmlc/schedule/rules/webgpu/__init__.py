@@ -1,8 +1,8 @@
 """Schedules for WebGPU: ordered rules, one file for each class of kernels.
 
-The last rule matches every kernel that one dispatch can compute. A dispatch cannot wait for all
-its workgroups, so a kernel whose threads would need each other's results is cut before it gets
-here (`schedule.split_kernels`).
+The last rule matches every kernel that one dispatch can compute. A dispatch cannot wait for all its
+workgroups. So a kernel whose threads would need each other's results is cut before the rules see it
+(`schedule.split_kernels`).
 
     schedule = schedule_kernel(function, WEBGPU)
 """

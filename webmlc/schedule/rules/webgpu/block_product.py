@@ -60,7 +60,7 @@ weights more often, but a prompt of few tokens makes fewer threads (an estimate)
 MOST_ROWS = 8
 """Rows of the largest register tile: 16 vectors hold its sums."""
 SIDE_BY_SIDE = 8
-"""Threads that read words of one panel side by side, at least: 256 bytes, two lines of a cache
+"""The fewest threads that read words of one panel side by side: 256 bytes, two lines of a cache
 (derived)."""
 RADIX = 16
 """Sums that one thread adds at a level of the tree, by default (an estimate)."""
@@ -215,9 +215,8 @@ def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
-    """Divide words among as few threads as fill the device, but not fewer than read lines of memory
-    side by side. Then give a workgroup as many panels as fill it. Where barriers are slow, no words
-    are divided.
+    """Divide words among the fewest threads that fill the device and read whole lines of memory
+    side by side. Then fill a workgroup with panels. Where barriers are slow, no words are divided.
     """
     if machine.has_slow_barriers:
         return Parameters(ROWS, Apart(_panels_apart(facts, machine)))
@@ -339,7 +338,7 @@ class _Nest:
         self.bind_groups(*self.roles.outer, self.roles.row, self.roles.group)
 
     def split_product(self, product: str, single: Divided) -> list[str]:
-        """Divide a product's words among threads, whose sums are added level by level; returns the
+        """Divide a product's words among threads; their sums are added level by level. Returns the
         blocks whose results other threads read.
         """
         schedule = self.schedule
@@ -363,7 +362,9 @@ class _Nest:
         return self.schedule.fuse(*self.unroll_values(product))
 
     def unroll_values(self, product: str) -> tuple[str, str]:
-        """Unroll the loops over a word's values; returns those over blocks and over their words."""
+        """Unroll the loops over a word's values; returns the loops over blocks and over their
+        words.
+        """
         block, word, *values = self.schedule.reduce_loops(product)
         for loop in values:
             self.schedule.unroll(loop)

@@ -47,8 +47,8 @@ NARROW_ACROSS = 2
 """Threads side by side where wider workgroups would be few. Derived: GPUs load sectors of 32 bytes,
 and twice the workgroups with half the rows for each thread take half as long."""
 FEW_WORKGROUPS = 32
-"""Workgroups that are few: integrated GPUs have up to 16 cores, of which each runs two or more
-(an estimate)."""
+"""Workgroups that are few: integrated GPUs have up to 16 cores, and each core runs two or more
+workgroups (an estimate)."""
 MOST_ACROSS = 32
 """Vectors of a row that a workgroup folds, at most."""
 DOWN = (4, 8, 16, 32, 64, 128)
@@ -182,7 +182,7 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Give each thread its columns and its rows, and let a tree fold what the threads have."""
+    """Give each thread its columns and its rows, and let a tree fold the threads' results."""
     spatial, reduced = attach_epilogue(schedule, facts.fold)
     column = _column_loop(schedule, facts.fold)
     outer = [loop for loop in spatial if loop != column]
@@ -221,8 +221,8 @@ def _column_loop(schedule: Schedule, fold: str) -> str:
 
 
 def _factor(schedule: Schedule, fold: str, reduced: list[str], parameters: Parameters) -> list[str]:
-    """Divide a fold into that of each thread and the levels of the tree. Returns the blocks of all
-    but the last level.
+    """Divide a fold into the fold of each thread and the levels of the tree. Returns the blocks of
+    all but the last level.
     """
     rows = fuse_all(schedule, reduced)
     assert rows is not None

@@ -111,7 +111,7 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     joined = _joined(fold, roles) if machine.reads_lines else 1
     try:
         nest = _prepare(schedule, fold.name, joined)
-    except ScheduleError:  # the epilogue reads another element than the one that is ready
+    except ScheduleError:  # the epilogue reads another element than the finished one
         return None
     facts = Facts(
         function,
@@ -227,7 +227,7 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
             tiled += [(nest, _tile(schedule, nest, facts, parameters)) for nest in left]
     if not tiled:
         return
-    # The sections share their workgroups: what fits beside the widest fits beside all.
+    # The sections share their workgroups: tiles that fit beside the widest section fit beside all.
     across = [_across(schedule, threads, parameters) for _, threads in tiled]
     widest = max(across)
     if isinstance(parameters.reduction, Staged):
@@ -289,9 +289,7 @@ def _paired_tiles(schedule: Schedule, nest: Section, facts: Facts, parameters: P
 
 
 def _left_rows(rows: int, count: int, whole: int | None) -> int:
-    """The rows of the tiles of rows or columns that are left over: 1 if there are few of them in
-    all.
-    """
+    """The rows of tiles for remaining rows or columns: 1 if few rows or columns remain in all."""
     return 1 if whole is not None and count * LITTLE <= whole else rows
 
 
@@ -355,7 +353,7 @@ def _prepare(schedule: Schedule, name: str, joined: int) -> Section:
     """Put the epilogue under the fold, columns outermost, all rows into one loop, and the innermost
     `joined` reduction loops into one.
 
-    Raises `ScheduleError` where the epilogue reads another element than the one that is ready.
+    Raises `ScheduleError` if the epilogue reads another element than the finished element.
     """
     roles = contraction_of(schedule.block(name))
     assert roles is not None
@@ -369,7 +367,7 @@ def _prepare(schedule: Schedule, name: str, joined: int) -> Section:
     images = _images([simplify(schedule.extent(loop)) for loop in rows])
     batch, rows = [*batch, *rows[:images]], rows[images:]
     if any(as_int(simplify(schedule.extent(loop))) is None for loop in rows[1:]):
-        batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide what is disjoint
+        batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide disjointness
     schedule.reorder(column, *batch, *rows)
     reduced = loops_along(block, roles.reduced)
     if joined > 1:

@@ -1,8 +1,8 @@
 """The default tiles and workgroups of contractions on a GPU.
 
 Measured on an H200: a GPU is full with about 25,000 threads of a product. With fewer tiles than
-that, several threads divide the reduction of smaller tiles: then it is full with twice as many.
-Where barriers are slow, no threads divide it.
+threads, several threads divide the reduction of smaller tiles: the GPU is then full with twice as
+many threads. Where barriers are slow, no threads divide a reduction.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
         return choices[0]
     threads = [facts.results // (c.rows * c.columns) * c.parts for c in choices]
     if not any(threads):
-        return _staged(facts, choices[-1], machine)  # only a run knows how many rows there are
+        return _staged(facts, choices[-1], machine)  # the row count is known only at run time
     for choice, count in zip(choices, threads, strict=True):
         staged = _staged(facts, choice, machine)
         if count >= _filling_threads(staged, machine):

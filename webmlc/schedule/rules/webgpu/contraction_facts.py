@@ -1,4 +1,4 @@
-"""What the rule for contractions knows of a kernel, and which tiles and workgroups it may have.
+"""The facts of a contraction, and the tiles and workgroups that it may have.
 
 In: a kernel that `contraction.match` has looked at. Out: `Facts`, and `Parameters` with the limits
 that hold for them.
@@ -28,7 +28,7 @@ From the specification of WebGPU: the default limit `maxComputeWorkgroupSizeZ`.
 SUM_BYTES = 4
 """Bytes of a sum in workgroup memory: contractions compute in 32 bits."""
 PAIR = 2
-"""Threads of a quad along each axis, where it computes two by two tiles."""
+"""Threads of a quad along each axis, if the quad computes two by two tiles."""
 COLUMN_ROWS = 8
 """The rows of a quad's tile at which loading the rows takes as long as loading the columns
 (derived: for four steps, a thread loads two vectors for each row and 16 for the columns)."""
@@ -102,7 +102,7 @@ class Facts:
         return self.section(count)
 
     def section(self, count: int) -> float:
-        """Of `count` rows or columns, those that may be computed twice to save a section."""
+        """The rows or columns, of `count`, that may be computed twice to save a section."""
         return SECTION_PRODUCTS * count / self.products
 
     def part_steps(self, parts: int) -> int:
@@ -157,8 +157,8 @@ def multiple_of(extent: Expr) -> int:
 
 def cover_cost(count: int, height: int, below: int, section: float | None) -> tuple[float, int]:
     """The cost of covering `count` rows with tiles of `height` rows, in stacks of `below`. And the
-    number of tiles if the last two stacks overlap, 0 if rows that are left over have a section of
-    their own. `section`: what a section costs, in rows of tiles; `None`: tiles never overlap.
+    number of tiles if the last two stacks overlap, 0 if remaining rows have a separate section.
+    `section`: the cost of a section, in rows of tiles; `None`: tiles never overlap.
 
     >>> cover_cost(64, 16, 2, section=1), cover_cost(49, 12, 2, section=1)
     ((96, 0), (85.66666666666667, 0))
@@ -179,8 +179,8 @@ def cover_cost(count: int, height: int, below: int, section: float | None) -> tu
 
 
 def paired_columns(facts: Facts, width: int) -> int:
-    """The columns that pairs of tiles beside each other compute, if they are all, or the last tiles
-    overlap at little cost; else 0. Columns that are left over take twice as long, or more.
+    """The columns that pairs of tiles beside each other compute, if pairs cover all columns, or the
+    last tiles overlap at little cost; else 0. Remaining columns take twice as long, or more.
     """
     count = as_int(facts.columns)
     if count is None or count % facts.lanes:

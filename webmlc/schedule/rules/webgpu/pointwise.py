@@ -1,9 +1,9 @@
-"""Elementwise kernels, transposes, gathers, concatenations: no block reduces, and none reads what a
-block of the kernel writes.
+"""Elementwise kernels, transposes, gathers, concatenations: no block reduces, and no block reads
+the results of another.
 
 One thread makes a vector of `Machine.lanes` adjacent elements, here 4, or one element. A vector is
-possible where each lane writes next to the one before it, reads at a constant stride, and the
-innermost axes, fused if need be, are a multiple of the lanes. Blocks follow each other in one
+possible if each lane writes next to the lane before it and reads at a constant stride. The
+innermost axes, fused if need be, must be a multiple of the lanes. Blocks follow each other in one
 dispatch: each is bound to threads on its own.
 
     for n, c in T.grid(8, 64):      ->  for b in T.thread_binding(2, "blockIdx.x"):

@@ -1,4 +1,5 @@
-"""Workgroups whose quads share loads: each four threads compute tiles beside and below each other.
+"""Workgroups whose quads share loads: the four threads of a quad compute tiles beside and below
+each other.
 
 In: the tiles of a section. Out: workgroups of quads. Where there are two tiles beside and below
 each other, two threads need the same rows, and two the same columns. Of four tiles beside each
@@ -47,8 +48,8 @@ def bind_quads(schedule: Schedule, nest: Section, threads: Threads, parameters: 
 
 
 def _shape(schedule: Schedule, threads: Threads) -> tuple[int, int]:
-    """The tiles of a quad below and beside each other: those that fill all quads, if there are
-    such; else four below each other.
+    """The tiles of a quad below and beside each other: a shape that fills all quads, if there is
+    one; else four below each other.
     """
     columns = simplify(schedule.extent(threads.columns))
     if threads.rows is None:

@@ -201,7 +201,7 @@ def _give_short_rows_to_threads(
 
 
 def _final(schedule: Schedule) -> str:
-    """The block that writes the result: the last one, or a copy of what it folds."""
+    """The block that writes the result: the last block, or a copy of its fold."""
     last = schedule.blocks()[-1]
     is_fold = bool(axes_of_kind(schedule.block(last), "reduce"))
     return schedule.cache_write(last, "local") if is_fold else last

@@ -44,8 +44,8 @@ class Facts:
 
 
 def match(function: LoopFunction, machine: Gpu) -> Facts | None:
-    """Matches where all blocks lead to one last block, or to several that share nothing, and a
-    thread has room for what its row needs.
+    """Matches if all blocks lead to one last block, or to several last blocks that share nothing,
+    and a thread has room for the values of its row.
     """
     schedule = Schedule(function)
     if not accepts(lambda: inline_stages(schedule)):
@@ -177,7 +177,7 @@ def _require_room(schedule: Schedule, producer: str, thread: str, machine: Gpu) 
 
 
 def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
-    """How many results of a block one thread computes; `None` where a symbol decides."""
+    """How many results of a block one thread computes; `None` if symbolic."""
     loops = schedule.loops(name)
     block = schedule.block(name)
     along = {v.name for a, b in zip(block.axes, block.bindings, strict=True)

@@ -2,8 +2,8 @@
 
 A product with few rows, or a convolution over a small feature map, has fewer tiles than a GPU has
 lanes. Here several threads compute the same tile, each over a part of the reduction. They put their
-sums into workgroup memory. Then the threads of a tile share its rows (or vectors, where it has one
-row): each adds the sums of its elements, and runs the epilogue on them.
+sums into workgroup memory. Then the threads of a tile share its rows (or the vectors of a single
+row): each thread adds the sums of its elements, and runs the epilogue on them.
 
     for m, o:                                 for group (workgroups):
         for k: Y += A[m, k] * B[k, o]             for p, tile (threads):
@@ -54,8 +54,8 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """The loops of a nest under those over workgroups, outermost first: over its tiles (`rows`,
-    `across`), then within one (`row`, `vector`, `lane`). `rows` and `row` are missing where the
+    """The loops of a nest under the loops over workgroups, outermost first: over its tiles (`rows`,
+    `across`), then within a tile (`row`, `vector`, `lane`). `rows` and `row` are missing if the
     product has a single row.
     """
 
@@ -67,7 +67,7 @@ class _Tile:
 
     @property
     def loops(self) -> tuple[str, ...]:
-        """The loops that there are."""
+        """The loops that are not missing."""
         every = (self.rows, self.across, self.row, self.vector, self.lane)
         return tuple(loop for loop in every if loop is not None)
 
@@ -113,7 +113,7 @@ def share_reduction(schedule: Schedule, nest: Section, sharing: Sharing, lanes: 
 
 
 def _under(schedule: Schedule, block: str, groups: list[str], tile: _Tile) -> list[str]:
-    """The loops over the tiles around a block, below those over workgroups."""
+    """The loops over the tiles around a block, below the loops over workgroups."""
     loops = schedule.loops(block)
     return [loop for loop in loops if loop not in groups][: len(tile.loops)]
 

@@ -1,8 +1,8 @@
-"""Kernels that write slabs of a constant around what they compute: a result and its padding.
+"""Kernels that write slabs of a constant around their results: a result and its padding.
 
-In: a naive function, some of whose nests store a constant. Out: the schedule of the nests that
-compute, as if they were alone, and workgroups of the same shape that fill the slabs. All are one
-dispatch, because no nest reads what another one writes.
+In: a naive function in which some nests store a constant. Out: the schedule of the nests that
+compute, as if they were alone, and workgroups of the same shape that fill the slabs. All workgroups
+are one dispatch, because no nest reads the results of another.
 
     conv, relu = ...                            98 workgroups: conv, relu -> out[1:57, 1:57]
     out[0], out[57], out[:, 0], ... = 0    ->   15 workgroups: out[0] = 0; 15: out[57] = 0; ...
@@ -50,7 +50,7 @@ class Parameters(Struct, frozen=True):
 
 
 def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Gpu]:
-    """The rule for such kernels, of which other `rules` schedule what computes."""
+    """The rule for kernels with slabs: other `rules` schedule the nests that compute."""
 
     def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         halves = results_and_fills(function)
@@ -68,18 +68,18 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters, Gpu]:
 
 
 def space(facts: Facts, _machine: Gpu) -> Product[Parameters]:
-    """What the nests that compute may have."""
+    """The parameters to choose from for the nests that compute."""
     return Space.of(Parameters, result=facts.result.space())
 
 
 def default(facts: Facts, _machine: Gpu) -> Parameters:
-    """What the nests that compute have by themselves."""
+    """The default parameters of the nests that compute."""
     return Parameters(facts.result.default())
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Follow the steps of the schedule of what computes, then give each vector of a slab (or each
-    element) to a thread.
+    """Follow the steps of the schedule of the computing nests, then give each vector of a slab (or
+    each element) to a thread.
     """
     schedule.follow(facts.result.build(parameters.result).trace)
     threads = _threads(schedule.function)

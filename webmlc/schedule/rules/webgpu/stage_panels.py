@@ -1,9 +1,9 @@
 """Stage the right operand of a product in workgroup memory.
 
 Threads whose tiles are below each other read the same columns of the right operand. Here a
-workgroup copies the panels of its columns for a few steps of the reduction, each thread some
-vectors of them. Then every thread reads its columns there. The left operand is read from memory:
-threads beside each other read the same element.
+workgroup copies the panels of its columns for a few steps of the reduction. Each thread copies some
+vectors. Then every thread reads its columns there. The left operand is read from memory: threads
+beside each other read the same element.
 
     for k:                                   for k0:
         b = B[k, tile]                           for t in threads: S[...] = B[16 steps, 64 columns]
@@ -89,8 +89,8 @@ def stage_bytes(staging: Staging, element_bytes: int) -> int:
 
 
 def is_even(schedule: Schedule, nest: Section, staging: Staging, lanes: int) -> bool:
-    """True where whole workgroups cover the rows and columns, and each thread copies as many
-    vectors as the others.
+    """True if whole workgroups cover the rows and columns, and all threads copy equally many
+    vectors.
     """
     if nest.rows is None:
         return False

@@ -48,8 +48,8 @@ def workgroup_sizes(machine: Gpu) -> tuple[int, ...]:
 def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | None:
     """Make the iterations of perfectly nested outer loops the threads of workgroups of `size`.
 
-    Returns the loop that stands for one thread; `None` where there are no loops (one thread does
-    it all).
+    Returns the loop that stands for one thread; `None` if there are no loops (one thread computes
+    everything).
     """
     fused = fuse_all(schedule, loops)
     if fused is None:

@@ -1,9 +1,9 @@
 """Small linear transforms of tiles: Winograd's.
 
-In: stages of linear combinations (`core/combination.py`), each of whose rows is picked by a short
-axis, the last one writing the kernel's result. Out: a thread for each tile and each channel, or
-each vector of channels. The thread computes all stages of its tile. Their short axes are unrolled,
-so that intermediate values are registers:
+In: stages of linear combinations (`core/combination.py`). A short axis picks each row of a
+combination, and the last stage writes the kernel's result. Out: a thread for each tile and each
+channel, or each vector of channels. The thread computes all stages of its tile. Their short axes
+are unrolled, so that intermediate values are registers:
 
     planes[i, j, y, x, c] = row j of columns[y, x, ..., i, c]
     ->  thread y, x, c: 36 inputs; columns = 36 sums of them; 36 sums of columns -> planes[..., c]
@@ -27,7 +27,7 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A kernel of transforms of tiles: its stages, the last of which writes the result."""
+    """A kernel of transforms of tiles: its stages. The last stage writes the result."""
 
     stages: tuple[str, ...]
     lanes: int

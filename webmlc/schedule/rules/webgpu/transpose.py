@@ -89,12 +89,12 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
 
 
 def _length(axis: Axis) -> int:
-    """The elements along an axis, 0 if only a run knows them."""
+    """The elements along an axis, 0 if symbolic."""
     return as_int(simplify(axis.extent)) or 0
 
 
 def space(_facts: Facts, _machine: Gpu) -> Product[Parameters]:
-    """Square tiles, of which a workgroup copies some rows at once."""
+    """Square tiles. A workgroup copies some rows of a tile at once."""
     return Space.of(Parameters, tile=(16, TILE), rows=(4, ROWS, 16)).where(
         "every device runs workgroups of this size",
         lambda tile, rows: tile * rows <= MAX_INVOCATIONS,

@@ -1,6 +1,7 @@
 """Updates of elements: scans, scatters.
 
-A thread does the updates of one slice, in order; if the updates are independent, each is a slice.
+A thread runs the updates of one slice, in order; if the updates are independent, each update is a
+slice.
 
     for b, r: Y[b * 256 + r] = Y[b * 256 + r - 1] + X[b * 256 + r]  ->  one thread for each b
 """

@@ -1,9 +1,8 @@
 """A fold that is not a matrix product: pooling, depthwise convolution, sums along any axes.
 
 A thread computes 4 adjacent elements of the result (channels), and a few neighbours along the axis
-before, which share what they read. Short windows are unrolled. If 4 adjacent elements read
-differently, as in groups of 34 channels, a thread of a software adapter computes two adjacent
-elements.
+before, which share loads. Short windows are unrolled. If 4 adjacent elements read differently, as
+in groups of 34 channels, a thread of a software adapter computes two adjacent elements.
 
     Y[n, y, x, c] = max(Y, X[n, y * 2 + ky, x * 2 + kx, c])   ->   for each y, x / 4, c / 4: 3 · 3 ·
     4 loads of a vec4
@@ -45,7 +44,7 @@ NEIGHBOURS = 4
 MOST_NEIGHBOURS = 8
 """Neighbours along a row that a thread may compute: their sums are registers."""
 PAIR = 2
-"""Adjacent results that share what they read if vectors do not."""
+"""Adjacent results that share loads if vectors do not."""
 FEW_RESULTS = 512
 """With fewer vectors of results, a thread folds a long window to a single result by default: an
 integrated GPU has about a thousand lanes (`core/adapters.py`), and vectors would leave most lanes
@@ -92,7 +91,7 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     schedule = Schedule(function)
     try:
         spatial, reduced = attach_epilogue(schedule, fold.name)
-    except ScheduleError:  # the epilogue reads another element than the one that is ready
+    except ScheduleError:  # the epilogue reads another element than the finished one
         return None
     if not spatial or not reduced:
         return None

@@ -119,7 +119,7 @@ def _with_copies(facts: Facts, machine: Gpu) -> Facts:
 
 
 def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
-    """Threads: enough for two parts of a step. Tiles: those that fit a workgroup."""
+    """Threads: enough for two parts of a step. Tiles that fit a workgroup."""
     of_tile = {"steps": (STEPS, 2, 8), "logit_rows": (LOGIT_ROWS, 2, 8)}
     plain = Space.of(PlainTile, rows=facts.heights, **of_tile).where(
         "threads share logits evenly",
@@ -222,14 +222,16 @@ def _single_row(facts: Facts, machine: Gpu, workgroup: int) -> Row:
 
 
 def _prompt_tile(facts: Facts, row: Row) -> CopiedTile | None:
-    """The tallest tile that copies keys beside such a single row, if there is any."""
+    """The tallest tile that copies keys and fits beside such a single row; `None` if no tile
+    fits.
+    """
     tiles = (CopiedTile(n, STAGES[0], logit_rows=PROMPT_LOGIT_ROWS) for n in PROMPT_HEIGHTS)
     longest = (longest_stage(facts, row, tile) for tile in tiles)
     return next((tile for tile in longest if tile is not None), None)
 
 
 def _fits(facts: Facts, tile: Tile, row: Row | None) -> bool:
-    """True where the memory of a workgroup holds a tile, and a single row if there is one."""
+    """True if the memory of a workgroup holds a tile, and also a single row if there is one."""
     match tile:
         case CopiedTile():
             return shape_of(facts, tile, row) is not None
@@ -241,13 +243,13 @@ def _fits(facts: Facts, tile: Tile, row: Row | None) -> bool:
 
 
 def _plain_heights(facts: Facts) -> tuple[int, ...]:
-    """The heights of tiles that fit a workgroup, and of which there is one."""
+    """The heights of tiles that fit a workgroup and are no taller than the rows."""
     fitting = (n for n in plain_tile.HEIGHTS if tile_threads(facts, n) is not None)
     return tuple(n for n in fitting if facts.rows is None or facts.rows >= n)
 
 
 def _copied_heights(facts: Facts) -> tuple[int, ...]:
-    """The heights of tiles that copy keys, of which there is one."""
+    """The heights of tiles that copy keys and are no taller than the rows."""
     if not facts.copies_keys:
         return ()
     return tuple(n for n in copied_tile.HEIGHTS if facts.rows is None or facts.rows >= n)

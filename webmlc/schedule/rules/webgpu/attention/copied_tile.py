@@ -47,16 +47,16 @@ KEYS = 4
 """Keys of the logits that a thread computes together: with four rows, 16 sums in registers take
 eight vectors of a step of four elements."""
 GROUPS = 16
-"""Groups of such keys, at most: the threads that share the rows of a thread."""
+"""The most groups of `KEYS` keys: the threads that share the rows of a thread."""
 FEWEST_GROUPS = 8
-"""Groups of keys, at least, that a step is shortened to so that steps divide the keys."""
+"""The fewest groups of keys to which a step is shortened so that steps divide the keys."""
 STAGES = (8, 4, 2)
 """Vectors of each key that may be copied at once."""
 STEP_KEYS = 8
 """The cost of the barriers of a step, in keys (an estimate)."""
 GUARDED = 1.25
-"""The factor by which steps cost more if the last step has fewer keys: each key is compared with
-their number (an estimate)."""
+"""The factor by which steps cost more if the last step has fewer keys: each key is then compared
+with the number of keys (an estimate)."""
 HEIGHTS = (8, 16, 24, 32)
 """The rows that a tile may have: with four rows to a thread, 32 to 128 threads."""
 
@@ -234,8 +234,8 @@ class _RegisterTile(Tile):
         schedule.bind(thread, "threadIdx.x")
 
     def keep_maximum(self) -> None:
-        """Let each thread find the maximum of its logits in each row, and then one thread that of
-        each row.
+        """Let each thread find the maximum of its logits in each row, and then one thread the
+        maximum of each row.
         """
         schedule = self.schedule
         row, partial = self.divide_maximum()

@@ -1,4 +1,5 @@
-"""What a kernel of attention is: a product, a softmax along its rows, and a product of the result.
+"""The facts of a kernel of attention: a product, a softmax along its rows, and a product of the
+result.
 
 m[i] = max(l[i, :]); e = exp(l - m); s[i] = sum(e[i, :]); p[i, d] = sum(e[i, :] * v[:, d])
 y[i, d] = p[i, d] / s[i]
@@ -22,14 +23,14 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The blocks of a kernel of attention, by what they compute: the `final` one divides a product
-    with the values by the sum of the exponentials. `rows` and `keys`: how many there are, `None` if
-    symbols say; `columns`: elements of a row of the result; `lanes`: those of a vector, which one
-    thread computes; `heights`: the rows of plain tiles that primitives build. On machines
-    with subgroups, a workgroup folds what its threads have at once. `shares_memory`: whether tiles
+    """The blocks of a kernel of attention, by their results: the `final` block divides a product
+    with the values by the sum of the exponentials. `rows` and `keys`: their numbers, `None` if
+    symbolic; `columns`: elements of a row of the result; `lanes`: elements of a vector, which one
+    thread computes; `heights`: the rows of plain tiles that primitives build. On machines with
+    subgroups, a workgroup folds the results of its threads at once. `shares_memory`: whether tiles
     may count on the memory of single rows (software adapters keep the tiles that they were measured
-    with). `key_vectors`: the vectors of a key, where neighbours on a GPU can read them side by
-    side; else `None`. `has_narrow_keys`: whether they have less than 32 bits. `copies_keys`:
+    with). `key_vectors`: the vectors of a key, if neighbours on a GPU can read keys side by side;
+    else `None`. `has_narrow_keys`: whether elements of keys have less than 32 bits. `copies_keys`:
     whether tiles can copy keys to workgroup memory.
     """
 
@@ -53,7 +54,7 @@ class Facts:
 
     @property
     def vectors(self) -> int:
-        """The vectors of a row of the result, each of which one thread computes."""
+        """The vectors of a row of the result. One thread computes each vector."""
         return self.columns // self.lanes
 
 
@@ -106,7 +107,7 @@ def attention_facts(function: LoopFunction, machine: Gpu) -> Facts | None:
 
 
 def final_loops(function: LoopFunction, facts: Facts) -> Loops:
-    """The loops of the final block by what they run along. Nothing has scheduled the function."""
+    """The loops of the final block by their roles. Nothing has scheduled the function."""
     every = {block.name: block for block in blocks(function.body)}
     final, product = every[facts.final], every[facts.product]
     rows = {v for index in _indices(final, every[facts.total]) for v in variables(index)}
@@ -131,13 +132,13 @@ def final_loops(function: LoopFunction, facts: Facts) -> Loops:
 
 
 def _indices(reader: Block, writer: Block) -> tuple[Expr, ...]:
-    """Where a block reads what another one writes."""
+    """The indices at which a block reads the result of another block."""
     (name,) = {store.buffer.name for store in stores(writer.body)}
     return next(load.indices for load in loads(reader) if load.buffer.name == name)
 
 
 def _row_axis(product: Block) -> Axis | None:
-    """The axis of the rows that read the same values: a symbolic one, or else the longest."""
+    """The axis of the rows that read the same values: a symbolic axis, or else the longest."""
     roles = contraction_of(product)
     (store,) = stores(product.body)
     rows = [axis for axis in (roles.rows if roles is not None else ()) if axis.var in store.indices]

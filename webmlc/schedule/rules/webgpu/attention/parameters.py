@@ -23,7 +23,7 @@ RADIX = 8
 levels (as in `reduction.py`)."""
 MAX_UNROLLED = 64
 """Iterations of a loop that are written out, by default: drivers count and bound each iteration of
-others (an estimate: the elements of most heads)."""
+other loops (an estimate: the elements of most heads)."""
 STEPS = 4
 """Steps of a reduction that a thread of a tile writes out by default: a vec4 of keys."""
 LOGIT_ROWS = 4
@@ -46,7 +46,7 @@ class PlainTile(Struct, frozen=True, tag="plain"):
 
 
 class CopiedTile(Struct, frozen=True, tag="copied"):
-    """Rows of a workgroup that copies keys to its memory; its threads keep what they compute."""
+    """Rows of a workgroup that copies keys to its memory; its threads keep results in registers."""
 
     rows: int
     """Rows of a tile."""
@@ -59,7 +59,7 @@ class CopiedTile(Struct, frozen=True, tag="copied"):
 
 
 class SharedRow(Struct, frozen=True, tag="shared"):
-    """A single row of a workgroup, each of whose threads stores the logit of one key."""
+    """A single row of a workgroup. Each thread stores the logit of one key."""
 
     workgroup: int
     """Threads, and keys of a step, at most."""
@@ -72,7 +72,7 @@ class SharedRow(Struct, frozen=True, tag="shared"):
 
 
 class RegisterRow(Struct, frozen=True, tag="registers"):
-    """A single row of a workgroup whose threads keep the logits of some keys each."""
+    """A single row of a workgroup. Each thread keeps the logits of some keys."""
 
     workgroup: int
     """Threads, at most."""
@@ -145,5 +145,5 @@ def row_memory(facts: Facts, row: SharedRow | RegisterRow) -> Memory:
 
 
 def memory_of(facts: Facts, result: int, scalars: tuple[int, ...]) -> Memory:
-    """The memory of a section with the elements of a part of the result, and with others."""
+    """The memory of a section with the elements of a part of the result, and with other scalars."""
     return Memory((result,), scalars) if facts.lanes > 1 else Memory((), (result, *scalars))

@@ -38,7 +38,7 @@ from webmlc.schedule.schedule import Schedule
 HEIGHTS = (8, 16)
 """The rows that a tile may have: 16 rows of 64 elements fill most of a workgroup's memory."""
 MOST_THREADS = 64
-"""Threads of a workgroup, at most: as many as the machine's workgroup has."""
+"""The most threads of a workgroup: the size of the machine's workgroup."""
 SMALL_ROW = SharedRow(MOST_THREADS)
 """A single row that a workgroup of a tile computes."""
 FEWEST_THREADS = 32
@@ -52,8 +52,8 @@ def tile_threads(
     row: SharedRow | RegisterRow = SMALL_ROW,
 ) -> int | None:
     """The threads that compute a tile, which are also the keys of a step; `None` if there are too
-    few, if they cannot share its logits, or if the memory of a workgroup does not hold the tile,
-    and a single `row`.
+    few threads, if threads cannot share the tile's logits, or if the memory of a workgroup does not
+    hold the tile and a single `row`.
     """
     if height % logit_rows:
         return None
@@ -70,8 +70,8 @@ def tile_threads(
 
 
 def step_keys(facts: Facts, height: int, threads: int, logit_rows: int) -> int | None:
-    """The keys of a step: as many as threads, or fewer if there are no more. There are two steps at
-    least, as a loop of one is none; `None` if there are too few keys.
+    """The keys of a step: one key a thread, or fewer if keys are few. There are at least two steps,
+    because a loop of one step would vanish; `None` if there are too few keys.
     """
     most = height // logit_rows
     counts = [threads * n // most for n in reversed(divisors(most, most))]
@@ -99,8 +99,8 @@ def schedule_tile(schedule: Schedule, facts: Facts, loops: Loops, tile: PlainTil
 def begin_tiles(
     schedule: Schedule, facts: Facts, loops: Loops, height: int
 ) -> tuple[str, str, int]:
-    """Put each tile of rows under a loop of its own. Returns the loop over batches, that over tiles
-    outside of it, and how many loops are around a tile.
+    """Put each tile of rows under its own loop. Returns the loop over batches, the loop over tiles
+    outside of it, and the number of loops around a tile.
     """
     assert loops.row is not None
     tiles, row = schedule.split(loops.row, [None, height])
@@ -114,7 +114,7 @@ def begin_tiles(
 @dataclass(slots=True)
 class Tile:
     """The schedule of a tile, in steps of `keys` keys. The loops of a block inside the workgroup
-    begin at `depth`. The names are those of the blocks that a step has.
+    begin at `depth`. The names are the blocks of a step.
     """
 
     schedule: Schedule
@@ -169,7 +169,7 @@ class Tile:
         return step
 
     def step_outside(self, block: str) -> str:
-        """Put the loop over steps around the others of a block; returns it."""
+        """Put the loop over steps around the other loops of a block; returns the loop."""
         (step,) = self.schedule.reduce_loops(block)
         self.schedule.reorder(step, *(loop for loop in self.inner(block) if loop != step))
         return step
@@ -228,8 +228,8 @@ class Tile:
         self.bind_maximum(row)
 
     def divide_maximum(self) -> tuple[str, str]:
-        """Divide the maximum of each row of a step into those of its parts. Returns the loop over
-        rows, and the block of the parts.
+        """Divide the maximum of each row of a step into the maximums of its parts. Returns the loop
+        over rows, and the block of the parts.
         """
         schedule = self.schedule
         row = schedule.loops(self.facts.maximum)[-1]
@@ -303,7 +303,7 @@ class Tile:
             self.schedule.vectorize(lane)
 
     def unroll(self, loop: str, most: int = 16) -> None:
-        """Write a loop out, or as much of it as `most` allows."""
+        """Write a loop out, up to `most` iterations."""
         factor = unroll_factor(self.schedule.extent(loop), most)
         if factor != as_int(self.schedule.extent(loop)):
             _, loop = self.schedule.split(loop, [None, factor])

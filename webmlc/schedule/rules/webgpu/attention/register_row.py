@@ -113,7 +113,9 @@ class RegisterSteps(Steps):
         self.fold_maximum()
 
     def fold_maximum(self) -> None:
-        """Let each thread find the largest of its logits, and all threads that of the step."""
+        """Let each thread find its largest logit, and all threads together the largest logit of the
+        step.
+        """
         if self.keys_per_thread == 1:
             self.fold_together(self.largest, self.keys)
             return
@@ -137,7 +139,9 @@ class RegisterSteps(Steps):
         return schedule.rfactor(part, -1)
 
     def share_parts(self, block: str, turn: str) -> None:
-        """Give the parts of the products of a turn to threads: those of a key to neighbours."""
+        """Give the parts of the products of a turn to threads: neighbours get the parts of one
+        key.
+        """
         schedule = self.schedule
         schedule.compute_at(block, turn)
         elements = schedule.reduce_loops(block)

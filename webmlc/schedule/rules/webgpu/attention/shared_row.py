@@ -34,8 +34,8 @@ def schedule_row(schedule: Schedule, facts: Facts, loops: Loops, row: SharedRow)
 
 
 def step_of(facts: Facts, workgroup: int) -> tuple[int, int]:
-    """The parts and the keys of a step, one for each thread. There are two steps at least, as a
-    loop of one is none.
+    """The parts and the keys of a step, one for each thread. There are at least two steps, because
+    a loop of one step would vanish.
     """
     parts = min(workgroup // facts.vectors, workgroup // 2)
     keys = workgroup // parts * parts
@@ -49,8 +49,8 @@ def step_of(facts: Facts, workgroup: int) -> tuple[int, int]:
 @dataclass(slots=True)
 class Steps:
     """The schedule of a row, in steps of `keys` keys; threads add values for each of `parts` parts
-    of a step. The loops of a block inside the workgroup begin at `depth`. The names are those of
-    the blocks that a step has.
+    of a step. The loops of a block inside the workgroup begin at `depth`. The names are the blocks
+    of a step.
     """
 
     schedule: Schedule
@@ -107,8 +107,8 @@ class Steps:
         return step
 
     def factor_sums(self) -> list[str]:
-        """Divide the sum of exponentials among threads; returns the loops over steps of the sums of
-        a step, if a thread has several keys of it, and of all sums.
+        """Divide the sum of exponentials among threads. Returns the loops over steps around the
+        sums of a step, if a thread has several keys of a step, and around all sums.
         """
         (loop,) = self.schedule.reduce_loops(self.facts.total)
         _, key = self.schedule.split(loop, [None, self.keys])
@@ -120,8 +120,8 @@ class Steps:
         return self.sums, self.products
 
     def factor_product(self) -> tuple[str, str]:
-        """Cut the product into parts of steps; returns the loops over steps of the products of a
-        step and of all of them.
+        """Cut the product into parts of steps. Returns the loops over steps around the products of
+        a step and around all products.
         """
         schedule, facts = self.schedule, self.facts
         dimension = len(schedule.block(facts.product).axes) - 2
@@ -214,8 +214,8 @@ class Steps:
         fold_together(self.schedule, block, tree)
 
     def fold_tree(self, count: int) -> tuple[int, int]:
-        """The threads that fold `count` results, and the results that each of them folds. If they
-        are few, every thread folds them all.
+        """The threads that fold `count` results, and the results that each thread folds. If the
+        results are few, every thread folds all results.
         """
         radix = self.row.radix
         if count <= radix:
@@ -224,5 +224,5 @@ class Steps:
         return threads, threads if threads < 2 * radix else radix
 
     def unroll(self, loop: str) -> None:
-        """Write a loop out, or as much of it as `unrolled` allows."""
+        """Write a loop out, up to `unrolled` iterations."""
         write_out(self.schedule, loop, self.row.unrolled)
