@@ -1,8 +1,8 @@
-"""Classes of GPU adapters: their published figures, to tell what bounds a dispatch without a GPU.
+"""Classes of GPU adapters: their published figures, to find the bound of a dispatch without a GPU.
 
 In: nothing. Out: one `Adapter` per class, from a data centre's to a phone's. No schedule depends on
-adapters: rules choose by the numbers of a `Machine`. An adapter says what such a choice would cost
-on its class.
+adapters: rules choose by the numbers of a `Machine`. An adapter tells the cost of such a choice on
+its class.
 
     >>> f"{ADAPTERS[0].name}: {ADAPTERS[0].flops / 1e12:.1f} TFLOPS, {ADAPTERS[0].lanes} lanes"
     'H100: 66.9 TFLOPS, 16896 lanes'

@@ -1,8 +1,8 @@
-"""Note what a build reads besides the file of its model: other files, and libraries.
+"""Note the dependencies of a build besides the file of its model: other files, and libraries.
 
-A reader says what it reads, in the moment before it does. The cache of packages records this, and
-restores a package only while all of it is the same. Only readers know their formats: nobody else
-parses a model to find out.
+A reader notes each dependency just before it reads it. The cache of packages records the
+dependencies, and restores a package only while all of them are the same. Only readers know their
+formats: no other module parses a model to find its dependencies.
 
     with noted_dependencies() as dependencies:
         module = read_model("model.onnx")
@@ -21,8 +21,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """The size of a file in bytes, its time in nanoseconds, and its number in the file system, of
-    which one changes when the file is written. A missing file has -1 for each.
+    """The size of a file in bytes, its time in nanoseconds, and its number in the file system. At
+    least one number changes when the file is written. A missing file has -1 for each.
     """
 
     size: int
@@ -52,7 +52,7 @@ _ACTIVE: ContextVar[Dependencies | None] = ContextVar("dependencies of a build",
 
 @contextmanager
 def noted_dependencies() -> Iterator[Dependencies]:
-    """Collect what readers note inside."""
+    """Collect the dependencies that readers note inside."""
     dependencies = Dependencies()
     token = _ACTIVE.set(dependencies)
     try:
@@ -69,7 +69,7 @@ def note_file(path: Path) -> None:
 
 
 def note_library(module: str) -> None:
-    """Note the library of a module whose version decides what is read."""
+    """Note the library of a module, if its version decides the result of the reading."""
     dependencies = _ACTIVE.get()
     if dependencies is not None:
         dependencies.libraries.update(_distributions(module))

@@ -34,7 +34,7 @@ LIMIT = 2 << 30
 LARGEST = LIMIT // 8
 """The most bytes of one entry, so that no model displaces all others. Chosen by hand."""
 LIBRARIES = ("ml_dtypes", "numpy", "onnx", "protobuf", "wasmtime")
-"""The packages that take part in what a build writes."""
+"""The packages whose code decides the results of a build."""
 
 _DIGEST = hashlib.sha256().digest_size
 _START_TIME = time.time()
@@ -131,7 +131,7 @@ def active_cache() -> DiskCache | None:
 
 @contextmanager
 def use_cache(cache: DiskCache | None) -> Iterator[None]:
-    """Use a cache for the kernels that are compiled inside, or none."""
+    """Use a cache for the kernels that are compiled inside; with `None`, use no cache."""
     token = _ACTIVE.set(cache)
     try:
         yield

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 RETRY_SECONDS = 0.05
-"""How long to wait before the next try, on a system that cannot wait for a lock by itself."""
+"""The seconds to wait before the next try, on a system that cannot wait for a lock by itself."""
 
 
 @contextmanager

@@ -339,7 +339,7 @@ SOFTWARE = Gpu(
     divided_tile=Tile(8, 8),
     divided_workgroup=64,
     reads_lines=False,
-    thread_iterations=1 << 15,  # half of what llvmpipe runs: it ends all loops after 65,535
+    thread_iterations=1 << 15,  # half of llvmpipe's limit: it ends all loops after 65,535
     short_fold=256,
     row_threads=64,
     fold_radix=8,
@@ -367,8 +367,8 @@ SOFTWARE_SUBGROUPS = replace(
 )
 """A software adapter whose subgroups are the four threads that it computes at once.
 
-The tile is taller than that of `SOFTWARE`, because threads share the loads of its rows. Only large
-products have it (`contraction_defaults`).
+The tile is taller than the tile of `SOFTWARE`, because threads share the loads of its rows. Only
+large products have this tile (`contraction_defaults`).
 """
 
 WEBGPU = Gpu(

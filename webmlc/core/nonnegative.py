@@ -1,4 +1,4 @@
-"""Tell whether an index expression is never negative.
+"""Decide whether an index expression is never negative.
 
 In: an index expression and the interval of each variable. Intervals do not express how the terms of
 a sum depend on each other. So all terms of a variable with few values are evaluated together:

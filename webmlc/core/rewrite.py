@@ -1,7 +1,7 @@
 """Walk and rewrite expressions: every traversal in webmlc uses one of these functions.
 
-All of them use an explicit stack, because deep expressions would exceed Python's recursion limit.
-All of them visit a shared sub-expression once, because the tree may be exponentially larger than
+All functions use an explicit stack, because deep expressions would exceed Python's recursion limit.
+All functions visit a shared sub-expression once, because the tree may be exponentially larger than
 the graph.
 
     >>> from webmlc.core.expr import Var

@@ -21,8 +21,8 @@ from webmlc.core.flags import dump_folder
 class Stage:
     """The result of one step: `text()` prints it; `kernel` names its kernel, if it has one.
 
-    `result` is what `text` prints: a module of the graph, a loop function, or emitted code. Core
-    does not know these types, so a watcher that reads it asks for the type that it expects.
+    `text` prints `result`: a module of the graph, a loop function, or emitted code. Core does not
+    know these types, so a watcher that reads `result` asks for the type that it expects.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Dump:
 
 @dataclass(slots=True)
 class Listing:
-    """A watcher that collects the stages, to print those that changed something."""
+    """A watcher that collects the stages, to print the stages that changed something."""
 
     stages: list[Stage] = field(default_factory=list)
 
