@@ -57,9 +57,9 @@ from webmlc.package.sizes import from_size
 
 Array = NDArray[Any]
 BATCHES = (1, 2)
-"""The sizes of a batch that are compared: users run 1 most, and 2 shows what 1 hides."""
+"""The sizes of a batch that are compared: users mostly run 1, and 2 shows faults that 1 hides."""
 DISTURBED_RUNS = 3
-"""How often the reference runs on disturbed inputs (chosen by hand)."""
+"""The runs of the reference on disturbed inputs (chosen by hand)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class CheckResult:
 
 
 def _finite(value: float) -> float | None:
-    """The number, or `None` for an infinite one, which JSON does not have."""
+    """The number, or `None` for an infinite number, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 

@@ -21,10 +21,10 @@ def choose_schedules(
     manifest: Manifest, device: Device, threads: int, shaders: AdapterKind | None = None
 ) -> tuple[Manifest, int]:
     """The manifest for this machine, and the number of its CPU's class (0 for none). `shaders`
-    names a variant of the shaders to use whatever the GPU is.
+    names a variant of the shaders to use on any GPU.
 
     Raises `PackageError` if the program has no such variant, and `AdapterError` if it has kernels
-    for several GPUs, and there is none.
+    for several GPUs, and this machine has no GPU.
     """
     cpu = MachineClass("wasm", "wasmtime", is_parallel=threads > 1)
     number = machine_number(manifest.machines, cpu)

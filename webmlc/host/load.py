@@ -140,7 +140,7 @@ class Model:
 
     @property
     def is_language_model(self) -> bool:
-        """True if the package holds what `generate` needs."""
+        """True if the package holds the files that `generate` needs."""
         return all(path in self.manifest.files for path in LANGUAGE_FILES)
 
     @property
@@ -336,7 +336,7 @@ class Model:
                 executor.dispose()
 
     def _call(self, function: Callable[[], T], states: States | None) -> T:
-        """Call a function in the turn of this thread, and record what an exception leaves behind.
+        """Call a function in the turn of this thread, and record the effects of an exception.
 
         After an error of the user, the devices are intact. A kernel that trapped may have written
         anywhere, so the next run opens the devices again. So does the run after any other exception
@@ -416,7 +416,7 @@ class Model:
         return any(port.axis(length) is None for port in self.manifest.states)
 
     def state_sizes(self, symbols: Mapping[str, int]) -> dict[str, int]:
-        """The symbols of the shapes of states, but for the length. None before the first run."""
+        """The sizes of the symbols in the shapes of states, without the length."""
         states = (buffer for buffer in self.program.buffers if buffer.kind == "state")
         names = {name for buffer in states for name in self.program.symbols_of(buffer)}
         names.discard(self.manifest.length)

@@ -27,7 +27,7 @@ MAX_SPREADS = 4.0
 Chosen by hand: if the model draws random numbers, any two evaluations are about equally far apart.
 """
 DISTURBANCE = 1e-6
-"""How far inputs are disturbed to find the sensitivity of the reference, relative to each element:
+"""The disturbance of inputs that shows the sensitivity of the reference, relative to each element:
 some sixteen times the rounding of a float32 (chosen by hand).
 """
 MAX_SENSITIVITY = 0.1
@@ -53,8 +53,8 @@ class OutputError:
       `DISTURBANCE`, in the unit of `relative`.
     - `is_random`: random numbers that the model draws decide the output.
     - `reference`: this output's reference, if it is not the reference of the whole result.
-    - `sizes`: the sizes of the symbolic dimensions that the inputs had, if they are not those of
-      the first comparison ("batch = 2").
+    - `sizes`: the sizes of the inputs' symbolic dimensions, if they differ from the first
+      comparison ("batch = 2").
     - `refusal`: why the package refused these inputs, which the reference ran.
     """
 

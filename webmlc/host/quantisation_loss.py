@@ -1,6 +1,6 @@
-"""Measure what the quantisation of a model's weights changes: its outputs, and its size.
+"""Measure the effects of the quantisation of a model's weights on its outputs and its size.
 
-In: the packages of the float model and of the quantised one. Out: a row for each output.
+In: the packages of the float model and of the quantised model. Out: a row for each output.
 
     loss = quantisation_loss(Path("build/float"), Path("build/int8"), inputs_file, sizes={"n": 128})
     loss.outputs[0].relative        # 0.0076

@@ -23,8 +23,8 @@ from webmlc.package.memory_plan import RED_ZONE, Layout
 from webmlc.package.placement import align
 
 PATTERN = 0xFE
-"""Each byte of a zone: large numbers as floats and as integers, so that a kernel whose result
-depends on what it reads there is seen, too.
+"""The value of each byte of a zone. Floats and integers of such bytes are large, so that a kernel
+whose result depends on a read there is seen, too.
 """
 WORD: Mapping[Device, int] = {"wasm": 1, "webgpu": 4}
 """Bytes that kernels write at once: a buffer ends with its last word."""

@@ -1,4 +1,4 @@
-"""Compute what a model's outputs should be, with onnxruntime or `onnx.reference`.
+"""Compute the expected outputs of a model, with onnxruntime or `onnx.reference`.
 
 In: an ONNX file, and arrays by input name. Out: arrays by output name, and the reference's name.
 

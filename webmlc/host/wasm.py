@@ -375,7 +375,7 @@ def _has_block(memory: Memory, binding: Binding, states: States | None) -> bool:
     if unused is None:
         return False
     block = replace(unused, places=state_places(binding.layout, states))
-    for view in memory.rows(block, states).values():  # of a new session: those that do not grow
+    for view in memory.rows(block, states).values():  # a new session: states that do not grow
         view[:] = 0
     memory.free.remove(unused)
     memory.blocks[states] = block

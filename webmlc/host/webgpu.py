@@ -322,8 +322,8 @@ class WebGpuExecutor:
     def _new_arena(self, binding: Binding) -> None:
         """Allocate an arena.
 
-        At the start of a run, its size is exactly what the plan needs. If it grows during a run, it
-        is larger than that, and keeps the content of the old arena.
+        At the start of a run, the arena has exactly the size that the plan needs. An arena that
+        grows during a run gets a larger size, and keeps the content of the old arena.
         """
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         old, size = self.arena, binding.layout.arena

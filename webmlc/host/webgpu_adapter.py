@@ -29,7 +29,7 @@ Kernels may read a whole `vec4<f32>`. Values begin at multiples of 256 bytes: th
 WGPU_FEATURES = {"subgroups": "subgroup"}
 """The features with other names in wgpu-py than in WebGPU's specification."""
 SUBGROUP_DIRECTIVES = ("enable subgroups;\n", "diagnostic(off, subgroup_uniformity);\n")
-"""Directives that naga does not know, although it compiles what they enable."""
+"""Directives that naga does not know, although it compiles the features that they enable."""
 DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
 """The limits of every adapter, in bytes, from the specification of WebGPU."""
 
@@ -92,7 +92,7 @@ def for_naga(text: str) -> str:
 
 
 def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
-    """The limits that a program needs beyond the default ones.
+    """The limits that a program needs beyond the default limits.
 
     A program whose sizes depend on symbols needs the adapter's own limits. Raises `AdapterError` if
     the adapter offers less than the program needs. A device that asks for nothing gets the default
