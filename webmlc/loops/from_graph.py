@@ -249,8 +249,8 @@ class _Lowering:
     def must_exist(self, tensor: Tensor, readers: Mapping[Tensor, list[Tensor]]) -> bool:
         """True if a stage needs a buffer.
 
-        It does if it is a reduction or a scatter, if its operator asks for it (`kept`), or if it is
-        expensive and would be computed repeatedly.
+        A reduction or a scatter does, a stage whose operator asks for a buffer (`is_stored`), and
+        an expensive stage that would be computed repeatedly.
         """
         if isinstance(tensor.body, Reduction | Scatter) or tensor.is_stored:
             return True

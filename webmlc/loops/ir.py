@@ -90,8 +90,8 @@ class Load(Expr):
 @quick
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`buffer[indices] = value`, in the stage of this number of the function's `stages`, or in
-    none. The number does not take part in equality.
+    """`buffer[indices] = value`. `stage` is the number of its stage in the function's `stages`, or
+    `NO_STAGE`. The number does not take part in equality.
     """
 
     buffer: Buffer

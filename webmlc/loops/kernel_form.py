@@ -21,7 +21,7 @@ class KernelForm:
 
     - `runs_blocks_in_order`: a block starts when all threads have finished the block before it, and
       the updates of a scatter run in order.
-    - `binds_constants_apart`: a kernel that reads a constant differs from one that reads an
+    - `binds_constants_apart`: a kernel that reads a constant differs from a kernel that reads an
       activation.
     - `displaces_buffers`: an argument may begin anywhere in a buffer. Otherwise it begins where the
       buffer does, because a binding must begin at a multiple of 256 bytes.

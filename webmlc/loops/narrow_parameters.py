@@ -76,7 +76,7 @@ def _unused(function: LoopFunction, name: str) -> str:
 
 
 def _narrowed(body: Stmt, narrow: dict[Buffer, Buffer]) -> Stmt:
-    """Widen what is loaded from these buffers, and round what is stored to them."""
+    """Widen the values that are loaded from these buffers, and round the values that are stored."""
 
     def load(node: Expr) -> Expr | None:
         match node:

@@ -24,8 +24,8 @@ from webmlc.loops.kernel_form import KernelForm
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is: in the region of a buffer of type `buffer`, or in the whole buffer
-    (`None`). The buffer begins `displacement` bytes after the start of its memory.
+    """The place of a value: a region of a buffer of type `buffer`, or the whole buffer (`None`).
+    The buffer begins `displacement` bytes after the start of its memory.
     """
 
     buffer: TensorType

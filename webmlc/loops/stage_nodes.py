@@ -1,7 +1,7 @@
 """Note which nodes of a fused body each stage of its kernel computes.
 
 In: the nodes of a body, the tensors that each computes, and the tensors that become stages. Out:
-the ONNX nodes of each stage. A stage also computes what is inlined into it:
+the ONNX nodes of each stage. A stage also computes the nodes that are inlined into it:
 
     %c = Conv(%x, %w); %y = Relu(Add(%c, %b))   ->   ("conv",), ("add", "relu")
 """

@@ -2,7 +2,7 @@
 
 Needs: nothing. Guarantees: no `Combination`; an expression that had one is simplified. The
 interpreter, the counts of work and the lowering of every target begin with this pass, so that one
-definition says what a combination computes.
+definition gives the meaning of a combination.
 
 before                                             after
     C[i] = T.combination([[1, 1], [1, -1]],            C[i] = T.select(i == 0, A[0] + A[1],
