@@ -2,7 +2,7 @@
 
 Needs: a verified loop function with blocks. Guarantees: the init of a block whose reduce axes may
 have no elements is a block before the reduction's loops. An init inside these loops would not run,
-and the result would be whatever its memory held. Only a symbolic size can be 0 in a run.
+and the result would be the old content of its memory. Only a symbolic size can be 0 in a run.
 
 A reduction may be cut into parts. Only the part that begins at 0 is cleared here; the init of
 another part runs only if all parts before it are empty.

@@ -149,7 +149,7 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Binder:
-    """Rewrites one run of stores and binds the values whose keys are in `repeated`."""
+    """A rewriter of one run of stores, which binds the values whose keys are in `repeated`."""
 
     owner: _Pass
     repeated: set[Key]
@@ -346,7 +346,7 @@ def buffers_read(node: Expr) -> tuple[Buffer, ...]:
 
 
 def _suggested_name(value: Expr) -> str:
-    """A name that tells a reader where a value comes from."""
+    """A name that shows readers the origin of a value."""
     match value:
         case Load(buffer=buffer):
             return f"{buffer.name}_v"

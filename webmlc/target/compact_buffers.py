@@ -2,8 +2,8 @@
 
 Needs: no blocks; schedules leave intermediate buffers full-size. Guarantees: an allocation has rank
 1. It covers the region used under the lowest common ancestor of its accesses, for one iteration of
-the loops around that ancestor. The part of the index that only those loops decide is dropped. A
-buffer is unchanged where an iteration may read what an earlier iteration wrote (`carried_values`).
+the loops around that ancestor. The part of the index that only these outer loops decide is dropped.
+A buffer is unchanged where an iteration may read an earlier iteration's value (`carried_values`).
 
 before                                              after
     Y: local (56, 64)                                   Y: local (48,)

@@ -1,4 +1,4 @@
-"""Tell where the threads of a workgroup may differ, and where they wait for each other.
+"""Find where the threads of a workgroup may differ, and where they wait for each other.
 
 `differs` takes the variables whose values may differ between threads: loop variables of thread
 axes, and variables that are computed from them.

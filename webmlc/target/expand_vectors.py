@@ -83,7 +83,7 @@ def _visit(stmt: Stmt, scope: Scope) -> Stmt:
 
 
 def _expand(loop: For, scope: Scope) -> Stmt:
-    """The vector form of a vectorized loop, or the loop unrolled or serial where it has none."""
+    """The vector form of a vectorized loop. A loop without a vector form is unrolled or serial."""
     extent = as_int(loop.extent)
     try:
         if extent is None or extent < VECTOR_LANES:
@@ -171,7 +171,7 @@ class _Expander:
         return entry[1]
 
     def make_vector(self, expr: Expr, start: int) -> Expr:
-        """Build the vector that `vector` caches. Raises `_NotVectorizable` where there is none."""
+        """Build the vector that `vector` caches. Raises `_NotVectorizable` if no vector exists."""
         if not depends(expr, self.var):
             return Broadcast(expr, VECTOR_LANES)
         if expr.dtype not in LANE_TYPES:
@@ -228,7 +228,7 @@ class _Expander:
 def _has_lanes(op: str, dtype: DType) -> bool:
     """True where an operator has a form for all lanes at once, after the targets' `legalise`.
 
-    Remainders of floats have none: they must be exact, so they are computed in float64.
+    Remainders of floats have no such form: they must be exact, so they are computed in float64.
     """
     if dtype is DType.bool:
         return op in _BOOL_LANES

@@ -61,8 +61,8 @@ PART_ROWS = 8
 
 def factor_reductions(module: Module, machine: Gpu) -> Module:
     """needs: naive kernels. guarantees: the same results. On `machine`'s device, no thread reduces
-    more than `MAX_SERIAL_ELEMENTS` elements while most of the GPU is idle, and none reduces more
-    than the iterations that `machine` allows.
+    more than `MAX_SERIAL_ELEMENTS` elements while most of the GPU is idle, and no thread takes more
+    iterations than `machine` allows.
     """
     names = _kernels_of(module, machine)
     kernels = {
@@ -171,7 +171,9 @@ def _limit(machine: Gpu) -> int:
 
 
 def _sharers_of_columns(function: LoopFunction, machine: Gpu) -> int:
-    """How many threads of a workgroup share the rows of a kernel's one reduction; 1 if none do."""
+    """The number of threads of a workgroup that share the rows of a kernel's reduction; 1 if the
+    rows are not shared.
+    """
     match = match_kernel(name_dimensions(function).function, machine)
     return match.default().down if match is not None and match.rule is COLUMNS else 1
 

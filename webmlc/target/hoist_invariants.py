@@ -46,8 +46,8 @@ Item = Stmt | tuple[Var, Expr]
 """A statement, or a let whose body is all the items after it."""
 
 _EVALUATION_REGISTERS = 2
-"""The vector registers reserved for evaluating one expression; hoisted values get the remaining
-ones. Chosen by hand.
+"""The vector registers reserved for evaluating one expression. Hoisted values get the remaining
+registers. Chosen by hand.
 """
 
 _MAY_TRAP = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})

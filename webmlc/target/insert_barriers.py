@@ -123,8 +123,8 @@ Threads = Mapping[str, For]
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What is around a statement: the loops over thread axes, and the variables whose values may
-    differ between the threads of a workgroup.
+    """The surroundings of a statement: the loops over thread axes, and the variables whose values
+    may differ between the threads of a workgroup.
     """
 
     threads: Threads = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Tell which stages of a kernel each line of its code computes.
+"""Map each line of a kernel's code to the stages that it computes.
 
 In: a lowered body, whose stores have the number of their stage. A printer writes the mark of a
 statement at the end of its lines. Out: the text without the marks, and the stages of each line:

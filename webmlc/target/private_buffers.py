@@ -28,7 +28,9 @@ _OUTSIDE = 0
 
 
 def private_buffers(function: LoopFunction) -> frozenset[Buffer]:
-    """Return the private allocations of `function`: on a GPU (thread loops) only `local` ones."""
+    """Return the private allocations of `function`. On a GPU (thread loops), only `local`
+    allocations are private.
+    """
     local = frozenset(b for b in function.allocations if b.scope == "local")
     kinds = {s.kind for s in walk_statements(function.body) if isinstance(s, For)}
     if "thread_binding" in kinds:

@@ -1,7 +1,7 @@
 """Write powers by multiples of 1/4 as products and square roots.
 
 Needs: the lowered form. Guarantees: no `unsigned_pow` by a literal of `FEW_ROUNDINGS`. The target's
-`legalise` says what other powers become: their bases may have a sign, which a root would keep.
+`legalise` rewrites other powers: their bases may have a sign, which a root would keep.
 
 before                                             after
     T.unsigned_pow(X[i], 0.75)                         T.sqrt(X[i]) * T.sqrt(T.sqrt(X[i]))

@@ -1,9 +1,9 @@
 """Replace arrays whose indices are all literals by registers: targets keep these in variables.
 
 Needs: vectors and unrolled loops are expanded, buffers have rank 1. Guarantees: an allocation that
-only one thread sees (`private_buffers`) is replaced by registers, which are local buffers of rank 0
-or of one vector (`webmlc.target`), if each index is a literal or a ramp of `VECTOR_LANES` elements
-that begins at a literal. Each element or ramp that is accessed becomes one register. An allocation
+only one thread sees (`private_buffers`) is replaced by registers. A register is a local buffer of
+rank 0 or of one vector (`webmlc.target`). Each index must be a literal, or a ramp of `VECTOR_LANES`
+elements that begins at a literal. Each element or ramp becomes one register. An allocation
 stays an array if it has any other index, or if two ramps, or a ramp and an element, overlap in
 part.
 
@@ -72,10 +72,10 @@ def _first_element(index: Expr) -> int:
 
 
 def _is_replaceable(indices: dict[Expr, None]) -> bool:
-    """True if each index is a literal or a ramp of adjacent elements that begins at one, and no two
-    of these distinct indices share an element.
+    """True if each index is a literal, or a ramp of adjacent elements that begins at a literal, and
+    no two distinct indices share an element.
     """
-    spans: dict[int, int] = {}  # the number of elements, by the first one
+    spans: dict[int, int] = {}  # the number of elements, by the first element
     for index in indices:
         match index:
             case Const():

@@ -66,8 +66,8 @@ def shared_bytes(function: LoopFunction) -> int:
 
 
 def apart_bytes(function: LoopFunction) -> int:
-    """The bytes of workgroup memory that `function` takes, at most, if its sections share none, as
-    far as sizes are literals.
+    """The bytes of workgroup memory that `function` takes, at most, if its sections do not share
+    it, as far as sizes are literals.
     """
     shared = (buffer for buffer in function.allocations if buffer.scope == "shared")
     return sum(counted_bytes(_elements(b) * max(WORD_BYTES, b.dtype.bytes)) for b in shared)

@@ -214,8 +214,8 @@ def _encode_float(bits: Expr, form: Format) -> Expr:
 
 
 def _special(payload: Expr, magnitude: Expr, sign: Expr, form: Format) -> Expr:
-    """The code of a rounded magnitude. Values that are too large, and NaN, become what the format
-    has for them.
+    """The code of a rounded magnitude. Values that are too large, and NaN, become the special
+    values of the format.
     """
     largest = literal(form.infinity - 1, payload)
     nan = call("gt", payload, literal(_INFINITY, payload))

@@ -1,4 +1,4 @@
-"""Tell whether a CPU kernel's intermediates fit in scratch memory, whose size is fixed at build
+"""Decide whether a CPU kernel's intermediates fit in scratch memory, whose size is fixed at build
 time.
 
 In: a naive kernel. Out: False where scheduling and lowering leave an intermediate of symbolic size.

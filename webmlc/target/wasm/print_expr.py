@@ -39,7 +39,7 @@ from webmlc.target.wasm.table import (
 
 @dataclass(frozen=True, slots=True)
 class ExprPrinter:
-    """Prints the expressions of one kernel. `registers` are WASM locals, and `pointers` are the
+    """The printer of one kernel's expressions. `registers` are WASM locals, and `pointers` are the
     registers that hold byte addresses.
     """
 

@@ -145,8 +145,8 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
 
 @dataclass(slots=True)
 class _KernelPrinter:
-    """Prints the function of a kernel, or of one of its parallel loops. `marks` are the marks of
-    statements, by identity, and `mark` is the mark of the current statement.
+    """The printer of the function of a kernel, or of one of its parallel loops. `marks` are the
+    marks of statements, by identity, and `mark` is the mark of the current statement.
     """
 
     function: LoopFunction

@@ -43,8 +43,8 @@ Helpers do not wake it: some systems move a woken thread to the core of the thre
 the whole run. Chosen by hand.
 """
 _MAX_SPINS, _MIN_SPINS, _SPINS_REGAINED = 1 << 18, 1 << 16, 1 << 12
-"""How often a thread polls for another thread's progress before it sleeps: at most, at least, and
-how much the number rises after each successful wait.
+"""The number of polls for another thread's progress before a thread sleeps: at most, at least, and
+the rise of this number after each successful wait.
 
 The most polls take some tenths of a millisecond. After each wait in vain the number falls to a
 quarter, because the other thread does not run, or shares this thread's core. The fewest polls take

@@ -39,7 +39,7 @@ def _constant_size(buffer: Buffer, function: LoopFunction) -> int:
 
 
 def _check_workgroup_memory(function: LoopFunction) -> None:
-    """Raise InternalError if the variables in workgroup memory exceed what every device has."""
+    """Raise InternalError if the variables exceed the workgroup memory that every device has."""
     sizes: dict[str, int] = {}
     for buffer in function.allocations:
         if buffer.scope == "shared":

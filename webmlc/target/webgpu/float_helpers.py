@@ -311,8 +311,8 @@ fn large_angle_{suffix}(x: {T}, multiple: ptr<function, {U}>) -> {T} {{
 }}
 """,
     # The sine, `turns` quarters of a turn later. WGSL bounds the errors of sin and cos only from -π
-    # to π. The parts of π/2 have few bits, so that their products with n are exact, and the
-    # polynomials are those of `wasm/approximations.py`.
+    # to π. The parts of π/2 have few bits, so that their products with n are exact. The polynomials
+    # are from `wasm/approximations.py`.
     "turned_sine": """\
 fn turned_sine_{suffix}(x: {T}, turns: u32) -> {T} {{
     let n = round(x * 0.63661977);

@@ -241,7 +241,7 @@ def _parents_of_sums(node: Expr) -> tuple[Expr, ...]:
 
 
 def _uses(root: Expr) -> dict[Expr, int]:
-    """How often the text of an expression repeats each of its nodes that `_has_sums`."""
+    """The number of times that the text of an expression repeats each node that `_has_sums`."""
     uses: dict[Expr, int] = {}
     for node in postorder(root, _parents_of_sums, uses):
         uses[node] = 0

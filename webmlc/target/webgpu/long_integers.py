@@ -1,4 +1,4 @@
-"""Define 64-bit integers in WGSL, which has none, as a `vec2u` of the low and the high word.
+"""Define 64-bit integers, which WGSL lacks, as a `vec2u` of the low and the high word.
 
 The module holds only tables. `OPERATORS` spells each scalar operator on `long` and `ulong`
 operands. `HELPERS` holds the functions that these spellings call, each with the functions that it
@@ -30,7 +30,7 @@ def _plain(text: str) -> dict[Kind, Spelling]:
 
 
 def _compare(swapped: bool, negated: bool) -> dict[Kind, Spelling]:
-    """A comparison by the function that tells whether one number is less than another."""
+    """A comparison by the function that decides whether one number is less than another."""
     operands = "({1}, {0})" if swapped else "({0}, {1})"
     return {
         kind: Spelling(f"{'!' if negated else ''}less_{kind}{operands}", helper=f"less_{kind}")
@@ -243,7 +243,7 @@ fn long_from_int(a: i32) -> vec2u {
     return vec2u(bitcast<u32>(a), bitcast<u32>(a >> 31u));
 }
 """),
-    # The bits below the 32 leading bits only decide ties, so one sticky bit stands for all of them.
+    # The bits below the 32 leading bits only decide ties, so one sticky bit replaces them.
     "float_from_ulong": Helper(
         """\
 fn float_from_ulong(a: vec2u) -> f32 {

@@ -74,9 +74,9 @@ _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 
 @dataclass(slots=True)
 class ExpressionPrinter:
-    """Prints the expressions of one kernel. `quads` are the loads that quads run at once. `offsets`
-    names the offsets of the places of `exchanges`, by component and step. `has_halves`: some memory
-    holds `f16`; the values are float32, as for all small types.
+    """The printer of one kernel's expressions. `quads` are the loads that quads run at once.
+    `offsets` names the offsets of the places of `exchanges`, by component and step. `has_halves`:
+    some memory holds `f16`; the values are float32, as for all small types.
     """
 
     kernel: str
@@ -241,7 +241,7 @@ class ExpressionPrinter:
         return self.access(node.buffer, node.indices)
 
     def exchanged_vector(self, node: Load, mask: int) -> str:
-        """The vector of which each thread of a quad loads some components."""
+        """The text of a vector whose components the threads of a quad load and exchange."""
         loaded = loaded_components(mask)
         lanes = ", ".join(self.lane(node, component) for component in loaded)
         if len(loaded) == VECTOR_LANES:

@@ -71,7 +71,7 @@ class Shader:
     - `text`: the bindings and the entry point, with `NAME` in place of the kernel's name and
       `NUMBER` in the names of its bindings.
     - `workgroups`: the size of the dispatch, over the `symbols` of the uniform buffer.
-    - `helpers`, `needs_infinity`: what the module must declare.
+    - `helpers`, `needs_infinity`: the declarations that the module must have.
     - `origin`: the ONNX nodes that the kernel computes.
     - `features`: the features of WebGPU that it needs.
     - `sections`: the workgroups of each optional section.
@@ -87,8 +87,8 @@ class Shader:
     sections: tuple[Expr, ...] = ()
 
     def named(self, name: str, number: int) -> str:
-        """The text of the kernel `name`, after a comment with its origin. `number` tells its
-        bindings from those of other kernels.
+        """The text of the kernel `name`, after a comment with its origin. `number` distinguishes
+        its bindings from the bindings of other kernels.
         """
         origin = ", ".join(self.origin)
         comment = f"// {name}{': ' if origin else ''}{printable(origin)}"
@@ -134,7 +134,7 @@ def print_shader(
 
 @dataclass(slots=True)
 class _Printer:
-    """Prints the entry point of one kernel, line by line."""
+    """The printer of one kernel's entry point, line by line."""
 
     function: LoopFunction
     grid: Grid
@@ -230,7 +230,7 @@ class _Printer:
 
     @contextmanager
     def braces(self, head: str) -> Iterator[None]:
-        """Print braces after `head` around what is printed meanwhile."""
+        """Print braces after `head` around the lines that are printed inside."""
         self.write(f"{head} {{".lstrip())
         self.depth += 1
         yield
@@ -387,7 +387,7 @@ class _Printer:
 
     def matrix_text(self, value: Expr) -> str | None:
         """The text of a sum as the product of a matrix and a vector. The matrix is declared before
-        its first use, if its columns do not change. None for another sum.
+        its first use, if its columns do not change. None for other sums.
         """
         product = matrix_product(value)
         if product is None or not self.constants.issuperset(product.columns):

@@ -44,8 +44,8 @@ LANE_LINE = f"let {LANE} = thread.x & {BITS}u;"
 """The statement that numbers the threads of each quad."""
 
 DIRECTIVE = "diagnostic(off, subgroup_uniformity);\n"
-"""Lets quads exchange values under conditions that differ only between quads. WGSL's analysis takes
-a workgroup as a whole."""
+"""The directive that lets quads exchange values under conditions that differ only between quads.
+WGSL's analysis takes a workgroup as a whole."""
 
 
 def quad_loads(function: LoopFunction, inputs: Set[str], width: int) -> Mapping[Load, int]:

@@ -9,7 +9,7 @@ from webmlc.core.expr import Var
 from webmlc.loops.ir import For, Let, LoopFunction, Seq, Stmt, seq
 
 Rewrite = Callable[[Stmt, frozenset[Var]], Stmt]
-"""Rewrites the work of a workgroup. The variables have a value where the work starts."""
+"""A rewriting of the work of a workgroup. The variables have a value where the work starts."""
 
 
 def map_sections(function: LoopFunction, rewrite: Rewrite) -> Stmt:

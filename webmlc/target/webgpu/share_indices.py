@@ -61,7 +61,7 @@ class _Sharer:
     created: dict[Var, Expr] = field(default_factory=dict)
     """The index variables of this pass, with their values."""
     uses: Counter[Var] = field(default_factory=Counter)
-    """How often the text has each variable."""
+    """The number of times that the text has each variable."""
 
     def scope(self, body: Stmt, var: Var | None = None) -> Stmt:
         """Walk a body in a scope of its own, which `var` opens, and bind the index variables of the

@@ -42,7 +42,7 @@ def _short(names: Names, preferred: str) -> str:
 
 
 def shorten_names(function: LoopFunction) -> LoopFunction:
-    """Shorten names; needs unique ones. Registers are renamed in the order of their allocation."""
+    """Shorten names, which must be unique. Registers are renamed in the order of allocation."""
     shared_buffers = [b for b in function.allocations if b.scope != "local"]
     fixed_names = [b.name for b in (*function.params, *shared_buffers)] + [
         s.name for s in function.symbols

@@ -180,7 +180,7 @@ def bindings(root: Stmt) -> Iterator[For]:
 def _extents(
     function: LoopFunction, part: Stmt, axes: tuple[str, str, str]
 ) -> tuple[Expr, Expr, Expr]:
-    """The extents of the thread loops of a nest along three axes; 1 where there is none."""
+    """The extents of the thread loops of a nest along three axes; 1 for an axis without a loop."""
     extents: dict[str, Expr] = {}
     for loop in bindings(part):
         if loop.thread in axes:

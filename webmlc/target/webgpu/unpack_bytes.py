@@ -1,7 +1,7 @@
 """Multiply words of bytes byte by byte, for adapters without an instruction for it.
 
-Needs: vectors and registers. Guarantees: no `dot_i8`. Each byte of an operand is a value of its
-own, so that the pass `common_subexpressions` unpacks a word once for all products of a tile.
+Needs: vectors and registers. Guarantees: no `dot_i8`. Each byte of an operand becomes a separate
+value. The pass `common_subexpressions` then unpacks a word once for all products of a tile.
 
     T.dot_i8(T.broadcast(a, 4), w)  →  T.broadcast(a << 24 >> 24, 4) * (w << 24 >> 24) + ...
 """
