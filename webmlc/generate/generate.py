@@ -94,9 +94,9 @@ class Sessions(Protocol):
 
 @dataclass(slots=True)
 class Usage:
-    """What a generation used so far.
+    """The resources that a generation used so far.
 
-    - `prompt_tokens`, of which `cached_tokens` were in the session before.
+    - `prompt_tokens`: the tokens of the prompt; `cached_tokens` of them were in the session before.
     - `completion_tokens`: the tokens of the answer, with a token that ended it.
     - `prompt_seconds`: up to the first token. `completion_seconds`: from the first to the last.
     - `context_tokens`: the tokens in the session, of its `capacity`.
@@ -125,7 +125,7 @@ class Generation(Iterator[str]):
     """An answer while it is generated: iterate over its pieces.
 
     `usage` and `text` tell about the pieces so far. Several threads may iterate over a generation:
-    each piece goes to one of them.
+    each piece goes to one thread.
     """
 
     def __init__(self, pieces: Iterator[str], usage: Usage) -> None:

@@ -77,7 +77,7 @@ class Options:
 def read_options(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Options:
     """Fill in the defaults, and check every value.
 
-    The defaults are those of `generation_config.json`, and then those of transformers. Raises
+    The defaults come from `generation_config.json`, and then from transformers. Raises
     `InputError`.
     """
     for name in arguments:

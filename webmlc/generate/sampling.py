@@ -5,8 +5,9 @@ Hugging Face's transformers, in the same order: repetition penalty, temperature,
 min-p, draw. `runtime_js/language/sampling.js` is the twin.
 
 Both languages choose the same tokens for the same logits and seed. So every step is defined to the
-last bit: float64, sums in the order of the token ids, an exponential function of our own (numpy's
-and V8's differ in the last bit), and the random numbers of `random_numbers`.
+last bit. Numbers are float64, and sums run in the order of the token ids. The exponential function
+is our own (numpy's and V8's differ in the last bit), and the random numbers are those of
+`random_numbers`.
 """
 
 from __future__ import annotations

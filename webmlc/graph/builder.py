@@ -190,7 +190,7 @@ class Builder:
     source: Node
     destination: Destination
     depth: int = 0
-    """How many functions are around the nodes: loops and branches inside an expansion."""
+    """The number of functions around the nodes: loops and branches inside an expansion."""
 
     @staticmethod
     def without_origin(destination: Destination) -> Builder:

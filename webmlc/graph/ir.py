@@ -146,8 +146,8 @@ class Requirement:
 class Function:
     """A dataflow block. `types` maps the names of values to their types, as far as these are
     inferred. `constants` maps names to arrays. `sequences` names the outputs that together are one
-    sequence (`None`: an empty optional). `requirements` are what the function assumes of symbols.
-    `regions` maps each value that is a part of another value to its place.
+    sequence (`None`: an empty optional). `requirements` are the function's assumptions about
+    symbols. `regions` maps each value that is a part of another value to its place.
     """
 
     name: str
@@ -256,7 +256,7 @@ def consumers(function: Function) -> dict[str, list[Node]]:
 
 
 def print_function(function: Function) -> str:
-    """The function as text, one node a line: what `inspect` and the dumps show."""
+    """The function as text, one node a line, as `inspect` and the dumps show it."""
 
     def typed(value: str) -> str:
         type_, region = function.types.get(value), function.regions.get(value)

@@ -1,7 +1,7 @@
 """The cost of an algorithm for a product, in multiply-adds of an inner loop.
 
-The cost models of Winograd's and Strassen's algorithms count the work of the algorithm and of the
-direct product in this unit, with the numbers of a `Machine`. An algorithm is chosen where it gains
+The cost models of Winograd's and Strassen's algorithms count in this unit, with the numbers of a
+`Machine`. They compare the algorithm with the direct product. An algorithm is chosen where it gains
 more than its code is worth.
 
     gain(direct, cost, layers=12, code=8_000_000)     12 layers share the code of their kernels

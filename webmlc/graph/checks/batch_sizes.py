@@ -63,8 +63,8 @@ def _holds(requirement: Requirement, sizes: dict[str, int]) -> bool:
 
 
 def warn_of_refused_sizes(module: Module) -> None:
-    """Warn of each batch of which the model refuses the size 1. Sizes that a run computes may take
-    any value, so requirements on them tell nothing of a batch.
+    """Warn of each batch whose size 1 the model refuses. Sizes that a run computes may take any
+    value, so requirements on such sizes say nothing about a batch.
 
     needs: inferred types.
     """

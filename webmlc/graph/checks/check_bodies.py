@@ -53,7 +53,7 @@ def check_bodies(module: Module) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """A value of int32 elements: for each of `nodes`, how many of its requirements failed."""
+    """A value of int32 elements: the number of failed requirements of each of `nodes`."""
 
     value: str
     nodes: tuple[str, ...]

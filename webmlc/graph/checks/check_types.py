@@ -30,7 +30,7 @@ _NUMBERS: dict[str, int] = dict(TensorProto.DataType.items())
 @dataclass(frozen=True, slots=True)
 class _Formal:
     """One entry of a schema's inputs: the types that it accepts, the type variable that it shares
-    with other inputs (None if it shares none), and whether no node may leave it out.
+    with other inputs (None if it shares no variable), and whether it is required.
     """
 
     types: frozenset[DType]
@@ -53,8 +53,8 @@ class _Schema:
 
 def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
     """Raise `NotSupportedError` if the types of a node's inputs do not fit its operator. An input
-    has the wrong type if the operator does not accept it, or if it differs from the type of an
-    input that shares its type variable. A node must not leave out an input that the operator needs.
+    has the wrong type if the operator does not accept the type, or if another input that shares its
+    type variable has another type. A node must not leave out an input that the operator needs.
     Nodes of an expansion are checked, too. Inputs without a type or without an entry in the schema
     are not checked.
     """

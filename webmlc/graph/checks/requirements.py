@@ -69,7 +69,7 @@ def _require_index(context: Context, index: Expr, size: Expr, before: Expr) -> N
 
 
 def _growth(type_: TensorType) -> Counter[frozenset[Var]]:
-    """Count how often each set of symbols is a factor of the number of elements."""
+    """Count the occurrences of each set of symbols as a factor of the number of elements."""
     return Counter(symbols for d in type_.shape if (symbols := variables(d)))
 
 

@@ -1,8 +1,8 @@
 """Warn of nodes that only training needs: a model that holds them was exported in training mode.
 
 In: a normalised module. Out: nothing; a `ModelWarning` names the nodes that drop elements at
-random, take the statistics of the batch, or draw random numbers. Their results differ from those of
-the trained model, or from run to run in other runtimes.
+random, take the statistics of the batch, or draw random numbers. Their results differ from the
+trained model's, or from run to run in other runtimes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decide which kernel pads a feature map: the one that computes it, or a separate one.
+"""Decide which kernel pads a feature map: its own kernel, which computes it, or a separate kernel.
 
 A kernel that pads its own result saves a copy. But its loops must leave out the borders, and no
 kernel without padding shares its code.

@@ -33,7 +33,7 @@ class FusionLimits:
     lets products of block-quantised weights compute the nodes that `is_operand` accepts.
     `joins_transposes` lets attention transpose its operands and its result. `binds_once`: a kernel
     cannot bind a buffer twice, to read one part of it and to write another. `copied_parts` bounds
-    the parts of a Concat that kernels of their own copy to their places.
+    the parts of a Concat that separate kernels copy to their places.
     """
 
     nodes: int = MAX_NODES

@@ -1,7 +1,7 @@
 """Split nodes of more operands than one kernel can bind.
 
-In: a module after layouts, and how many buffers a kernel may hold. Out: the same results. No
-Concat, Sum, Mean, Max, Min or Split reads or writes more buffers.
+In: a module after layouts, and the number of buffers that a kernel may hold. Out: the same results.
+No Concat, Sum, Mean, Max, Min or Split reads or writes more buffers.
 
     %y = Concat(%a, ..., %i)  ->  %p = Concat(%a, ..., %g); %q = Concat(%h, %i); %y = Concat(%p, %q)
     %y = Sum(%a, ..., %i)     ->  %p = Sum(%a, ..., %g); %y = Sum(%p, %h, %i)

@@ -37,7 +37,7 @@ REFUSED: dict[str, str] = {
 
 
 RESULT_FOR_EACH_OUTPUT = {("", "If"), ("", "Loop"), ("", "Scan"), ("", "Split")}
-"""The operators whose number of outputs says how many results they have, skipped or not."""
+"""The operators with a result for each output, even if the output is skipped."""
 
 
 def normalise(module: Module) -> Module:

@@ -63,8 +63,9 @@ def _determinant(context: Context, build: Builder) -> tuple[Value, ...]:
 def _inverse(context: Context, build: Builder) -> tuple[Value, ...]:
     """Turn the matrix into the identity, row by row, and do the same to an identity.
 
-    Each step moves the row with the largest element of a column to its place, scales it so that
-    this element is 1, and subtracts it from all other rows.
+    Each step takes one column. It moves the row with the column's largest element to its place,
+    scales the row so that this element is 1, and subtracts multiples of the row from all other
+    rows.
     """
     size = _rows(context, "an inverse")
     numbers = np.arange(size)[:, None]

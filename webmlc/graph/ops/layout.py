@@ -40,8 +40,8 @@ the package, and the columns of every machine's register tile (`Machine.tile.col
 BYTES_PER_WORD = 4
 """The bytes of an int32 word, which the dot-product instructions multiply at once."""
 _SIGN_BITS = 0x80808080 - (1 << 32)
-"""The sign bits of the four bytes of a word. An exclusive or with them adds 128 to signed bytes,
-which makes them unsigned, and subtracts 128 from unsigned bytes, which makes them signed.
+"""The sign bits of the four bytes of a word. An exclusive or with these bits makes signed bytes
+unsigned by adding 128, and unsigned bytes signed by subtracting 128.
 """
 
 ByteOperator = Literal["dot_u8_i8", "dot_i8"]

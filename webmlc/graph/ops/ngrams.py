@@ -1,4 +1,4 @@
-"""TfIdfVectorizer: count how often each n-gram of a pool occurs in rows of integers.
+"""TfIdfVectorizer: count the occurrences of each n-gram of a pool in rows of integers.
 
 The n-grams of each length are counted by one `webmlc.CountGrams`. It compares them with a row at
 every start, with items 1 to `max_skip_count` + 1 apart (single items: once). A product with a
@@ -124,7 +124,7 @@ def _count_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The counts [row][gram]: how many pairs of a start and a distance match all items."""
+    """The counts [row][gram] of the pairs of a start and a distance that match all items."""
     x, grams = operand(inputs, 0), operand(inputs, 1)
     length, row_length = as_int(grams.shape[1]), x.shape[1]
     assert length is not None, "the n-grams are a constant"

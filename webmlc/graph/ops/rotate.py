@@ -6,8 +6,8 @@ Two operators, with H elements of a head and positions from `first` on:
     Rotate(x [rows, heads, H], cos, sin)                ->  [rows, heads, H]
 
 A table for every position would have megabytes. So the angle of position `F * c + f` is the sum of
-two angles. `coarse` holds the cosines and sines of the positions `F * c`, and `fine` the ones of
-`f`.
+two angles. `coarse` holds the cosines and sines of the positions `F * c`. `fine` holds the cosines
+and sines of `f`.
 
 Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding" (2021), with
 elements paired as in GPT-NeoX: `i` with `i + H/2`.

@@ -57,8 +57,8 @@ def _suppress_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The scores [batch, class, box], with `REMOVED_SCORE` for the best box of each class, whose
-    index is in [batch, class, 1], and for the boxes that overlap with it.
+    """The scores [batch, class, box], with `REMOVED_SCORE` for the best box of each class and for
+    the boxes that overlap with it. An input [batch, class, 1] holds the index of the best box.
 
     Boxes overlap if their intersection is more than the fraction `limit` of their union.
     """

@@ -14,8 +14,8 @@ weights. Sums with a constant vector are joined, too. before → after:
     %b: [n, 3, 64] = Reshape(%k)             %b = Slice(%h, 9:12 on axis 1)
 
 One product starts fewer kernels, and reads its left operand once. Products with float matrices stay
-apart. A product with a packed float matrix already runs at the speed of memory or of arithmetic,
-and a slice of a joined result may need a copy.
+apart. A product with a packed float matrix already runs at the speed of memory or of arithmetic. A
+slice of a joined result may need a copy.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ itself quantises are always exact: the model multiplies floats.
 
 The weights are the right operand of a MatMul, the matrix of a Gemm, or the table of a Gather along
 its first axis. They are constant matrices. These stay as they are:
-- weights of convolutions, and those of products of more than two dimensions;
+- weights of convolutions, and weights of more than two dimensions;
 - float weights that another node reads, too, or whose bytes blocks would not halve;
 - weights in blocks that do not lie along the summed axis, or that are not whole words.
 """
@@ -97,7 +97,7 @@ class _Weights:
 
     @property
     def padded_depth(self) -> int:
-        """The elements of a row, with those that fill up its last block."""
+        """The elements of a row, with the zeros that fill up its last block."""
         _, blocks, _ = self.packed.arrays[1].shape
         return int(blocks) * self.packed.attributes["block"]
 

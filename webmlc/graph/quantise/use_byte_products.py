@@ -18,7 +18,7 @@ at load: GPUs read the bytes.
                                            %y = webmlc.DepthwiseConv(%p, %q)
 
 A word of a feature map with one or two channels also holds the channels of its neighbours
-(`Neighbours`), so that four taps of a line become one or two.
+(`Neighbours`), so that four taps of a line become one or two taps.
 
 The bytes of the left word are unsigned on CPUs, and signed on GPUs, as their instructions need. A
 feature map of the other type is read as 128 more or less: Σ x · w = Σ (x + 128) · w - 128 · Σ w.

@@ -1,8 +1,8 @@
 """Multiply block-quantised weights by float32 activations, on devices that wait for memory.
 
 In: a module whose products are `PackedBlockProduct` nodes. Out: the same products as
-`FloatBlockProduct` nodes, up to the rounding of quantised activations. Each is one reduction, to
-which fusion adds a normalisation before it and elementwise nodes after it.
+`FloatBlockProduct` nodes, up to the rounding of quantised activations. Each product is one
+reduction. Fusion adds a normalisation before it and elementwise nodes after it.
 
 needs: inferred types, weights in their final layout. guarantees: no `PackedBlockProduct` whose data
 are known; if only elementwise nodes read slices of a product's columns, each slice is a product of

@@ -1,1 +1,1 @@
-"""How passes read and write nodes: what a node means, and the writers of new functions."""
+"""Read and write nodes in passes: the meaning of a node, and the writers of new functions."""

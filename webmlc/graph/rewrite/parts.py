@@ -1,6 +1,6 @@
 """Split the output of an operator that puts parts together into these parts.
 
-Each part is written by a block of its own, without a test inside its loops. A `Part` is a pointwise
+Each part is written by a separate block, without a test inside its loops. A `Part` is a pointwise
 tensor and its region of the output. Parts do not overlap.
 
     Concat(a, b)  ->  a at 0, b at a.shape[axis]

@@ -10,7 +10,7 @@ function. The parameters of the function name the captures of the pattern that i
 
     use_sigmoid = Rule(P("Add", P("Mul", TANH, number("a")).once(), number("a")), _use_sigmoid)
 
-A name that occurs twice stands for one value, or for equal constants. The operands of Add, Mul
+A name that occurs twice stands for the same value, or for equal constants. The operands of Add, Mul
 and Equal match in either order. Source: `UPat` of tinygrad, and the pattern language PDL of MLIR.
 """
 
@@ -205,9 +205,9 @@ the value is the output of the node that the rule wrote last, that node is the b
 class Rule:
     """A pattern of a node, and the function that rewrites it.
 
-    Parameters of the function are names that the pattern captures, and `node`, `context` (the
-    node's context), `build` (a builder of nodes that stand for it), `y` (its output) and
-    `rewriting`.
+    The parameters of the function are names that the pattern captures, or further names: `node`,
+    `context` (the node's context), `build` (a builder of nodes that stand for the node), `y` (its
+    output) and `rewriting`.
     """
 
     def __init__(self, pattern: Nodes, function: Callable[..., Result]) -> None:

@@ -81,8 +81,8 @@ def _look_up_one_hot(
 
 
 def _holds_rows(index: Value, table: Value) -> bool:
-    """True if `table` is a matrix of finite numbers, and the integers of `index` can hold the
-    indices of its rows and one index that is too large.
+    """True if `table` is a matrix of finite numbers, and if `index` has integers that can hold the
+    indices of its rows and one larger index.
     """
     dtype, array = index.type.dtype, table.array
     is_index = dtype.is_integer and len(array) < dtype.limits[1]

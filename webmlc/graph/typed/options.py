@@ -30,7 +30,7 @@ ValueOptions = Mapping[str, str | Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """An image, of which the page has the bytes of pixels.
+    """An image, as bytes of pixels that the page has.
 
     - `pixels`: the order of the channels: "rgb", "bgr" or "gray".
     - `resize`: (height, width) of the resized image, or (n,) for a side of n pixels: the shorter
@@ -39,7 +39,7 @@ class Pixels:
     - `pad`: the byte that fills what the image leaves free, or None.
     - `place`: with `pad`, where the image is: "center" or "start".
     - `filter`, `antialias`: as in Pillow: "bilinear", "bicubic" or "nearest".
-    - `scale`: what bytes are multiplied by. By default 1/255, and 1 for inputs of integers.
+    - `scale`: the factor of bytes. By default 1/255, and 1 for inputs of integers.
     - `mean`, `std`: of each channel, after `scale`.
     - `layout`: "nchw" or "nhwc". By default the shape of the input decides.
     """
@@ -62,7 +62,7 @@ class Samples:
     """A sound of one channel.
 
     - `samples`: the model's rate, in samples per second.
-    - `scale`: what samples between -1 and 1 are multiplied by.
+    - `scale`: the factor of samples between -1 and 1.
     - `normalise`: True if a sound is to have the mean 0 and the variance 1 (wav2vec 2.0).
     """
 
@@ -76,7 +76,7 @@ class Classes:
     """The most likely classes of an output [..., classes].
 
     - `topk`: the number of classes; 0 for all scores in the order of the classes.
-    - `scores`: what makes scores of the output: "softmax", "sigmoid" or "none".
+    - `scores`: the function that gives scores: "softmax", "sigmoid" or "none".
     - `labels`: the names of the classes.
     """
 
@@ -87,8 +87,8 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The objects that an output [1, boxes, 4 + classes] lists, without those that overlap a better
-    one of their class.
+    """The objects that an output [1, boxes, 4 + classes] lists, without objects that overlap a
+    better object of their class.
 
     - `boxes`: the first four numbers: "xyxy" (corners), "xywh" (a corner and the size) or "cxcywh"
       (the centre and the size).
@@ -97,9 +97,9 @@ class Boxes:
     - `strides`: of a grid of cells for each box, in the order of the boxes (YOLOX). The numbers are
       then relative to the cell, and the size is a logarithm.
     - `objectness`: True if the fifth number says how likely it is that there is an object.
-    - `classes`: the output [1, boxes, classes] of the scores, if it is another one.
-    - `activation`: what makes scores: "none", "sigmoid", or "softmax", whose last class is no
-      object (DETR).
+    - `classes`: the output [1, boxes, classes] of the scores, if it is another output.
+    - `activation`: the function that gives scores: "none", "sigmoid", or "softmax", whose last
+      class is no object (DETR).
     - `threshold`: the least score. `overlap`: the largest intersection over union with a better
       box of the class; 1 for any. `max`: the most boxes.
     - `input`: the input of pixels; by default the only one.
@@ -129,7 +129,7 @@ class Transcript:
     - `blank`: the number of the class that separates labels.
     - `axes`: the order of the output's axes: "btc" is batch, time, classes. An output of two axes
       has no batch.
-    - `scores`: what makes scores of the output: "softmax", "sigmoid" or "none".
+    - `scores`: the function that gives scores: "softmax", "sigmoid" or "none".
     - `labels`: the text of each class, or of each class but the blank.
     - `space`: a text in labels that stands for a space, such as "|".
     - `skip`: labels that are not part of the text, such as "<s>".
@@ -154,7 +154,8 @@ class Mask:
     """The foreground of a picture by an output [1, classes, height, width] of scores.
 
     - `alpha`: True.
-    - `activation`: what makes scores between 0 and 1: "none", "sigmoid", or "softmax" over classes.
+    - `activation`: the function that gives scores between 0 and 1: "none", "sigmoid", or "softmax"
+      over classes.
     - `foreground`: the classes of the foreground, whose scores are added. An output of one class
       needs none.
     - `threshold`: the least score of the foreground, which is then opaque. By default, the score is

@@ -8,7 +8,7 @@ are one `webmlc.Attention` (`operators.py`), whose kernel computes the logits, t
 
 On the CPU this is faster if the logits would not stay in the cache. The operands of both products
 stay packed there. A GPU always computes both products in one dispatch, whose threads read queries,
-keys and values where they are. So on a GPU packings are left out, constant factors of queries and
+keys and values where they are. So on a GPU packings are left out. Constant factors of queries and
 keys become one factor of the logits, and heads that views repeat become a `RepeatHeads`. Where
 barriers are slow, the threads of such a dispatch mostly wait. So with `apart`, products of as many
 queries as keys stay apart. If there are more keys, they come from a past, and separate products
@@ -70,8 +70,8 @@ def use_attention(module: Module, operands: Operands, *, apart: bool = False) ->
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
     """The function being written, and how often each value is read. `softmaxes` maps the second
-    product of each attention to its softmax, and `masks` maps it to the node between the two that
-    replaces rows, if there is one. `products` are the products of queries and keys.
+    product of each attention to its softmax. `masks` maps the product to a node between the two
+    that replaces rows, if there is one. `products` are the products of queries and keys.
     """
 
     operands: Operands = "packed"

@@ -13,8 +13,8 @@ If a window has one dimension, or one tap along the other dimension, each transf
 dimension only. If the planes of a feature map outgrow the cache, one operator, `WinogradConv`, does
 everything but the transform of the weights. Its kernel processes one row of tiles after the other,
 and each row has its own planes. If the size of the feature map is known only at run time, the
-kernel computes whole tiles, whole parts of a row, and whole vectors of outputs. So no loop tests
-where the feature map ends. `WinogradWanted` then leaves out the surplus.
+kernel computes whole tiles, parts of a row, and vectors of outputs. So no loop tests where the
+feature map ends. `WinogradWanted` then leaves out the surplus.
 
 A `Form` says how one dimension is cut. Each transform is two linear combinations
 (`core/combination.py`), along columns and along rows. A window of stride s is s windows of stride

@@ -44,7 +44,7 @@ from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 TYPICAL_IMAGE_SIZE = 512
 """The value of a symbol, in pixels, when a form is chosen for a feature map of symbolic size: the
-symbol is the size of an input image, of which feature maps are a fraction (an estimate).
+symbol is the size of an input image, and feature maps are a fraction of it (an estimate).
 """
 TRIED_FORMS = 3
 """The number of forms of a layer that a search tries: the forms with the largest gains by the cost
