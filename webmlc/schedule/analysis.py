@@ -163,7 +163,7 @@ def is_vectorizable(
     apart: Literal["loads", "stores"] | None = None,
     edge: int = 0,
 ) -> bool:
-    """True where aligned groups of `lanes` iterations of `loop` write adjacent elements and read
+    """True if aligned groups of `lanes` iterations of `loop` write adjacent elements and read
     adjacent elements or one. The elements of loads, or of stores, may be `apart`, at one distance.
 
     All elements touched must fit 32-bit lanes, and the block's body be a single store. The first
@@ -205,7 +205,7 @@ def _is_vectorizable(
 
 
 def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
-    """True where every load of a fold's value is contiguous along `loop` or does not move, all of
+    """True if every load of a fold's value is contiguous along `loop` or does not move, all of
     vector types.
     """
     path, statement = path_to_block(function, "reads_evenly", block)
@@ -240,7 +240,7 @@ def conditions(block: Block) -> list[Expr]:
 
 
 def has_vector_types(block: Block) -> bool:
-    """True where all values are of types that vectors hold."""
+    """True if all values are of types that vectors hold."""
     assert isinstance(block.body, Store)
     if block.body.buffer.dtype not in LANE_TYPES:
         return False
@@ -354,28 +354,28 @@ def contraction_of(block: Block) -> Contraction | None:
 
 
 def multiplies_bytes(function: LoopFunction) -> bool:
-    """True where a function has dot products of words of bytes."""
+    """True if a function has dot products of words of bytes."""
     return any(_calls(function.body, op) for op in ("dot_u8_i8", "dot_i8"))
 
 
 def multiplies_small_bytes(function: LoopFunction) -> bool:
-    """True where a function has dot products of words of bytes, the left ones of seven bits."""
+    """True if a function has dot products of words of bytes, the left ones of seven bits."""
     return _calls(function.body, "dot_u7_i8")
 
 
 def reduces(function: LoopFunction) -> bool:
-    """True where a block of a function reduces."""
+    """True if a block of a function reduces."""
     return any(_reduce_axes(block) for block in blocks(function.body))
 
 
 def reduces_products(function: LoopFunction) -> bool:
-    """True where a block of a function multiplies and reduces."""
+    """True if a block of a function multiplies and reduces."""
     reductions = (block for block in blocks(function.body) if _reduce_axes(block))
     return any(_calls(block.body, op) for block in reductions for op in _PRODUCTS)
 
 
 def _calls(root: Stmt, op: str) -> bool:
-    """True where a scalar operator computes a part of a stored value."""
+    """True if a scalar operator computes a part of a stored value."""
     values = (value_nodes(store.value) for store in stores(root))
     return any(isinstance(node, Call) and node.op == op for nodes in values for node in nodes)
 
@@ -391,7 +391,7 @@ def _index_variables(load: Load) -> frozenset[Var]:
 
 
 def collapses(outer: Axis, inner: Axis, block: Block) -> bool:
-    """True where walking `inner` then `outer` steps through every buffer as one loop would: the two
+    """True if walking `inner` then `outer` steps through every buffer as one loop would: the two
     can be fused.
     """
     if as_int(outer.extent) == 1 or as_int(inner.extent) == 1:
@@ -436,7 +436,7 @@ def operations(function: LoopFunction) -> int:
 
 
 def takes_polynomial(block: Block) -> bool:
-    """True where an element of a block takes a polynomial."""
+    """True if an element of a block takes a polynomial."""
     nodes = (node for e in expressions(block.body) for node in walk(e))
     operators = (SCALAR_OPERATORS[node.op] for node in nodes if isinstance(node, Call))
     return any(operator.cost >= POLYNOMIAL_COST for operator in operators)

@@ -1,8 +1,8 @@
 """`WEBMLC_VERIFY`: is the function after a schedule step well formed, and does it compute the same?
 
 In: the functions before and after one primitive. Out: nothing, or an `InternalError` that names the
-step. The functions run through the interpreter on random inputs, symbols at 5; large ones are only
-verified, the interpreter is slow.
+step. The functions run through the interpreter on random inputs, with symbols at 5. Large functions
+are only verified, because the interpreter is slow.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def _work(function: LoopFunction) -> int:
 def random_run(
     function: LoopFunction, symbols: Mapping[str, int] | None = None, seed: int = 0
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The outputs of `function` on random inputs, the same ones for the same parameters and
-    seed.
-    """
+    """The outputs of `function` on random inputs, equal for equal parameters and seeds."""
     values = {s.name: _SYMBOL for s in function.symbols} if symbols is None else dict(symbols)
     generator = np.random.default_rng(seed)
     arrays = {b.name: _random(b, values, generator) for b in function.params}

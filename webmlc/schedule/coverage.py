@@ -17,7 +17,7 @@ from webmlc.schedule.regions import Access, Scan, Span, relax, within
 
 
 def fills(scanned: Scan, writes: Sequence[Access]) -> bool:
-    """True where the loops inside write every element of the box around `writes`, if no predicate
+    """True if the loops inside write every element of the box around `writes`, if no predicate
     stops them.
     """
     region = scanned.region(writes)
@@ -39,7 +39,7 @@ def covers(
     needed: Mapping[int, Span],
     ranges: Mapping[Var, Interval],
 ) -> bool:
-    """True where all loops together certainly write the box `needed` (spans by dimension)."""
+    """True if all loops together certainly write the box `needed` (spans by dimension)."""
     if any(access.conditional for access in writes):
         return False
     if _writes_everything(scanned, writes):
@@ -70,7 +70,7 @@ def _same(
 
 
 def _is_dense(indices: Sequence[Expr], spans: Sequence[Span | None], scanned: Scan) -> bool:
-    """True where every dimension is run through without gaps, by loops of its own."""
+    """True if every dimension is run through without gaps, by loops of its own."""
     earlier_variables: set[Var] = set()
     for index, span in zip(indices, spans, strict=True):
         used = {var for var in variables(simplify(index, scanned.ranges)) if var in scanned.inner}
@@ -138,7 +138,7 @@ def _writes_everything(scanned: Scan, writes: Sequence[Access]) -> bool:
 
 
 def _allows(condition: Expr, index: Expr, span: Span, ranges: Mapping[Var, Interval]) -> bool:
-    """True where a predicate bounds `index` by a limit that all of `span` respects."""
+    """True if a predicate bounds `index` by a limit that all of `span` respects."""
     match condition:
         case Call(op="lt", args=(tested, limit)):
             room = limit - 1 - span.low - span.width

@@ -1,9 +1,9 @@
-"""Intrinsics: ONE table of what `tensorize` puts in the place of a loop nest.
+"""Intrinsics: The only table of the intrinsics that `tensorize` puts in the place of a loop nest.
 
 An intrinsic is semantics plus implementation, both loop functions over the same parameters:
 `tensorize` matches the semantics against a schedule, and writes the implementation there. The
 implementation is ordinary loop IR, so the interpreter runs it and every target lowers it; `feature`
-names what the target must offer for it.
+names the feature that the target must offer.
 
     schedule.tensorize("i1", "matmul_4x4_f32")
 """

@@ -99,8 +99,8 @@ def full(extent: Expr) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies of the spatial loops around a block: `mapping` from the old variables to the new ones,
-    and the part of the block's predicate that concerns them.
+    """Copies of the spatial loops around a block: `mapping` from the old variables to the new
+    variables, and the part of the block's predicate that concerns them.
     """
 
     loops: tuple[For, ...]

@@ -62,12 +62,12 @@ def blocks_in_order(function: LoopFunction) -> list[Block]:
 
 
 def reads(block: Stmt, buffers: Iterable[str]) -> bool:
-    """True where `block` loads from one of the buffers."""
+    """True if `block` loads from one of the buffers."""
     names = set(buffers)
     return any(load.buffer.name in names for load in loads(block))
 
 
 def writes(block: Stmt, buffers: Iterable[str]) -> bool:
-    """True where `block` stores to one of the buffers."""
+    """True if `block` stores to one of the buffers."""
     names = set(buffers)
     return any(store.buffer.name in names for store in stores(block))

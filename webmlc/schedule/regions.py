@@ -215,7 +215,7 @@ class _Walker:
 
 
 def relax(index: Expr, scanned: Scan) -> Span | None:
-    """The span of `index` while the loops inside run; `None` where it is not known."""
+    """The span of `index` while the loops inside run; `None` if it is not known."""
     if any(isinstance(node, Load) for node in walk(index)):
         return None
     return _relax(simplify(index, scanned.ranges), scanned)
@@ -290,7 +290,9 @@ def _terms(index: Expr) -> Iterator[tuple[Expr, int]]:
 
 
 def _joint_step(spans: list[Span], scanned: Scan) -> int | None:
-    """The step of a sum: where finer terms fill the gaps of coarser ones, the finest term's."""
+    """The step of a sum: the step of the finest term, if finer terms fill the gaps of coarser
+    terms.
+    """
     moving = [span for span in spans if as_int(span.width) != 0]
     steps = [span.step for span in moving]
     if None in steps:
@@ -392,7 +394,7 @@ def union(a: Span | None, b: Span | None, ranges: Mapping[Var, Interval]) -> Spa
 def disjoint(
     a: Sequence[Span | None], b: Sequence[Span | None], ranges: Mapping[Var, Interval]
 ) -> bool:
-    """True where two boxes certainly share no element."""
+    """True if two boxes certainly share no element."""
     for left, right in zip(a, b, strict=True):
         if left is None or right is None:
             continue
@@ -404,7 +406,7 @@ def disjoint(
 
 
 def within(inner: Span | None, outer: Span | None, ranges: Mapping[Var, Interval]) -> bool:
-    """True where `inner` certainly lies in `outer`; `None` as `outer` is everything."""
+    """True if `inner` certainly lies in `outer`; `None` as `outer` is everything."""
     if outer is None:
         return True
     if inner is None:

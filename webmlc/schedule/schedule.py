@@ -87,7 +87,7 @@ class Schedule:
         return self.loop(loop).extent
 
     def allows(self, primitive: str, *arguments: Any) -> bool:
-        """True where a primitive accepts a step, which is not applied."""
+        """True if a primitive accepts a step, which is not applied."""
         try:
             _apply(Same(self.function), primitive, _hashable(arguments))
         except ScheduleError:

@@ -227,7 +227,7 @@ def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
 
 
 def simplified_condition(condition: Expr | None, ranges: Mapping[Var, Interval]) -> Expr | None:
-    """`condition` simplified; `None` where it always holds."""
+    """`condition` simplified; `None` if it always holds."""
     result: Expr | None = None
     for part in conjuncts(condition):
         new = simplify(part, ranges)
@@ -292,5 +292,5 @@ def rebind(
 
 
 def depends_on(expr: Expr, names: set[str] | frozenset[str]) -> bool:
-    """True where `expr` uses one of the variables called `names`."""
+    """True if `expr` uses one of the variables called `names`."""
     return any(var.name in names for var in variables(expr))

@@ -13,9 +13,9 @@ from webmlc.core.record import Record
 class Tuning(Record):
     """The result of a search.
 
-    - `changes`: the parameters that differ from the default ones.
+    - `changes`: the parameters that differ from the default.
     - `platform`: where the changes were measured.
-    - `ratio`: the measured time, relative to that of the default schedule.
+    - `ratio`: the measured time over the time of the default schedule.
     """
 
     changes: Mapping[str, Any]

@@ -55,7 +55,7 @@ def blockize(function: LoopFunction, loop: str) -> tuple[LoopFunction, str]:
     """Make a block of `loop`, the loops inside it and their only block.
 
     The init of a reduction moves to the new block, over the loops of spatial axes. Returns the
-    function and the new block's name, `<block>_o`. Raises `ScheduleError` where the loops are not a
+    function and the new block's name, `<block>_o`. Raises `ScheduleError` if the loops are not a
     perfect nest around one block, or do not run over whole tiles of its axes.
     """
     path, target = path_to_loop(function, _NAME, loop)

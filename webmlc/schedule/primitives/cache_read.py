@@ -49,7 +49,7 @@ def cache_read(
     the block under which nothing writes the buffer.
 
     The copy has the buffer's shape; only the region that the block reads is copied. Returns the
-    function and the copying block's name, `<buffer>_<scope>`. Raises `ScheduleError` where the
+    function and the copying block's name, `<buffer>_<scope>`. Raises `ScheduleError` if the
     block does not read the buffer, or writes it.
     """
     path, reader = path_to_block(function, "cache_read", block)

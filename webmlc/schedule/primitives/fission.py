@@ -41,7 +41,7 @@ def fission(
     of `together` share one loop, which comes last.
 
     Returns the function and the names of the loops. Raises `ScheduleError` if the loop has only one
-    statement. Raises it, too, if a statement may read or overwrite elements that an earlier
+    statement. Also raises it if a statement may read or overwrite elements that an earlier
     statement of a later iteration writes or reads. A statement also does not move behind others
     that use its buffers.
     """
@@ -137,7 +137,7 @@ class _Comparison:
         return cls(var, ranges, substitution(new_names))
 
     def apart(self, a: Access, b: Access) -> bool:
-        """True where the two accesses touch different elements whenever their iterations differ."""
+        """True if the two accesses touch different elements whenever their iterations differ."""
         if any(self.differs(i, j) for i, j in zip(a.indices, b.indices, strict=True)):
             return True
         suffixes = (
@@ -149,7 +149,7 @@ class _Comparison:
         )
 
     def differs(self, a: Expr, b: Expr) -> bool:
-        """True where two indices move equally, by more than they are apart in one iteration.
+        """True if two indices move equally, by more than they are apart in one iteration.
 
         `a(i) - b(j) = step * (i - j) + offset`, with `offset` in an interval shorter than `step`
         both ways.

@@ -130,7 +130,9 @@ class _Move:
         return reads and self.consumer.init is None
 
     def everything(self, inside: Scan) -> Scan:
-        """All loops, the target loop and the loops around it too, run through."""
+        """The scan in which all loops run through, including the target loop and the loops around
+        it.
+        """
         outer = {s.var: s.extent for s in self.path if isinstance(s, For)}
         return Scan(inner={**outer, **inside.inner}, ranges=inside.ranges)
 
@@ -239,7 +241,7 @@ class _Move:
                     raise self.refuse(reason, name, other.name)
 
     def apart(self, mine: list[Access], theirs: list[Access], scan_result: Scan) -> bool:
-        """True where the two sets of accesses certainly touch different elements."""
+        """True if the two sets of accesses certainly touch different elements."""
         consumer_scan = scan(_outermost(self.block_path), symbol_ranges(self.function))
         return disjoint(
             consumer_scan.region(mine), scan_result.region(theirs), symbol_ranges(self.function)

@@ -124,7 +124,7 @@ class _Merger:
     # -- what the blocks are ------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise `ScheduleError` where merging would change more than the order of roundings."""
+        """Raise `ScheduleError` if merging would change more than the order of roundings."""
         path, first = path_to_loop(self.function, _NAME, self.loops[0])
         for name in self.loops:
             other_path, loop = path_to_loop(self.function, _NAME, name)

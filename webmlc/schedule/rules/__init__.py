@@ -71,7 +71,7 @@ def schedule_kernel(function: LoopFunction, machine: Machine) -> Schedule:
 def choose_rule(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
     """The name of the rule that answers for a kernel, and its default schedule.
 
-    Raises `InternalError` where no rule does, or where the rule cannot build its default.
+    Raises `InternalError` if no rule does, or if the rule cannot build its default.
     """
     name, schedule = _choice(function, machine)
     return name, schedule.copy()

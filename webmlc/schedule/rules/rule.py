@@ -95,7 +95,7 @@ class Match:
         return self.rule.default(self.facts, self.machine)
 
     def build(self, parameters: Any) -> Schedule:
-        """The schedule of some parameters. Raises `InternalError` where a primitive refuses a step:
+        """The schedule of some parameters. Raises `InternalError` if a primitive refuses a step:
         a member of the space always builds.
         """
         schedule = Schedule(self.function)
@@ -162,7 +162,7 @@ def proven(
 
 
 def accepts(steps: Callable[[], object]) -> bool:
-    """True where primitives accept some steps. `match` asks this where only the primitives' proofs
+    """True if primitives accept some steps. `match` asks this where only the primitives' proofs
     can tell whether a kernel is of its class.
     """
     try:

@@ -90,7 +90,7 @@ def only_fold(schedule: Schedule) -> str | None:
 
 
 def _is_own_element(indices: tuple[Expr, ...], block: Block) -> bool:
-    """True where each index is the block's axis, or 0 for an axis of one value."""
+    """True if each index is the block's axis, or 0 for an axis of one value."""
     return all(
         index == axis.var or (as_int(index) == 0 and as_int(axis.extent) == 1)
         for index, axis in zip(indices, block.axes, strict=True)

@@ -136,7 +136,7 @@ def vectorize_columns(
     unroll: bool = True,
     gathers: bool = False,
 ) -> None:
-    """Make vectors of a tile's columns where they fill whole ones, else scalars; and unroll them.
+    """Make vectors of a tile's columns if they fill whole vectors, else scalars; and unroll them.
 
     `gathers`: vectors may be made of elements that are not adjacent.
     """

@@ -33,7 +33,7 @@ class TileLoops:
 
 
 def is_transform(schedule: Schedule, stages: Sequence[str], lanes: int) -> bool:
-    """True where every stage is a linear combination, and channels fill vectors."""
+    """True if every stage is a linear combination, and channels fill vectors."""
     blocks = [schedule.block(name) for name in stages]
     if not blocks or any(fold_of(b) is not None or not combinations(b.body) for b in blocks):
         return False
@@ -110,7 +110,7 @@ def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
 
 
 def picks_row(schedule: Schedule, block: str, loop: str) -> bool:
-    """True where a loop runs along an axis that picks a row of the block's combination."""
+    """True if a loop runs along an axis that picks a row of the block's combination."""
     stage = schedule.block(block)
     picked = {v for index in _picked(stage) for v in variables(index)}
     return any(

@@ -160,7 +160,7 @@ def _is_repeated(fold: Block) -> bool:
 
 
 def _collapse(block: Block, position: int) -> bool:
-    """True where the spatial axis at a position and the next one are one in memory."""
+    """True if the spatial axis at a position and the next one are one in memory."""
     spatial = [axis for axis in block.axes if axis.kind == "spatial"]
     return collapses(spatial[position], spatial[position + 1], block)
 

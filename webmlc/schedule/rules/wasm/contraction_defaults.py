@@ -188,7 +188,7 @@ def _default_joined(facts: ContractionFacts, machine: Cpu) -> int:
 
 
 def _has_small_right(facts: ContractionFacts, machine: Cpu) -> bool:
-    """True where half of the second-level cache holds the right operand."""
+    """True if half of the second-level cache holds the right operand."""
     columns = as_int(facts.column_extent)
     if columns is None or not facts.depth:
         return False
@@ -245,7 +245,7 @@ def _strips(facts: ContractionFacts) -> int:
 
 
 def _product(extents: list[Expr]) -> Expr:
-    """The product of extents, also of symbolic ones."""
+    """The product of extents, which may be symbolic."""
     total: Expr = Const(1)
     for extent in extents:
         total = total * extent

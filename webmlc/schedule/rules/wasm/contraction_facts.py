@@ -198,7 +198,7 @@ def _split_groups(schedule: Schedule, nest: Nest, channel: Axis, size: int) -> N
 
 
 def _has_lanes(block: Block, contraction: Contraction, lanes: int) -> bool:
-    """True where the last column axis runs along vectors of the right operand, and is the result's
+    """True if the last column axis runs along vectors of the right operand, and is the result's
     last.
     """
     axis = contraction.columns[-1]
@@ -212,7 +212,7 @@ def _has_lanes(block: Block, contraction: Contraction, lanes: int) -> bool:
 def _can_join(
     outer: Axis, inner: Axis, positions: dict[Var, int], update: Block, result: Block
 ) -> bool:
-    """True where two row axes are one in memory, for the reduction and for its result block."""
+    """True if two row axes are one in memory, for the reduction and for its result block."""
     first, second = positions[outer.var], positions[inner.var]
     if second != first + 1 or not collapses(outer, inner, update):
         return False

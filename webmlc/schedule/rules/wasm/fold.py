@@ -207,7 +207,7 @@ def _fold_runs(
 
 
 def _shares_loads(schedule: Schedule, update: str, around: str | None) -> bool:
-    """True where neighbours along the loop `around` load some values that they share and some that
+    """True if neighbours along the loop `around` load some values that they share and some that
     they do not.
     """
     block = schedule.block(update)

@@ -193,7 +193,7 @@ def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
 
 
 def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool:
-    """True where one step of `outer` moves every access as far as a whole run of `inner`."""
+    """True if one step of `outer` moves every access as far as a whole run of `inner`."""
     return _steps_evenly(Same(schedule.function), block, outer, inner)
 
 

@@ -241,8 +241,8 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
 
 
 def _registers(heads: int, others: int, tiles: int = 1) -> int:
-    """Vector registers of `tiles` tiles of `heads` × `others`: one for each sum, the shorter side
-    held whole, and one for the longer side, which is streamed.
+    """Vector registers of `tiles` tiles of `heads` × `others`: one register for each sum, the
+    shorter side held whole, and one register for the longer side, which is streamed.
     """
     return tiles * heads * others + min(heads, others) + 1
 

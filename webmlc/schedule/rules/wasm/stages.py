@@ -196,7 +196,7 @@ def schedule_stages(
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A kernel of stages, whatever they are. `are_independent`: no stage reads another's results.
+    """A kernel of stages of any kind. `are_independent`: no stage reads another's results.
 
     The kernel has one set of parameters for each stage.
     """

@@ -56,7 +56,7 @@ class Facts:
 
 
 class Parameters(Struct, frozen=True):
-    """The tiles of the products, and what stays in the cache."""
+    """The tiles of the products, and the group of panels that stays in the cache."""
 
     rows: int
     """Pairs of rows of a register tile."""

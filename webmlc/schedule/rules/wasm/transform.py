@@ -44,14 +44,14 @@ from webmlc.schedule.schedule import Schedule
 LINE_ELEMENTS = LINE_BYTES // DType.float32.bytes
 """Elements of a cache line."""
 FEW_VECTORS = 2
-"""Vectors of which a loop is unrolled, by default: the counter would cost more than the body
-(measured on basic_pitch, with forms for long windows)."""
+"""The most vectors of a loop that is unrolled, by default: the counter would cost more than the
+body (measured on basic_pitch, with forms for long windows)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformFacts:
-    """Stages that transform tiles. `channels`: how many there are; `planes`: whether the result is
-    planes; `plane_bytes`: how far apart they are.
+    """Stages that transform tiles, of `channels` channels. `planes`: whether the result is planes;
+    `plane_bytes`: the distance between planes.
     """
 
     producers: tuple[str, ...]

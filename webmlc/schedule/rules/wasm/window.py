@@ -45,7 +45,7 @@ from webmlc.schedule.rules.tiling.tile import make_tile
 from webmlc.schedule.schedule import Schedule
 
 PIXELS = 4
-"""Pixels of a tile, by default: neighbours share what they load, and little spills (an estimate, as
+"""Pixels of a tile, by default: neighbours share loads, and few registers spill (an estimate, as
 old as the rule)."""
 UNROLLED_TAPS = 25
 """Taps of the largest window that is unrolled, by default: 5x5."""

@@ -17,7 +17,7 @@ the other section, each thread owns a tile of rows times the columns of a panel:
                                                   z[i, 0:8] = y + r
 
 A thread reads four columns of a packed word as one vector. Where barriers are slow, each thread
-computes panels of a single row, too, like tiles of one row.
+also computes panels of a single row, like tiles of one row.
 """
 
 from __future__ import annotations

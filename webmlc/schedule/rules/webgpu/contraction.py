@@ -3,7 +3,7 @@
 Rows are all axes of the left operand (for a convolution: image, y, x, as one index), columns the
 last axis of the right one. Each thread owns a tile, 8 rows by 8 columns, in vec4 registers. The
 weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
-rows. Rows and columns that do not fill a tile are sections of their own, or the last tiles overlap,
+rows. Rows and columns that do not fill a tile are separate sections. Or the last tiles overlap,
 because each section takes time to compile. On a GPU, workgroups that are full copy the weights to
 their own memory first (`stage_panels`). Where there are too few tiles for a GPU, several threads of
 a workgroup divide the reduction of a tile (`share_reduction`).
@@ -412,7 +412,7 @@ def _power_of_two(count: int) -> int:
 
 
 def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
-    """True where groups of 4 columns are adjacent in the result and in the right operand."""
+    """True if groups of 4 columns are adjacent in the result and in the right operand."""
     assert isinstance(fold.body, Store)
     ranges = axis_ranges(fold)
     column = roles.columns[-1].var
@@ -422,7 +422,7 @@ def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
 
 
 def _are_rows_adjacent(fold: Block, roles: Contraction) -> bool:
-    """True where all axes of rows are one axis of the result in memory."""
+    """True if all axes of rows are one axis of the result in memory."""
     assert isinstance(fold.body, Store)
     ranges = axis_ranges(fold)
     index = flat_index(fold.body.buffer, fold.body.indices)
@@ -438,8 +438,8 @@ def _tile(
     schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters, tiles: int = 0
 ) -> Threads:
     """Split the rows and columns of one section into tiles. If there are more `tiles` than fit
-    below each other, the last ones overlap. So do the last ones beside each other where quads need
-    pairs.
+    below each other, the last tiles overlap. The last tiles beside each other also overlap if quads
+    need pairs.
     """
     tile: list[TileLoop] = []
     rows = nest.rows

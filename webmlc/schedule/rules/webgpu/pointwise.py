@@ -87,7 +87,7 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
 
 
 def _is_strided(block: Block) -> bool:
-    """True where neighbouring elements of the result read elements of an operand that are apart."""
+    """True if neighbouring elements of the result read elements of an operand that are apart."""
     axes = axes_of_kind(block, "spatial")
     if not axes:
         return False

@@ -214,7 +214,7 @@ def is_long(fold: Block, machine: Gpu) -> bool:
 
 
 def has_adjacent_results(fold: Block) -> bool:
-    """True where neighbouring results are folded from neighbouring elements: threads that have a
+    """True if neighbouring results are folded from neighbouring elements: threads that have a
     result each read memory in order.
     """
     reduced = {axis.var for axis in axes_of_kind(fold, "reduce")}

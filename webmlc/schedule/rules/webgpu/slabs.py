@@ -33,7 +33,7 @@ _AXES = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The nests that compute, as a kernel of their own, and the blocks that fill. `vectors` has for
+    """The nests that compute, as a separate kernel, and the blocks that fill. `vectors` has for
     each of these blocks the innermost axes that make a loop of whole vectors, or 0.
     """
 
@@ -44,7 +44,9 @@ class Facts:
 
 
 class Parameters(Struct, frozen=True):
-    """The parameters of the rule of the nests that compute. The slabs have none of their own."""
+    """The parameters of the rule of the nests that compute. The slabs have no separate
+    parameters.
+    """
 
     result: Any
 

@@ -19,7 +19,7 @@ from webmlc.schedule.rules.tiling.axes import fuse_all
 from webmlc.schedule.schedule import Schedule
 
 SIZES = (32, 64, 128, 256)
-"""Invocations to choose from: multiples of what adapters run in lockstep (8 to 64)."""
+"""Invocations to choose from: multiples of the threads that adapters run in lockstep (8 to 64)."""
 
 
 class Workgroup(Struct, frozen=True):

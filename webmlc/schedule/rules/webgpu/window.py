@@ -35,8 +35,8 @@ from webmlc.schedule.rules.webgpu.threads import bind_threads, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 SHORT_WINDOW = 12
-"""Elements of the largest window that is unrolled by default: 3x3, and 12 of a row. Unrolled,
-longer ones make long shaders (an estimate, as old as the rule)."""
+"""Elements of the largest window that is unrolled by default: 3x3, and 12 of a row. Longer windows
+would make long shaders if unrolled (an estimate, as old as the rule)."""
 LARGEST_WINDOW = 32
 """Elements of the largest window that may be unrolled: 5x5 and a few more."""
 NEIGHBOURS = 4

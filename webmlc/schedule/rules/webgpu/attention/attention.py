@@ -103,7 +103,7 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
 
 
 def _builds(facts: Facts, parameters: Parameters) -> bool:
-    """True where primitives build a schedule."""
+    """True if primitives build a schedule."""
     return accepts(partial(build, Schedule(facts.function), facts, parameters))
 
 

@@ -3,7 +3,7 @@
 The softmax is online, as in `plain_tile.py`. But the keys of a step are copied to workgroup memory,
 some elements of each key at a time: adjacent threads then read adjacent keys from memory. A thread
 computes the logits of a few rows and keys and keeps these logits: it finds their maximum and stores
-their exponentials. The sums of the values stay in registers, too, from the first step to the last.
+their exponentials. The sums of the values also stay in registers, from the first step to the last.
 This is the tiling of FlashAttention-2 (Dao, 2023).
 
     for step in range(ceil(n / 64)):

@@ -2,7 +2,7 @@
 
 Tiles of rows and single rows have two algorithms each. A kernel has a section for tiles and one for
 the rows left over, which run in different workgroups. On a GPU, the sections share their memory:
-their largest buffers of vectors, the next ones, and so on, and likewise their buffers of scalars
+their largest buffers of vectors, the next largest, and so on, and likewise their buffers of scalars
 (`target/webgpu/share_memory.py`).
 
     elements_of(tile_memory, row_memory, shares=True) # the elements of the larger buffers
@@ -98,7 +98,7 @@ class Parameters(Struct, frozen=True):
 
 
 def covers(facts: Facts, tile: CopiedTile | PlainTile | None) -> bool:
-    """True where tiles are known to leave no row over."""
+    """True if tiles are known to leave no row over."""
     return tile is not None and facts.rows is not None and facts.rows % tile.rows == 0
 
 
@@ -115,7 +115,7 @@ class Memory:
 
 
 def fits(facts: Facts, *sections: Memory) -> bool:
-    """True where the memory of a workgroup holds these sections of a kernel."""
+    """True if the memory of a workgroup holds these sections of a kernel."""
     count = elements_of(*sections, shares=facts.shares_memory)
     return count * FLOAT_BYTES <= MAX_WORKGROUP_BYTES
 
