@@ -10,8 +10,8 @@
 - `tasks`: the kernels of a model. `candidates`: members of their spaces as code.
 - `trial`: candidates that are measured together. `engines`, `page`: the engines that measure
   trials.
-- `strategies`, `cost_model`, `model_search`: which members to measure next; `priorities`: of which
-  kernel.
+- `strategies`, `cost_model`, `model_search`: the members to measure next; `priorities`: the kernel
+  to search next.
 - `search`, `task_search`: the search of all tasks, and the search of one task, which `starter`
   starts. `candidate_builder` builds the candidates, and `comparison` decides which schedules the
   model keeps.
@@ -37,19 +37,20 @@ def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) ->
     Options are the fields of `webmlc.tune.run.Request`:
 
     - `device`: "wasm" or "webgpu".
-    - `engine`: what measures: "chromium", "node", "wasmtime" or "firefox" for `wasm`; "chromium" or
-      "wgpu" for `webgpu`. Without it, the first of them that is installed.
+    - `engine`: the engine that measures: "chromium", "node", "wasmtime" or "firefox" for `wasm`;
+      "chromium" or "wgpu" for `webgpu`. By default, the first installed engine of these.
     - `variant`: the module whose kernels are searched: "relaxed", "simd128", "dot" or
       "pairs".
-    - `adapter`: what the shaders are made fast for, as in `webmlc.build`: "gpu" or "software".
+    - `adapter`: the adapter that shaders are made fast for, as in `webmlc.build`: "gpu" or
+      "software".
     - `threads`: CPU threads that run a kernel.
-    - `sizes`: those of symbolic dimensions, by name; 1 where they are missing.
+    - `sizes`: the sizes of symbolic dimensions, by name; 1 if missing.
     - `constants`: inputs that become constants, as in `webmlc.build`.
     - `seconds`: the budget, from the first trial to the last confirmed winner. The engine starts
       before it, and the whole model is compared after it.
     - `strategy`: "auto", "race", "evolve", "tpe", "model" or "random".
     - `algorithms`: also search the algorithms of layers (Winograd's forms, Strassen's).
-    - `resume`: go on with what an earlier search measured.
+    - `resume`: go on from the measurements of an earlier search.
     - `listen_at`: an address and a port at which other devices join by opening a page.
     - `scheduler`: the address of a Dask scheduler, whose workers measure.
     - `on_change`: called with the search after every trial.

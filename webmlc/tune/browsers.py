@@ -61,7 +61,7 @@ _FIREFOX_PREFERENCES: Mapping[str, Any] = {
     "browser.shell.checkDefaultBrowser": False,
     "browser.startup.homepage_override.mstone": "ignore",
     "datareporting.policy.dataSubmissionEnabled": False,
-    # No requests but those of the page.
+    # No requests except the page's requests.
     "app.normandy.enabled": False,
     "app.update.enabled": False,
     "browser.safebrowsing.malware.enabled": False,
@@ -102,7 +102,7 @@ def _node(executable: str, url: str, profile: Path, device: Device) -> list[str]
 class Engine:
     """An engine that can be started.
 
-    - `executables`: the names of its program, the preferred one first.
+    - `executables`: the names of its program, the preferred name first.
     - `variable`: the environment variable that names another program.
     - `command`: the command line for a program, a URL, the folder of a profile, and a device.
     - `advice`: what to do if the program is missing.
@@ -153,7 +153,7 @@ class Browser:
         self.stop()
 
     def has_ended(self) -> bool:
-        """True if the engine ended by itself, or was stopped."""
+        """True if the engine ended on its own, or was stopped."""
         return self._process.poll() is not None
 
     def stop(self) -> None:

@@ -64,7 +64,7 @@ class Budget:
             self._started = self._clock()
 
     def part(self, share: float) -> Budget:
-        """The first part of the budget: a share of its seconds, from its start on."""
+        """The first part of the budget: `share` of its seconds, from its start on."""
         return Budget(self.seconds * share, self._clock, self)
 
     def rest(self) -> Budget:

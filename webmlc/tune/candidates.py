@@ -89,7 +89,7 @@ class Refusal:
 
 
 def candidate(task: Task, member: Any) -> Candidate:
-    """Build a member of the task's space. Raises `InternalError` where a primitive refuses it."""
+    """Build a member of the task's space. Raises `InternalError` if a primitive refuses it."""
     kernel = task.lower(member)
     return Candidate(member, kernel, code_of(task, kernel), features(kernel, task.all_sizes))
 
@@ -129,7 +129,7 @@ def make_trial(
 
 
 def is_exact(function: LoopFunction) -> bool:
-    """True where small integers make every float of a kernel exact, in any order of operations."""
+    """True if small integers make every float of a kernel exact, in any order of operations."""
     for stmt in walk_statements(function.body):
         for root in expressions(stmt):
             for node in walk(root):

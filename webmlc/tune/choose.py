@@ -133,7 +133,7 @@ class TunedChooser:
         return is_default, self._similarity(record), is_for_browsers, record.date
 
     def _serves_others(self, record: Record | AlgorithmRecord, machine: Machine) -> bool:
-        """True where a record serves machines of other classes than its own, too, in code for
+        """True if a record serves machines of other classes than its own, too, in code for
         `machine`.
         """
         is_alike = record.platform.is_software == (machine in SOFTWARE_MACHINES)

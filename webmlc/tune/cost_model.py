@@ -43,7 +43,7 @@ class CostModel:
     def __init__(self, features: Matrix, milliseconds: Sequence[float], seed: int = 0) -> None:
         """Learn from measurements: features [n, len(NAMES)] and the milliseconds of each.
 
-        Raises `UserError` where lightgbm is not installed.
+        Raises `UserError` if lightgbm is not installed.
         """
         try:
             import lightgbm

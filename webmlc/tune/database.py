@@ -154,7 +154,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Write what was added, and close the file. Raises `UserError` where that is impossible."""
+        """Write all added records, and close the file. Raises `UserError` if this is impossible."""
         try:
             self._finish_writing()
         finally:
@@ -189,7 +189,7 @@ class Database:
             connection.executemany(insert, map(_row, records))
 
     def _finish_writing(self) -> None:
-        """Wait until all records are written. Raises `UserError` where they could not be."""
+        """Wait until all records are written. Raises `UserError` if they could not be."""
         if self._last is not None:
             self._is_awaited.set()
             try:

@@ -1,9 +1,9 @@
 """Describe a lowered kernel by numbers, from which the cost model predicts its time.
 
 In: a lowered function and the values of its symbols. Out: one number for each of `NAMES`. Counts
-are of one run, as logarithms: a loop counts as often as its extent says, both branches of a
-condition count. The kinds of numbers follow the features of Ansor (Zheng et al., "Ansor: Generating
-High-Performance Tensor Programs for Deep Learning", 2020, appendix B).
+are the logarithms of counts in one run: a loop counts as often as its extent says, and both
+branches of a condition count. The kinds of numbers follow the features of Ansor (Zheng et al.,
+"Ansor: Generating High-Performance Tensor Programs for Deep Learning", 2020, appendix B).
 
     vector = features(candidate.kernel, task.all_sizes)
 """

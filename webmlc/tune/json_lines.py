@@ -39,7 +39,7 @@ def to_lines(database: Database) -> str:
 def add_lines(database: Database, path: Path) -> int:
     """Add the records of a file of lines to a database; returns how many it has.
 
-    Raises `UserError` where a line is not a record.
+    Raises `UserError` if a line is not a record.
     """
     records: list[Record] = []
     algorithms: list[AlgorithmRecord] = []
@@ -68,7 +68,7 @@ def shipped() -> Database:
 def open_records(path: Path) -> Database:
     """Open a database to read it: a file, or the records that come with webmlc.
 
-    Raises `UserError` where the file does not exist, or is no database.
+    Raises `UserError` if the file does not exist, or is no database.
     """
     return shipped() if path == SHIPPED_NAME else Database(path, must_exist=True)
 

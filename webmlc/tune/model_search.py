@@ -1,14 +1,14 @@
 """Search with a cost model: rank many members before a few are measured.
 
-Building a candidate takes longer than measuring a small one, so members are ranked twice. Trees
-that learned from the parameters of this task's measurements screen `POOL` members, without building
-any. If measuring takes longer than building, `BUILT` times the requested number of members are
-built, and the cost model, which learned from the features of measured code, chooses among them.
+Building a candidate takes longer than measuring a small candidate, so members are ranked twice.
+Trees that learned from the parameters of this task's measurements screen `POOL` members, without
+building any. If measuring takes longer than building, `BUILT` times the requested number of members
+are built, and the cost model, which learned from the features of measured code, chooses among them.
 Else all built members are measured. An elite is mutated, as in an evolutionary search (Zheng et
-al., "Ansor", 2020): at first the default alone, near which half of all members take less than 1.1
-times its time, where half of the random ones take twice as long or longer (measured on
-convolutions, lavapipe, 2026-11-27). Some members are always random, so that no mistake of a model
-lasts.
+al., "Ansor", 2020). At first the elite is the default alone: half of all members near the default
+take less than 1.1 times its time, but half of the random members take twice its time or longer
+(measured on convolutions, lavapipe, 2026-11-27). Some members are always random, so that no mistake
+of a model lasts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BUILT = 2
 ELITE = 6
 """Fastest members that are mutated."""
 MUTATIONS = (1, 1, 2, 3)
-"""Leaves that a mutation changes, each as likely as the others (chosen by hand)."""
+"""The numbers of leaves that a mutation changes, all equally likely (chosen by hand)."""
 RANDOM_SHARE = 0.2
 """The share of the members that no model chose."""
 
 Features = Callable[[Sequence[Any]], list[NDArray[np.float32] | None]]
-"""The features of the code of some members: `None` where a member cannot be built, or is code that
+"""The features of the code of some members: `None` if a member cannot be built, or is code that
 was measured before."""
 
 
@@ -88,8 +88,8 @@ class ModelSearch:
         self.told[member] = math.inf if ratio is None else ratio
 
     def _mutated(self, told: Mapping[Any, float], count: int) -> list[Any]:
-        """At most `count` members that differ from the fastest ones in one to three leaves, which
-        were not asked for.
+        """At most `count` members that were not asked for, and differ from the fastest members in
+        one to three leaves.
         """
         elite = sorted(told, key=lambda member: told[member])[:ELITE]
         members = []

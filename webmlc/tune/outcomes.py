@@ -121,7 +121,7 @@ def changed_pairs(default: Any, member: Any) -> dict[str, tuple[Value, Value]]:
 
 def run_ms(outcomes: Iterable[Outcome]) -> tuple[float, float]:
     """The milliseconds of all calls in one run: with the default schedules, and with the fastest
-    ones.
+    schedules.
     """
     pairs = [(o.calls * o.default_ms, o.calls * o.tuned_ms) for o in outcomes]
     return sum(default for default, _ in pairs), sum(tuned for _, tuned in pairs)

@@ -66,7 +66,7 @@ class Platform:
 
 
 def platform_of(data: Any) -> Platform:
-    """The platform in JSON data. Raises `UserError` where it is none."""
+    """The platform in JSON data. Raises `UserError` if it is none."""
     try:
         return convert({"hardware": "", **convert(data, dict[str, Any])}, Platform)
     except ValidationError as error:

@@ -25,7 +25,7 @@ def percent(share: float) -> str:
 
 
 def budget(seconds: float) -> str:
-    """A budget or what is left of it: "40 s", "10 min", "1 h 30 min"."""
+    """A budget or its remaining seconds: "40 s", "10 min", "1 h 30 min"."""
     whole = round(seconds)
     parts = ((whole // 3600, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
     return " ".join(f"{number} {unit}" for number, unit in parts if number) or "0 s"

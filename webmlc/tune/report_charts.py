@@ -109,7 +109,7 @@ def _grid(lowest: float, y: Callable[[float], float]) -> list[Element]:
 
 
 def _stretched(kind: str, *shapes: Element) -> Element:
-    """Shapes 100 wide and 10 high that fill whatever room the page gives them."""
+    """Shapes 100 wide and 10 high that fill the room that the page gives them."""
     return element(
         "svg",
         *shapes,

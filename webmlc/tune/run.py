@@ -44,8 +44,8 @@ after that (chosen by hand)."""
 ALGORITHM_SHARE = 0.3
 """The share of the budget after which no further variant is measured (chosen by hand)."""
 UNPAIRED_PASSES = 2
-"""How often a survey measures a kernel that no trial compares with others: between two passes,
-whatever slowed the machine down has ended (chosen by hand)."""
+"""How often a survey measures a kernel that no trial compares with others: a disturbance of one
+pass has ended before the next (chosen by hand)."""
 ENGINES: Mapping[Device, tuple[str, ...]] = {
     "wasm": ("chromium", "node", "wasmtime", "firefox"),
     "webgpu": ("chromium", "wgpu"),
@@ -73,7 +73,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to search, how, and with whom: the arguments of `webmlc.tune.tune`."""
+    """The request of a search: the arguments of `webmlc.tune.tune`."""
 
     model: Source
     device: Device = "wasm"
@@ -96,8 +96,8 @@ class Request:
 
     @property
     def has_guests(self) -> bool:
-        """True if others measure, too, which may join at any time. Their platforms may disagree, so
-        that the algorithms stay the default ones.
+        """True if other workers also measure. They may join at any time, and their platforms may
+        disagree, so the algorithms stay the defaults.
         """
         return self.listen_at is not None or self.scheduler is not None
 

@@ -138,7 +138,7 @@ class OptunaSearch:
 
 
 def _optuna() -> Any:
-    """The library of search algorithms. Raises `UserError` where it is not installed."""
+    """The library of search algorithms. Raises `UserError` if it is not installed."""
     try:
         import optuna
     except ImportError as error:

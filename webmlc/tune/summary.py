@@ -11,7 +11,7 @@ from webmlc.tune.usage import Usage
 
 def summary(database: Database, usage: Usage | None = None) -> list[dict[str, Any]]:
     """A row for each task and platform: the measurements, and the confirmed gain. With a usage,
-    only records that serve its models count. The time of the default is `None` where no record has
+    only records that serve its models count. The time of the default is `None` if no record has
     it.
     """
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)

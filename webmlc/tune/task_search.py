@@ -269,7 +269,7 @@ class TaskSearch:
         )
 
     def simplified(self, member: Any) -> Any:
-        """The same code from fewer changes: leaves that do not matter are the default ones."""
+        """The same code from fewer changes: leaves that do not matter have the default values."""
         (target,) = self.build([member])
 
         def is_same(other: Any) -> bool:

@@ -19,7 +19,7 @@ engine
    round begins only if all samples together took less than `limit_ms`.
 
 The engines are `engines/wasm.py` (wasmtime), `engines/webgpu.py` (wgpu-py), and `page/measure.js`
-for every JavaScript engine. All of them implement these steps, and nothing more.
+for every JavaScript engine. Every engine implements these steps, and nothing more.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TrialBuffer:
 
     @property
     def is_output(self) -> bool:
-        """True where a candidate writes the buffer."""
+        """True if a candidate writes the buffer."""
         return not self.pattern
 
 
@@ -140,7 +140,7 @@ class Measurement:
 
 
 def measurement_of(data: Any, candidates: int) -> Measurement:
-    """The measurement in JSON data that a page sent. Raises `ValueError` where it is none."""
+    """The measurement in JSON data that a page sent. Raises `ValueError` if it is none."""
     measurement = convert(data, Measurement)
     milliseconds, reasons = measurement.milliseconds, measurement.reasons
     if len(milliseconds) != candidates or len(reasons) != candidates:

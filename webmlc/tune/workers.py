@@ -59,7 +59,7 @@ class ProcessWorker:
     """An engine of this Python (`wasmtime` or `wgpu`) in a process of its own."""
 
     def __init__(self, engine: str, threads: int = 1) -> None:
-        """Start the process. Raises `UserError` where the engine cannot be used here."""
+        """Start the process. Raises `UserError` if the engine cannot be used here."""
         self.engine, self.threads = engine, threads
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
