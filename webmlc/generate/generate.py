@@ -234,8 +234,8 @@ class TextGenerator:
         return slot
 
     def _has_slot(self, answer: _Answer) -> bool:
-        """True if no other answer has taken this answer's slot. None can take it until this answer
-        waits.
+        """True if no other answer has taken this answer's slot. No other answer can take it until
+        this answer waits.
         """
         return self._turns.take(lambda: answer.slot.owner() is answer)
 

@@ -2,8 +2,8 @@
 them.
 
 In: output tensors of a `compute`, and for its placeholders arrays of numbers and of expressions
-over symbols. Out: arrays of the same kind, in which None stands for an unknown element. `Shape →
-Gather → Concat` of a symbolic shape becomes a handful of expressions, by the operators' own
+over symbols. Out: arrays of the same kind, in which None stands for an unknown element. A symbolic
+shape behind `Shape → Gather → Concat` becomes a handful of expressions, by the operators' own
 definition:
 
     >>> from webmlc.core.expr import const
@@ -14,8 +14,8 @@ definition:
     [n * 2]
 
 Integers are exact, whatever their dtype is. A float is a numpy number, or an integer expression
-that is cast to float. Such an expression may be scaled by a whole factor and rounded (`floor(n *
-0.5)` is `n // 2`).
+that is cast to float. The expression may be scaled by a whole factor and rounded: `floor(n * 0.5)`
+is `n // 2`.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Subpixels:
 
     @staticmethod
     def of(weights: Array, windows: Windows, sizes: tuple[Expr, ...], groups: int) -> Subpixels:
-        """The convolution that replaces a transposed convolution by `weights`, `[groups · I, O, KH,
-        KW]`, with outputs of these `sizes`.
+        """The convolution that replaces a transposed convolution by `weights` with outputs of these
+        `sizes`. The weights are `[groups · I, O, KH, KW]`.
         """
         rank, strides = windows.rank, windows.strides
         places = [_places(windows, d) for d in range(rank)]

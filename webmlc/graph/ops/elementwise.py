@@ -153,8 +153,8 @@ def softplus(x: Expr) -> Expr:
 
 
 def _error_function(x: Expr) -> Expr:
-    """The error function. ONNX accepted integers until opset 12. Then the result is truncated: 0,
-    or ±1 where float32 rounds it to ±1.
+    """The error function. ONNX accepted integers until opset 12. For integers the result is
+    truncated: 0, or ±1 where float32 rounds it to ±1.
     """
     if x.dtype.is_float:
         return call("erf", x)

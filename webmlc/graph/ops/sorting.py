@@ -3,8 +3,8 @@
 Each element becomes words whose order as unsigned integers is the order of the elements. Words are
 split into digits. There is one round for each digit, from the least significant to the most. A
 round counts the occurrences of each digit. The sums of these counts give the place where the
-elements of each digit start. Then it writes the elements there, in the order of the round before.
-So equal elements keep their order.
+elements of each digit start. Then the round writes the elements to these places, in the order of
+the round before. So equal elements keep their order.
 
 Source: Knuth, "The Art of Computer Programming" 3, 5.2.5, algorithm R.
 

@@ -221,9 +221,7 @@ class MapOrder:
     channels_last: bool
 
     def joined(self, channel: Expr, spatial: Sequence[Expr]) -> tuple[Expr, ...]:
-        """One tuple of the channels' item and the items of spatial dimensions, in this order of
-        dimensions.
-        """
+        """The items of channels and of the spatial dimensions, in this order of dimensions."""
         return (*spatial, channel) if self.channels_last else (channel, *spatial)
 
     def split(self, axes: Sequence[Expr]) -> tuple[Expr, tuple[Expr, ...]]:

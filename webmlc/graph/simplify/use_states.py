@@ -3,7 +3,7 @@
 In: a function after `simplify_graph`. Out: a function without pairs of an input `past` and an
 output `present`, where the present is the past with more rows, and the model reads it, too. The
 present becomes a state of the session, which `Append` extends by the new rows. A state grows along
-its first axis. So the present is a transposition of the state. Consumers read the state without a
+its first axis. So the present is a transposition of the state. Consumers read the present without a
 copy where they can.
 
     func main(%past: float32[1, 4, n, 64], ...)       func main(...)

@@ -244,7 +244,7 @@ def _key_count(context: Context) -> Expr:
 
 
 def _check_keys(context: Context, heads: int) -> None:
-    """Check that keys and values have one number, and the batches and heads of the queries."""
+    """Check keys and values: equal counts, and the batches and heads of the queries."""
     batch, size = context.shape(0)[0], _hidden_size(context, heads) // heads
     for index in (1, 2):
         if not context.has(index):
