@@ -33,7 +33,7 @@ class ControlArea(NamedTuple):
     scratch_stride: int
     """The bytes from one thread's scratch memory to the next thread's. The host sets it."""
     machine: int
-    """The number of the class of machines that this one is of (`core.machine_class`), or 0. The
+    """The number of this machine's class (`core.machine_class`), or 0 if it has no class. The
     host sets it."""
     arguments: int
     """The outer values that a loop's body reads. The leader writes them before it offers the

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from webmlc.core.printable import printable
 
 _LONG_WORD = re.compile(r"(\S{200})\S{200,}")
-"""A word of at least 400 characters, of which a message shows the first 200."""
+"""A word of at least 400 characters. A message shows its first 200 characters."""
 
 
 class WebmlcError(Exception):
@@ -35,7 +35,7 @@ class ModelError(UserError):
 
 
 class ModelWarning(UserWarning):
-    """The model can be compiled, but is probably not the one its author meant to export."""
+    """The model can be compiled, but its author probably meant to export another model."""
 
 
 class InputError(UserError):

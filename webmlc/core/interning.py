@@ -53,7 +53,7 @@ def interned(cls: type[T]) -> type[T]:
 
 
 def _find_or_build(cls: type) -> Callable[..., Any]:
-    """The constructor that returns the object in use, or builds one."""
+    """The constructor that returns the object in use, or builds a new object."""
     key = "key = (cls, *identity(FIELDS))" if hasattr(cls, "identity") else "key = (cls, FIELDS)"
     names = {
         "cls": cls,

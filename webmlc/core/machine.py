@@ -1,6 +1,6 @@
 """Machines: the numbers that rules and lowerings may assume of the hardware and its engine.
 
-Graph passes, schedule rules, lowerings and the search of schedules read them.
+Graph passes, schedule rules, lowerings and the search of schedules read these numbers.
 
 A machine is a `Cpu` or a `Gpu`: plain numbers, so that the same rules build different schedules for
 different machines.

@@ -27,7 +27,7 @@ def model_name(path: Path) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """The SHA-256 of a file; "" if it cannot be read, which is unlike any hash."""
+    """The SHA-256 of a file; "", which equals no hash, if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,8 +2,8 @@
 
     replace_file(Path("report.html"), text.encode())
 
-The bytes go to a new file beside it, which is renamed at the end. Whoever reads meanwhile, and
-whoever looks after a crash or when the disk is full, sees the older file or the new one.
+The bytes go to a new file in the same folder, which is renamed at the end. At any time, also after
+a crash or when the disk is full, readers see either the older file or the new file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _mode(target: Path) -> int:
-    """The permissions of the older file, or of a new one: `mkstemp` lets only its owner read."""
+    """The permissions of the older file, or of a new file: `mkstemp` lets only its owner read."""
     with suppress(OSError):
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

@@ -1,8 +1,8 @@
 """Simplify index expressions through a canonical form: sums of products with integer coefficients.
 
 In: an expression and the intervals of its variables. Out: an equal expression, usually shorter. Two
-expressions that differ only by polynomial arithmetic become the same one, which proves dimensions
-equal (`prove_equal`).
+expressions that differ only by polynomial arithmetic become the same expression, which proves
+dimensions equal (`prove_equal`).
 
 Inside the form, `a % c` is `a - c·(a // c)`. The quotients and remainders that result from
 splitting and fusing loops therefore cancel:
@@ -97,7 +97,7 @@ def divides(factor: int, expr: Expr, ranges: Ranges | None = None) -> bool:
 
 
 class _Simplifier:
-    """The rules for one set of ranges. They share the ranges and the memo, hence the class."""
+    """The rules for one set of ranges. All rules share the ranges and the memo, hence the class."""
 
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
