@@ -53,7 +53,7 @@ def choose_shaders(program: Program, choice: AdapterKind | None) -> str:
         return choice or next(iter(shaders))
     adapter = find_adapter()
     if is_software(adapter) and "software" in shaders:
-        return "software"  # wgpu-py does not tell how many threads a subgroup has
+        return "software"  # wgpu-py does not show the number of threads of a subgroup
     needs = {v: program.shader_features.get(v, ()) for v in shaders if v not in SOFTWARE_ADAPTERS}
     offered = offered_features(adapter)
     usable = [v for v, features in needs.items() if offered.issuperset(features)]

@@ -25,7 +25,7 @@ T = TypeVar("T")
 CACHED_BINDINGS = 16
 """The number of bindings of symbols whose plans are cached. Chosen by hand."""
 UNLIMITED = (1 << 31) - 1
-"""The trip count of a loop without one: the largest int32."""
+"""The trip count of a loop that has no limit: the largest int32."""
 GROWTH = 1.5
 """The smallest factor by which memory grows during a run.
 

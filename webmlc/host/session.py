@@ -69,7 +69,7 @@ class Session:
 
     @property
     def length(self) -> int:
-        """The number of rows that the states hold which grow."""
+        """The number of rows in each state that grows."""
         return self.states.length
 
     def run(
