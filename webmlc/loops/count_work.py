@@ -149,7 +149,7 @@ class _Counting:
     def inside(self, loop: For, domain: _Domain) -> _Domain:
         """The domain of a loop's body. An extent that depends on other loops adds a condition.
 
-        A loop over threads inside a loop over the same threads takes the place of that one.
+        A loop over threads inside a loop over the same threads replaces the outer loop.
         """
         extent = substitute(loop.extent, domain.values)
         ranges = {v: Interval(0, max(0, n - 1)) for v, n in domain.extents.items()}

@@ -62,7 +62,7 @@ from webmlc.loops.stage_nodes import StageNodes, origin_of
 
 _HALVES = (DType.float16, DType.bfloat16)
 _MAX_PARTS = 8
-"""Write the elementwise consumer of a value part by part only if there are at most this many.
+"""Write the elementwise consumer of a value part by part only if it has at most this many parts.
 
 Each part adds a block, but removes a test from the innermost loop. Chosen by hand.
 """
