@@ -33,9 +33,9 @@ from webmlc.target.flatten_buffers import offset
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 Path = tuple[tuple[Stmt, int], ...]
-"""The statements from the body of a function to an access, outermost first. The last one is that
-of the access itself. Each has the number of the child that leads on: a place in a `Seq`, 0 or 1 for
-the branches of an `If`, else 0.
+"""The statements from the body of a function to an access, outermost first. The last statement
+performs the access. Each statement has the number of the child that leads to the access: a place in
+a `Seq`, 0 or 1 for the branches of an `If`, else 0.
 """
 
 

@@ -100,7 +100,7 @@ def choose_storage(function: LoopFunction, features: frozenset[str] = frozenset(
 
 
 def _accessed_as_vectors(function: LoopFunction) -> set[Buffer]:
-    """The buffers whose every access as a vector is aligned, and that have some."""
+    """The buffers that are accessed as vectors, if every such access is aligned."""
     is_aligned: dict[Buffer, bool] = {}
     accessed_as_vectors: set[Buffer] = set()
     for buffer in (*function.params, *function.allocations):

@@ -1,6 +1,6 @@
 """Find the registers that a shader declares where it first stores to them.
 
-In: a function ready to print. Out: the stores that declare one.
+In: a function ready to print. Out: the stores that declare a register.
 
     var r: f32;
     r = x_0[i];    ->    let r = x_0[i];
@@ -12,10 +12,10 @@ from webmlc.loops.ir import LoopFunction, Seq, Store, loads, stores, walk_statem
 
 
 def declared_in_place(function: LoopFunction) -> dict[int, str]:
-    """The registers that their first store can declare: it stands in a sequence that holds all
-    their uses, after it.
+    """The stores that can declare their register. Such a store is the register's first, in a
+    sequence whose later statements hold all uses of the register.
 
-    Maps the identity of that store to `let` where it is the only store, else to `var`.
+    Maps the identity of the store to `let` where it is the register's only store, else to `var`.
     """
     access_counts: dict[str, int] = {}
     store_counts: dict[str, int] = {}

@@ -140,7 +140,7 @@ def _rolled_loop(loop: For, rows: int, tiles: frozenset[Buffer]) -> Stmt:
 
 
 def _row(index: Expr, var: Var, ranges: Ranges) -> _Rows | None:
-    """The rows that a loop over `var` reads one after the other, or None if it reads others."""
+    """The rows that a loop over `var` reads one after the other; None for any other index."""
     match index:
         case Ramp(base=base, stride=Const(value=1), width=width) if width == VECTOR_LANES:
             lanes = VECTOR_LANES

@@ -78,14 +78,14 @@ def widen_loads(function: LoopFunction) -> LoopFunction:
 
 
 def _shared_vectors(function: LoopFunction) -> set[Buffer]:
-    """The buffers of workgroup memory that vectors alone are stored to."""
+    """The buffers of workgroup memory whose stores are all of vectors."""
     shared = {b for b in function.allocations if b.scope == "shared"}
     written = (store for store in stores(function.body) if store.buffer in shared)
     return shared - {store.buffer for store in written if store.indices[0].lanes == 1}
 
 
 def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
-    """The vector registers that are stored to once, which may hold a component in all lanes."""
+    """The registers that are stored to once, which may hold a component in all lanes."""
     counts: dict[str, int] = {}
     for store in stores(function.body):
         counts[store.buffer.name] = counts.get(store.buffer.name, 0) + 1
