@@ -120,9 +120,9 @@ export interface TunedKernel {
 /**
  * The result of a search.
  *
- * - `changes`: the parameters that differ from the default ones.
- * - `platform`: what they were measured on.
- * - `ratio`: the measured time, relative to that of the default schedule.
+ * - `changes`: the parameters that differ from the default.
+ * - `platform`: where the changes were measured.
+ * - `ratio`: the measured time over the time of the default schedule.
  */
 export interface Tuning {
   changes: any;
