@@ -39,8 +39,8 @@ class Rewriting:
     `counts_readers` says whether a node that a rule appends counts as a reader of its inputs. The
     integer rules need this: the DequantizeLinear that they bypass may have other readers. In
     `simplify` a rule's nodes replace a node that has no reader afterwards, but whose own reads
-    still count. If x · b + a · b replaced (x + a) · b, `x` would seem to have two readers. Then the
-    node that computes `x` would not take the product into its weights.
+    still count. If new nodes counted there, x · b + a · b in place of (x + a) · b would give `x`
+    two readers. Then the node that computes `x` would not take the product into its weights.
     """
 
     def __init__(self, function: Function, rules: Rules, *, counts_readers: bool = False) -> None:
