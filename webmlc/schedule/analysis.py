@@ -75,9 +75,9 @@ class Contraction:
     """A fold by addition of a product of numbers, or of words of bytes. Axes by the operands that
     they index, outermost first.
 
-    `rows` occur in the left operand only, `columns` in the right one only (the last is contiguous
-    in memory), `batch` in both; `reduced` are the reduction axes. Every spatial axis occurs in the
-    result.
+    `rows` occur in the left operand only, `columns` in the right operand only (the last is
+    contiguous in memory), `batch` in both; `reduced` are the reduction axes. Every spatial axis
+    occurs in the result.
     """
 
     left: Load
@@ -359,7 +359,7 @@ def multiplies_bytes(function: LoopFunction) -> bool:
 
 
 def multiplies_small_bytes(function: LoopFunction) -> bool:
-    """True if a function has dot products of words of bytes, the left ones of seven bits."""
+    """True if a function has dot products of words of bytes, with left operands of seven bits."""
     return _calls(function.body, "dot_u7_i8")
 
 

@@ -1,5 +1,5 @@
-"""Why a kernel has another schedule than the default one. Apart from the rules, which take long to
-import, because every manifest is read with it.
+"""The reason why a kernel does not have its default schedule. Apart from the rules, which take long
+to import, because every manifest is read with it.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Match:
         return proven(space, self.function, self.rule.build, self.facts)
 
     def default(self) -> Any:
-        """The parameters that nobody has searched for."""
+        """The parameters without a search."""
         return self.rule.default(self.facts, self.machine)
 
     def build(self, parameters: Any) -> Schedule:

@@ -15,9 +15,9 @@ products of a block stay in registers:
                                                      for row in range(m % 4): ...
 
 A panel comes from memory once, for all rows. Its scales and minimums are fetched before its values:
-a processor notices a stream of few bytes late. By itself, the loop over the panels of one row takes
-64 instead of 83 microseconds for 576 x 3072 weights of 4 bits that come from memory (measured in
-Chromium on a Zen 4 core).
+a processor notices a stream of few bytes late. Measured in Chromium on a Zen 4 core with 576 x 3072
+weights of 4 bits in memory: the loop over the panels of one row alone takes 64 instead of 83
+microseconds.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _is_repeated(fold: Block) -> bool:
 
 
 def _collapse(block: Block, position: int) -> bool:
-    """True if the spatial axis at a position and the next one are one in memory."""
+    """True if the spatial axis at a position and the next axis are one axis in memory."""
     spatial = [axis for axis in block.axes if axis.kind == "spatial"]
     return collapses(spatial[position], spatial[position + 1], block)
 

@@ -31,7 +31,7 @@ FETCHED_LINES = 8
 
 
 class Blocks(Struct, frozen=True, tag="blocks"):
-    """Blocks of rows, each of which is multiplied by all columns before the next block starts."""
+    """Blocks of rows. Each block is multiplied by all columns before the next block starts."""
 
     rows: int
     """Rows of a block: as many as a cache holds."""
@@ -58,8 +58,8 @@ class ContractionParameters(Struct, frozen=True):
     joined: int
     """Axes of rows, from the innermost, that one loop of tiles walks."""
     walks_batch: bool
-    """Whether the axis of rows outside of these is walked under the loop over panels, so that a
-    panel is read for all of it; else it is an outer loop."""
+    """Whether the axis of rows around the joined axes is walked under the loop over panels, so that
+    a panel is read for the whole axis; else the axis is an outer loop."""
     walks_outside: bool
     """Whether the other axes of rows are walked outside of the panels, so that threads share them;
     else under the panels."""

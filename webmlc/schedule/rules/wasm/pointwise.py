@@ -222,8 +222,8 @@ def _steps_evenly(same: Same, block: str, outer: str, inner: str) -> bool:
 
 
 def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> str | None:
-    """The loop along which some load is contiguous, where the stores are contiguous along the last
-    one.
+    """The loop along which some load is contiguous, if the stores are contiguous along the last
+    loop.
     """
     path, stage = path_to_block(schedule.function, "transpose", block)
     ranges = ranges_along(schedule.function, path)

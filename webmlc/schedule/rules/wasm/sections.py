@@ -56,8 +56,8 @@ MOST_HEADS = 8
 hand)."""
 UNROLLED = 2
 """The vectors of a key that one iteration of the scores multiplies by default, and the keys whose
-values one iteration of the product multiplies: they share the increments of the pointers (an
-estimate)."""
+values one iteration of the product multiplies. The steps of an iteration share the increments of
+pointers (an estimate)."""
 MOST_VALUES = 12
 """Keys whose values one iteration multiplies, at most (chosen by hand)."""
 
@@ -265,7 +265,7 @@ SECTIONS = Rule("attention to sections", match, space, default, build)
 
 
 def _gather(schedule: Schedule, first: str, around: Sequence[str]) -> None:
-    """Compute all blocks under the loops over sections and rows, as the first one is."""
+    """Compute all blocks under the loops over sections and rows, like the first block."""
     names = schedule.blocks()
     inside = [loop for loop in schedule.loops(first) if loop not in around]
     schedule.reorder(*around, *inside)

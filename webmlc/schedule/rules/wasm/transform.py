@@ -70,7 +70,7 @@ class TransformParameters(Struct, frozen=True):
     has_lines: bool
     """Whether a tile's lines are computed in a `local` buffer and copied to their planes whole."""
     few_vectors: int
-    """Vectors of channels of which a loop is unrolled, at most."""
+    """The most vectors of channels whose loop is unrolled."""
 
 
 def transform_facts(
@@ -164,7 +164,7 @@ def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_ve
 
 
 def match(function: LoopFunction, machine: Cpu) -> TransformFacts | None:
-    """Matches stages of linear combinations, the last one writing the kernel's result."""
+    """Matches stages of linear combinations. The last stage writes the kernel's result."""
     schedule = Schedule(function)
     stages = stages_of(schedule, machine.lanes)
     if stages is None:

@@ -81,8 +81,8 @@ class WindowParameters(Struct, frozen=True):
     single_columns: int
     """Columns of a tile of one pixel."""
     rest_columns: int
-    """Columns of a tile of one pixel, of a symbolic number: what may be empty is worth less
-    code."""
+    """Columns of a tile of one pixel, if their number is symbolic: a loop that may be empty is
+    worth less code."""
     is_unrolled: bool
     """Whether the window is unrolled."""
 

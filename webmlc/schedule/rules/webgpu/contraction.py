@@ -1,7 +1,7 @@
 """Matrix products and convolutions over channels-last maps: register tiles of rows by columns.
 
 Rows are all axes of the left operand (for a convolution: image, y, x, as one index), columns the
-last axis of the right one. Each thread owns a tile, 8 rows by 8 columns, in vec4 registers. The
+last axis of the right operand. Each thread owns a tile, 8 rows by 8 columns, in vec4 registers. The
 weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
 rows. Rows and columns that do not fill a tile are separate sections. Or the last tiles overlap,
 because each section takes time to compile. On a GPU, workgroups that are full copy the weights to

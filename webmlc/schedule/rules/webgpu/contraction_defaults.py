@@ -48,9 +48,9 @@ DEEP = 64
 """Steps of the reduction of a large product, at least. With fewer steps, its stores take as long as
 its loads, and tiles of 16 rows gain nothing (measured on SwiftShader: 16 steps of MobileNetV2)."""
 LARGE = 1 << 24
-"""Multiply-adds of a large product, at least. Where threads share loads, tiles of 16 rows take a
-fifth less time for it than tiles of 8 rows, but 90 ms longer to compile (measured on SwiftShader:
-16 million multiply-adds take about 15 ms)."""
+"""The fewest multiply-adds of a large product. Where threads share loads, tiles of 16 rows take a
+fifth less time than tiles of 8 rows, but 90 ms longer to compile (measured on SwiftShader: 16
+million multiply-adds take about 15 ms)."""
 SMALL = 1 << 24
 """The most multiply-adds of a small product, whose tiles have 4 columns where threads share loads.
 Small products take 30 to 60 ms less to compile then, and run up to a tenth longer (measured on

@@ -131,7 +131,7 @@ class Parameters(Struct, frozen=True):
     workgroup: int
     """Invocations of a workgroup."""
     rows: int
-    """Rows of a thread's tile. The last tiles overlap, or what is left over has smaller ones."""
+    """Rows of a thread's tile. The last tiles overlap, or the remaining rows have smaller tiles."""
     columns: int
     """Columns of a thread's tile."""
     steps: int

@@ -43,7 +43,7 @@ class Parameters(Struct, frozen=True):
 
 
 def match(function: LoopFunction, machine: Gpu) -> Facts | None:
-    """Matches stages of linear combinations, the last one writing the kernel's result."""
+    """Matches stages of linear combinations. The last stage writes the kernel's result."""
     stages = stages_of(Schedule(function), machine.lanes)
     return None if stages is None else Facts(stages, machine.lanes)
 

@@ -77,11 +77,11 @@ REGISTER_RADIX = 16
 """Results that one thread of a single row folds at each level of a tree where threads keep logits:
 256 threads take two levels (measured with `KEYS_PER_THREAD`)."""
 REGISTER_STEPS = 8
-"""Steps of a reduction that a thread of a tile that copies keys writes out, by default (measured on
-an H200 with 1500 keys of 64 elements: 4 took 8 % longer)."""
+"""Steps of a reduction that a thread writes out in a tile that copies keys, by default (measured on
+an H200 with 1500 keys of 64 elements: 4 steps took 8 % longer)."""
 DEFAULT_STAGE = 4
-"""Vectors of each key that a tile copies at once, at least, by default: with fewer, threads would
-wait for each other too often, so that a lower tile is better (an estimate)."""
+"""The fewest vectors of each key that a tile copies at once, by default. With fewer vectors,
+threads would wait for each other too often, and a lower tile is better (an estimate)."""
 
 Tile = CopiedTile | PlainTile | None
 Row = RegisterRow | SharedRow

@@ -206,7 +206,7 @@ class Steps:
 
     def fold_together(self, block: str, count: int) -> None:
         """Let the threads fold `count` results. Their number divides it: a step reads nothing of
-        the next one. Subgroups fold all at once.
+        the next step. Subgroups fold all at once.
         """
         tree = Tree(count, count)
         if not self.facts.has_subgroups:
