@@ -29,8 +29,8 @@ from webmlc.tune.task_search import TaskSearch
 from webmlc.tune.tasks import Graph, Task
 
 WORTHWHILE = 0.95
-"""The share of a layer's time below which another algorithm replaces the default: kernels of two
-algorithms are not measured in the same rounds, so that noise counts more than between schedules."""
+"""The share of a layer's time below which another algorithm replaces the default. Kernels of two
+algorithms are not measured in the same rounds, so noise counts more than between schedules."""
 
 Identity = tuple[str, str]
 """The identity of a kernel: the key of a task, and its bucket of sizes."""
@@ -139,7 +139,7 @@ def _scheduled(
 
 
 def plan(graph: Graph, seconds: float) -> Variants:
-    """The variants of a model: as many as can be lowered in some seconds."""
+    """The variants of a model that can be lowered in some seconds."""
     deadline = time.monotonic() + seconds
     tasks = {_identity(task): task for task in graph.tasks()}
     default = _calls(tasks.values())

@@ -18,7 +18,7 @@ says that there is no such worker: the page joins again. `page/join.js` is the c
 
 A page of another origin cannot call the server: JSON bodies need a preflight request, which the
 server does not answer. On an address other than the loopback interface, everyone who reaches it may
-read the trials and post results, and browsers offer neither WebGPU nor threads, because plain HTTP
+read the trials and post results. Browsers then offer neither WebGPU nor threads, because plain HTTP
 to another machine is not a secure context.
 """  # noqa: E501 (the table)
 

@@ -3,7 +3,7 @@
 Building a candidate takes longer than measuring a small candidate, so members are ranked twice.
 Trees that learned from the parameters of this task's measurements screen `POOL` members, without
 building any. If measuring takes longer than building, `BUILT` times the requested number of members
-are built, and the cost model, which learned from the features of measured code, chooses among them.
+are built. The cost model, which learned from the features of measured code, chooses among them.
 Else all built members are measured. An elite is mutated, as in an evolutionary search (Zheng et
 al., "Ansor", 2020). At first the elite is the default alone: half of all members near the default
 take less than 1.1 times its time, but half of the random members take twice its time or longer

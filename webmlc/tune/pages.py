@@ -5,8 +5,8 @@
         pages.wait()
 
 A page joins the search, fetches trials, measures them and posts the results (see `listen`). A page
-that does not answer in time is given up: its trial counts as failed if the page runs in a browser
-that we started (and start again), and goes to another worker otherwise.
+that does not answer in time is given up. If it runs in a browser that we started, its trial counts
+as failed, and we start the browser again. Otherwise another worker gets the trial.
 """
 
 from __future__ import annotations

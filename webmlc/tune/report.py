@@ -211,8 +211,8 @@ def _bars(rows: Iterable[tuple[str, float]], longest: float) -> Element:
 
 
 def _parameter_list(search: TaskSearch, member: Any) -> Element:
-    """The parameters in which a member differs from the default one, with both values: a line for
-    each part of the kernel. A pointer over a parameter shows its meaning.
+    """The parameters in which a member differs from the default, with both values: a line for each
+    part of the kernel. A pointer over a parameter shows its meaning.
     """
     changes = changed_pairs(search.control.member, member)
     meanings = explanations(search.control.member) | explanations(member)

@@ -200,7 +200,7 @@ def _algorithm_records(
 
 
 class _Measurer:
-    """Lets the requested workers measure all jobs of a search, and of the next one."""
+    """Lets the requested workers measure all jobs of a search, and of the next search."""
 
     def __init__(self, request: Request, stack: ExitStack) -> None:
         """The stack ends the processes and servers that outlive a search."""

@@ -371,7 +371,7 @@ class Search:
             self._add([record])
 
     def _start_all(self, platform: Platform) -> list[TaskSearch]:
-        """Begin the searches of a platform: as many as are built in time, at least a few."""
+        """Begin the searches of a platform whose defaults are built in time, but at least a few."""
         searches: list[TaskSearch] = []
         for tasks in self._starter.batches(self.tasks):
             if searches and not self._rest.part(BUILD_SHARE).seconds_left:

@@ -119,9 +119,9 @@ def bucket(size: int) -> int:
 
 
 def kernel_key(function: LoopFunction, machine: Machine) -> str:
-    """The hash of a kernel with named dimensions, and of the machine that it is scheduled for: a
-    time relative to the default schedule says nothing of a machine with another default. The hash
-    does not depend on the names of buffers, loops, symbols and of the function.
+    """The hash of a kernel with named dimensions, and of its machine: a time relative to the
+    default schedule says nothing of a machine with another default. The hash does not depend on the
+    names of buffers, loops, symbols and of the function.
     """
     names = {b.name for b in (*function.params, *function.allocations)}
     names |= {s.name for s in function.symbols}

@@ -9,7 +9,7 @@ engine
    once, and compares the outputs with those of candidate 0;
 3. warms up: runs every candidate for `warmup_ms`;
 4. chooses the number of repetitions in a sample: a sample of candidate 0 takes `sample_ms`, and ten
-   times as long as a sample without repetitions; all candidates use this number, so that the cost
+   times as long as a sample without repetitions. All candidates use this number, so that the cost
    of a sample itself favours no candidate;
 5. takes samples in rounds: in each round, every candidate runs once, one after the other, so that a
    disturbance affects all alike. The first candidate of a round comes last in the next round, so
