@@ -135,7 +135,7 @@ def test_vector_add(size: int) -> None:
     program = parse_function(VECTOR_ADD)
 
     wasm = Schedule(program)
-    main, tail = wasm.partition("i", Var("n") // 16 * 16)
+    main, tail = (part.loop for part in wasm.partition("i", Var("n") // 16 * 16))
     outer, unrolled, lanes = wasm.split(main, [None, 4, 4])
     wasm.reorder(unrolled, outer)
     wasm.reorder(outer, unrolled)

@@ -98,7 +98,7 @@ def test_features_are_probed_with_the_modules_of_the_runtime() -> None:
 
 def test_engines_have_the_names_by_which_the_runtime_finds_their_schedules() -> None:
     names = [
-        (re.findall(r"(\w+): /", text), re.findall(r'\["bun".*?\]', text))
+        (re.findall(r"(\w+): /\w", text), re.findall(r'\["bun".*?\]', text))
         for path in (PAGE / "platform.js", ROOT / "runtime_js" / "machine_class.js")
         if (text := path.read_text("utf-8"))
     ]

@@ -168,9 +168,11 @@ class Value(str):
 
 
 def written(op: str, *inputs: Operand, domain: str = "", **attributes: Attribute) -> Value:
-    """Write a node of values and numbers into the innermost function whose values it reads."""
-    builders = (value.build for value in inputs if isinstance(value, Value))
-    build = max(builders, key=lambda builder: builder.depth)
+    """Write a node of values and numbers, in the innermost function of which it reads a value. The
+    node bears the origin of the last such value: a residual's sum with a layer is the layer's.
+    """
+    builders = [value.build for value in inputs if isinstance(value, Value)]
+    build = max(reversed(builders), key=lambda builder: builder.depth)
     return build(op, *inputs, domain=domain, **attributes)
 
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, InternalError, PackageError
 from webmlc.core.expr import Call, Const, Expr, Var, call, const
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
@@ -115,7 +116,7 @@ def without_names(size: Size, sizes: Mapping[str, Size]) -> Size:
 
 
 def name_sizes(sizes: Iterable[Size]) -> dict[str, list[Any]]:
-    """Name the expressions, and the parts of expressions, that occur more than once.
+    """Name the integers, whole sizes or parts of sizes, that occur more than once.
 
     Names begin with `#`, as no symbol's name does. A part comes before the sizes that contain it.
 
@@ -136,7 +137,9 @@ def name_sizes(sizes: Iterable[Size]) -> dict[str, list[Any]]:
 
     for size in sizes:
         count(size)
-    repeated = (size for size in order if counts[str(size)] > 1)
+    repeated = (
+        size for size in order if counts[str(size)] > 1 and from_size(size).dtype is not DType.bool
+    )
     return {f"#{number}": size for number, size in enumerate(repeated)}
 
 

@@ -21,7 +21,6 @@ from webmlc.core.machine import ADAPTERS
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import match_kernel, rules_of
 from webmlc.schedule.rules.webgpu.attention.parameters import (
-    CopiedTile,
     Parameters,
     PlainTile,
     RegisterRow,
@@ -180,14 +179,14 @@ def test_random_members_compute_what_numpy_computes(name: str, adapter: str) -> 
     ("tile", "row"),
     [
         (PlainTile(16, logit_rows=2), RegisterRow(64, 2, 1)),
-        (CopiedTile(16, 2, logit_rows=8), SharedRow(64)),
+        (PlainTile(16, logit_rows=8), RegisterRow(64, 2, 1)),
         (PlainTile(8, logit_rows=8), SharedRow(64, unrolled=8)),
         (None, RegisterRow(64, 2, 1, unrolled=16)),
-        (CopiedTile(8, 2), SharedRow(128)),
+        (PlainTile(8), SharedRow(128)),
     ],
 )
 def test_threads_of_attention_have_other_tiles(
-    tile: PlainTile | CopiedTile | None, row: SharedRow | RegisterRow
+    tile: PlainTile | None, row: SharedRow | RegisterRow
 ) -> None:
     kernel, machine = k.attention_of_heads(1, 2, 37, 70, 20), ADAPTERS["gpu"]
     match = match_kernel(kernel, machine)

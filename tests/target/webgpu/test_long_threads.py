@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import webmlc
-from benchmarks.models import named
+from benchmarks.models import SHARED, named
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.machine import SOFTWARE
 from webmlc.core.machine import WEBGPU as GPU
@@ -114,7 +114,11 @@ def test_long_rows_are_shared(name: str, form: str) -> None:
     assert_bounded(model_of(ROWS[name], *FORMS[form]))
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+LIGHT = ["squeezenet", "shufflenet"] if (SHARED / "materialise.py").is_file() else []
+"""Light models, for which that script makes weights."""
+
+
+@pytest.mark.parametrize("name", ["digits", *LIGHT])
 def test_measured_models_share_long_rows(name: str) -> None:
     """`python -m tests.target.webgpu.test_long_threads` checks all models that are measured."""
     assert_bounded(named()[name].make())

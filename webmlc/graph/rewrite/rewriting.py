@@ -96,8 +96,11 @@ class Rewriting:
 
     def fresh(self, source: Node, what: str) -> str:
         """Return a name for a value that is computed on the way to the output of `source`."""
-        self._count += 1
-        return f"{source.outputs[0]}/{what}_{self._count}"
+        name = ""
+        while not name or name in self.types or name in self.alias or name in self.constants:
+            self._count += 1
+            name = f"{source.outputs[0]}/{what}_{self._count}"
+        return name
 
     def run(self) -> Function:
         """Rewrite all nodes of the function."""

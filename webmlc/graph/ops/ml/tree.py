@@ -217,7 +217,7 @@ def _step_type(context: Context) -> tuple[TensorType, ...]:
 def _step(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The children to which rows go. The current nodes are [row][tree], or the roots [tree]."""
     x, nodes, features, thresholds, children = (operand(inputs, i) for i in range(5))
-    modes, missing = inputs[5:7] if len(inputs) > 5 else (None, None)
+    modes, missing = (*inputs[5:7], None, None)[:2]
     mode_numbers: tuple[int, ...] = context.attribute("modes") or (0,)
 
     def element(row: Expr, tree: Expr) -> Expr:
