@@ -13,7 +13,7 @@ export type Size = number | string | [string, ...Size[]];
  * - `requirements`: conditions on the symbols of a run.
  * - `checks`: buffers that count indices out of range.
  * - `states`: the inputs and outputs that states replace.
- * - `tuned`: the kernels whose schedules are not the default ones.
+ * - `tuned`: the kernels whose schedules are not the default schedules.
  * - `machines`: the classes of machines for which some kernels have other schedules, numbered
  *   from 1.
  * - `weights`, `files`: the files with constants, and all files.
@@ -39,8 +39,8 @@ export interface Manifest {
 /**
  * A symbolic dimension, which a run binds from one axis of one input.
  *
- * A symbol without an input belongs to a session: its length, which is the number of rows of its
- * states before the run (`axis` 0), or its capacity (`axis` 1).
+ * A symbol without an input belongs to a session. If `axis` is 0, the symbol is the length: the
+ * number of rows of the session's states before the run. If `axis` is 1, it is the capacity.
  */
 export interface Symbol {
   name: string;
@@ -63,7 +63,7 @@ export type DType = "bfloat16" | "bool" | "float16" | "float32" | "float4_e2m1fn
 /**
  * An input or output that is a value of the page (`graph/typed`), such as a picture.
  *
- * - `kind`: what it is, such as `pixels` or `classes`.
+ * - `kind`: the kind of the value, such as `pixels` or `classes`.
  * - `rate`: the samples per second of a sound.
  * - `values`: the outputs from which a typed output is made. An input has none.
  * - `labels`: the file with the names of the classes.

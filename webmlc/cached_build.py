@@ -9,8 +9,9 @@ The command line looks for a package before it imports the compiler, because the
 than restoring a package. It passes the `CachedBuild` on to `compile.build`, so that a large model
 is hashed only once.
 
-Callers do not look for a package if the model is in memory or in a folder, if it has typed inputs
-or outputs (the key does not cover files such as labels), or if a function chooses the schedules.
+Callers do not look for the package of a model in memory or in a folder, or if a function chooses
+the schedules. They do not look for a package with typed inputs or outputs either, because the key
+does not cover files such as labels.
 """
 
 from __future__ import annotations

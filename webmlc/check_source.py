@@ -38,7 +38,7 @@ def check(
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> CheckResult:
-    """Compare the results of a model with those of onnxruntime, or of `onnx.reference`.
+    """Compare the results of a model with the results of onnxruntime, or of `onnx.reference`.
 
     `model` is a model that `webmlc.build` takes, or the folder of a package. A package is compared
     with the model that it was `built_from`; without it, the package's programs are compared with

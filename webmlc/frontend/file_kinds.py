@@ -371,7 +371,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _protobuf_kind(path: Path, file: BinaryIO, size: int) -> FileKind | None:
-    """The kind of a message whose fields are not those of an ONNX model."""
+    """The kind of a message whose fields differ from the fields of an ONNX model."""
     fields = _fields(file, size)
     networks = [wire for number, wire in fields.items() if number in COREML_FIELDS]
     if (

@@ -10,7 +10,7 @@ share a name, also not in different scopes. before → after:
 
 Values of the main graph keep their names. A value of a function is named after the call. A value of
 a sub-graph gets another name only if its name is taken, because an outer value or a value of
-another sub-graph has it. Inner names shadow outer ones, as in any language with blocks.
+another sub-graph has it. Inner names shadow outer names, as in any language with blocks.
 
 An attribute of a function has the value of the call, else its default. If it has neither, the
 attributes that refer to it are left out. A function may import another opset than the model. Its

@@ -1,4 +1,4 @@
-"""Compile the kernels of a variant, and note which schedules are not the default ones.
+"""Compile the kernels of a variant, and note which schedules differ from the default schedules.
 
 In: naive kernels. Out: their code, which `Target.join` joins to the code of a variant.
 
@@ -96,7 +96,7 @@ class _Other:
 
 @dataclass(slots=True)
 class KernelCompiler:
-    """A compiler of kernels. `tuned` lists the kernels whose schedules are not the default ones.
+    """A compiler of kernels. `tuned` lists the kernels whose schedules are not the default.
     `machines` lists the classes of machines with separate schedules, in the order of their numbers.
 
     With `sizes` of symbolic dimensions, `explanations` holds an explanation of each kernel that a

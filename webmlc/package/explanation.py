@@ -28,7 +28,7 @@ from webmlc.target.webgpu.dispatch_work import DispatchWork, dispatch_work
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a kernel became its code, and what the code does.
+    """The explanation of a kernel: how it became its code, and the work of the code.
 
     - `rule`, `trace`: the rule and the trace of the kernel's schedule.
     - `lines`: the stages that each line of the code computes.

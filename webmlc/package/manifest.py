@@ -1,11 +1,11 @@
 """The manifest: the only contract between the compiler and the runtimes.
 
-The records are the one declaration of the format. `manifest_json` writes and reads them as
-`manifest.json`, and `manifest_schema` derives from them what the JavaScript runtime checks, its
-types and a JSON Schema. To add a field, add it here, and run `python -m
+The records are the only declaration of the format. `manifest_json` writes and reads them as
+`manifest.json`. `manifest_schema` derives a JSON Schema, the checks of the JavaScript runtime and
+its types from them. To add a field, add it here, and run `python -m
 webmlc.package.manifest_schema`.
 
-A size is an integer, a name or an expression (`sizes`). A name is that of a symbol, or of an entry
+A size is an integer, a name or an expression (`sizes`). A name belongs to a symbol, or to an entry
 in the `sizes` of its program.
 """
 
@@ -38,8 +38,8 @@ FileName = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\:]+$")]
 class Symbol(Record):
     """A symbolic dimension, which a run binds from one axis of one input.
 
-    A symbol without an input belongs to a session: its length, which is the number of rows of its
-    states before the run (`axis` 0), or its capacity (`axis` 1).
+    A symbol without an input belongs to a session. If `axis` is 0, the symbol is the length: the
+    number of rows of the session's states before the run. If `axis` is 1, it is the capacity.
     """
 
     name: str
@@ -360,14 +360,14 @@ class Program(Record):
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """The symbols that segments bind, in order. Their slots follow those of the inputs."""
+        """The symbols that segments bind, in order. Their slots follow the inputs' symbols."""
         return tuple(name for s in self.segments if isinstance(s, Bind) for name in s.symbols)
 
 
 class TypedValue(Record):
     """An input or output that is a value of the page (`graph/typed`), such as a picture.
 
-    - `kind`: what it is, such as `pixels` or `classes`.
+    - `kind`: the kind of the value, such as `pixels` or `classes`.
     - `rate`: the samples per second of a sound.
     - `values`: the outputs from which a typed output is made. An input has none.
     - `labels`: the file with the names of the classes.
@@ -445,7 +445,7 @@ class Manifest(Record):
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers that count indices out of range.
     - `states`: the inputs and outputs that states replace.
-    - `tuned`: the kernels whose schedules are not the default ones.
+    - `tuned`: the kernels whose schedules are not the default schedules.
     - `machines`: the classes of machines for which some kernels have other schedules, numbered
       from 1.
     - `weights`, `files`: the files with constants, and all files.

@@ -3,9 +3,9 @@
 In: a `Manifest`. Out: JSON, with one buffer, step or file per line. Equal manifests give equal
 bytes. The records define the fields. The file shortens some of them:
 
-- an argument of a step is the distance to its buffer from the first buffer that no earlier argument
-  uses: 0 for that buffer, -1 for the buffer before it. The steps of equal layers are therefore
-  equal;
+- an argument of a step is the distance of its buffer from the first unused buffer, which is after
+  all buffers of earlier arguments: 0 is the unused buffer itself, and -1 the buffer before it.
+  Equal layers therefore have equal steps;
 - a number in a list of `Memory` is the distance to the number before it;
 - the tensor of a constant is left out if it has the name of the buffer;
 - the tensors of a weights file are a list of `[name, length]`. The first tensor begins at the

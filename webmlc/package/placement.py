@@ -103,11 +103,10 @@ def first_fit(
     order: Sequence[int],
     fixed: Mapping[int, int],
 ) -> dict[int, int]:
-    """Place the buffers in `order`, each at the lowest free offset, around those in `fixed`.
+    """Place the buffers in `order`, each at the lowest free offset, around the `fixed` buffers.
 
-    A buffer that is alive in one or two blocks of steps is compared only with the buffers of these
-    blocks, and with the buffers that are alive in more blocks. A chain of n steps therefore takes
-    time in proportion to n.
+    A buffer that is alive in one or two blocks of steps is compared only with buffers of the same
+    blocks and with longer-lived buffers. A chain of n steps therefore takes time proportional to n.
     """
     offsets = dict(fixed)
     placed = sorted(offsets, key=lambda i: (offsets[i], i))

@@ -5,7 +5,7 @@ for each device, from which hosts compute addresses once they know the sizes (`m
 
 Buffers whose lifetimes do not overlap share bytes (`placement`). The order is chosen for
 `PLANNED_SIZE`, and holds for all sizes. If segments bind symbols during a run, the buffers whose
-sizes depend on these symbols lie above the others, which therefore never move.
+sizes depend on these symbols lie above all other buffers, which therefore never move.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class ModuleCall:
 def module_calls(
     programs: Mapping[Device, ProgramParts], model_signature: Manifest
 ) -> tuple[ModuleCall, ...]:
-    """The steps of the one wasm module.
+    """The steps of the wasm module, which all programs share.
 
     The steps of the wasm program come first, then the CPU steps of the webgpu program. Each buffer
     of a program has a slot, in order. The slots of the symbols follow: first the symbols of the

@@ -70,7 +70,7 @@ STANDALONE = "standalone"
 
 _INCLUDE = re.compile(r"^ *(?:<!--|/\*) include ([\w.]+) (?:-->|\*/)\n", re.MULTILINE)
 
-# What `join_modules` and `joined_script` rewrite.
+# The texts that `join_modules` and `joined_script` rewrite.
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:class|const|function) (\w+))", re.MULTILINE)
 _LIBRARY_EXPORT = re.compile(r"export\{(\w+) as (\w+)\};\s*$")
 _OTHER_FOLDER = re.compile(r'"\.{1,2}/(?:\w+/)?')

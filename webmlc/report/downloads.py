@@ -18,7 +18,7 @@ _TEXTS = (".wat", ".wgsl", ".ts", ".html", ".css")
 _MOST_TENSORS = 40
 """The most tensors that a report lists. Chosen by hand: nobody reads a longer list."""
 _GPU_RUNTIME = "webgpu_device.js"
-"""The only file of the runtime that one device alone needs."""
+"""The only file of the runtime that the CPU does not need."""
 
 
 def downloads(manifest: Manifest, manifest_bytes: int) -> list[dict[str, Any]]:

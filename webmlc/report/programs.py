@@ -1,7 +1,7 @@
 """Describe the programs of a package for its report: steps, kernels, buffers and memory.
 
-In: a manifest, and what a build recorded, if there was one. Out: JSON values. Steps refer to nodes,
-kernels and buffers by number.
+In: a manifest, and the records of a build, if there was a build. Out: JSON values. Steps refer to
+nodes, kernels and buffers by number.
 
     sources = Sources(nodes, recorder, parts.explanations)
     programs(manifest, sources, {"batch": 1})["wasm"]["steps"][0]["kernel"]

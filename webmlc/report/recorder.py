@@ -1,4 +1,4 @@
-"""Record what a report needs while a model is compiled.
+"""Record the data of a report while a model is compiled.
 
 A `Recorder` watches the stages (`core.stages`):
 

@@ -47,9 +47,9 @@ WAYS_ROUND = {
     "cummax": SORTED,
     "cummin": SORTED,
 }
-"""What to do instead of an operator without a translation."""
+"""The advice for an operator without a translation, by its name."""
 ELSEWHERE = "Write it with other operations, or compute it outside of the model."
-"""What to do instead of any other operator."""
+"""The advice for any other operator."""
 DATA_DEPENDENT = (
     "The code reads a number that only a run knows. Replace an `if` on it by torch.where, a loop "
     "by operations on whole tensors, and .item(), .tolist() or int() by the tensor itself."

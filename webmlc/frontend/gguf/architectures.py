@@ -3,7 +3,7 @@
 In: a file. Out: the `Sizes` that `decoder.py` builds the graph by.
 
 All rows are decoders of the same kind: RMS norm, attention with rotary embedding, RMS norm, and a
-gated feed-forward network (SwiGLU). A row says how its decoder differs from the others.
+gated feed-forward network (SwiGLU). A row says how its decoder differs from other decoders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from webmlc.graph.ir import Array
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How the decoders of an architecture differ from the others.
+    """The differences between the decoders of this architecture and of other architectures.
 
     - `is_interleaved`: the rotary embedding rotates neighbours, `2 * i` with `2 * i + 1`. Otherwise
       it rotates `i` with `i + size / 2`.

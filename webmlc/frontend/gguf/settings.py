@@ -1,9 +1,9 @@
 """Refuse metadata that would change a decoder's results, if the decoder does not implement it.
 
 In: a file, and its longest context. Out: nothing, or a `ModelError` that names the key and its
-value. Every key `<architecture>.<key>` must be in one of three tables: keys that the reader
-implements (`READ`), keys that change no result (`HARMLESS`), and keys that change no result with
-certain values (`NEUTRAL`). The keys come from the library `gguf` and from llama.cpp.
+value. Every key `<architecture>.<key>` must be in one of three tables. `READ` has the keys that the
+reader implements. `HARMLESS` has keys that change no result, and `NEUTRAL` keys that change no
+result with certain values. The keys come from the library `gguf` and from llama.cpp.
 
     llama.final_logit_softcapping = 0.0   ->  accepted: no cap
     llama.final_logit_softcapping = 30.0  ->  ModelError

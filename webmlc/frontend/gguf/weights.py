@@ -6,7 +6,7 @@ bits, with a scale and perhaps a minimum for each block. A float type gives an a
     Q4_1, a block of 32: [scale: f16][minimum: f16][16 bytes of two values]
     ->  values [N, K] of 4 bits, scales [N, K/32], minimums [N, K/32]
 
-Types of 3, 5 and 6 bits become signed bytes. The layouts are those of `ggml-common.h` in llama.cpp.
+Types of 3, 5 and 6 bits become signed bytes. Layouts are as in `ggml-common.h` of llama.cpp.
 """
 
 from __future__ import annotations
