@@ -4,7 +4,7 @@ import { isStored } from "./stored_files.mjs";
 
 export default async ({ page, arg }) => {
   const ask = async () => {
-    await page.locator("#question:enabled").waitFor();
+    await page.locator("#send:enabled").waitFor();
     await page.getByRole("button", { name: "Settings" }).click();
     await page.getByLabel("Temperature").fill("0");
     await page.getByRole("button", { name: "Done" }).click();

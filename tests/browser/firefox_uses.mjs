@@ -80,7 +80,7 @@ export const chat = (page) => ask(page, "why is the sky blue?");
 
 /** The likeliest answer of the model in the chat demo. */
 export async function planet(page) {
-  await untilEnabled(page, "#question");
+  await untilEnabled(page, "#send");
   await page.evaluate(() => {
     document.querySelector("#temperature").value = "0";
   });
@@ -89,7 +89,7 @@ export async function planet(page) {
 
 /** Ask by keyboard, and wait for the end of the answer. */
 async function ask(page, question) {
-  await untilEnabled(page, "#question");
+  await untilEnabled(page, "#send");
   await page.type("#question", question);
   await page.keyboard.press("Enter");
   const answer = await until(page, () => {
