@@ -34,7 +34,14 @@ from webmlc.graph.ops.operator import (
     Operator,
     UnknownValueError,
 )
-from webmlc.graph.ops.shapes import dimensions, keeps_axes, operand, product, select_among
+from webmlc.graph.ops.shapes import (
+    check_single,
+    dimensions,
+    keeps_axes,
+    operand,
+    product,
+    select_among,
+)
 
 Inputs = tuple[Tensor | None, ...]
 INVALID = -2
@@ -58,8 +65,11 @@ def by_axis(
     build: Builder, values: Value, axes: Value, count: int, rank: int, *, default: int, invalid: int
 ) -> Value:
     """The int64[rank] that holds each of `count` values at its axis, and `default` at the other
-    axes. It is `invalid` everywhere if the axes are wrong.
+    axes. It is `invalid` everywhere if the axes are wrong. Raises `NotSupportedError` for more axes
+    than dimensions: some of them would be equal.
     """
+    if count > rank:
+        raise NotSupportedError(f"{count} axes of a tensor of rank {rank}")
     axes = axes.reshape(count)
     return build(
         "ByAxis", values, axes, domain="webmlc", rank=rank, default=default, invalid=invalid
@@ -103,6 +113,7 @@ def cumulate_along(context: Context, build: Builder) -> tuple[Value, ...] | None
     node, rank = context.node, context.rank(0)
     if not context.is_decided_by_run(1):
         return None
+    check_single(context, 1)
     axis_last = axes_last(context, build, axis_mask(context, build, 1))
     sizes = build("Shape", axis_last, start=0, end=rank)
     rows = build("Concat", sizes, [-1], axis=0)
