@@ -341,3 +341,25 @@ def test_a_row_and_twice_as_many_broadcast(tmp_path: Path) -> None:
     x = np.array([[1, 2, 3]], np.float32)
     np.testing.assert_array_equal(model.run({"x": x})["y"], np.tile(2 * x, (2, 1)))
     model.dispose()
+
+
+DEQUANTISED = """
+    <uint8 q = {6}, uint8[2] qs = {4, 8}, float s = {0.5}, float zero = {0}, float five = {5},
+     float three = {3}, int64 none = {0}, int64 one = {1}, int64[1] all = {-1}>
+    { d = DequantizeLinear(q, s)  ds = DequantizeLinear(qs, s) """
+
+
+@pytest.mark.parametrize(
+    ("type_", "nodes"),
+    [
+        ("float[a]", "y = Range(zero, five, d)"),
+        ("float[a]", "e = Mul(d, three)  y = Range(zero, five, e)"),
+        ("int64[a]", "e = Cast <to = 7>(d)  y = Range(none, e, one)"),
+        ("float[a, b]", "y = Resize(x, , ds)"),
+        ("float[a]", "e = Cast <to = 7>(ds)  c = Expand(five, e)  z = Reshape(c, all)  y = Neg(z)"),
+    ],
+    ids=["step", "product", "end", "scales", "shape"],
+)
+def test_quantised_constants_decide_sizes(type_: str, nodes: str, tmp_path: Path) -> None:
+    model = parse(f"g (float[2, 3] x) => ({type_} y) {DEQUANTISED} {nodes} }}")
+    check(model, tmp_path, {"x": RNG.standard_normal((2, 3)).astype(np.float32)})

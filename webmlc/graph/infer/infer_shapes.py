@@ -94,6 +94,13 @@ elements as a parameter and selects among them. A larger value is read from memo
 """
 
 
+DEQUANTISED_LIMIT = 8
+"""The most elements of a quantised constant whose value inference knows: a number that a shape may
+depend on, such as a Range's step or the scales of a Resize, not a layer's bias. Chosen by hand: two
+numbers for each of four axes.
+"""
+
+
 class UnknownShapeError(UnsupportedError):
     """Shapes depend on values known only at run time. `values` names these values, and `inputs` the
     inputs of the model from which they are computed.
@@ -441,6 +448,9 @@ class _Inference:
         arrays = [context.constant(i) for i in range(len(tensors))]
         if all(a is not None or not name for a, name in zip(arrays, node.inputs, strict=True)):
             results = evaluate_node(row, context, arrays, {})
+            if node.op == "DequantizeLinear":  # `compute_in_integers` looks for the node
+                self.values.update(zip(node.outputs, results, strict=True))
+                return False
             self.constants.update(zip(node.outputs, results, strict=True))
             return True
         outputs = row.compute(context, tensors)
@@ -484,7 +494,10 @@ def _may_be_shape(node: Node, context: Context) -> bool:
     inputs are known. This cheap test rules out most nodes.
     """
     if node.op == "DequantizeLinear":
-        return False  # it computes no shape, and `compute_in_integers` looks for it
+        sizes = [as_int(d) for d in context.shape(0)]
+        if any(n is None for n in sizes) or prod(n or 0 for n in sizes) > DEQUANTISED_LIMIT:
+            return False
+        return all(context.constant(i) is not None for i, name in enumerate(node.inputs) if name)
     for type_ in context.outputs:
         sizes = [as_int(d) for d in type_.shape]
         if any(n is None for n in sizes) or prod(n or 0 for n in sizes) > VALUE_LIMIT:
