@@ -203,21 +203,22 @@ def _load_nodes(module: Module) -> list[Node]:
     """The kernel calls and views that depend only on constants and on each other. The nodes of
     `main` come first, then the nodes of the functions that `main` runs.
 
-    Nodes that depend on symbols are excluded. So are nodes whose output buffers a run writes again.
+    Nodes that depend on symbols are excluded. So are nodes whose output buffers a run writes again,
+    and nodes whose outputs the host reads in each run, to bind symbols.
     If some kernels run on the GPU, nodes whose outputs the CPU computes or reads are excluded, too:
     derived buffers never move between devices.
     """
     functions = (module.main, *(f for f in module.functions.values() if f is not module.main))
     calls = [node for f in functions for node in f.nodes if node.op == "call_kernel"]
-    rewritten = _rewritten_values(functions, module.states)
+    excluded = _rewritten_values(functions, module.states) | _bound_values(functions)
     if not all(DEVICES[_device(node)].runs_steps for node in calls):
-        rewritten |= _values_off_gpu(functions)
+        excluded |= _values_off_gpu(functions)
     nodes: list[Node] = []
     for function in functions:
         constants = set(function.constants)
         for node in function.nodes:
             is_candidate = node.op in ("call_kernel", "View") and bool(node.inputs)
-            is_candidate = is_candidate and rewritten.isdisjoint(node.outputs)
+            is_candidate = is_candidate and excluded.isdisjoint(node.outputs)
             is_candidate = is_candidate and not _depends_on_symbols(module, function, node)
             if is_candidate and constants.issuperset(node.inputs):
                 nodes.append(node)
@@ -232,6 +233,18 @@ def _values_off_gpu(functions: Sequence[Function]) -> set[str]:
         is_on_gpu = node.op == "call_kernel" and not DEVICES[_device(node)].runs_steps
         if not is_on_gpu and node.op != "View":
             values.update((*node.inputs, *node.outputs))
+    return _with_viewed(functions, values)
+
+
+def _bound_values(functions: Sequence[Function]) -> set[str]:
+    """The values that the host reads to bind symbols, directly or through views."""
+    nodes = (node for function in functions for node in function.nodes if node.op == "Bind")
+    return _with_viewed(functions, {value for node in nodes for value in node.inputs})
+
+
+def _with_viewed(functions: Sequence[Function], values: set[str]) -> set[str]:
+    """The values, and the values of which they are views."""
+    values = set(values)
     for node in (node for function in functions for node in reversed(function.nodes)):
         if node.op == "View" and values & {*node.outputs}:
             values.update(node.inputs)

@@ -363,3 +363,25 @@ DEQUANTISED = """
 def test_quantised_constants_decide_sizes(type_: str, nodes: str, tmp_path: Path) -> None:
     model = parse(f"g (float[2, 3] x) => ({type_} y) {DEQUANTISED} {nodes} }}")
     check(model, tmp_path, {"x": RNG.standard_normal((2, 3)).astype(np.float32)})
+
+
+def test_sizes_that_kernels_compute_from_constants_are_bound_in_every_run(tmp_path: Path) -> None:
+    """Regions of constants that are not finite have no bins that inference can count. The result
+    of the finite region is defined.
+    """
+    model = parse(
+        "g (float[1, 4, 5, 6] x) => (float[2, 4, 2, 3] y) <float[2, 5] r = "
+        "{0, 0, 1, 4, 3, 0, 1, 0, 4, 4}> { y = MaxRoiPool <pooled_shape = [2, 3]>(x, r) }"
+    )
+    (regions,) = model.graph.initializer
+    far = np.array([[0, 0, 1, 4, 3], [0, 1, 0, np.inf, 4]], np.float32)
+    regions.CopyFrom(onnx.numpy_helper.from_array(far, "r"))
+    webmlc.build(model, tmp_path)
+    x = RNG.standard_normal((1, 4, 5, 6)).astype(np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (want,) = session.run(None, {"x": x})
+    for device in ("wasm", "webgpu"):
+        loaded = webmlc.load(tmp_path, device=device)
+        for _ in range(2):
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"][0], want[0])
+        loaded.dispose()
