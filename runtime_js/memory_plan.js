@@ -114,12 +114,12 @@ function arenaPlaces(program, { arena }, device, sizes, redZone) {
   let [total, residentEnd] = [0, 0];
   for (const [number, below] of arena) {
     const buffer = program.buffers[number];
-    const known = sizes.get(buffer.name);
-    if (known === undefined) {
+    const bytes = sizes.get(buffer.name);
+    if (bytes === undefined) {
       ends.push(0);
       continue;
     }
-    const size = Math.max(known, 1);
+    const size = Math.max(bytes, 1);
     const alignment = isResident(buffer) ? weightsAlignment(size, ALIGNMENT[device]) : ALIGNMENT[device];
     const offset = align(redZone ? total + redZone : Math.max(0, ...below.map((i) => ends[i])), alignment);
     const end = offset + (redZone ? size : align(size, alignment));

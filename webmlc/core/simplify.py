@@ -50,8 +50,8 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
         return expr
     intervals = ranges or _NO_RANGES
     if isinstance(expr, Var):  # many indices are variables
-        own = intervals.get(expr)
-        return expr if own is None or not own.is_point else Const(own.low)
+        interval = intervals.get(expr)
+        return expr if interval is None or not interval.is_point else Const(interval.low)
     relevant = tuple(
         [
             (var, interval.low, interval.high, interval.below)

@@ -75,8 +75,8 @@ def signature(module: Module) -> Manifest:
     if module.capacity:
         symbols[module.capacity] = Symbol(module.capacity, "", 1)
     nodes = [node for f in module.functions.values() for node in f.nodes]
-    known = symbols.keys() | {s for n in nodes if is_bind(n) for s in n.attributes["symbols"]}
-    if unbound := sorted(used - known):
+    bindable = symbols.keys() | {s for n in nodes if is_bind(n) for s in n.attributes["symbols"]}
+    if unbound := sorted(used - bindable):
         raise UserError(
             f"no input has the symbolic dimension {unbound[0]!r}, so it cannot be known at run "
             "time; give an input a dimension of this name"
@@ -84,7 +84,7 @@ def signature(module: Module) -> Manifest:
     requirements = (
         Requirement(r.rule, to_size(r.left), to_size(r.right), r.node)
         for r in function.requirements
-        if _is_checkable(r, known)
+        if _is_checkable(r, bindable)
     )
     return Manifest(
         name=module.name,

@@ -138,10 +138,10 @@ def _with_launches(step: Step, shaders: Mapping[str, ShaderVariant]) -> Step:
     launches: dict[str, Launch] = {}
     first: dict[str, Launch] = {}
     for variant, shader in shaders.items():
-        own = shader.launches(step.kernel)
-        if own != first:
-            launches |= {f"{variant}{machine}": launch for machine, launch in own.items()}
-        first = first or own
+        by_machine = shader.launches(step.kernel)
+        if by_machine != first:
+            launches |= {f"{variant}{machine}": launch for machine, launch in by_machine.items()}
+        first = first or by_machine
     entry = next(iter(shaders.values())).shaders.entries[step.kernel]
     return structs.replace(
         step, kernel=wgsl_name(step.kernel), symbols=entry.symbols, launches=launches

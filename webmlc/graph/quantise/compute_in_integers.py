@@ -370,8 +370,8 @@ def _multiply_add(source: str, factor: Array, value: Value, unit: Array) -> Valu
         return value.build("DequantizeLinear", source, np.float32(part))
 
     whole = value.op("Round")
-    rest = value - whole
-    return (whole + times(large)) + (rest + times(factor - large))
+    remainder = value - whole
+    return (whole + times(large)) + (remainder + times(factor - large))
 
 
 def _scale_once(scale: Value, node: Node, context: Context, rewriting: Rewriting) -> Node | None:

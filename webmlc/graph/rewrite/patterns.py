@@ -87,12 +87,12 @@ class View(Pattern):
     function: Callable[[Rewriting, Value], Any]
 
     def matches(self, value: Value, rewriting: Rewriting, captures: Captures) -> Iterator[Captures]:
-        seen = self.function(rewriting, value) if value else None
-        if seen is None:
+        capture = self.function(rewriting, value) if value else None
+        if capture is None:
             return
-        earlier = captures.get(self.name) if isinstance(seen, Value) else None
-        if earlier is None or earlier == seen or _are_equal(rewriting, earlier, seen):
-            yield {**captures, self.name: seen} if self.name else captures
+        earlier = captures.get(self.name) if isinstance(capture, Value) else None
+        if earlier is None or earlier == capture or _are_equal(rewriting, earlier, capture):
+            yield {**captures, self.name: capture} if self.name else captures
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +219,9 @@ class Rule:
         """Apply the rule to a node whose inputs are rewritten."""
         build = Builder(node, rewriting)
         for captures in self.pattern.of_node(node, build, rewriting, {}):
-            known = {"node": node, "context": context, "build": build, "rewriting": rewriting}
-            known |= {"y": build.value(node.outputs[0])} | captures
-            result = self.function(*(known[name] for name in self.parameters))
+            arguments = {"node": node, "context": context, "build": build, "rewriting": rewriting}
+            arguments |= {"y": build.value(node.outputs[0])} | captures
+            result = self.function(*(arguments[name] for name in self.parameters))
             if result is not None:
                 return result
         return None

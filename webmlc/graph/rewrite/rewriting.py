@@ -77,7 +77,7 @@ class Rewriting:
         like = name or source.outputs[0]
         stem = _NUMBER.sub("", like)
         name = like
-        while name == like or name in self.constants or name in self.types or name in self.alias:
+        while name == like or self._is_taken(name):
             self._count += 1
             name = f"{stem}/{self._count}"
         return self._intern(name, array)
@@ -97,10 +97,14 @@ class Rewriting:
     def fresh(self, source: Node, what: str) -> str:
         """Return a name for a value that is computed on the way to the output of `source`."""
         name = ""
-        while not name or name in self.types or name in self.alias or name in self.constants:
+        while not name or self._is_taken(name):
             self._count += 1
             name = f"{source.outputs[0]}/{what}_{self._count}"
         return name
+
+    def _is_taken(self, name: str) -> bool:
+        """True if a value has this name, or had it before an equal value took its place."""
+        return name in self.types or name in self.alias or name in self.constants
 
     def run(self) -> Function:
         """Rewrite all nodes of the function."""

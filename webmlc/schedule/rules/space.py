@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec import json, to_builtins
 from msgspec.structs import asdict
@@ -288,9 +288,8 @@ class Product(Space[P]):
         return constraint.holds(*(values[name] for name in constraint.names))
 
     def _made(self, values: Mapping[str, Any]) -> P:
-        member: Any = tuple(values.values()) if self.record is tuple else self.record(**values)
-        made: P = member
-        return made
+        is_tuple = self.record is tuple
+        return cast("P", tuple(values.values()) if is_tuple else self.record(**values))
 
 
 @dataclass(frozen=True, slots=True)

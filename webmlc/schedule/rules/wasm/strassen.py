@@ -116,8 +116,8 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     pair, nest = _nest(schedule, parameters.group, facts.panel, facts.lanes)
     parts = cover(schedule.extent(pair), parameters.rows)
     for copy, part in partition_into(schedule, pair, parts):
-        own = copy.with_blocks(nest)
-        _multiply(schedule, own, copy.loop, part, facts.lanes, parameters.steps)
+        part_nest = copy.with_blocks(nest)
+        _multiply(schedule, part_nest, copy.loop, part, facts.lanes, parameters.steps)
 
 
 def _nest(schedule: Schedule, group: int, panel: int, lanes: int) -> tuple[str, Nest]:
