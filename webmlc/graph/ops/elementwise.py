@@ -21,7 +21,14 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Case, Context, Operator, Result, case
+from webmlc.graph.ops.operator import (
+    Case,
+    Context,
+    NotSupportedError,
+    Operator,
+    Result,
+    case,
+)
 from webmlc.graph.ops.shapes import (
     accumulator,
     broadcast,
@@ -169,6 +176,8 @@ def _elu(context: Context) -> Body:
 
 def _celu(context: Context) -> Body:
     alpha = context.attribute("alpha", 1.0)
+    if alpha == 0.0:
+        raise NotSupportedError("alpha is 0, and Celu divides by it")
     return lambda x: maximum(x, 0.0) + minimum((call("exp", x / alpha) - 1.0) * alpha, 0.0)
 
 
