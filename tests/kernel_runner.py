@@ -35,7 +35,7 @@ def random_inputs(
     """Random arrays for the inputs of `function`: standard normal, or integers of 0 to 9."""
     generator = np.random.default_rng(seed)
     arrays: dict[str, Array] = {}
-    for buffer in function.params[: len(function.params) - function.outputs]:
+    for buffer in function.input_params():
         shape = tuple(int(evaluate(extent, dict(symbols or {}))) for extent in buffer.shape)
         if buffer.dtype.is_float:
             values: Array = generator.standard_normal(shape)
@@ -82,7 +82,7 @@ def run_on_webgpu(
 
 def _outputs(function: LoopFunction, symbols: Symbols | None) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
-    for buffer in function.params[len(function.params) - function.outputs :]:
+    for buffer in function.output_params():
         shape = tuple(int(evaluate(extent, dict(symbols or {}))) for extent in buffer.shape)
         poison = np.nan if buffer.dtype.is_float else 0x4D
         arrays[buffer.name] = np.full(shape, poison).astype(buffer.dtype.numpy)
@@ -90,5 +90,5 @@ def _outputs(function: LoopFunction, symbols: Symbols | None) -> dict[str, Array
 
 
 def _select(function: LoopFunction, arrays: Arrays) -> dict[str, Array]:
-    outputs = function.params[len(function.params) - function.outputs :]
+    outputs = function.output_params()
     return {buffer.name: arrays[buffer.name] for buffer in outputs}

@@ -10,7 +10,6 @@ import pytest
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Broadcast, Const, Operand, Ramp, Var, as_expr, const, select
-from webmlc.loops.grid import grid
 from webmlc.loops.interp import run
 from webmlc.loops.ir import (
     Axis,
@@ -24,6 +23,7 @@ from webmlc.loops.ir import (
     Scope,
     Stmt,
     Store,
+    grid,
     seq,
 )
 

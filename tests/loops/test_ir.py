@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
-from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import (
     Buffer,
     If,
@@ -14,6 +13,7 @@ from webmlc.loops.ir import (
     LoopFunction,
     Stmt,
     Store,
+    distinct_loads,
     loads,
     map_statements,
     seq,

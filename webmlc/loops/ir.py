@@ -16,7 +16,7 @@ and parses as Python (`loops.text`), and `loops.interp` defines its meaning:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from operator import attrgetter, is_
@@ -26,7 +26,7 @@ from webmlc.core.constructors import quick
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, Leaf, Operand, Var, as_expr, set_lanes, widest
 from webmlc.core.interning import interned
-from webmlc.core.rewrite import bottom_up, substitution
+from webmlc.core.rewrite import bottom_up, rewriter, substitution
 
 Scope = Literal["global", "shared", "local"]
 Storage = Literal["elements", "register", "halves", "words", "atomic words"]
@@ -182,6 +182,14 @@ class Block:
     predicate: Expr | None = None
     intrinsic: str | None = None
 
+    def bound_axes(self) -> Iterator[tuple[Axis, Expr]]:
+        """Each axis with its binding."""
+        return zip(self.axes, self.bindings, strict=True)
+
+    def axis_values(self) -> dict[Var, Expr]:
+        """The binding of each axis variable."""
+        return {axis.var: binding for axis, binding in self.bound_axes()}
+
 
 Stmt = Store | Seq | For | If | Let | Barrier | Block
 Binder = For | Let
@@ -221,6 +229,14 @@ class LoopFunction:
     def _head(self) -> tuple[object, ...]:
         """All that takes part in equality, but for the body."""
         return self.name, self.params, self.outputs, self.symbols, self.allocations
+
+    def input_params(self) -> tuple[Buffer, ...]:
+        """The parameters that the function only reads."""
+        return self.params[: len(self.params) - self.outputs]
+
+    def output_params(self) -> tuple[Buffer, ...]:
+        """The parameters that hold the results."""
+        return self.params[len(self.params) - self.outputs :]
 
     def key(self) -> LoopFunction:
         """This function under a fixed name: functions with equal keys are the same kernel."""
@@ -377,6 +393,38 @@ def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     return map_expressions(root, substitution(mapping)) if mapping else root
 
 
+def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
+    """Replace buffers by others of the same rank in every load and store."""
+
+    def load(node: Expr) -> Expr | None:
+        match node:
+            case Load(buffer=buffer, indices=indices) if buffer in mapping:
+                return Load(mapping[buffer], indices)
+        return None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Store(buffer=buffer) if buffer in mapping:
+                return replace(stmt, buffer=mapping[buffer])
+        return None
+
+    return map_statements(map_expressions(root, rewriter(load)), store)
+
+
+def grid(loops: Iterable[tuple[Var, Expr]], body: Stmt) -> Stmt:
+    """Wrap `body` in nested serial loops, given outermost first."""
+    for var, extent in reversed(tuple(loops)):
+        body = For(var, extent, body)
+    return body
+
+
+def inside_loops(loops: Iterable[For], body: Stmt) -> Stmt:
+    """Wrap `body` in nested loops like `loops`, given outermost first."""
+    for loop in reversed(tuple(loops)):
+        body = For(loop.var, loop.extent, body, loop.kind, loop.thread)
+    return body
+
+
 def loads(root: Stmt) -> Iterator[Load]:
     """Yield every load in `root` in any order; equal loads of one expression come once."""
     for stmt in walk_statements(root):
@@ -387,6 +435,12 @@ def own_loads(stmt: Stmt) -> Iterator[Load]:
     """The loads directly in `stmt`, without the loads of its child statements."""
     trees = (expr for expr in expressions(stmt) if not isinstance(expr, Leaf))
     return chain.from_iterable(map(loads_in, trees))
+
+
+def distinct_loads(root: Stmt) -> set[Load]:
+    """Every different load in `root`, in much less time than `loads` yields them all."""
+    roots = {expr for stmt in walk_statements(root) for expr in expressions(stmt)}
+    return set[Load]().union(*map(loads_in, roots))
 
 
 @bottom_up()

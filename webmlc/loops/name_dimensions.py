@@ -36,9 +36,9 @@ from webmlc.loops.ir import (
     expressions,
     map_expressions,
     map_statements,
+    replace_buffers,
     walk_statements,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 
 NAMED = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "min", "max", "abs", "select"})
 """The operators whose results get a name."""

@@ -29,10 +29,10 @@ from webmlc.loops.ir import (
     loads,
     map_expressions,
     map_statements,
+    replace_buffers,
     seq,
     stores,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 
 
 def narrow_parameters(function: LoopFunction, names: Iterable[str]) -> LoopFunction:
@@ -42,7 +42,7 @@ def narrow_parameters(function: LoopFunction, names: Iterable[str]) -> LoopFunct
     if not narrow:
         return function
     read = {load.buffer for load in loads(function.body)}
-    outputs = function.params[len(function.params) - function.outputs :]
+    outputs = function.output_params()
     folded = [b for b in outputs if b in narrow and (b in read or _is_folded(function, b))]
     sums = {b: replace(b, name=_unused(function, f"{b.name}_sums")) for b in folded}
     body = replace_buffers(function.body, sums)

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import substitute
 from webmlc.graph.compute import ReduceAxis
-from webmlc.loops.grid import grid
-from webmlc.loops.ir import Axis, AxisKind, Block, Stmt
+from webmlc.loops.ir import Axis, AxisKind, Block, Stmt, grid
 
 
 class StageNest:

@@ -69,7 +69,7 @@ class _Verifier:
         self.names: set[str] = set()
         self.blocks: set[str] = set()
         self.buffers: dict[str, Buffer] = {}
-        inputs = function.params[: len(function.params) - function.outputs]
+        inputs = function.input_params()
         self.inputs = {buffer.name for buffer in inputs}
         self.unordered: set[Var] = set()  # variables of loops that do not run in order
 
@@ -175,7 +175,7 @@ class _Verifier:
         self.blocks.add(block.name)
         if len(block.bindings) != len(block.axes):
             self.fail(block, f"{len(block.axes)} axes with {len(block.bindings)} bindings")
-        for axis, binding in zip(block.axes, block.bindings, strict=True):
+        for axis, binding in block.bound_axes():
             self.index(axis.extent, scope, axis.var)
             self.index(binding, scope, axis.var)
             if axis.kind == "reduce" and (shared := variables(binding) & self.unordered):

@@ -187,7 +187,7 @@ def _is_vectorizable(
     if not isinstance(statement.body, Store) or not has_vector_types(statement):
         return False
     ranges = ranges_along(function, path[:-1])
-    values = {axis.var: b for axis, b in zip(statement.axes, statement.bindings, strict=True)}
+    values = statement.axis_values()
     var = Var(loop)
     if edge:
         ranges[var] = Interval(edge, ranges[var].high - edge)
@@ -213,7 +213,7 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
     if fold is None or not has_vector_types(statement):
         return False
     ranges = ranges_along(function, path[:-1])
-    values = {axis.var: b for axis, b in zip(statement.axes, statement.bindings, strict=True)}
+    values = statement.axis_values()
     var = Var(loop)
     steps = []
     for node in value_nodes(fold.value):

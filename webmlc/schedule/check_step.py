@@ -74,7 +74,7 @@ def random_run(
     values = {s.name: _SYMBOL for s in function.symbols} if symbols is None else dict(symbols)
     generator = np.random.default_rng(seed)
     arrays = {b.name: _random(b, values, generator) for b in function.params}
-    outputs = function.params[len(function.params) - function.outputs :]
+    outputs = function.output_params()
     for buffer in outputs:
         arrays[buffer.name] = np.zeros_like(arrays[buffer.name])
     interpret(function, arrays, values)

@@ -25,7 +25,7 @@ def require_data_parallel(primitive: str, function: LoopFunction, loop: For) -> 
     """Refuse a loop that a reduce axis runs along: its iterations meet in one element."""
     name = loop.var.name
     for block in outer_blocks(loop.body):
-        for axis, binding in zip(block.axes, block.bindings, strict=True):
+        for axis, binding in block.bound_axes():
             if axis.kind == "reduce" and depends_on(binding, {name}):
                 reason = (
                     f"loop {name!r} runs along the reduce axis {axis.var.name!r} of block "
@@ -88,7 +88,7 @@ def repeating_loops(block: Block, loops: Iterable[For]) -> list[str]:
     extents = {loop.var: as_int(loop.extent) for loop in loops if as_int(loop.extent) != 1}
     followed = {var for binding in block.bindings for var in variables(binding)}
     names = [var.name for var in extents if var not in followed]
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         if axis.kind == "spatial":
             names += _overlapping(binding, extents)
     return sorted(set(names))

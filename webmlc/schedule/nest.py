@@ -11,8 +11,7 @@ from webmlc.core.bounds import Interval
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.grid import grid
-from webmlc.loops.ir import AxisKind, Block, For, Load, LoopFunction, Stmt
+from webmlc.loops.ir import AxisKind, Block, For, Load, LoopFunction, Stmt, grid
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.regions import Span, within
 from webmlc.schedule.tree import conjoin, conjuncts, fresh, interval_of, simplified_condition
@@ -160,7 +159,7 @@ def copy_spatial_loops(
 def axis_variables(block: Block, kind: AxisKind) -> frozenset[Var]:
     """The loop variables in the bindings of the axes of one kind."""
     loop_variables: set[Var] = set()
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         if axis.kind == kind:
             loop_variables |= variables(binding)
     return frozenset(loop_variables)

@@ -169,7 +169,7 @@ class _Walker:
 
     def block(self, block: Block, outside: _Inside) -> None:
         values = dict(outside.values)
-        for axis, binding in zip(block.axes, block.bindings, strict=True):
+        for axis, binding in block.bound_axes():
             values[axis.var] = substitute(binding, outside.values)
         predicate_conditions = tuple(
             substitute(c, outside.values) for c in conjuncts(block.predicate)

@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import substitute
-from webmlc.loops.ir import Buffer, For, Let, LoopFunction, Stmt, map_statements
-from webmlc.loops.replace_buffers import replace_buffers
+from webmlc.loops.ir import Buffer, For, Let, LoopFunction, Stmt, map_statements, replace_buffers
 from webmlc.target.guard_division import guard_size
 
 

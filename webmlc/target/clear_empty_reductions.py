@@ -59,7 +59,7 @@ def _may_be_empty(block: Block) -> bool:
 def _begins_at_zero(block: Block, loops: Sequence[Var]) -> bool:
     """True if all reduce axes of a block are 0 in the first iteration of these loops."""
     first = dict.fromkeys(loops, Const(0))
-    bindings = zip(block.axes, block.bindings, strict=True)
+    bindings = block.bound_axes()
     return all(
         as_int(simplify(substitute(binding, first))) == 0
         for axis, binding in bindings

@@ -41,11 +41,11 @@ def lower_blocks(function: LoopFunction) -> LoopFunction:
 
 
 def _lower(block: Block) -> Stmt:
-    bindings = {axis.var: binding for axis, binding in zip(block.axes, block.bindings, strict=True)}
+    bindings = block.axis_values()
     body = substitute_statement(block.body, bindings)
     if block.init is not None:
         is_first: Expr = Const(True, DType.bool)
-        for axis, binding in zip(block.axes, block.bindings, strict=True):
+        for axis, binding in block.bound_axes():
             if axis.kind == "reduce":
                 is_first = is_first & binding.equals(0)
         body = seq(If(is_first, substitute_statement(block.init, bindings)), body)

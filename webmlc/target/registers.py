@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from webmlc.core.expr import Call, Const, Expr, Ramp
-from webmlc.loops.distinct_loads import distinct_loads
-from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, stores
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, distinct_loads, stores
 from webmlc.target import VECTOR_LANES
 
 LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)

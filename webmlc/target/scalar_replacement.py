@@ -20,13 +20,13 @@ from itertools import pairwise
 
 from webmlc.core.expr import Const, Expr, Ramp, as_int
 from webmlc.core.rewrite import rewriter
-from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import (
     Buffer,
     Load,
     LoopFunction,
     Stmt,
     Store,
+    distinct_loads,
     map_expressions,
     map_statements,
     stores,

@@ -24,7 +24,6 @@ from itertools import zip_longest
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES, VARIABLE_BYTES, WORD_BYTES
-from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -32,8 +31,9 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     child_statements,
+    distinct_loads,
+    replace_buffers,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.target.scoped import Names, statements_of
 
 

@@ -185,7 +185,7 @@ def _part(
     read_elsewhere = set[str]().union(
         *(names for position, names in enumerate(reads) if position not in group)
     )
-    results = {b.name for b in function.params[len(function.params) - function.outputs :]}
+    results = {b.name for b in function.output_params()}
     buffers = (*function.params, *function.allocations)
     inputs = [b for b in buffers if b.name in names_read - names_written]
     outputs = [b for b in buffers if b.name in names_written and b.name in results | read_elsewhere]

@@ -153,7 +153,7 @@ def buffers_of(task: Task) -> Trial:
     """
     function, sizes = task.match.function, task.all_sizes
     bytes_of = {parameter: buffer_bytes(parameter, sizes) for parameter in function.params}
-    inputs = function.params[: len(function.params) - function.outputs]
+    inputs = function.input_params()
     constant_bytes = sum(size for b, size in bytes_of.items() if b.name in task.constants)
     copies = _copies(task, constant_bytes)
     buffers: list[TrialBuffer] = []

@@ -131,7 +131,7 @@ def _places(task: Task, memory: _Memory) -> list[list[_Place]]:
     """Where the arguments of each call of a task's kernel lie."""
     trial = buffers_of(task)
     function = task.match.function
-    inputs = function.params[: len(function.params) - function.outputs]
+    inputs = function.input_params()
     constants = {
         number: memory.constant(trial.buffers[number])
         for call in trial.calls

@@ -134,7 +134,7 @@ def outputs_of(function: LoopFunction, symbols: dict[str, int]) -> list[NDArray[
     """The results of the function for `arguments`."""
     data = arguments(function, symbols)
     run(function, data, symbols)
-    return [data[b.name] for b in function.params[len(function.params) - function.outputs :]]
+    return [data[b.name] for b in function.output_params()]
 
 
 def _sizes(*sizes: Size) -> tuple[Expr, ...]:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import divides, prove_equal, simplify
-from webmlc.loops.grid import grid
 from webmlc.loops.ir import (
     Axis,
     Block,
     For,
     LoopFunction,
     Stmt,
+    grid,
     substitute_statement,
 )
 from webmlc.schedule.errors import ScheduleError
@@ -69,7 +69,7 @@ def blockize(function: LoopFunction, loop: str) -> tuple[LoopFunction, str]:
     axes: list[Axis] = []
     outer_bindings: list[Expr] = []
     bindings: list[Expr] = []
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         tile = _tile(function, block, axis, binding, loops, ranges)
         var = Var(fresh(f"{axis.var.name}o", taken_names))
         extent = simplify((axis.extent + (tile.size - 1)) // tile.size, ranges)

@@ -25,10 +25,10 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     loads,
+    replace_buffers,
     seq,
     stores,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output
 from webmlc.schedule.nest import axis_variables, copy_spatial_loops
@@ -86,7 +86,7 @@ def _indices(function: LoopFunction, writer: Block) -> tuple[Expr, ...]:
     if len(places) != 1:
         reason = f"block {writer.name!r} writes at {len(places)} places; cache_write needs one"
         raise ScheduleError("cache_write", reason, function, writer.name)
-    values = {a.var: b for a, b in zip(writer.axes, writer.bindings, strict=True)}
+    values = writer.axis_values()
     (indices,) = places
     if any(variables(index) - values.keys() - set(function.symbols) for index in indices):
         reason = f"block {writer.name!r} writes many elements at once; cache_write before blockize"

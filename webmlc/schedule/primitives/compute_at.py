@@ -84,7 +84,7 @@ def _check(
 
     if any(outer is target for outer in loops_of(path)):
         raise refuse(f"block {name!r} is under loop {loop!r} already", name, loop)
-    outputs = function.params[len(function.params) - function.outputs :]
+    outputs = function.output_params()
     if any(buffer.name == output.name for output in outputs):
         raise refuse(
             f"block {name!r} writes the output {buffer.name!r}, all of which is needed", name

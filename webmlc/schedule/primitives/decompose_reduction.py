@@ -96,7 +96,7 @@ def _init_nest(function: LoopFunction, block: Block, loops: tuple[For, ...]) -> 
     axes: list[Axis] = []
     bindings: list[Expr] = []
     renamed: dict[Var, Expr] = {}
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         if axis.kind == "spatial":
             axes.append(replace(axis, var=Var(fresh(f"{axis.var.name}_init", taken_names))))
             bindings.append(substitute(binding, copies.mapping))

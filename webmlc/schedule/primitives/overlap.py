@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from webmlc.core.expr import Const, Expr, Var, as_int, minimum
 from webmlc.core.simplify import simplify
-from webmlc.loops.grid import grid
 from webmlc.loops.ir import (
     Block,
     For,
     LoopFunction,
     Stmt,
+    grid,
     loads,
     map_statements,
     stores,

@@ -36,12 +36,12 @@ from webmlc.loops.ir import (
     Stmt,
     loads,
     map_statements,
+    replace_buffers,
     seq,
     stores,
     substitute_statement,
     walk_statements,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import require_serial
 from webmlc.schedule.tree import (
@@ -215,7 +215,7 @@ def _settle(root: Stmt, ranges: Intervals) -> Stmt:
             case Block(predicate=predicate, init=init):
                 if predicate is not None:
                     predicate = simplified_condition(predicate, inside)
-                for axis, binding in zip(stmt.axes, stmt.bindings, strict=True):
+                for axis, binding in stmt.bound_axes():
                     if axis.kind == "reduce" and bounds(binding, inside).low > 0:
                         init = None
                 if predicate is not stmt.predicate or init is not stmt.init:

@@ -22,8 +22,7 @@ from dataclasses import replace
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, minimum
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
-from webmlc.loops.grid import grid
-from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Stmt, Store, loads, seq
+from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Stmt, Store, grid, loads, seq
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.regions import Access, Span, scan, whole, within
 from webmlc.schedule.tree import (

@@ -25,9 +25,9 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     loads,
+    replace_buffers,
     stores,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.coverage import fills
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output, repeating_loops

@@ -181,7 +181,7 @@ class _Move:
         for producer in outer_blocks(self.target.body):
             if all(store.buffer.name != buffer for store in stores(producer)):
                 continue
-            for axis, binding in zip(producer.axes, producer.bindings, strict=True):
+            for axis, binding in producer.bound_axes():
                 if axis.kind == "reduce" and depends_on(binding, outer):
                     loop = self.target.var.name
                     reason = (

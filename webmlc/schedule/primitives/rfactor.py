@@ -122,7 +122,7 @@ def match_update(function: LoopFunction, block: Block) -> Update:
 def _check_loops(function: LoopFunction, path: Path, block: Block, target: For) -> None:
     """Refuse unless every loop runs along one kind of axis, and the target along the reduction."""
     along = {"spatial": set[Var](), "reduce": set[Var]()}
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         along[axis.kind] |= variables(binding) - set(function.symbols)
     name = target.var.name
     if target.var not in along["reduce"] or target.var in along["spatial"]:
@@ -161,7 +161,7 @@ def _factored(division: _Division, path: Path, name: str, taken_names: set[str])
     values: dict[Var, Expr] = {}
     axes: list[Axis] = []
     bindings: list[Expr] = []
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         if axis.kind == "reduce":
             reduced |= variables(binding) - set(function.symbols)
             values[axis.var] = binding
@@ -202,7 +202,7 @@ def _factored(division: _Division, path: Path, name: str, taken_names: set[str])
 def _root(path: Path, block: Block) -> Path:
     """The path to the outermost loop that the reduction of `block` runs along."""
     along = set[Var]()
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         if axis.kind == "reduce":
             along |= variables(binding)
     first = next(i for i, stmt in enumerate(path) if isinstance(stmt, For) and stmt.var in along)
@@ -218,7 +218,7 @@ def _final(division: _Division, root: Path, taken_names: set[str]) -> Stmt:
     mapping: dict[Var, Expr] = {}
     axes: list[Axis] = []
     parts: dict[Var, Part] = {}
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
+    for axis, binding in block.bound_axes():
         if axis.kind == "spatial":
             var = Var(fresh(axis.var.name, taken_names))
             axes.append(Axis(var, axis.extent, "spatial"))

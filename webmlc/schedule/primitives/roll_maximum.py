@@ -219,7 +219,7 @@ class _Merger:
 
     def fold_along(self, block: Block, loop: Var) -> Fold | None:
         """The fold that a block is, if it has an init and folds along the loop alone."""
-        pairs = zip(block.axes, block.bindings, strict=True)
+        pairs = block.bound_axes()
         reduced = [binding for axis, binding in pairs if axis.kind == "reduce"]
         return fold_of(block) if reduced == [loop] and block.init is not None else None
 

@@ -26,9 +26,9 @@ from webmlc.loops.ir import (
     blocks,
     loads,
     map_statements,
+    replace_buffers,
     stores,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.schedule.analysis import axis_ranges
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output, require_serial
@@ -77,9 +77,7 @@ def _ending_axis(
     """The axis that ends with the loop, and its dimension of the temporary."""
     places = {store.indices for store in stores(block)}
     along = [
-        (axis, binding)
-        for axis, binding in zip(block.axes, block.bindings, strict=True)
-        if loop.var in variables(binding)
+        (axis, binding) for axis, binding in block.bound_axes() if loop.var in variables(binding)
     ]
     if len(places) == 1 and len(along) == 1 and block.predicate is None:
         ((axis, binding),), (indices,) = along, places

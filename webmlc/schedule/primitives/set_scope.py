@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.loops.ir import LoopFunction, Scope
-from webmlc.loops.replace_buffers import replace_buffers
+from webmlc.loops.ir import LoopFunction, Scope, replace_buffers
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output
 from webmlc.schedule.tree import path_to_block

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.simplify import divides, prove_equal, simplify
-from webmlc.loops.grid import grid
-from webmlc.loops.ir import For, LoopFunction
+from webmlc.loops.ir import For, LoopFunction, grid
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import require_serial
 from webmlc.schedule.tree import (

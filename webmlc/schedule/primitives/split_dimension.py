@@ -86,7 +86,7 @@ class _Split:
         axes: list[Axis] = []
         bindings: list[Expr] = []
         values: dict[Var, Expr] = {}
-        for axis, binding in zip(block.axes, block.bindings, strict=True):
+        for axis, binding in block.bound_axes():
             if axis.var not in indices or axis.extent != self.old.shape[self.dimension]:
                 axes.append(axis)
                 bindings.append(binding)

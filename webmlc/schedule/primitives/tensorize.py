@@ -58,7 +58,7 @@ def tensorize(function: LoopFunction, loop: str, intrinsic: str) -> tuple[LoopFu
     path, outer = path_to_block(blocked, _NAME, name)
     semantics, implementation = parsed(intrinsic)
     loops, inner = _nest(outer)
-    values = {axis.var: b for axis, b in zip(inner.axes, inner.bindings, strict=True)}
+    values = inner.axis_values()
     ranges = ranges_along(blocked, (*path, *loops))
     matched_places: Match | None = None
     stage = NO_STAGE

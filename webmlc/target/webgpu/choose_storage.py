@@ -29,9 +29,9 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     own_loads,
+    replace_buffers,
     stores,
 )
-from webmlc.loops.replace_buffers import replace_buffers
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import register_lanes
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges

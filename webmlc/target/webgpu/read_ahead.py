@@ -48,7 +48,7 @@ thread (chosen by hand: two products of three words each)."""
 def read_ahead(function: LoopFunction) -> LoopFunction:
     """Return `function` with its reads of inputs before the first barrier of each section."""
     writes = Counter(store.buffer.name for store in stores(function.body))
-    inputs = function.params[: len(function.params) - function.outputs]
+    inputs = function.input_params()
     names = frozenset(buffer.name for buffer in inputs if buffer.name not in writes)
     once = frozenset(name for name, count in writes.items() if count == 1)
 

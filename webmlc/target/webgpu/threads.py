@@ -21,7 +21,6 @@ from webmlc.core.errors import InternalError
 from webmlc.core.expr import Const, Expr, as_int, maximum
 from webmlc.core.machine import MAX_INVOCATIONS
 from webmlc.core.simplify import prove_equal, simplify
-from webmlc.loops.distinct_loads import distinct_loads
 from webmlc.loops.ir import (
     For,
     Let,
@@ -29,6 +28,7 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
+    distinct_loads,
     seq,
     stores,
     walk_statements,

@@ -17,7 +17,7 @@ from webmlc.schedule.schedule import Schedule
 
 def loop_of(block: Block, axis: Axis) -> str | None:
     """The loop that runs along an axis of an unscheduled block; `None` if the axis is fixed."""
-    for candidate, binding in zip(block.axes, block.bindings, strict=True):
+    for candidate, binding in block.bound_axes():
         if candidate.var == axis.var:
             return binding.name if isinstance(binding, Var) else None
     return None

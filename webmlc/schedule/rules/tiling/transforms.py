@@ -115,5 +115,5 @@ def picks_row(schedule: Schedule, block: str, loop: str) -> bool:
     picked = {v for index in _picked(stage) for v in variables(index)}
     return any(
         axis.var in picked and Var(loop) in variables(binding)
-        for axis, binding in zip(stage.axes, stage.bindings, strict=True)
+        for axis, binding in stage.bound_axes()
     )

@@ -211,7 +211,7 @@ def _shares_loads(schedule: Schedule, update: str, around: str | None) -> bool:
     they do not.
     """
     block = schedule.block(update)
-    axes = zip(block.axes, block.bindings, strict=True)
+    axes = block.bound_axes()
     along = {axis.var for axis, b in axes if around in {v.name for v in variables(b)}}
     fold = fold_of(block)
     read = [] if fold is None else [n for n in value_nodes(fold.value) if isinstance(n, Load)]

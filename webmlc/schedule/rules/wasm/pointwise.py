@@ -112,7 +112,7 @@ def _ends(schedule: Schedule, block: str, loop: str, lanes: int) -> list[int]:
         or is_vectorizable(schedule.function, block, loop, lanes, "loads")
     ):
         return []
-    values = {axis.var: b for axis, b in zip(reader.axes, reader.bindings, strict=True)}
+    values = reader.axis_values()
     ends = {extent}
     for condition in conditions(reader):
         match condition:
@@ -207,7 +207,7 @@ def _steps_evenly(same: Same, block: str, outer: str, inner: str) -> bool:
         return True
     path, stage = path_to_block(schedule.function, "fuse_even", block)
     ranges = ranges_along(schedule.function, path)
-    values = {axis.var: b for axis, b in zip(stage.axes, stage.bindings, strict=True)}
+    values = stage.axis_values()
     extent = schedule.extent(inner)
     for access in accesses(stage):
         index = substitute(access.index, values)
@@ -217,7 +217,7 @@ def _steps_evenly(same: Same, block: str, outer: str, inner: str) -> bool:
     direct = {str(value) for value in free_values(stage)}
     return not any(
         axis.var.name in direct and str(binding) in (outer, inner)
-        for axis, binding in zip(stage.axes, stage.bindings, strict=True)
+        for axis, binding in stage.bound_axes()
     )
 
 
@@ -227,7 +227,7 @@ def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> s
     """
     path, stage = path_to_block(schedule.function, "transpose", block)
     ranges = ranges_along(schedule.function, path)
-    values = {axis.var: b for axis, b in zip(stage.axes, stage.bindings, strict=True)}
+    values = stage.axis_values()
     for access in accesses(stage):
         if access.is_store:
             continue

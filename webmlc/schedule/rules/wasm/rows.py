@@ -164,7 +164,7 @@ def _put_rows_first(schedule: Schedule, anchor: str) -> None:
     for load in loads(block.body):
         if any(load.buffer == buffer for buffer in schedule.function.allocations):
             names = {v.name for index in load.indices for v in variables(index)}
-            axes = zip(block.axes, block.bindings, strict=True)
+            axes = block.bound_axes()
             used &= {str(binding) for axis, binding in axes if axis.var.name in names}
     schedule.reorder(*[p for p in loops if p in used], *[p for p in loops if p not in used])
 

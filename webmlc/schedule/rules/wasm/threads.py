@@ -220,7 +220,7 @@ def _reduction_loops(nest: For) -> set[str]:
     return {
         var.name
         for block in blocks(nest)
-        for axis, binding in zip(block.axes, block.bindings, strict=True)
+        for axis, binding in block.bound_axes()
         if axis.kind == "reduce"
         for var in variables(binding)
     }

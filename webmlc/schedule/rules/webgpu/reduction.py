@@ -89,7 +89,7 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     folds = [b for b in blocks(inlined.body) if axes_of_kind(b, "reduce")]
     if not any(is_long(fold, machine) for fold in folds) or any(map(has_adjacent_results, folds)):
         return None
-    outputs = {b.name for b in function.params[len(function.params) - function.outputs :]}
+    outputs = {b.name for b in function.output_params()}
     shared = set(written(inlined)) & outputs
     if any(shared & reads(b) for b in blocks(inlined.body)):
         return None  # an output that others read has to stay whole

@@ -70,7 +70,7 @@ def _separate_finals(function: LoopFunction) -> tuple[str, ...] | None:
     """
     writers = written(function)
     read = {name for block in blocks(function.body) for name in reads(block)}
-    outputs = {b.name for b in function.params[len(function.params) - function.outputs :]}
+    outputs = {b.name for b in function.output_params()}
     if any(set(writers) & outputs & reads(block) for block in blocks(function.body)):
         return None
     finals = [b for b in blocks(function.body) if not {s.buffer.name for s in stores(b)} & read]
@@ -180,7 +180,7 @@ def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
     """How many results of a block one thread computes; `None` if symbolic."""
     loops = schedule.loops(name)
     block = schedule.block(name)
-    along = {v.name for a, b in zip(block.axes, block.bindings, strict=True)
+    along = {v.name for a, b in block.bound_axes()
              if a.kind == "spatial" for v in variables(b)}  # fmt: skip
     below = [loop for loop in loops[loops.index(thread) + 1 :] if loop in along]
     return size_of([schedule.extent(loop) for loop in below])
