@@ -7,8 +7,8 @@
 
 import { throwIfAborted, checkSignal } from "./run_options.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
+/** @import { Base } from "./types.d.ts" */
+/** @import { LoadOptions } from "./webmlc.js" */
 
 /**
  * Open a model, unless the signal among the options is aborted before.

@@ -8,10 +8,8 @@
 import { isGpuBuffer } from "./dtypes.js";
 import { bindSymbols, checkRequirements, readInputs } from "./manifest.js";
 
-/** @typedef {import("./manifest.js").Input} Input */
-/** @typedef {import("./types.d.ts").GpuSpan} GpuSpan */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @import { Input } from "./manifest.js" */
+/** @import { GpuSpan, Manifest, Symbols } from "./types.d.ts" */
 /** The shapes of a run and the symbols that they bind. */
 /** @typedef {{ shapes: (readonly number[])[], length?: number, capacity?: number, symbols: Symbols }} Sizes */
 

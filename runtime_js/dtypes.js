@@ -8,7 +8,7 @@
 import { PackageError } from "./errors.js";
 import { arrayKind } from "./kinds.js";
 
-/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @import { TypedArray } from "./webmlc.js" */
 
 /**
  * Floats of 16 bits or less are held as their bits. Not every engine has Float16Array, and no engine has smaller floats.

@@ -9,8 +9,7 @@ import { arrayOf } from "./dtypes.js";
 import { shapeOf } from "./manifest.js";
 import { hasStates } from "./sizes.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @import { Base, Manifest } from "./types.d.ts" */
 /** A model, and how to say why it runs on its device. @typedef {{ model: any, explain: (reason: string) => void }} Opened */
 /** @typedef {(device: "auto" | "wasm", reason?: string) => Promise<Opened>} Open */
 /** @typedef {{ getItem(key: string): string | null, setItem(key: string, value: string): void }} Storage */

@@ -8,9 +8,7 @@
 
 import { codeOf } from "./errors.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").KeptFiles} KeptFiles */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @import { Base, KeptFiles, Manifest } from "./types.d.ts" */
 
 const KEPT_FILES = "webmlc";
 const MANIFEST_FILE = "manifest.json";

@@ -11,7 +11,7 @@
 import { folderAt } from "./open_model.js";
 import { builtin, open } from "./platform.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
+/** @import { Base } from "./types.d.ts" */
 
 const SCRIPT = "wasm_worker.js";
 const HERE = import.meta.url; // a constant, because bundlers copy files that they see in `new URL(..., import.meta.url)`

@@ -12,14 +12,9 @@ import { BINDING_MULTIPLE } from "./gpu_buffers.js";
 import { align, boundSymbols, checkNew, checkPlaces, GROWTH, layout, statePlaces } from "./memory_plan.js";
 import { bufferBytes } from "./sizes.js";
 
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Layout} Layout */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./gpu_buffers.js").GpuBuffers} GpuBuffers */
-/** @typedef {import("./gpu_program.js").GpuPlace} GpuPlace */
+/** @import { Device, Layout, Manifest, Program, States, Symbols } from "./types.d.ts" */
+/** @import { GpuBuffers } from "./gpu_buffers.js" */
+/** @import { GpuPlace } from "./gpu_program.js" */
 /** A uniform buffer, and the values of symbols that it holds. */
 /** @typedef {{ names: string[], buffer: GPUBuffer, values: Int32Array }} Uniform */
 /** `sizes` are the numbers of workgroups. @typedef {{ kernel: import("./gpu_program.js").Kernel, group: GPUBindGroup, sizes: import("./types.d.ts").Size[] }} Dispatch */

@@ -10,14 +10,8 @@ import { align, memoryOf, placeInOrder } from "./memory_plan.js";
 import { bufferBytes, evaluate, neededFiles } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Control} Control */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Step} Step */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./gpu_buffers.js").GpuBuffers} GpuBuffers */
+/** @import { Base, Control, Device, Manifest, Program, Step, Symbols } from "./types.d.ts" */
+/** @import { GpuBuffers } from "./gpu_buffers.js" */
 /** @typedef {{ buffer: GPUBuffer, offset: number }} GpuPlace */
 /**
  * A kernel, and for each of its optional sections, if the pipeline contains it.

@@ -7,10 +7,8 @@ import { DisposedError, InputError } from "./errors.js";
 import { shapeOf } from "./manifest.js";
 import { bindMembers } from "./members.js";
 
-/** @typedef {import("./types.d.ts").GpuSpan} GpuSpan */
-/** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./webgpu_device.js").WebGpuDevice} WebGpuDevice */
+/** @import { GpuSpan, Port, Symbols } from "./types.d.ts" */
+/** @import { WebGpuDevice } from "./webgpu_device.js" */
 /** The buffers that receive values which stay on the GPU, or null for new ones, by buffer. @typedef {Map<string, GPUBuffer | null>} Receivers */
 /** Values by buffer. @typedef {Map<string, Uint8Array | GpuSpan>} Values */
 

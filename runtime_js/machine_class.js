@@ -7,11 +7,7 @@
 import { PackageError } from "./errors.js";
 import { builtin } from "./platform.js";
 
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").MachineClass} MachineClass */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Step} Step */
+/** @import { Device, MachineClass, Manifest, Program, Step } from "./types.d.ts" */
 
 const QUAD = 4; // threads
 const QUADS = "software-subgroups"; // the variant whose quads share loads

@@ -17,14 +17,8 @@ import { evaluate, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";
 import { headOf, missingPackage, wrongFile, wrongManifest } from "./wrong_files.js";
 
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Bind} Bind */
-/** @typedef {import("./types.d.ts").GpuSpan} GpuSpan */
-/** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./webmlc.js").Tensor} Tensor */
-/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @import { Bind, GpuSpan, Manifest, Port, Program, Symbols } from "./types.d.ts" */
+/** @import { Tensor, TypedArray } from "./webmlc.js" */
 /** An input after its check, and the bytes of its data. @typedef {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }} Input */
 
 const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices

@@ -10,14 +10,7 @@ import { InputError } from "./errors.js";
 import { ALIGNMENT, CONSTANT_ALIGNMENT, CONTROL, LARGE, PAGE_BYTES } from "./manifest_records.js";
 import { bufferBytes, lengthOf, loops, symbolsOf } from "./sizes.js";
 
-/** @typedef {import("./types.d.ts").Buffer} Buffer */
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Layout} Layout */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Memory} Memory */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @import { Buffer, Device, Layout, Manifest, Memory, Program, Run, Symbols } from "./types.d.ts" */
 
 /** The plan of a device that a program does not use. @type {Memory} */
 const NO_MEMORY = { constants: [], temporary: [], derived: [], states: [], arena: [] };

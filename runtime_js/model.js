@@ -10,18 +10,8 @@ import { Signature } from "./signature.js";
 import { evaluate, hasStates, lengthOf, symbolsOf, valuesOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Executor} Executor */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Segment} Segment */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
-/** @typedef {import("./webmlc.js").Tensor} Tensor */
-/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @import { Base, Device, Executor, Manifest, Port, Program, Segment, States, Symbols } from "./types.d.ts" */
+/** @import { RunOptions, Tensor, TypedArray } from "./webmlc.js" */
 /** @typedef {Partial<Record<Device, Executor>>} Executors */
 /**
  * A program with its executors, and the reason why it was chosen.

@@ -16,8 +16,7 @@ import { FAILURE, serve } from "./repeats.js";
 import { help, passOnCalls } from "./threads.js";
 import { Leader } from "./wasm_leader.js";
 
-/** @typedef {import("./types.d.ts").Execute} Execute */
-/** @typedef {import("./types.d.ts").MessageDoor} MessageDoor */
+/** @import { Execute, MessageDoor } from "./types.d.ts" */
 /** @typedef {{ result?: any, transfer?: Transferable[] } | void} Answer */
 
 export class ModelThread {

@@ -12,13 +12,9 @@ import { hasStates, neededFiles } from "./sizes.js";
 import { chooseVariant } from "./variants.js";
 import { WasmDevice } from "./wasm_device.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./model.js").Executors} Executors */
-/** @typedef {import("./model.js").Loaded} Loaded */
-/** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
+/** @import { Base, Device, Manifest, Program } from "./types.d.ts" */
+/** @import { Executors, Loaded } from "./model.js" */
+/** @import { LoadOptions } from "./webmlc.js" */
 /**
  * The options of `load` after they were checked.
  * @typedef {Omit<LoadOptions, "device"> & {

@@ -1,7 +1,7 @@
 // The differences between browsers and Node: shared memory, messages to the thread that started a worker, reading a URL.
 // Node's modules come from `process.getBuiltinModule`, because bundlers would try to bundle imports of them.
 
-/** @typedef {import("./types.d.ts").MessageDoor} MessageDoor */
+/** @import { MessageDoor } from "./types.d.ts" */
 
 /** The version of webmlc that this runtime is a part of. A page does not use workers of another one. */
 export const RUNTIME_VERSION = "0.2.0";

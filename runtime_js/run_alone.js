@@ -13,14 +13,9 @@ import { axisOf, newStates, readStates, releaseStates, writeStates } from "./ses
 import { capacityOf, evaluate, lengthOf } from "./sizes.js";
 import { replacesAllStates, StatelessRuns } from "./stateless_runs.js";
 
-/** @typedef {import("./model.js").Model} Model */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
-/** @typedef {import("./webmlc.js").Tensor} Tensor */
-/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @import { Model } from "./model.js" */
+/** @import { Manifest, Port, States, Symbols } from "./types.d.ts" */
+/** @import { RunOptions, Tensor, TypedArray } from "./webmlc.js" */
 
 /** The signature of runs without a session, or null if they are sessions of one run: `runAlone`. @param {Manifest} manifest */
 export function statelessRuns(manifest) {

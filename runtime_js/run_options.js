@@ -4,8 +4,7 @@ import { arrayOf, asStored, isArrayOf, isGpuBuffer } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { described } from "./kinds.js";
 
-/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
-/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @import { RunOptions, TypedArray } from "./webmlc.js" */
 /** @typedef {{ name: string, dtype: string }} Output */
 
 const OPTIONS = ["outputs", "results", "signal"];

@@ -11,11 +11,9 @@ import { bindMembers } from "./members.js";
 import { axisOf, newStates, readStates, releaseStates, stateSizes, writeStates } from "./session_states.js";
 import { capacityOf, hasStates, lengthOf } from "./sizes.js";
 
-/** @typedef {import("./model.js").Model} Model */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./types.d.ts").Transfers} Transfers */
-/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
+/** @import { Model } from "./model.js" */
+/** @import { Manifest, Symbols, Transfers } from "./types.d.ts" */
+/** @import { RunOptions } from "./webmlc.js" */
 
 export class Session {
   #model;

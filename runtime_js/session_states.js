@@ -3,12 +3,8 @@
 import { codeOf } from "./errors.js";
 import { capacityOf, lengthOf, symbolsOf } from "./sizes.js";
 
-/** @typedef {import("./model.js").Model} Model */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @import { Model } from "./model.js" */
+/** @import { Manifest, Port, States, Symbols, Transfers } from "./types.d.ts" */
 
 let sessions = 0; // counts those of all models
 

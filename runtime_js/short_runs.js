@@ -8,8 +8,7 @@
 //   pace.way                      the way in which to execute the next run
 //   pace.took(way, milliseconds)  to be called after each run
 
-/** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
-/** @typedef {import("./types.d.ts").Way} Way */
+/** @import { ModuleRun, Way } from "./types.d.ts" */
 
 const WAY_MS = 1; // assumed cost of waking the worker and of its answer
 const ALONE_MS = 2; // try a run without helpers if all threads together spend at most this time on it

@@ -10,17 +10,8 @@ import { resultBuffers } from "./memory_plan.js";
 import { chosenOutputs, received } from "./run_options.js";
 import { selectSegments } from "./transfers.js";
 
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Executor} Executor */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Segment} Segment */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./webmlc.js").RunOptions} RunOptions */
-/** @typedef {import("./webmlc.js").Tensor} Tensor */
-/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @import { Device, Executor, Manifest, Port, Program, Segment, States, Symbols } from "./types.d.ts" */
+/** @import { RunOptions, Tensor, TypedArray } from "./webmlc.js" */
 
 export class Signature {
   /** @type {Map<string, Segment[]>} By device and outputs. */

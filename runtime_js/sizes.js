@@ -4,10 +4,7 @@ import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { LARGEST_BUFFER } from "./manifest_records.js";
 
-/** @typedef {import("./types.d.ts").Control} Control */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Size} Size */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @import { Control, Program, Size, Symbols } from "./types.d.ts" */
 
 const UNLIMITED = 2 ** 31 - 1; // the trip count of a loop without one
 

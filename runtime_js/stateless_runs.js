@@ -13,11 +13,7 @@ import { stateSizes } from "./session_states.js";
 import { Signature } from "./signature.js";
 import { capacityOf, lengthOf } from "./sizes.js";
 
-/** @typedef {import("./types.d.ts").Executor} Executor */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @import { Executor, Manifest, Program, States, Symbols } from "./types.d.ts" */
 
 /** True if each run replaces all states of a model, whose sizes do not depend on a session. @param {Manifest} manifest */
 export function replacesAllStates(manifest) {

@@ -15,8 +15,7 @@
 
 import { CONTROL } from "./manifest_records.js";
 
-/** @typedef {import("./types.d.ts").Help} Help */
-/** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
+/** @import { Help, ModuleExports } from "./types.d.ts" */
 
 // Indices of the control words.
 const RUNS = 0; // counts the runs

@@ -2,9 +2,7 @@
 //
 // The twin of `select_segments` in webmlc/package/transfers.py, which explains the algorithm.
 
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").Segment} Segment */
+/** @import { Program, Run, Segment } from "./types.d.ts" */
 
 /**
  * The segments of a run that returns these results.

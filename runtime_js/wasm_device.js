@@ -20,17 +20,7 @@ import { controlWords, withHelpers } from "./threads.js";
 import { fetchFile, streamWeights } from "./weights.js";
 import { Workers } from "./workers.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./types.d.ts").Transfers} Transfers */
-/** @typedef {import("./types.d.ts").Way} Way */
-/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
+/** @import { Base, Device, Manifest, ModuleRun, Program, Run, States, Symbols, Transfers, Way, WorkerDoor } from "./types.d.ts" */
 /** The symbols and the session for which memory is bound. @typedef {{ symbols: Symbols, session: number | undefined }} Bound */
 /**
  * A request that can be repeated. `places` are those of the uploads, in order. `isLarge` says that results are slow to allocate.

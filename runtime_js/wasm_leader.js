@@ -30,16 +30,7 @@ import { lengthOf, loops, tripCount, valuesOf } from "./sizes.js";
 import { announceMemory, instantiate, withHelpers } from "./threads.js";
 import { hashOf, scatter } from "./weights.js";
 
-/** @typedef {import("./types.d.ts").Execute} Execute */
-/** @typedef {import("./types.d.ts").Layout} Layout */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
-/** @typedef {import("./types.d.ts").Open} Open */
-/** @typedef {import("./types.d.ts").StatePlaces} StatePlaces */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./types.d.ts").Transfers} Transfers */
-/** @typedef {import("./types.d.ts").WeightFile} WeightFile */
+/** @import { Execute, Layout, ModuleExports, Open, Program, StatePlaces, States, Symbols, Transfers, WeightFile } from "./types.d.ts" */
 /**
  * `stateSlots` are the slots of states, with their offsets in the block of a session, and `lengthSlot` that of the length.
  * `isMidRun` is true if earlier steps of the run have written to memory already.

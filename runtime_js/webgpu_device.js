@@ -14,22 +14,9 @@ import { CONSTANT_ALIGNMENT } from "./manifest_records.js";
 import { align, layout, memoryOf, runs, stateBytes } from "./memory_plan.js";
 import { evaluate, lengthOf, tripCount, valuesOf } from "./sizes.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").Control} Control */
-/** @typedef {import("./types.d.ts").Device} Device */
-/** @typedef {import("./types.d.ts").GpuSpan} GpuSpan */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").Port} Port */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").States} States */
-/** @typedef {import("./types.d.ts").Step} Step */
-/** @typedef {import("./types.d.ts").Symbols} Symbols */
-/** @typedef {import("./types.d.ts").Transfers} Transfers */
-/** @typedef {import("./types.d.ts").Uploads} Uploads */
-/** @typedef {import("./gpu_memory.js").Binding} Binding */
-/** @typedef {import("./gpu_memory.js").Plan} Plan */
-/** @typedef {import("./gpu_tensor.js").Receivers} Receivers */
+/** @import { Base, Control, Device, GpuSpan, Manifest, Port, Program, Run, States, Step, Symbols, Transfers, Uploads } from "./types.d.ts" */
+/** @import { Binding, Plan } from "./gpu_memory.js" */
+/** @import { Receivers } from "./gpu_tensor.js" */
 
 const LOSS_MS = 100; // if a readback fails and the device is not lost within this time, there is another reason
 const MAX_COMPLETE = 64; // keys that are cached

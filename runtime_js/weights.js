@@ -7,9 +7,7 @@ import { PackageError } from "./errors.js";
 import { inflate } from "./platform.js";
 import { headOf, wrongFile } from "./wrong_files.js";
 
-/** @typedef {import("./types.d.ts").Base} Base */
-/** @typedef {import("./types.d.ts").Manifest} Manifest */
-/** @typedef {import("./types.d.ts").WeightFile} WeightFile */
+/** @import { Base, Manifest, WeightFile } from "./types.d.ts" */
 /** @typedef {{ begin: number, end: number, view: Uint8Array }} Destination */
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 /** @typedef {{ done: boolean, value: Bytes }} Part */

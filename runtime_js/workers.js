@@ -3,8 +3,7 @@
 import { HostError, InternalError, missingFeature } from "./errors.js";
 import { builtin, RUNTIME_VERSION } from "./platform.js";
 
-/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
-/** @typedef {import("./types.d.ts").WorkerSource} WorkerSource */
+/** @import { WorkerDoor, WorkerSource } from "./types.d.ts" */
 /** @typedef {(message: any) => void} Listener */
 
 export class Workers {

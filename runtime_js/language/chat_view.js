@@ -3,8 +3,8 @@
 import { create, element } from "../page.js";
 import { readMarkdown } from "./markdown.js";
 
-/** @typedef {import("../webmlc.js").Usage} Usage */
-/** @typedef {import("./markdown.js").Tree} Tree */
+/** @import { Usage } from "../webmlc.js" */
+/** @import { Tree } from "./markdown.js" */
 
 const NEAR_END = 80; // pixels: who has scrolled up further reads, and is not scrolled down
 

@@ -15,11 +15,8 @@ import { RandomNumbers } from "./random_numbers.js";
 import { checked, sample } from "./sampling.js";
 import { StopStrings } from "./stop_strings.js";
 
-/** @typedef {import("../webmlc.js").GenerateOptions} GenerateOptions */
-/** @typedef {import("../webmlc.js").Prompt} Prompt */
-/** @typedef {import("../webmlc.js").Session} Session */
-/** @typedef {import("../webmlc.js").Usage} Usage */
-/** @typedef {import("./options.js").Options} Options */
+/** @import { GenerateOptions, Prompt, Session, Usage } from "../webmlc.js" */
+/** @import { Options } from "./options.js" */
 /** @typedef {{ device: "wasm" | "webgpu", outputs: readonly { name: string }[], session: (options: { capacity: number }) => Promise<Session> }} Sessions */
 /** @typedef {"next_token" | "logits"} Output */
 

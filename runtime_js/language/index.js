@@ -6,8 +6,7 @@ import { addMessage, ending, finishMessage, megabytes, offerQuestions, showCompl
 import { load } from "./webmlc.js";
 import { workOffline } from "./work_offline.js";
 
-/** @typedef {import("../webmlc.js").LanguageModel} LanguageModel */
-/** @typedef {import("../webmlc.js").Message} Message */
+/** @import { LanguageModel, Message } from "../webmlc.js" */
 
 const QUESTIONS = ["Explain why the sky is blue", "Write a haiku about the sea", "Plan a weekend in the mountains"];
 const LATER_FILES = ["./session.js"]; // loaded for the first answer

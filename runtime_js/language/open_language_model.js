@@ -6,7 +6,7 @@ import { fetchFile } from "../weights.js";
 import { TextGenerator } from "./generate.js";
 import { LANGUAGE_FILES, TextCodec } from "./prompt.js";
 
-/** @typedef {import("./libraries.js").Libraries} Libraries */
+/** @import { Libraries } from "./libraries.js" */
 
 /**
  * Open a model. If its package holds a tokenizer, add `generate`. The tokenizer is read while the weights arrive.

@@ -8,7 +8,7 @@
 
 import { unpackTokenizer } from "./tokenizer_file.js";
 
-/** @typedef {import("./merged_tokens.js").MergedTokens} MergedTokens */
+/** @import { MergedTokens } from "./merged_tokens.js" */
 
 /** The tokens by text: those of the map itself, such as added tokens, then those that merges make. @extends {Map<string, number>} */
 class TokenMap extends Map {

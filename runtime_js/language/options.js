@@ -4,7 +4,7 @@
 
 import { InputError } from "../errors.js";
 
-/** @typedef {import("../webmlc.js").GenerateOptions} GenerateOptions */
+/** @import { GenerateOptions } from "../webmlc.js" */
 /** @typedef {Record<string, any>} Config */
 /**
  * The options after they were checked.

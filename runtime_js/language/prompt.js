@@ -5,10 +5,9 @@
 import { InputError, PackageError } from "../errors.js";
 import { openTokenizer } from "./open_tokenizer.js";
 
-/** @typedef {import("../webmlc.js").Prompt} Prompt */
-/** @typedef {import("../webmlc.js").Message} Message */
+/** @import { Message, Prompt } from "../webmlc.js" */
+/** @import { Libraries } from "./libraries.js" */
 /** @typedef {(path: string) => Promise<ArrayBuffer>} ReadFile */
-/** @typedef {import("./libraries.js").Libraries} Libraries */
 
 const TOKENIZER = "tokenizer.deflate";
 const TEMPLATE = "chat_template.jinja";

@@ -5,8 +5,8 @@
 
 import { InputError } from "../errors.js";
 
-/** @typedef {import("./options.js").Options} Options */
-/** @typedef {import("./random_numbers.js").RandomNumbers} RandomNumbers */
+/** @import { Options } from "./options.js" */
+/** @import { RandomNumbers } from "./random_numbers.js" */
 
 const LOG2_E = 1.4426950408889634;
 const LN2_HIGH = 0.6931471803691238; // the first 32 bits of ln 2

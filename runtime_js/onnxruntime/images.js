@@ -7,7 +7,7 @@ import { kindOf } from "../kinds.js";
 import { contentsOf } from "../pipeline/read_contents.js";
 import { readPixels } from "../typed/pixels.js";
 
-/** @typedef {import("./onnxruntime.js").ImageOptions} ImageOptions */
+/** @import { ImageOptions } from "./onnxruntime.js" */
 /** @typedef {{ type: string, data: Float32Array | Uint8Array, dims: number[] }} Parts */
 
 const CHANNELS = 4; // of pixels

@@ -14,7 +14,7 @@ import { Tensor } from "./tensor.js";
 
 export { Tensor } from "./tensor.js";
 
-/** @typedef {import("../webmlc.js").Model} Model */
+/** @import { Model } from "../webmlc.js" */
 /** @typedef {import("./onnxruntime.js").InferenceSession.SessionOptions} SessionOptions */
 /** @typedef {readonly string[] | Record<string, Tensor | null>} Fetches */
 

@@ -5,8 +5,7 @@ import { described } from "../kinds.js";
 import { Tensor as PlainTensor } from "../pipeline/tensor.js";
 import { tensorOfImage, toImageData } from "./images.js";
 
-/** @typedef {import("./onnxruntime.js").GpuBufferParameters} GpuBufferParameters */
-/** @typedef {import("./onnxruntime.js").ImageOptions} ImageOptions */
+/** @import { GpuBufferParameters, ImageOptions } from "./onnxruntime.js" */
 
 export class Tensor extends PlainTensor {
   /** The functions that read and free a tensor on the GPU. @type {GpuBufferParameters | null} */

@@ -7,7 +7,7 @@ import { inputField } from "./input_fields.js";
 import { outputView } from "./output_views.js";
 
 /** @typedef {import("../typed/typed.d.ts").TypedModel<any, any>} Model */
-/** @typedef {import("./input_fields.js").Field} Field */
+/** @import { Field } from "./input_fields.js" */
 
 /** @param {number | null | undefined} bytes */
 function byteText(bytes) {

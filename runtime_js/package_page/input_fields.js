@@ -9,8 +9,7 @@ import { arrayOf } from "../dtypes.js";
 import { create } from "../page.js";
 import { pictureLayout } from "./picture_layout.js";
 
-/** @typedef {import("../webmlc.js").Port} Port */
-/** @typedef {import("../webmlc.js").Size} Size */
+/** @import { Port, Size } from "../webmlc.js" */
 /** @typedef {Record<string, number>} Symbols */
 /** @typedef {{ node: HTMLElement, read: (symbols: Symbols) => Promise<any> }} Field */
 

@@ -6,7 +6,7 @@
 import { create } from "../page.js";
 import { pictureLayout } from "./picture_layout.js";
 
-/** @typedef {import("../webmlc.js").Tensor} Tensor */
+/** @import { Tensor } from "../webmlc.js" */
 
 const MOST_BARS = 10;
 const MOST_CELLS = 12; // rows, and columns, of a table

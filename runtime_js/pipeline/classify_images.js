@@ -4,8 +4,7 @@ import { InputError, PackageError } from "../errors.js";
 import { warnOfOthers } from "./pipeline_options.js";
 import { contentsOf } from "./read_contents.js";
 
-/** @typedef {import("../typed/typed.d.ts").LabelledScore} LabelledScore */
-/** @typedef {import("../typed/typed.d.ts").PixelSource} PixelSource */
+/** @import { LabelledScore, PixelSource } from "../typed/typed.d.ts" */
 
 const DEFAULT_TOP_K = 5;
 

@@ -4,7 +4,7 @@ import { PackageError } from "../errors.js";
 import { pictureInput, readImage } from "./classify_images.js";
 import { warnOfOthers } from "./pipeline_options.js";
 
-/** @typedef {import("../typed/typed.d.ts").LabelledBox} LabelledBox */
+/** @import { LabelledBox } from "../typed/typed.d.ts" */
 
 const DEFAULT_THRESHOLD = 0.9;
 

@@ -5,8 +5,8 @@ import { warnOfOthers } from "./pipeline_options.js";
 import { Tensor } from "./tensor.js";
 import { Encoder } from "./tokens.js";
 
-/** @typedef {import("../webmlc.js").Model} Model */
-/** @typedef {import("./pipeline.js").FeatureOptions} Options */
+/** @import { Model } from "../webmlc.js" */
+/** @import { FeatureOptions as Options } from "./pipeline.js" */
 
 /** The names of outputs that hold embeddings, in the order in which transformers.js looks for them. */
 const OUTPUTS = ["last_hidden_state", "token_embeddings", "logits", "sentence_embedding"];

@@ -4,8 +4,7 @@ import { PackageError } from "../errors.js";
 import { bindMembers } from "../members.js";
 import { warnOfOthers } from "./pipeline_options.js";
 
-/** @typedef {import("../webmlc.js").LanguageModel} LanguageModel */
-/** @typedef {import("../webmlc.js").Message} Message */
+/** @import { LanguageModel, Message } from "../webmlc.js" */
 
 /** The options that `generate` has, too. */
 const SAME = ["max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "signal", "capacity"];

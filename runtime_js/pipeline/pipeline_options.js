@@ -2,8 +2,8 @@
 
 import { InputError } from "../errors.js";
 
-/** @typedef {import("../webmlc.js").LoadOptions} LoadOptions */
-/** @typedef {import("./pipeline.js").PipelineOptions} PipelineOptions */
+/** @import { LoadOptions } from "../webmlc.js" */
+/** @import { PipelineOptions } from "./pipeline.js" */
 
 /** The options that decide at build time what they decide in transformers.js when a model is loaded. */
 const AT_BUILD = "webmlc build decides it";

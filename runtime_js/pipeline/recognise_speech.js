@@ -6,8 +6,8 @@ import { evaluate, symbolsOf } from "../sizes.js";
 import { warnOfOthers } from "./pipeline_options.js";
 import { contentsOf } from "./read_contents.js";
 
-/** @typedef {import("../typed/typed.d.ts").Transcript} Transcript */
-/** @typedef {import("./pipeline.js").SpeechOptions} Options */
+/** @import { Transcript } from "../typed/typed.d.ts" */
+/** @import { SpeechOptions as Options } from "./pipeline.js" */
 /** @typedef {Transcript["tokens"]} Tokens */
 /** @typedef {{ begin: number, end: number, from: number, to: number }} Chunk  `from` and `to` are what it adds to the text, in frames */
 

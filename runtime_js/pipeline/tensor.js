@@ -10,8 +10,7 @@ import { InputError } from "../errors.js";
 import { arrayKind, described } from "../kinds.js";
 import { bindMembers } from "../members.js";
 
-/** @typedef {import("../webmlc.js").TypedArray} TypedArray */
-/** @typedef {import("../webmlc.js").Tensor} RuntimeTensor */
+/** @import { Tensor as RuntimeTensor, TypedArray } from "../webmlc.js" */
 /** @typedef {number | readonly [number | null, number | null] | null} Slice  an index, a range without its end, or all */
 
 const { Float16Array } = /** @type {any} */ (globalThis);

@@ -6,8 +6,7 @@
 import { InputError, PackageError } from "../errors.js";
 import { openTokenizer } from "../language/open_tokenizer.js";
 
-/** @typedef {import("../webmlc.js").Model} Model */
-/** @typedef {import("../webmlc.js").Tensor} Tensor */
+/** @import { Model, Tensor } from "../webmlc.js" */
 
 const TOKENIZER = "tokenizer.deflate";
 const PADS = ["[PAD]", "<pad>", "<|endoftext|>"];

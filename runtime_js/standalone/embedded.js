@@ -4,8 +4,7 @@ import { builtin, inflate } from "../platform.js";
 import { ARCHIVE, WORKER } from "./contents.js";
 import { PARTS, THIS_THREAD } from "./parts.js";
 
-/** @typedef {import("../types.d.ts").Base} Base */
-/** @typedef {import("../types.d.ts").WorkerSource} WorkerSource */
+/** @import { Base, WorkerSource } from "../types.d.ts" */
 
 const FOLDER = new URL("single-file:/"); // only errors show it
 const LIST_LENGTH_BYTES = 4;

@@ -11,8 +11,7 @@ import { withTypedValues } from "../typed/typed_model.js";
 import { WebGpuDevice } from "../webgpu_device.js";
 import { ThisThread } from "./this_thread.js";
 
-/** @typedef {import("../types.d.ts").Base} Base */
-/** @typedef {import("../types.d.ts").WorkerSource} WorkerSource */
+/** @import { Base, WorkerSource } from "../types.d.ts" */
 
 /** The parts of a base. @type {Pick<Base, "adapter" | "webgpuDevice" | "session" | "runAlone" | "fileCache" | "fastestDevice" | "samples" | "gpuPixels" | "typedValues">} */
 export const PARTS = {

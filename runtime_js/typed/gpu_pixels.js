@@ -5,7 +5,7 @@
 
 import { kindOf } from "../kinds.js";
 
-/** @typedef {import("../webmlc.js").GpuInput} GpuInput */
+/** @import { GpuInput } from "../webmlc.js" */
 /** @typedef {{ texture: GPUTexture, free: GPUBuffer[] }} Size */
 
 const TILE = 8; // the sides of a workgroup, in pixels

@@ -5,8 +5,8 @@
 
 import { InputError } from "../errors.js";
 
-/** @typedef {import("./typed.d.ts").PixelSource} PixelSource */
-/** @typedef {import("../webmlc.js").Tensor} Tensor */
+/** @import { PixelSource } from "./typed.d.ts" */
+/** @import { Tensor } from "../webmlc.js" */
 
 const CHANNELS = 4;
 

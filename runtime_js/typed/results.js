@@ -5,10 +5,8 @@
 //        A text:  { text: "cat", score: 0.9, tokens: [...] }
 //        A mask:  ImageData, or { width, height, data } with a byte for each pixel
 
-/** @typedef {import("./typed.d.ts").LabelledBox} LabelledBox */
-/** @typedef {import("./typed.d.ts").LabelledScore} LabelledScore */
-/** @typedef {import("./typed.d.ts").Transcript} Transcript */
-/** @typedef {import("../webmlc.js").Tensor} Tensor */
+/** @import { LabelledBox, LabelledScore, Transcript } from "./typed.d.ts" */
+/** @import { Tensor } from "../webmlc.js" */
 
 /** The functions that read outputs, by kind. @type {Record<string, (tensors: Tensor[], labels: string[] | undefined) => object>} */
 export const RESULTS = { classes: readClasses, boxes: readBoxes, mask: readMask, text: readTexts };

@@ -8,7 +8,7 @@
 import { InputError } from "../errors.js";
 import { arrayKind } from "../kinds.js";
 
-/** @typedef {import("../webmlc.js").Tensor} Tensor */
+/** @import { Tensor } from "../webmlc.js" */
 
 const ROLLOFF = 0.95; // of the lower Nyquist frequency: higher frequencies are removed
 const ZERO_CROSSINGS = 16; // of the sinc on each side. More make the filter steeper, and take longer.

@@ -9,8 +9,8 @@ import { InputError, PackageError } from "../errors.js";
 import { readPixels, sizeOf } from "./pixels.js";
 import { RESULTS } from "./results.js";
 
-/** @typedef {import("./typed.d.ts").Kind} Kind */
-/** @typedef {import("../webmlc.js").RunOptions} RunOptions */
+/** @import { Kind } from "./typed.d.ts" */
+/** @import { RunOptions } from "../webmlc.js" */
 /** @typedef {Pick<import("../types.d.ts").Base, "gpuPixels" | "samples">} Parts */
 /** @typedef {(values: Record<string, any>, ...more: any[]) => Promise<Record<string, any>>} Run */
 
