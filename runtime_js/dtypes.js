@@ -60,7 +60,9 @@ export function arrayOf(dtype) {
 
 /** True if a value is an array of elements of a dtype. @param {unknown} value @param {string} dtype @returns {value is TypedArray} */
 export function isArrayOf(value, dtype) {
-  const { name } = arrayOf(dtype);
+  const type = arrayOf(dtype);
+  if (ArrayBuffer.isView(value) && value instanceof type) return true; // of this realm, as nearly all are
+  const { name } = type;
   const kind = arrayKind(value);
   return kind === name || (kind === "Uint8ClampedArray" && name === "Uint8Array") || (kind === "Float16Array" && dtype === "float16");
 }
@@ -68,5 +70,5 @@ export function isArrayOf(value, dtype) {
 /** The same elements in the array type of the dtype. @param {TypedArray} data @param {string} dtype @returns {TypedArray} */
 export function asStored(data, dtype) {
   const type = arrayOf(dtype);
-  return arrayKind(data) === type.name ? data : new type(/** @type {ArrayBuffer} */ (data.buffer), data.byteOffset, data.length);
+  return data instanceof type || arrayKind(data) === type.name ? data : new type(/** @type {ArrayBuffer} */ (data.buffer), data.byteOffset, data.length);
 }

@@ -12,12 +12,12 @@ import { BINDING_MULTIPLE } from "./gpu_buffers.js";
 import { align, boundSymbols, checkNew, checkPlaces, GROWTH, layout, statePlaces } from "./memory_plan.js";
 import { bufferBytes } from "./sizes.js";
 
-/** @import { Device, Layout, Manifest, Program, States, Symbols } from "./types.d.ts" */
+/** @import { Chosen, Layout, Size, StatePlaces, States, Symbols } from "./types.d.ts" */
 /** @import { GpuBuffers } from "./gpu_buffers.js" */
 /** @import { GpuPlace } from "./gpu_program.js" */
 /** A uniform buffer, and the values of symbols that it holds. */
 /** @typedef {{ names: string[], buffer: GPUBuffer, values: Int32Array }} Uniform */
-/** `sizes` are the numbers of workgroups. @typedef {{ kernel: import("./gpu_program.js").Kernel, group: GPUBindGroup, sizes: import("./types.d.ts").Size[] }} Dispatch */
+/** `sizes` are the numbers of workgroups. @typedef {{ kernel: import("./gpu_program.js").Kernel, group: GPUBindGroup, sizes: Size[] }} Dispatch */
 /** The places of buffers for symbols up to `capacity`, and the uniforms and dispatches (by step) that were needed so far. */
 /** @typedef {{ capacity: Symbols, layout: Layout, uniforms: Map<string, Uniform>, dispatches: Map<number, Dispatch>, block?: Block }} Plan */
 /**
@@ -28,7 +28,7 @@ import { bufferBytes } from "./sizes.js";
 /** Plans, the bindings that use them, by symbols, and the binding of the stage before. */
 /** @typedef {{ plans: Plan[], bindings: Map<string, Binding>, latest?: Binding }} Plans */
 /** The states of a session, and the plans whose bind groups contain their buffer. */
-/** @typedef {Plans & { buffer: GPUBuffer, places: import("./types.d.ts").StatePlaces }} Block */
+/** @typedef {Plans & { buffer: GPUBuffer, places: StatePlaces }} Block */
 
 const MAX_GPU_PLANS = 16; // that are cached
 const MAX_BINDINGS = 64;
@@ -43,16 +43,11 @@ export class GpuMemory {
   /** @type {Plans} Of runs without a session. */
   #plans = { plans: [], bindings: new Map() };
 
-  /**
-   * @param {GpuBuffers} buffers
-   * @param {Manifest} manifest
-   * @param {Device} target
-   */
-  constructor(buffers, manifest, target) {
+  /** @param {GpuBuffers} buffers @param {Chosen} manifest */
+  constructor(buffers, manifest) {
     this.buffers = buffers;
     this.manifest = manifest;
-    this.target = target;
-    this.program = /** @type {Program} */ (manifest.programs[target]);
+    this.program = manifest.program;
   }
 
   /** The binding of these symbols and this session. The arena has room for it. @param {Symbols} symbols @param {States} [states] */
@@ -77,7 +72,7 @@ export class GpuMemory {
   /** Allocate the states of a session. @param {Symbols} symbols @param {States} states */
   #open(symbols, states) {
     checkNew(states);
-    const plan = layout(this.manifest, this.target, "webgpu", symbols);
+    const plan = layout(this.manifest, "webgpu", symbols);
     const buffer = this.buffers.createStorage("a session", plan.stateBytes);
     /** @type {Block} */
     const block = { buffer, places: statePlaces(plan, states), plans: [], bindings: new Map() };
@@ -143,7 +138,7 @@ export class GpuMemory {
 
   /** @param {Symbols} capacity @returns {Plan} */
   #plan(capacity) {
-    const plan = layout(this.manifest, this.target, "webgpu", capacity);
+    const plan = layout(this.manifest, "webgpu", capacity);
     const expected = this.program.resources.arena.webgpu ?? plan.arena;
     if (plan.arena !== expected) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${expected}`);
     return { capacity, layout: plan, uniforms: new Map(), dispatches: new Map() };

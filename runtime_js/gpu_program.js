@@ -10,7 +10,7 @@ import { align, memoryOf, placeInOrder } from "./memory_plan.js";
 import { bufferBytes, evaluate, neededFiles } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
-/** @import { Base, Control, Device, Manifest, Program, Step, Symbols } from "./types.d.ts" */
+/** @import { Control, Loading, Program, Step, Symbols } from "./types.d.ts" */
 /** @import { GpuBuffers } from "./gpu_buffers.js" */
 /** @typedef {{ buffer: GPUBuffer, offset: number }} GpuPlace */
 /**
@@ -110,27 +110,24 @@ export function allocateBuffers(buffers, program, numbers, isMapped) {
 /**
  * Stream constants into mapped buffers. Constants that only loading reads have buffers of their own. Returns the place of each constant.
  * @param {GpuBuffers} buffers
- * @param {Base} base
- * @param {Manifest} manifest
- * @param {Device} target
- * @param {(bytes: number) => void} onBytes
+ * @param {Loading} loading
  * @returns {Promise<Map<string, GpuPlace>>}
  */
-export async function loadConstants(buffers, base, manifest, target, onBytes) {
-  const program = /** @type {Program} */ (manifest.programs[target]);
+export async function loadConstants(buffers, loading) {
+  const { program } = loading.manifest;
   const { constants: lasting, temporary } = memoryOf(program, "webgpu");
   const constants = new Map([lasting, temporary].flatMap((numbers) => [...allocateBuffers(buffers, program, numbers, true)]));
   const weights = new Set([...constants.values()].map(({ buffer }) => buffer));
   const bytes = new Map([...weights].map((buffer) => [buffer, new Uint8Array(buffer.getMappedRange())]));
   const tensors = new Map(program.buffers.map(({ name, tensor }) => [name, tensor]));
   const owners = new Map([...constants].map(([name, place]) => [tensors.get(name), place]));
-  const downloads = neededFiles(manifest, program.buffers).map((file) => {
+  const downloads = neededFiles(loading.manifest, program.buffers).map((file) => {
     const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, end]]) => {
       const place = owners.get(tensor);
       return place ? [{ begin, end, view: /** @type {Uint8Array} */ (bytes.get(place.buffer)).subarray(place.offset, place.offset + end - begin) }] : [];
     });
     const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => scatter(data, start, destinations);
-    return destinations.length ? streamWeights(base, file, onChunk, onBytes) : undefined;
+    return destinations.length ? streamWeights(loading, file, onChunk) : undefined;
   });
   await Promise.all(downloads);
   for (const buffer of weights) buffer.unmap();
@@ -289,16 +286,10 @@ export function hasUniform(step) {
   return step.symbols.length + launchOf(step).integers.length > 0;
 }
 
-/**
- * Download the shaders of a program, or "" if it has none.
- * @param {Base} base
- * @param {Manifest} manifest
- * @param {Program} program
- * @param {(bytes: number) => void} onBytes
- */
-export async function fetchShaders(base, manifest, { shaders }, onBytes) {
-  const [path] = Object.values(shaders);
-  return path === undefined ? "" : new TextDecoder().decode(await fetchFile(base, manifest, path, onBytes));
+/** Download the shaders of a program, or "" if it has none. @param {Loading} loading */
+export async function fetchShaders(loading) {
+  const [path] = Object.values(loading.manifest.program.shaders);
+  return path === undefined ? "" : new TextDecoder().decode(await fetchFile(loading, path));
 }
 
 /**

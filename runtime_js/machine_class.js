@@ -7,7 +7,7 @@
 import { PackageError } from "./errors.js";
 import { builtin } from "./platform.js";
 
-/** @import { Device, MachineClass, Manifest, Program, Step } from "./types.d.ts" */
+/** @import { Chosen, Device, MachineClass, Manifest, Program, Step } from "./types.d.ts" */
 
 const QUAD = 4; // threads
 const QUADS = "software-subgroups"; // the variant whose quads share loads
@@ -84,30 +84,29 @@ function withFeatures({ buffers, resources, halves }, features = []) {
 }
 
 /**
- * The manifest with the kernels for this host in the program of a device.
+ * The manifest with the program of a device, which has the kernels for this host.
  * @param {Manifest} manifest
- * @param {Device} device
+ * @param {Device} target
  * @param {number} threads
  * @param {GPUAdapter | GPUDevice | null} adapter
  * @param {string} [choice]  a variant of the shaders
- * @returns {Manifest}
+ * @returns {Chosen}
  */
-export function withSchedules(manifest, device, threads, adapter, choice) {
+export function withSchedules({ programs, ...manifest }, target, threads, adapter, choice) {
   const { machines } = manifest;
-  const full = /** @type {Program} */ (manifest.programs[device]);
+  let program = /** @type {Program} */ (programs[target]);
+  const { shaders, steps, shader_features: features } = program;
   const engine = engineName();
   const machine = machineNumber(machines, { device: "wasm", engine, adapter: "", is_parallel: threads > 1 });
-  /** @type {Program} */
-  let program = { ...full, machine };
-  if (Object.keys(full.shaders).length) {
-    const variant = chooseShaders(full, adapter, choice);
+  if (Object.keys(shaders).length) {
+    const variant = chooseShaders(program, adapter, choice);
     const { vendor, architecture } = infoOf(adapter);
     const name = [vendor, architecture].filter(Boolean).join(" ");
     const gpu = machineNumber(machines, { device: "webgpu", engine, adapter: name, is_parallel: false });
-    const steps = full.steps.map((step) => ({ ...step, launches: chosenLaunch(step, variant, gpu) }));
-    program = { ...program, steps, shaders: { [variant]: full.shaders[variant] }, ...withFeatures(full, full.shader_features[variant]) };
+    const launched = steps.map((step) => ({ ...step, launches: chosenLaunch(step, variant, gpu) }));
+    program = { ...program, steps: launched, shaders: { [variant]: shaders[variant] }, ...withFeatures(program, features[variant]) };
   }
-  return { ...manifest, programs: { ...manifest.programs, [device]: program } };
+  return { ...manifest, program, target, machine };
 }
 
 /** The launch of a step in a variant of the shaders, on a class of machines. @param {Step} step @param {string} variant @param {number} machine */

@@ -17,7 +17,7 @@ import { evaluate, symbolsOf } from "./sizes.js";
 import { request } from "./weights.js";
 import { headOf, missingPackage, wrongFile, wrongManifest } from "./wrong_files.js";
 
-/** @import { Bind, GpuSpan, Manifest, Port, Program, Symbols } from "./types.d.ts" */
+/** @import { Base, Bind, GpuSpan, Manifest, Port, Program, Symbols } from "./types.d.ts" */
 /** @import { Tensor, TypedArray } from "./webmlc.js" */
 /** An input after its check, and the bytes of its data. @typedef {{ shape: readonly number[], data: TypedArray | GPUBuffer, bytes: number }} Input */
 
@@ -25,7 +25,7 @@ const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 i
 
 /**
  * Fetch and check the manifest.
- * @param {import("./types.d.ts").Base} base
+ * @param {Base} base
  * @returns {Promise<Manifest>}
  */
 export async function fetchManifest(base) {

@@ -3,14 +3,14 @@
 // The plan in the manifest (`Memory`) says which buffers a device holds, and in which order they lie. Buffers that are not alive
 // during the same steps share addresses. webmlc/package/memory_plan.py computes the same.
 //
-//   in:  a manifest, the target of the program, the device to plan for, the value of each symbol, the number of threads
+//   in:  a manifest with one program, the device to plan for, the value of each symbol, the number of threads
 //   out: a layout: addresses in the memory of a device
 
 import { InputError } from "./errors.js";
 import { ALIGNMENT, CONSTANT_ALIGNMENT, CONTROL, LARGE, PAGE_BYTES } from "./manifest_records.js";
 import { bufferBytes, lengthOf, loops, symbolsOf } from "./sizes.js";
 
-/** @import { Buffer, Device, Layout, Manifest, Memory, Program, Run, Symbols } from "./types.d.ts" */
+/** @import { Buffer, Chosen, Device, Layout, Manifest, Memory, Program, Run, StatePlace, StatePlaces, States, Symbols } from "./types.d.ts" */
 
 /** The plan of a device that a program does not use. @type {Memory} */
 const NO_MEMORY = { constants: [], temporary: [], derived: [], states: [], arena: [] };
@@ -59,17 +59,16 @@ export function resultBuffers({ outputs, checks }) {
 }
 
 /**
- * Plan the memory of `device` for the program of `target`. Buffers whose size depends on a symbol without a value get no place.
- * @param {Manifest} manifest
- * @param {Device} target
+ * Plan the memory of a device. Buffers whose size depends on a symbol without a value get no place.
+ * @param {Chosen} manifest
  * @param {Device} device
  * @param {Symbols} symbols
  * @param {number} [threads]
  * @param {number} [redZone]  bytes before and behind each buffer, to detect writes outside them; buffers then share no bytes
  * @returns {Layout}
  */
-export function layout(manifest, target, device, symbols, threads = 1, redZone = 0) {
-  const program = /** @type {Program} */ (manifest.programs[target]);
+export function layout(manifest, device, symbols, threads = 1, redZone = 0) {
+  const { program } = manifest;
   const memory = memoryOf(program, device);
   const sizes = bufferBytes(program, symbols);
   const { addresses: states, end: stateBytes } = placeInOrder(program, memory.states, sizes, ALIGNMENT[device]);
@@ -164,8 +163,8 @@ function weightsAlignment(size, least) {
 /**
  * The places of the states of a session in its block.
  * @param {Layout} layout
- * @param {import("./types.d.ts").States} states
- * @returns {import("./types.d.ts").StatePlaces}
+ * @param {States} states
+ * @returns {StatePlaces}
  */
 export function statePlaces({ states: offsets, sizes, replacedStates }, { capacity }) {
   const place = (/** @type {string} */ name, /** @type {number} */ offset) => {
@@ -175,16 +174,16 @@ export function statePlaces({ states: offsets, sizes, replacedStates }, { capaci
   return new Map([...offsets].map(([name, offset]) => [name, place(name, offset)]));
 }
 
-/** The bytes of the valid rows of a state. @param {import("./types.d.ts").StatePlace} place @param {number} length */
+/** The bytes of the valid rows of a state. @param {StatePlace} place @param {number} length */
 export function stateBytes({ rowBytes, grows }, length) {
   return rowBytes * (grows ? length : 1);
 }
 
 /**
  * Throw `InputError` if the states of a session have other rows in this layout.
- * @param {import("./types.d.ts").StatePlaces} places
+ * @param {StatePlaces} places
  * @param {Layout} layout
- * @param {import("./types.d.ts").States} states
+ * @param {States} states
  */
 export function checkPlaces(places, layout, states) {
   const expected = statePlaces(layout, states);
@@ -192,7 +191,7 @@ export function checkPlaces(places, layout, states) {
   throw new InputError("the session began with other sizes of the inputs; open another session");
 }
 
-/** Throw `InputError` if states without memory had some: a device was restored since. @param {import("./types.d.ts").States} states */
+/** Throw `InputError` if states without memory had some: a device was restored since. @param {States} states */
 export function checkNew({ symbols }) {
   if (symbols) throw new InputError("the session was lost with its device; open another session");
 }

@@ -10,7 +10,7 @@ import { Signature } from "./signature.js";
 import { evaluate, hasStates, lengthOf, symbolsOf, valuesOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
-/** @import { Base, Device, Executor, Manifest, Port, Program, Segment, States, Symbols } from "./types.d.ts" */
+/** @import { Base, Device, Executor, Manifest, Port, Program, Segment, States, Symbols, Uploads } from "./types.d.ts" */
 /** @import { RunOptions, Tensor, TypedArray } from "./webmlc.js" */
 /** @typedef {Partial<Record<Device, Executor>>} Executors */
 /**
@@ -43,6 +43,8 @@ export class Model {
   #loaded;
   #hasStates;
   #length; // the symbol of the length of sessions, or ""
+  #growing; // the size of the rows that a run appends to the states that grow, and a program that names its parts
+  #replacesStates; // if a run replaces states: one that ended half-way would leave some of them new
   /** @type {Promise<unknown>} Settles when the next task may start. */
   #queue = Promise.resolve();
   #pending = 0; // the number of tasks that have not ended
@@ -73,9 +75,14 @@ export class Model {
     this.#loaded = loaded;
     this.#hasStates = hasStates(manifest);
     this.#length = lengthOf(manifest);
+    const [program] = Object.values(manifest.programs); // all programs have the same states
+    const states = program.buffers.filter(({ kind }) => kind === "state");
+    const growing = states.filter(({ shape }) => symbolsOf(shape, program.sizes).has(this.#length));
+    this.#growing = { program, rows: growing[0]?.shape[0] ?? 0 };
+    this.#replacesStates = growing.length < states.length;
     this.#signature = new Signature(manifest);
     this.name = manifest.name;
-    const signature = (/** @type {import("./types.d.ts").Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
+    const signature = (/** @type {Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
     this.inputs = manifest.inputs.map(signature);
     this.outputs = manifest.outputs.map(signature);
     this.sequences = manifest.sequences;
@@ -121,7 +128,7 @@ export class Model {
 
   /** Fetch one of `files`, and check it against its hash. @param {string} path */
   file(path) {
-    return keepAlive(fetchFile(this.#base, this.#manifest, path, () => {}));
+    return keepAlive(fetchFile({ base: this.#base, manifest: this.#manifest }, path));
   }
 
   /**
@@ -139,7 +146,7 @@ export class Model {
     const overlaps = this.#loaded.overlaps && !states && !this.#trapped;
     const startsNow = this.#pending === this.#inFlight && this.#inFlight < (overlaps ? IN_FLIGHT : 1);
     // Where values are on the GPU, a download may come before the first upload.
-    const usesGpu = this.device === "webgpu" && (hasGpuInputs(inputs) || (options?.results && hasGpuResults(options.results)));
+    const usesGpu = this.#loaded.device === "webgpu" && (hasGpuInputs(inputs) || (options?.results && hasGpuResults(options.results)));
     const readsFirst = startsNow && !usesGpu && !this.#trapped && signature.readsInputsFirst(this.#segments(signature, ports));
     const feeds = readsFirst ? inputs : copyInputs(inputs);
     const task = () => this.#run(signature, feeds, ports, options, states);
@@ -204,8 +211,8 @@ export class Model {
 
   /** The number of rows that a run with these symbols appends to the states that grow. @param {Symbols} symbols */
   rows(symbols) {
-    const state = this.#program.buffers.find((buffer) => buffer.kind === "state" && this.#grows(buffer));
-    return state ? evaluate(state.shape[0], valuesOf(this.#program, { ...symbols, [this.#length]: 0 })) : 0;
+    const { program, rows } = this.#growing;
+    return rows === 0 ? 0 : evaluate(rows, valuesOf(program, { ...symbols, [this.#length]: 0 }));
   }
 
   /**
@@ -265,7 +272,8 @@ export class Model {
   async #execute(signature, inputs, { ports, states: session, signal, results, measure = false }) {
     if (this.#trapped) await this.#reopen();
     const { binder } = signature;
-    const { values, isOnGpu, ...bound } = binder.bind(inputs, session?.length, session?.capacity);
+    const bound = binder.bind(inputs, session?.length, session?.capacity);
+    const { values, isOnGpu } = bound;
     let { symbols } = bound;
     const states = this.#hasStates ? signature.statesOf(symbols, session, Object.values(this.#loaded.executors)) : undefined;
     /** @type {Symbols | null} The length for which memory is planned: the largest from which this run fits into the session. */
@@ -291,7 +299,7 @@ export class Model {
       const executor = this.#loaded.executors[segment.device];
       if (!executor) throw modelDisposed();
       if (onGpu && segment.device === "wasm") await onGpu.download(values, segment.uploads);
-      /** @type {import("./types.d.ts").Uploads} */
+      /** @type {Uploads} */
       const uploads = segment.uploads.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
       for (const [name, value] of await executor.execute(segment, sizes, uploads, states, onGpu?.receivers)) values.set(name, value);
       if (measure) times.push(...(await executor.profile(segment, sizes, uploads, states)));
@@ -314,17 +322,7 @@ export class Model {
   /** The segments of a run that returns the outputs of `ports`. @param {Signature} signature @param {Port[]} ports @returns {Segment[]} */
   #segments(signature, ports) {
     const isWhole = signature === this.#signature && ports.length === this.outputs.length;
-    return isWhole ? this.#program.segments : signature.segments(this.device, ports);
-  }
-
-  /** True if sessions have states that a run replaces: a run that ended half-way would leave some of them new. */
-  get #replacesStates() {
-    return this.#program.buffers.some((buffer) => buffer.kind === "state" && !this.#grows(buffer));
-  }
-
-  /** True if the size of a state depends on the length of the session. @param {import("./types.d.ts").Buffer} state */
-  #grows({ shape }) {
-    return symbolsOf(shape, this.#program.sizes).has(this.#length);
+    return isWhole ? this.#program.segments : signature.segments(this.#loaded.device, ports);
   }
 
   /**
@@ -340,7 +338,7 @@ export class Model {
   }
 
   get #program() {
-    return /** @type {Program} */ (this.#manifest.programs[this.device]);
+    return /** @type {Program} */ (this.#manifest.programs[this.#loaded.device]);
   }
 
   /**

@@ -16,13 +16,13 @@ import { FAILURE, serve } from "./repeats.js";
 import { help, passOnCalls } from "./threads.js";
 import { Leader } from "./wasm_leader.js";
 
-/** @import { Execute, MessageDoor } from "./types.d.ts" */
+/** @import { Execute, Help, MessageDoor } from "./types.d.ts" */
 /** @typedef {{ result?: any, transfer?: Transferable[] } | void} Answer */
 
 export class ModelThread {
   /** @type {Leader} */
   leader = /** @type {any} */ (undefined);
-  /** @type {import("./types.d.ts").Help} */
+  /** @type {Help} */
   helper = /** @type {any} */ (undefined);
   /** @type {Int32Array | null} */
   words = null; // the shared words through which the page asks for repeats

@@ -12,7 +12,7 @@ import { hasStates, neededFiles } from "./sizes.js";
 import { chooseVariant } from "./variants.js";
 import { WasmDevice } from "./wasm_device.js";
 
-/** @import { Base, Device, Manifest, Program } from "./types.d.ts" */
+/** @import { Base, Chosen, Device, Loading, Manifest, Program } from "./types.d.ts" */
 /** @import { Executors, Loaded } from "./model.js" */
 /** @import { LoadOptions } from "./webmlc.js" */
 /**
@@ -144,7 +144,7 @@ async function openProgram(base, manifest, options, cpu) {
     /** @type {GPUAdapter | GPUDevice | null} */
     let adapter = options.gpu;
     if (adapter) choice.deviceReason = "the GPUDevice of the page";
-    else if (mayFallBack || usedDevices(manifest, "webgpu").has("webgpu")) {
+    else if (mayFallBack || usedDevices(webgpu, "webgpu").has("webgpu")) {
       const { findAdapter } = await base.adapter();
       adapter = await findAdapter(mayFallBack);
     } else choice.deviceReason += "; every step runs on the CPU";
@@ -168,14 +168,14 @@ async function openProgram(base, manifest, options, cpu) {
  * @returns {Promise<Loaded>}
  */
 async function openExecutors(base, full, options, choice, adapter, cpu) {
-  const { device } = choice;
-  const manifest = withSchedules(full, device, options.threads, adapter, options.shaders);
-  const program = /** @type {Program} */ (manifest.programs[device]);
-  const devices = usedDevices(manifest, device);
+  const { threads } = options;
+  const manifest = withSchedules(full, choice.device, threads, adapter, options.shaders);
+  const { program } = manifest;
+  const devices = usedDevices(program, choice.device);
   const modules = devices.has("wasm") ? program.modules : {};
   const variant = chooseVariant(modules, options.variant);
   const module = variant ? modules[variant] : "";
-  const download = downloadBytes(manifest, program, module);
+  const download = downloadBytes(manifest, module);
   /** @type {Parameters<NonNullable<LoadOptions["onProgress"]>>[0]} */
   const progress = { loaded: 0, total: download };
   let hasFailed = false;
@@ -183,8 +183,15 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
     Object.assign(progress, change);
     if (!hasFailed) options.onProgress?.({ ...progress });
   };
-  const onBytes = (/** @type {number} */ bytes) => report({ loaded: progress.loaded + bytes });
-  const onPipeline = (/** @type {number} */ compiled, /** @type {number} */ total) => report({ pipelines: { compiled, total } });
+  /** @type {Loading} */
+  const loading = {
+    base,
+    manifest,
+    threads,
+    module,
+    onBytes: (bytes) => report({ loaded: progress.loaded + bytes }),
+    onPipeline: (compiled, total) => report({ pipelines: { compiled, total } }),
+  };
   /** @type {Executors} */
   const executors = {};
   const tasks = [];
@@ -192,12 +199,12 @@ async function openExecutors(base, full, options, choice, adapter, cpu) {
     const wasm = cpu ?? new WasmDevice(base);
     executors.wasm = wasm;
     wasm.inlineMilliseconds = options.inlineMilliseconds;
-    tasks.push(wasm.load(base, manifest, device, options.threads, module, onBytes));
+    tasks.push(wasm.load(loading));
   } else cpu?.dispose();
   if (devices.has("webgpu")) {
     const load = async () => {
       const { WebGpuDevice } = await base.webgpuDevice();
-      executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, device, onBytes, onPipeline);
+      executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), loading);
     };
     tasks.push(load());
   }
@@ -235,20 +242,16 @@ function chooseThreads(threads, { workers }) {
   return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };
 }
 
-/** The devices that the program needs: those of its segments, or if it has none, its target. @param {Manifest} manifest @param {Device} target */
-function usedDevices(manifest, target) {
-  const devices = new Set(runs(/** @type {Program} */ (manifest.programs[target])).map((run) => run.device));
+/** The devices that the program needs: those of its segments, or if it has none, its target. @param {Program} program @param {Device} target */
+function usedDevices(program, target) {
+  const devices = new Set(runs(program).map((run) => run.device));
   return devices.size ? devices : devices.add(target);
 }
 
-/**
- * The bytes of the weights, the module and the shaders that a program downloads.
- * @param {Manifest} manifest
- * @param {Program} program
- * @param {string} module
- */
-function downloadBytes(manifest, program, module) {
+/** The bytes of the weights, the module and the shaders that a program downloads. @param {Chosen} manifest @param {string} module */
+function downloadBytes(manifest, module) {
+  const { program, files } = manifest;
   const weights = neededFiles(manifest, program.buffers).reduce((sum, file) => sum + file.bytes, 0);
   const paths = [module, ...Object.values(program.shaders)];
-  return paths.reduce((sum, path) => sum + (manifest.files[path]?.bytes ?? 0), weights);
+  return paths.reduce((sum, path) => sum + (files[path]?.bytes ?? 0), weights);
 }

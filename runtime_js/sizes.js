@@ -4,7 +4,7 @@ import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { LARGEST_BUFFER } from "./manifest_records.js";
 
-/** @import { Control, Program, Size, Symbols } from "./types.d.ts" */
+/** @import { Buffer, Control, Manifest, Program, Size, Symbols } from "./types.d.ts" */
 
 const UNLIMITED = 2 ** 31 - 1; // the trip count of a loop without one
 
@@ -41,17 +41,17 @@ export const OPERATORS = {
   select: (a, b, c) => (a ? b : c),
 };
 
-/** The symbol of the length of sessions, or "" for a model without states that grow. @param {Pick<import("./types.d.ts").Manifest, "symbols">} manifest */
+/** The symbol of the length of sessions, or "" for a model without states that grow. @param {Pick<Manifest, "symbols">} manifest */
 export function lengthOf({ symbols }) {
   return symbols.find(({ input, axis }) => !input && axis === 0)?.name ?? "";
 }
 
-/** The symbol of the capacity of sessions, or "" for a model without states of this size. @param {Pick<import("./types.d.ts").Manifest, "symbols">} manifest */
+/** The symbol of the capacity of sessions, or "" for a model without states of this size. @param {Pick<Manifest, "symbols">} manifest */
 export function capacityOf({ symbols }) {
   return symbols.find(({ input, axis }) => !input && axis === 1)?.name ?? "";
 }
 
-/** True if sessions keep states, which grow or are replaced. @param {import("./types.d.ts").Manifest} manifest */
+/** True if sessions keep states, which grow or are replaced. @param {Manifest} manifest */
 export function hasStates(manifest) {
   return Boolean(lengthOf(manifest) || manifest.states.length);
 }
@@ -121,7 +121,7 @@ export function symbolsOf(shape, sizes = {}) {
 
 /**
  * The bytes of each buffer by name, if all symbols in its shape are bound.
- * @param {import("./types.d.ts").Program} program
+ * @param {Program} program
  * @param {Symbols} symbols
  * @returns {Map<string, number>}
  */
@@ -145,10 +145,10 @@ function checkedBytes(name, bytes) {
 
 /**
  * The weights files that contain constants of these buffers.
- * @param {import("./types.d.ts").Manifest} manifest
- * @param {import("./types.d.ts").Buffer[]} buffers
+ * @param {Pick<Manifest, "weights">} manifest
+ * @param {Buffer[]} buffers
  */
-export function neededFiles(manifest, buffers) {
+export function neededFiles({ weights }, buffers) {
   const tensors = new Set(buffers.map((b) => b.tensor));
-  return manifest.weights.filter((f) => Object.keys(f.tensors).some((t) => tensors.has(t)));
+  return weights.filter((f) => Object.keys(f.tensors).some((t) => tensors.has(t)));
 }

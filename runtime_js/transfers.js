@@ -2,7 +2,7 @@
 //
 // The twin of `select_segments` in webmlc/package/transfers.py, which explains the algorithm.
 
-/** @import { Program, Run, Segment } from "./types.d.ts" */
+/** @import { Program, Run, Segment, Step } from "./types.d.ts" */
 
 /**
  * The segments of a run that returns these results.
@@ -33,7 +33,7 @@ export function selectSegments(program, results) {
   return selected;
 }
 
-/** The buffers that a step writes. @param {import("./types.d.ts").Step} step */
+/** The buffers that a step writes. @param {Step} step */
 function outputsOf({ arguments: names, outputs }) {
   return names.slice(names.length - outputs);
 }

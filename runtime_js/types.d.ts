@@ -1,6 +1,6 @@
 // The types that modules of the runtime share. The types of the manifest are generated.
 
-import type { Bind, Manifest, Port, Run, WeightFile } from "./manifest_types.d.ts";
+import type { Bind, Manifest, Port, Program, Run, WeightFile } from "./manifest_types.d.ts";
 
 export * from "./manifest_types.d.ts";
 
@@ -10,11 +10,24 @@ export type Segment = Run | Bind;
 export type Device = "wasm" | "webgpu";
 export type Symbols = Record<string, number>;
 
-declare module "./manifest_types.d.ts" {
-  interface Program {
-    /** The number of this CPU's class of machines, or 0. The loader sets it. */
-    machine?: number;
-  }
+/** A manifest with one program, whose schedules and shaders were chosen for this host. */
+export interface Chosen extends Omit<Manifest, "programs"> {
+  program: Program;
+  /** The device that the program was built for. */
+  target: Device;
+  /** The number of this CPU's class of machines, or 0. */
+  machine: number;
+}
+
+/** A program that devices load, and what hears about their progress. */
+export interface Loading {
+  base: Base;
+  manifest: Chosen;
+  threads: number;
+  /** The path of the WebAssembly module, or "". */
+  module: string;
+  onBytes(bytes: number): void;
+  onPipeline(compiled: number, total: number): void;
 }
 
 /** Addresses in the memory of a device, and the bytes of buffers whose symbols are bound. */
@@ -172,8 +185,7 @@ export interface Help {
 
 /** The data that the leader needs. */
 export interface Open {
-  manifest: Manifest;
-  target: Device;
+  manifest: Chosen;
   threads: number;
   /** The weights files, in the order of their numbers in messages. */
   files: WeightFile[];

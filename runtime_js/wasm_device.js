@@ -20,24 +20,18 @@ import { controlWords, withHelpers } from "./threads.js";
 import { fetchFile, streamWeights } from "./weights.js";
 import { Workers } from "./workers.js";
 
-/** @import { Base, Device, Manifest, ModuleRun, Program, Run, States, Symbols, Transfers, Way, WorkerDoor } from "./types.d.ts" */
+/** @import { Base, Loading, ModuleRun, Run, States, Symbols, Transfers, Way, WorkerDoor } from "./types.d.ts" */
 /** The symbols and the session for which memory is bound. @typedef {{ symbols: Symbols, session: number | undefined }} Bound */
 /**
  * A request that can be repeated. `places` are those of the uploads, in order. `isLarge` says that results are slow to allocate.
  * @typedef {Bound & { slot: number, segment: Run, downloads: Transfers, places: Transfers, isLarge: boolean, pace: Pace }} Repeatable
  */
 
-/**
- * Download and compile a module.
- * @param {Base} base
- * @param {Manifest} manifest
- * @param {string} path
- * @param {(bytes: number) => void} onBytes
- */
-async function compile(base, manifest, path, onBytes) {
-  const code = await fetchFile(base, manifest, path, onBytes);
+/** Download and compile the module of a program. @param {Loading} loading */
+async function compile(loading) {
+  const code = await fetchFile(loading, loading.module);
   return WebAssembly.compile(code).catch((error) => {
-    throw new HostError(`${path}: cannot be compiled (${error.message}); a Content-Security-Policy must allow 'wasm-unsafe-eval'`);
+    throw new HostError(`${loading.module}: cannot be compiled (${error.message}); a Content-Security-Policy must allow 'wasm-unsafe-eval'`);
   });
 }
 
@@ -141,17 +135,10 @@ export class WasmDevice {
     );
   }
 
-  /**
-   * Download and compile the program. Resolves when the model can run.
-   * @param {Base} base
-   * @param {Manifest} manifest
-   * @param {Device} target
-   * @param {number} threads
-   * @param {string} path  of the module, or "" for a program without one
-   * @param {(bytes: number) => void} onBytes
-   */
-  async load(base, manifest, target, threads, path, onBytes) {
-    const program = /** @type {Program} */ (manifest.programs[target]);
+  /** Download and compile the program. Resolves when the model can run. @param {Loading} loading */
+  async load(loading) {
+    const { manifest, threads, module: path } = loading;
+    const { program } = manifest;
     const files = neededFiles(manifest, buffersOf(memoryOf(program, "wasm")).map((number) => program.buffers[number]));
     const { words } = this;
     this.threads = threads;
@@ -164,15 +151,15 @@ export class WasmDevice {
     const counter = canShareMemory ? new Int32Array(new SharedArrayBuffer(4)) : null;
     let chunks = 0;
     const backlog = () => (counter ? chunks - Atomics.load(counter, 0) : 0);
-    const opening = this.#call({ type: "open", manifest, target, threads, files, ports, words, control, counter }, ports);
+    const opening = this.#call({ type: "open", manifest, threads, files, ports, words, control, counter }, ports);
     // The module is requested before the weights, so that derived buffers are computed while weights arrive.
-    const compilation = path ? compile(base, manifest, path, onBytes) : null;
+    const compilation = path ? compile(loading) : null;
     const downloads = files.map((file, i) => {
       const take = (/** @type {Uint8Array<ArrayBuffer>} */ chunk, /** @type {number} */ begin, /** @type {boolean} */ isHashed) => {
         chunks++;
         return this.#call({ type: "take", file: i, chunk, begin, isHashed }, [chunk.buffer]);
       };
-      return streamWeights(base, file, take, onBytes, compilation, backlog);
+      return streamWeights(loading, file, take, compilation, backlog);
     });
     const start = compilation?.then((module) => this.#call({ type: "start", module }));
     [this.module] = await Promise.all([compilation, opening, start, ...downloads]);

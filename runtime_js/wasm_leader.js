@@ -30,7 +30,7 @@ import { lengthOf, loops, tripCount, valuesOf } from "./sizes.js";
 import { announceMemory, instantiate, withHelpers } from "./threads.js";
 import { hashOf, scatter } from "./weights.js";
 
-/** @import { Execute, Layout, ModuleExports, Open, Program, StatePlaces, States, Symbols, Transfers, WeightFile } from "./types.d.ts" */
+/** @import { Execute, Layout, ModuleExports, Open, StatePlaces, States, Symbols, Transfers, WeightFile } from "./types.d.ts" */
 /**
  * `stateSlots` are the slots of states, with their offsets in the block of a session, and `lengthSlot` that of the length.
  * `isMidRun` is true if earlier steps of the run have written to memory already.
@@ -68,11 +68,10 @@ export class Leader {
   nextStep = 0; // the first of `loadSteps` that has not run
 
   /** @param {Open} open */
-  constructor({ manifest, target, threads, files, control, ports }) {
+  constructor({ manifest, threads, files, control, ports }) {
     this.manifest = manifest;
-    this.target = target;
+    this.program = manifest.program;
     this.threads = threads;
-    this.program = /** @type {Program} */ (manifest.programs[target]);
     this.control = control;
     this.helpers = ports;
     // Allocate memory for the smallest run, in which every symbol is 1. That is enough for loading.
@@ -200,7 +199,7 @@ export class Leader {
     }
     words.set(slots, CONTROL.slots / 4);
     words.set([binding.layout.scratch, scratchStride(this.program)], CONTROL.scratch / 4);
-    words[CONTROL.machine / 4] = this.program.machine ?? 0;
+    words[CONTROL.machine / 4] = this.manifest.machine;
     this.binding = binding;
     this.session = states?.id;
   }
@@ -250,8 +249,8 @@ export class Leader {
 
   /** Plan memory for these symbols. @param {string} key @param {Symbols} symbols @returns {Binding} */
   #plan(key, symbols) {
-    const { program, manifest, target, threads } = this;
-    const plan = layout(manifest, target, "wasm", symbols, threads);
+    const { program, manifest, threads } = this;
+    const plan = layout(manifest, "wasm", symbols, threads);
     const expected = program.resources.arena.wasm ?? plan.arena;
     if (plan.arena !== expected) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${expected}`);
     const addresses = program.buffers.map(({ name }) => plan.offsets.get(name) ?? plan.constants.get(name) ?? 0);

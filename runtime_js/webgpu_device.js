@@ -14,7 +14,7 @@ import { CONSTANT_ALIGNMENT } from "./manifest_records.js";
 import { align, layout, memoryOf, runs, stateBytes } from "./memory_plan.js";
 import { evaluate, lengthOf, tripCount, valuesOf } from "./sizes.js";
 
-/** @import { Base, Control, Device, GpuSpan, Manifest, Port, Program, Run, States, Step, Symbols, Transfers, Uploads } from "./types.d.ts" */
+/** @import { Chosen, Control, GpuSpan, Loading, Port, Run, States, Step, Symbols, Transfers, Uploads } from "./types.d.ts" */
 /** @import { Binding, Plan } from "./gpu_memory.js" */
 /** @import { Receivers } from "./gpu_tensor.js" */
 
@@ -35,29 +35,25 @@ export class WebGpuDevice {
   /**
    * Download weights and shaders and compile the pipelines that every run needs, all at the same time.
    * @param {GPUAdapter | GPUDevice} source  a device belongs to the caller
-   * @param {Base} base
-   * @param {Manifest} manifest
-   * @param {Device} target
-   * @param {(bytes: number) => void} onBytes
-   * @param {(compiled: number, total: number) => void} onPipeline
+   * @param {Loading} loading
    */
-  static async load(source, base, manifest, target, onBytes, onPipeline) {
-    const program = /** @type {Program} */ (manifest.programs[target]);
-    const device = new WebGpuDevice(await openDevice(source, program), "createBuffer" in source, manifest, target);
+  static async load(source, loading) {
+    const { manifest, onPipeline } = loading;
+    const { program } = manifest;
+    const device = new WebGpuDevice(await openDevice(source, program), "createBuffer" in source, manifest);
     const loadKernels = async () => {
-      const text = await fetchShaders(base, manifest, program, onBytes);
+      const text = await fetchShaders(loading);
       if (!text) return;
       const kernels = new Kernels(device.device, program, text);
       await device.#guarded(() => kernels.compile(certainSteps(program), {}, onPipeline));
       device.kernels = kernels;
     };
     const loadWeights = async () => {
-      const loading = device.#guarded(() => loadConstants(device.buffers, base, manifest, target, onBytes));
-      device.memory.constants = await loading;
+      device.memory.constants = await device.#guarded(() => loadConstants(device.buffers, loading));
     };
     try {
       await Promise.all([loadKernels(), loadWeights()]);
-      device.#guarded(() => device.#derive(manifest, target));
+      device.#guarded(() => device.#derive());
       await device.scopes;
       if (device.failure) throw device.failure;
     } catch (error) {
@@ -68,14 +64,14 @@ export class WebGpuDevice {
     return device;
   }
 
-  /** Compute the derived buffers, and free the constants that nothing else reads. @param {Manifest} manifest @param {Device} target */
-  #derive(manifest, target) {
+  /** Compute the derived buffers, and free the constants that nothing else reads. */
+  #derive() {
     const loadRuns = runs(this.program).filter(({ once, device }) => once && device === "webgpu");
     if (!loadRuns.length) return;
     const { constants } = this.memory;
     const { derived, temporary } = memoryOf(this.program, "webgpu");
     for (const [name, place] of allocateBuffers(this.buffers, this.program, derived, false)) constants.set(name, place);
-    const plan = { capacity: {}, layout: layout(manifest, target, "webgpu", {}), uniforms: new Map(), dispatches: new Map() };
+    const plan = { capacity: {}, layout: layout(this.memory.manifest, "webgpu", {}), uniforms: new Map(), dispatches: new Map() };
     const binding = { symbols: {}, values: valuesOf(this.program, {}), sizes: plan.layout.sizes, plan };
     const encoder = this.device.createCommandEncoder();
     const pass = encoder.beginComputePass();
@@ -88,18 +84,18 @@ export class WebGpuDevice {
     }
   }
 
-  /** @param {GPUDevice} device @param {boolean} isShared  true if it belongs to the caller @param {Manifest} manifest @param {Device} target */
-  constructor(device, isShared, manifest, target) {
+  /** @param {GPUDevice} device @param {boolean} isShared  true if it belongs to the caller @param {Chosen} manifest */
+  constructor(device, isShared, manifest) {
     this.device = device;
     this.isShared = isShared;
-    this.program = /** @type {Program} */ (manifest.programs[target]);
+    this.program = manifest.program;
     /** If runs compile what loading has not. */
     this.isIncremental = this.program.steps.some((step) => step.control?.kind === "if" || launchOf(step)?.sections.length);
     /** @type {Set<string>} The first steps and the values of symbols with which nothing is left to compile. */
     this.complete = new Set();
     this.length = lengthOf(manifest); // the symbol of the length of sessions, or ""
     this.buffers = new GpuBuffers(device);
-    this.memory = new GpuMemory(this.buffers, manifest, target);
+    this.memory = new GpuMemory(this.buffers, manifest);
     device.lost.then(({ reason, message }) => {
       const remedy = isShared ? "load the model with another device" : "await model.restore(), or load it again";
       this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); ${remedy}`);

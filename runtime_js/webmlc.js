@@ -14,11 +14,6 @@ export { AdapterError, DeviceLostError, DisposedError, HostError, InputError, In
  * @param {string | URL} url
  * @param {import("./webmlc.js").LoadOptions} [options]
  */
-export function load(url, options = {}) {
-  return keepAlive(openAt(url, options));
-}
-
-/** @param {string | URL} url @param {import("./webmlc.js").LoadOptions} options */
-async function openAt(url, options) {
-  return openModel(baseAt(url), options);
+export async function load(url, options = {}) {
+  return keepAlive(openModel(baseAt(url), options));
 }

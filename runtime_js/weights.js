@@ -7,7 +7,7 @@ import { PackageError } from "./errors.js";
 import { inflate } from "./platform.js";
 import { headOf, wrongFile } from "./wrong_files.js";
 
-/** @import { Base, Manifest, WeightFile } from "./types.d.ts" */
+/** @import { Base, Loading, Manifest, WeightFile } from "./types.d.ts" */
 /** @typedef {{ begin: number, end: number, view: Uint8Array }} Destination */
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 /** @typedef {{ done: boolean, value: Bytes }} Part */
@@ -21,13 +21,11 @@ const HASH_BYTES = 32; // of SHA-256
 
 /**
  * Download a whole file of the package, verify it, and decompress it if its name says so.
- * @param {Base} base
- * @param {Manifest} manifest
+ * @param {Pick<Loading, "base"> & { manifest: Pick<Manifest, "files">, onBytes?: Loading["onBytes"] }} loading
  * @param {string} path
- * @param {(bytes: number) => void} onBytes
  * @returns {Promise<ArrayBuffer>}
  */
-export async function fetchFile(base, manifest, path, onBytes) {
+export async function fetchFile({ base, manifest, onBytes }, path) {
   const entry = manifest.files[path];
   if (!entry) throw new PackageError(`manifest.json: ${path} has no hash`);
   const response = await request(base, path, MISSING);
@@ -37,7 +35,7 @@ export async function fetchFile(base, manifest, path, onBytes) {
   const head = headOf(new Uint8Array(data));
   if (data.byteLength !== entry.bytes) throw incomplete(path, data.byteLength, entry.bytes, head);
   await verify(path, data, entry.sha256, head);
-  onBytes(data.byteLength);
+  onBytes?.(data.byteLength);
   if (!COMPRESSED.test(path)) return data;
   return inflate(data).catch((error) => {
     throw new PackageError(`${path}: cannot be decompressed (${error.message})`);
@@ -46,16 +44,15 @@ export async function fetchFile(base, manifest, path, onBytes) {
 
 /**
  * Download one weights file. The request is sent before the first `await`. The response is read after `begin` has resolved.
- * @param {Base} base
+ * @param {Pick<Loading, "base" | "onBytes">} loading
  * @param {WeightFile} file
  * @param {(chunk: Bytes, start: number, isHashed: boolean) => Promise<Taken> | void} onChunk
  *   takes the chunks in order, and hashes those that are not; the buffer of a chunk is used again when this returns, or when the
  *   promise that it returns gives the buffer back
- * @param {(bytes: number) => void} onBytes
  * @param {Promise<unknown> | null} [begin]
  * @param {() => number} [backlog]  if another thread takes the chunks: how many it has not taken yet
  */
-export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks_sha256 }, onChunk, onBytes, begin, backlog) {
+export async function streamWeights({ base, onBytes }, { path, bytes, chunk_bytes: size, chunks_sha256 }, onChunk, begin, backlog) {
   const response = await request(base, path, MISSING);
   await begin;
   if (!response.body) throw new PackageError(`${path}: the response has no body`);

@@ -31,7 +31,7 @@ async function openWithTokenizer(base, libraries, options) {
   const model = await openModel(base, options, (manifest, from) => {
     if (!manifest.files[LANGUAGE_FILES.config]) return; // an encoder has only a tokenizer
     hasChatTemplate = LANGUAGE_FILES.template in manifest.files;
-    codec = TextCodec.open((path) => fetchFile(from, manifest, path, () => {}), libraries, hasChatTemplate);
+    codec = TextCodec.open((path) => fetchFile({ base: from, manifest }, path), libraries, hasChatTemplate);
     codec.catch(() => {}); // reported below, if the model opens
   });
   if (!codec) return model;

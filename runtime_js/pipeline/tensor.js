@@ -115,20 +115,10 @@ export class Tensor {
     return this.reshape(this.dims.filter((size, axis) => size !== 1 || !chosen.has(axis)));
   }
 
-  /** @param {number | number[] | null} [dim] */
-  squeeze_(dim = null) {
-    return Object.assign(this, { dims: this.squeeze(dim).dims });
-  }
-
   /** With a dimension of size 1. @param {number} dim */
   unsqueeze(dim) {
     const place = placeOf(dim, this.dims.length + 1);
     return this.reshape([...this.dims.slice(0, place), 1, ...this.dims.slice(place)]);
-  }
-
-  /** @param {number} dim */
-  unsqueeze_(dim) {
-    return Object.assign(this, { dims: this.unsqueeze(dim).dims });
   }
 
   /** With the dimensions from `start` to `end` as one. @param {number} [start] @param {number} [end] */
@@ -204,129 +194,6 @@ export class Tensor {
     return this;
   }
 
-  /** @param {(x: any, index: number, data: any) => any} callback */
-  map(callback) {
-    return this.clone().map_(callback);
-  }
-
-  /** @param {number | bigint} value */
-  add_(value) {
-    const term = operandOf(this, value);
-    return this.map_((x) => x + term);
-  }
-
-  /** @param {number | bigint} value */
-  add(value) {
-    return this.clone().add_(value);
-  }
-
-  /** @param {number | bigint} value */
-  sub_(value) {
-    const term = operandOf(this, value);
-    return this.map_((x) => x - term);
-  }
-
-  /** @param {number | bigint} value */
-  sub(value) {
-    return this.clone().sub_(value);
-  }
-
-  /** @param {number | bigint} value */
-  mul_(value) {
-    const factor = operandOf(this, value);
-    return this.map_((x) => x * factor);
-  }
-
-  /** @param {number | bigint} value */
-  mul(value) {
-    return this.clone().mul_(value);
-  }
-
-  /** @param {number | bigint} value */
-  div_(value) {
-    const divisor = operandOf(this, value);
-    return this.map_((x) => x / divisor);
-  }
-
-  /** @param {number | bigint} value */
-  div(value) {
-    return this.clone().div_(value);
-  }
-
-  neg_() {
-    return this.map_((x) => -x);
-  }
-
-  neg() {
-    return this.clone().neg_();
-  }
-
-  sigmoid_() {
-    return this.map_((x) => 1 / (1 + Math.exp(-x)));
-  }
-
-  sigmoid() {
-    return this.clone().sigmoid_();
-  }
-
-  round_() {
-    return this.map_(Math.round);
-  }
-
-  round() {
-    return this.clone().round_();
-  }
-
-  /** @param {number} least @param {number} most */
-  clamp_(least, most) {
-    return this.map_((x) => (x < least ? least : x > most ? most : x));
-  }
-
-  /** @param {number} least @param {number} most */
-  clamp(least, most) {
-    return this.clone().clamp_(least, most);
-  }
-
-  /** Which elements are greater. @param {number | bigint} value */
-  gt(value) {
-    return new Tensor("bool", Array.from(numbersOf(this), (x) => x > value), this.dims);
-  }
-
-  /** Which elements are less. @param {number | bigint} value */
-  lt(value) {
-    return new Tensor("bool", Array.from(numbersOf(this), (x) => x < value), this.dims);
-  }
-
-  /** @param {number | null} [dim]  null for all @param {boolean} [keepdim] */
-  sum(dim = null, keepdim = false) {
-    return reduced(this, dim, keepdim, (row) => row.reduce((sum, x) => sum + x));
-  }
-
-  /** @param {number | null} [dim] @param {boolean} [keepdim] */
-  mean(dim = null, keepdim = false) {
-    return reduced(this, dim, keepdim, (row) => row.reduce((sum, x) => sum + x) / operandOf(this, row.length));
-  }
-
-  /** @param {number | null} [dim] @param {boolean} [keepdim] */
-  min(dim = null, keepdim = false) {
-    return reduced(this, dim, keepdim, (row) => row.reduce((a, b) => (b < a ? b : a)));
-  }
-
-  /** @param {number | null} [dim] @param {boolean} [keepdim] */
-  max(dim = null, keepdim = false) {
-    return reduced(this, dim, keepdim, (row) => row.reduce((a, b) => (b > a ? b : a)));
-  }
-
-  /** @param {number | null} [dim] @param {boolean} [keepdim] */
-  argmin(dim = null, keepdim = false) {
-    return reduced(this, dim, keepdim, (row) => BigInt(row.reduce((best, x, i) => (x < row[best] ? i : best), 0)), "int64");
-  }
-
-  /** @param {number | null} [dim] @param {boolean} [keepdim] */
-  argmax(dim = null, keepdim = false) {
-    return reduced(this, dim, keepdim, (row) => BigInt(row.reduce((best, x, i) => (x > row[best] ? i : best), 0)), "int64");
-  }
-
   /** @param {number | "fro"} [p] @param {number | null} [dim] @param {boolean} [keepdim] */
   norm(p = "fro", dim = null, keepdim = false) {
     const power = p === "fro" ? 2 : p;
@@ -340,12 +207,57 @@ export class Tensor {
     const [count, inner] = [this.dims[axis], product(this.dims.slice(axis + 1))];
     return this.map_((x, i) => x / (norms[Math.floor(i / (count * inner)) * inner + (i % inner)] || 1));
   }
+}
 
-  /** @param {number} [p] @param {number} [dim] */
-  normalize(p = 2, dim = 1) {
-    return this.clone().normalize_(p, dim);
+/** The methods that compute each element from the element and from numbers. @type {Record<string, (x: any, ...numbers: any[]) => any>} */
+const ELEMENTWISE = {
+  add: (x, term) => x + term,
+  sub: (x, term) => x - term,
+  mul: (x, factor) => x * factor,
+  div: (x, divisor) => x / divisor,
+  neg: (x) => -x,
+  sigmoid: (x) => 1 / (1 + Math.exp(-x)),
+  round: (x) => Math.round(x),
+  clamp: (x, least, most) => (x < least ? least : x > most ? most : x),
+};
+/** The methods that say which elements fulfil a condition. @type {Record<string, (x: any, value: any) => boolean>} */
+const COMPARISONS = { gt: (x, value) => x > value, lt: (x, value) => x < value };
+/** The methods that reduce numbers along a dimension, or all numbers: `(dim = null, keepdim = false)`. @type {Record<string, (row: any[]) => any>} */
+const REDUCTIONS = {
+  sum: (row) => row.reduce((sum, x) => sum + x),
+  mean: (row) => REDUCTIONS.sum(row) / /** @type {any} */ (typeof row[0] === "bigint" ? BigInt(row.length) : row.length),
+  min: (row) => row.reduce((a, b) => (b < a ? b : a)),
+  max: (row) => row.reduce((a, b) => (b > a ? b : a)),
+};
+/** The methods that find the place of a number along a dimension. @type {typeof REDUCTIONS} */
+const PLACES = {
+  argmin: (row) => BigInt(row.reduce((best, x, i) => (x < row[best] ? i : best), 0)),
+  argmax: (row) => BigInt(row.reduce((best, x, i) => (x > row[best] ? i : best), 0)),
+};
+
+/** Add methods to tensors. @param {string} suffix @param {string[]} names @param {(name: string) => (tensor: any, ...values: any[]) => any} methodOf */
+function addMethods(suffix, names, methodOf) {
+  for (const name of names) {
+    const method = methodOf(name);
+    /** @this {Tensor} @param {any[]} values */
+    const value = function (...values) {
+      return method(this, ...values);
+    };
+    Object.defineProperty(Tensor.prototype, name + suffix, { value, writable: true, configurable: true });
   }
 }
+
+addMethods("_", Object.keys(ELEMENTWISE), (name) => (tensor, ...values) => {
+  const numbers = values.map((value) => operandOf(tensor, value));
+  return tensor.map_((/** @type {any} */ x) => ELEMENTWISE[name](x, ...numbers));
+});
+addMethods("_", ["squeeze", "unsqueeze"], (name) => (tensor, dim) => Object.assign(tensor, { dims: tensor[name](dim).dims }));
+addMethods("", [...Object.keys(ELEMENTWISE), "map", "normalize"], (name) => (tensor, ...values) => tensor.clone()[`${name}_`](...values));
+addMethods("", Object.keys(COMPARISONS), (name) => (tensor, value) => {
+  return new Tensor("bool", Array.from(numbersOf(tensor), (x) => COMPARISONS[name](x, value)), tensor.dims);
+});
+addMethods("", Object.keys(REDUCTIONS), (name) => (tensor, dim, keepdim) => reduced(tensor, dim, keepdim, REDUCTIONS[name]));
+addMethods("", Object.keys(PLACES), (name) => (tensor, dim, keepdim) => reduced(tensor, dim, keepdim, PLACES[name], "int64"));
 
 // `tensor[0]` is its first row: a property that an object lacks is looked up in its prototypes, of which this is the last. A Proxy
 // around each tensor could not be posted to a worker.
@@ -394,15 +306,15 @@ function gather(data, start, dims, stride) {
 /**
  * Reduce each row of numbers along a dimension, or all numbers.
  * @param {Tensor} tensor
- * @param {number | null} dim
- * @param {boolean} keepdim
+ * @param {number | null | undefined} dim
+ * @param {boolean | undefined} keepdim
  * @param {(row: any[]) => any} fold
  * @param {string} [type]  of the result
  */
 function reduced(tensor, dim, keepdim, fold, type = tensor.type) {
   const numbers = numbersOf(tensor);
   if (!numbers.length) throw new InputError("a tensor without elements has no sum, mean or extremes");
-  if (dim === null) return new Tensor(type, [fold(Array.from(numbers))], keepdim ? tensor.dims.map(() => 1) : []);
+  if (dim === null || dim === undefined) return new Tensor(type, [fold(Array.from(numbers))], keepdim ? tensor.dims.map(() => 1) : []);
   const axis = placeOf(dim, tensor.dims.length);
   const [before, count, after] = [tensor.dims.slice(0, axis), tensor.dims[axis], tensor.dims.slice(axis + 1)];
   const inner = product(after);

@@ -16,14 +16,9 @@ export { AdapterError, DeviceLostError, DisposedError, HostError, InputError, In
  * @param {string | URL} url
  * @param {import("../webmlc.js").LoadOptions} [options]
  */
-export function load(url, options = {}) {
-  return keepAlive(openAt(url, options));
-}
-
-/** @param {string | URL} url @param {import("../webmlc.js").LoadOptions} options */
-async function openAt(url, options) {
+export async function load(url, options = {}) {
   const folder = folderAt(url);
   /** @type {import("../types.d.ts").Base} */
   const base = { ...PARTS, url: folder, address: String(url), workers: THIS_THREAD, open: (path, signal) => open(new URL(path, folder), signal) };
-  return openLanguageModel(base, IMPORTED_LIBRARIES, options);
+  return keepAlive(openLanguageModel(base, IMPORTED_LIBRARIES, options));
 }

@@ -16,7 +16,7 @@ const manifest = { machines: [], programs: { webgpu: { buffers, steps: [step], r
 const results = adapters.map((adapter) => {
   try {
     const offered = { ...adapter, features: new Set(adapter.features) };
-    const { webgpu } = withSchedules(manifest, "webgpu", 1, offered, choice).programs;
+    const { program: webgpu } = withSchedules(manifest, "webgpu", 1, offered, choice);
     const dtypes = webgpu.buffers.map(({ dtype }) => dtype);
     const { features: needed, arena } = webgpu.resources;
     return { shaders: webgpu.shaders, features: needed, workgroups: Object.values(webgpu.steps[0].launches)[0].workgroups, dtypes, arena: arena.webgpu };

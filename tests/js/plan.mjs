@@ -23,8 +23,9 @@ const plain = ({ offsets, sizes, arena, constants, scratch, total, states, state
 });
 
 const cases = JSON.parse(input).map((item) => ({ ...item, manifest: complete(item.manifest, "case") }));
-const results = cases.map(({ manifest, target, symbols, threads, redZone, outputs }) => {
-  const program = manifest.programs[target];
+const results = cases.map(({ manifest: { programs, ...manifest }, target, symbols, threads, redZone, outputs }) => {
+  const program = programs[target];
+  const chosen = { ...manifest, program };
   const { temporary, derived, constants } = memoryOf(program, "webgpu");
   return {
     segments: selectSegments(program, new Set(outputs)),
@@ -33,8 +34,8 @@ const results = cases.map(({ manifest, target, symbols, threads, redZone, output
       return [Object.fromEntries(addresses), end];
     }),
     layouts: {
-      wasm: plain(layout(manifest, target, "wasm", symbols, threads, redZone)),
-      webgpu: plain(layout(manifest, target, "webgpu", symbols, threads, redZone)),
+      wasm: plain(layout(chosen, "wasm", symbols, threads, redZone)),
+      webgpu: plain(layout(chosen, "webgpu", symbols, threads, redZone)),
     },
   };
 });

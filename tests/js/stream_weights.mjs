@@ -43,7 +43,7 @@ await answerLines(async ({ byteStreams, pieces, breaks, slow, backlog, ...file }
   }
   const count = (bytes) => (progress += bytes);
   const readBacklog = backlog === null ? undefined : () => backlog;
-  const error = await streamWeights({ open }, { path: "w", ...file }, take, count, null, readBacklog).then(
+  const error = await streamWeights({ base: { open }, onBytes: count }, { path: "w", ...file }, take, null, readBacklog).then(
     () => null,
     ({ name, message }) => `${name}: ${message}`,
   );

@@ -35,7 +35,7 @@ def test_pages_and_workers_share_one_module() -> None:
         "gpu_pixels.js",
     }
     assert all(names == ["shared.js"] for names in imports.values())
-    for file, name in {"webmlc.js": "function load", "shared.js": "class InputError"}.items():
+    for file, name in {"webmlc.js": "async function load", "shared.js": "class InputError"}.items():
         assert f"export {name}" in scripts[file]
     assert "export function wake" not in scripts["shared.js"]  # nothing else needs it
 

@@ -121,13 +121,13 @@ def table(schema: Schema) -> Any:
 
 
 def declarations(definitions: Schema) -> str:
-    """The TypeScript interfaces, with the docstrings of the records."""
-    texts = [f"// The records of manifests. {_HEAD}\n"]
+    """The TypeScript interfaces, with the first sentences of the records' docstrings."""
+    texts = [f"// The records of manifests. {_HEAD} It documents the fields.\n"]
     texts += ["/** An integer, a symbol's name, or [operator, Size, ...]. */\n"
               "export type Size = number | string | [string, ...Size[]];\n"]  # fmt: skip
     for name, schema in definitions.items():
-        comment = "\n".join(f" * {line}".rstrip() for line in _lines(schema))
-        head = f"/**\n{comment}\n */\n" if comment else ""
+        sentence = _first_sentence(schema)
+        head = f"/** {sentence} */\n" if sentence else ""
         match schema:
             case {"properties": dict(fields)}:
                 body = "".join(f"  {key}: {typescript(field)};\n" for key, field in fields.items())
@@ -137,9 +137,11 @@ def declarations(definitions: Schema) -> str:
     return "\n".join(texts)
 
 
-def _lines(schema: Schema) -> list[str]:
-    """The lines of a record's docstring. The docstring of an enumeration describes Python only."""
-    return [] if "enum" in schema else str(schema.get("description", "")).splitlines()
+def _first_sentence(schema: Schema) -> str:
+    """The first sentence of a record. The docstring of an enumeration describes Python only."""
+    paragraph = "" if "enum" in schema else str(schema.get("description", "")).split("\n\n")[0]
+    sentence, _, _ = " ".join(paragraph.split()).rstrip(".").partition(". ")
+    return sentence and f"{sentence}."
 
 
 def typescript(schema: Schema) -> str:

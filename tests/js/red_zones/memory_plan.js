@@ -7,7 +7,7 @@ export * from "./plain_memory_plan.js";
 
 export const RED_ZONE = 64;
 
-export function layout(manifest, target, device, symbols, threads = 1) {
-  const plan = plainLayout(manifest, target, device, symbols, threads, RED_ZONE);
-  return { ...plan, arena: manifest.programs[target].resources.arena[device] ?? plan.arena }; // the bytes that the leader compares with the manifest
+export function layout(manifest, device, symbols, threads = 1) {
+  const plan = plainLayout(manifest, device, symbols, threads, RED_ZONE);
+  return { ...plan, arena: manifest.program.resources.arena[device] ?? plan.arena }; // the bytes that the leader compares with the manifest
 }
