@@ -12,7 +12,7 @@ from webmlc.report.fold_layers import Layers, find_layers
 from webmlc.report.layered_layout import layered_layout
 from webmlc.report.nodes import ModelNode
 from webmlc.report.views import views
-from webmlc.target.line_ranges import line_ranges
+from webmlc.target.line_stages import line_ranges
 
 
 def chain(*ops: str, fates: dict[int, str] | None = None) -> list[ModelNode]:

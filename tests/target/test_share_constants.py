@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import wasmtime
 
-from webmlc.target.wasm.share_constants import share_constants
+from webmlc.target.wasm.emit_module import share_constants
 
 
 def _function(name: str, *literals: str) -> str:

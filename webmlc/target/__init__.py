@@ -1,5 +1,5 @@
-"""The targets lower a scheduled loop function and print it as text. `lower` is shared; `wasm/` and
-`webgpu/` legalise and print.
+"""The targets lower a scheduled loop function and print it as text. `targets.lower` is shared;
+`wasm/` and `webgpu/` legalise and print.
 
 `targets.lower(function, machine)` returns the same loop IR in the **lowered form**. Every printer
 may rely on this form, and `loops.interp` runs it:

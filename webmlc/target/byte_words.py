@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from webmlc.core.expr import Broadcast, Expr, call, literal
+from webmlc.core.expr import Broadcast, Call, Expr, call, literal
+from webmlc.core.rewrite import rewriter
+from webmlc.loops.ir import LoopFunction, map_expressions
 
 
 def dot_of_bytes(a: Expr, b: Expr, is_signed: bool = False) -> Expr:
@@ -39,3 +42,19 @@ def word_of_bytes(numbers: Sequence[Expr]) -> Expr:
     for n, byte in enumerate(upper_bytes, 1):
         word = word | call("shift_left", byte, literal(8 * n, byte))
     return word
+
+
+def unpack_bytes(function: LoopFunction) -> LoopFunction:
+    """Replace every dot product of words, for adapters without an instruction for it. Then
+    `common_subexpressions` unpacks a word once for all products of a tile.
+
+        T.dot_i8(T.broadcast(a, 4), w)  →  T.broadcast(a << 24 >> 24, 4) * (w << 24 >> 24) + ...
+    """
+    return replace(function, body=map_expressions(function.body, rewriter(_rule)))
+
+
+def _rule(node: Expr) -> Expr | None:
+    match node:
+        case Call(op="dot_i8", args=(a, b)):
+            return dot_of_bytes(a, b, is_signed=True)
+    return None

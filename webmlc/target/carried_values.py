@@ -13,8 +13,8 @@ from __future__ import annotations
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, Seq
-from webmlc.target.buffer_accesses import Access
 from webmlc.target.offset_digits import (
+    Access,
     Region,
     digit_ranges,
     divide_term,

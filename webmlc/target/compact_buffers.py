@@ -42,10 +42,11 @@ from webmlc.loops.ir import (
     map_statements,
 )
 from webmlc.target import VECTOR_LANES
-from webmlc.target.buffer_accesses import Access, collect_accesses
 from webmlc.target.carried_values import carrying_variables
 from webmlc.target.offset_digits import (
+    Access,
     Region,
+    collect_accesses,
     digit_ranges,
     outer_terms,
     split_offset,

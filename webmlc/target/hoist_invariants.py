@@ -38,8 +38,13 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import buffers_read, operands
-from webmlc.target.register_pressure import register_pressure, registers_stored_once
-from webmlc.target.registers import LANES, read_register, register_lanes
+from webmlc.target.registers import (
+    LANES,
+    read_register,
+    register_lanes,
+    register_pressure,
+    registers_stored_once,
+)
 from webmlc.target.scoped import Names
 
 Item = Stmt | tuple[Var, Expr]

@@ -24,7 +24,7 @@ import numpy as np
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr, Ramp, Var, as_int
-from webmlc.core.rewrite import evaluate, substitute, variables
+from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.loops.ir import (
     Barrier,
     For,
@@ -38,8 +38,23 @@ from webmlc.loops.ir import (
     loads,
     seq,
     stores,
+    walk_statements,
 )
-from webmlc.target.divergence import differs, has_barrier, reads_memory
+
+
+def reads_memory(expr: Expr) -> bool:
+    """True for an expression that contains a load."""
+    return any(isinstance(node, Load) for node in walk(expr))
+
+
+def differs(value: Expr, differing: Set[Var]) -> bool:
+    """True for a value that may differ between threads, as all that memory holds may."""
+    return reads_memory(value) or not variables(value).isdisjoint(differing)
+
+
+def has_barrier(stmt: Stmt) -> bool:
+    """True where threads wait for each other inside `stmt`."""
+    return any(isinstance(s, Barrier) for s in walk_statements(stmt))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Map each line of a kernel's code to the stages that it computes.
+"""Map each line of an emitted text to its kernel, and to the stages of the kernel that it computes.
 
 In: a lowered body, whose stores have the number of their stage. A printer writes the mark of a
 statement at the end of its lines. Out: the text without the marks, and the stages of each line:
@@ -90,3 +90,17 @@ def _readers(statements: Iterable[Stmt]) -> dict[str, set[int]]:
             for name in names:
                 readers[name].add(id(stmt))
     return readers
+
+
+def line_ranges(texts: Iterable[str], first: int) -> list[range]:
+    """The lines of each text, if a newline joins them and the first one begins at line `first`.
+
+    >>> line_ranges(["a\\nb", "c"], first=10)
+    [range(10, 12), range(12, 13)]
+    """
+    ranges = []
+    for text in texts:
+        end = first + text.count("\n") + 1
+        ranges.append(range(first, end))
+        first = end
+    return ranges

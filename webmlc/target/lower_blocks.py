@@ -16,20 +16,76 @@ before                                             after
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.rewrite import substitute, variables
+from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Block,
     If,
     LoopFunction,
     Stmt,
+    blocks,
     map_statements,
     seq,
     substitute_statement,
 )
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.nest import axis_variables
+from webmlc.schedule.primitives.decompose_reduction import decompose_reduction
+from webmlc.schedule.tree import loops_of, path_to_block
 from webmlc.target.scoped import simplify_function
+
+
+def clear_empty_reductions(function: LoopFunction) -> LoopFunction:
+    """Move the init of every block that may reduce nothing before its outermost reduction loop. An
+    init inside the loop would not run, and the result would be the old content of its memory.
+
+    A reduction may be cut into parts. Only the part that begins at 0 is cleared here; the init of
+    another part runs only if all parts before it are empty. An init stays if `decompose_reduction`
+    refuses to move it: the loop then writes the result elsewhere, too. Only a symbolic size can be
+    0 in a run.
+
+    before                                         after
+        for i, k in T.grid(8, n):                      for i in range(8):
+            with T.block("Y"):                             with T.block("Y_init"):
+                with T.init(): Y[i] = 0                        Y[i] = 0
+                Y[i] = Y[i] + A[i, k]                      for k in range(n):
+                                                               with T.block("Y"):
+                                                                   Y[i] = Y[i] + A[i, k]
+    """
+    for block in tuple(blocks(function.body)):
+        if block.init is None or not _may_be_empty(block):
+            continue
+        path, _ = path_to_block(function, "clear_empty_reductions", block.name)
+        bound = axis_variables(block, "reduce")
+        loops = [loop.var for loop in loops_of(path) if loop.var in bound]
+        if loops and _begins_at_zero(block, loops):
+            with suppress(ScheduleError):
+                function, _ = decompose_reduction(function, block.name, loops[0].name)
+    return function
+
+
+def _may_be_empty(block: Block) -> bool:
+    """True if a run may give a reduce axis of a block no elements."""
+    extents = [axis.extent for axis in block.axes if axis.kind == "reduce"]
+    return any(bounds(n, dict.fromkeys(variables(n), SYMBOL)).low < 1 for n in extents)
+
+
+def _begins_at_zero(block: Block, loops: Sequence[Var]) -> bool:
+    """True if all reduce axes of a block are 0 in the first iteration of these loops."""
+    first = dict.fromkeys(loops, Const(0))
+    bindings = block.bound_axes()
+    return all(
+        as_int(simplify(substitute(binding, first))) == 0
+        for axis, binding in bindings
+        if axis.kind == "reduce"
+    )
 
 
 def lower_blocks(function: LoopFunction) -> LoopFunction:

@@ -19,7 +19,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, If, Let, LoopFunction, Seq, Stmt, map_statements, seq
-from webmlc.target.divergence import has_barrier, reads_memory
+from webmlc.target.insert_barriers import has_barrier, reads_memory
 
 
 def merge_guards(function: LoopFunction) -> LoopFunction:

@@ -1,13 +1,20 @@
-"""Tell which local allocations are registers, as the lowered form in `webmlc.target` defines them.
+"""Tell which local allocations are registers, as the lowered form in `webmlc.target` defines them,
+and count the vector registers that a loop occupies at once.
 
->>> register_lanes(function)
-{C_0: 4, C_1: 4, total: 1}
+    >>> register_lanes(function)
+    {C_0: 4, C_1: 4, total: 1}
+    >>> register_pressure(body, vectors, stored_once)  # a tile of 6 x 8, two vectors of a panel,
+    15                                                 # and one number that is copied to all lanes
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
 from webmlc.core.expr import Call, Const, Expr, Ramp
-from webmlc.loops.ir import Buffer, Load, LoopFunction, Store, distinct_loads, stores
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Stmt, Store, distinct_loads, loads, stores
 from webmlc.target import VECTOR_LANES
 
 LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)
@@ -51,3 +58,43 @@ def added_value(store: Store) -> Expr | None:
 def register_index(register: Buffer) -> tuple[Expr, ...]:
     """The index that reads or writes a whole register."""
     return (LANES,) if register.shape else ()
+
+
+def registers_stored_once(
+    function: LoopFunction, registers: AbstractSet[Buffer]
+) -> frozenset[Buffer]:
+    """The registers that have one store in a function."""
+    counts = Counter(store.buffer for store in stores(function.body))
+    return frozenset(buffer for buffer in registers if counts[buffer] == 1)
+
+
+def register_pressure(
+    body: Sequence[Stmt],
+    vectors: AbstractSet[Buffer],
+    stored_once: AbstractSet[Buffer],
+    before: Sequence[Stmt] = (),
+) -> int:
+    """The registers among `vectors` that a loop occupies at once. The loop repeats the statements
+    `body`, after the statements `before`. The result counts the registers that are live throughout
+    the loop, plus the largest number of other registers at any point.
+    """
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    live_throughout: set[Buffer] = set()
+    for position, stmt in enumerate((*before, *body)):
+        for load in loads(stmt):
+            if load.buffer not in first:
+                live_throughout.add(load.buffer)
+            last[load.buffer] = position
+        for store in stores(stmt):
+            if position < len(before) or store.buffer not in stored_once:
+                live_throughout.add(store.buffer)
+            first.setdefault(store.buffer, position)
+    live_ranges = [
+        (first[b], last[b]) for b in first if b in vectors - live_throughout and b in last
+    ]
+    peak = max(
+        (sum(a < p <= b for a, b in live_ranges) for p in {b for _, b in live_ranges}),
+        default=0,
+    )
+    return len(live_throughout & vectors) + peak

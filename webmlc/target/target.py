@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from webmlc.core.machine import Device, Machine
@@ -14,9 +15,25 @@ from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Module
 from webmlc.loops.content import kernel_key
 from webmlc.loops.ir import LoopFunction, Store, walk_statements
-from webmlc.target.lower import Lowering
 
 M = TypeVar("M", bound=Machine)
+Pass = Callable[[LoopFunction], LoopFunction]
+Lowering = Callable[[M], tuple[Pass, ...]]
+"""The passes of a machine, in order. Machines that need the same passes return the same tuple."""
+
+
+@lru_cache(maxsize=1024)
+def run_passes(function: LoopFunction, passes: tuple[Pass, ...]) -> LoopFunction:
+    """Run passes in order. Cached: `split_kernels` has usually lowered this kernel already, and
+    both WASM variants have one schedule for most kernels.
+
+    Functions that differ only in their `origin` are equal, so the result may have another's origin.
+    """
+    for step in passes:
+        function = step(function)
+    return function
+
+
 Need = Callable[[LoopFunction], bool]
 """True for a kernel that needs the feature which distinguishes a variant from another variant."""
 ModulePass = tuple[str, Callable[[Module], Module]]

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from webmlc.core.errors import UserError
 from webmlc.core.machine import Device, Machine
 from webmlc.loops.ir import LoopFunction
-from webmlc.target import lower as lowering
-from webmlc.target.target import AnyTarget, Variant
+from webmlc.target.target import AnyTarget, Variant, run_passes
 from webmlc.target.wasm.target import WASM
 from webmlc.target.webgpu.target import BY_ADAPTER, SOFTWARE_WEBGPU, WEBGPU
 
@@ -40,5 +39,7 @@ def machine_of(kernel: LoopFunction, machine: Machine) -> Machine:
 
 
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
-    """Return the lowered form of `function` for `machine`, by the passes of its target."""
-    return lowering.lower(function, machine, TARGETS[machine.device].lowering)
+    """Return the lowered form of a scheduled `function` for `machine`, as `webmlc.target` defines
+    it: without blocks, with flat buffers, vectors and registers, and each value computed once.
+    """
+    return run_passes(function, TARGETS[machine.device].lowering(machine))

@@ -23,8 +23,8 @@ from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import evaluate, substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For
-from webmlc.target.buffer_accesses import Access
 from webmlc.target.offset_digits import (
+    Access,
     Region,
     divide_term,
     outer_terms,

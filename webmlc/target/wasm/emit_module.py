@@ -22,6 +22,8 @@ The scratch memory of thread t starts at base + t·stride. The stride is at leas
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -31,13 +33,12 @@ from typing import Literal
 from webmlc.core.control_area import CONTROL as AT
 from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
-from webmlc.target.line_ranges import line_ranges
+from webmlc.target.line_stages import line_ranges
 from webmlc.target.target import Alternatives
 from webmlc.target.wasm import large_angles, remainder
 from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
-from webmlc.target.wasm.share_constants import share_constants
 from webmlc.target.wasm.share_offsets import share_offsets
 from webmlc.target.wasm.share_values import share_values
 from webmlc.target.wasm.threads import THREADS
@@ -237,3 +238,33 @@ def _warm(loops: int) -> str:
     (call_indirect (type $loop) (i32.const 0) (i32.const 0) (local.get $loop))
     (br_if $again (local.tee $calls (i32.sub (local.get $calls) (i32.const 1)))))
   (i32.const 1))"""
+
+
+_LITERAL = re.compile(r"\(v128\.const \w+( [^ ()]+)+\)")
+_ZEROS = re.compile(r"\(v128\.const \w+( 0)+\)")
+_SET_BITS = re.compile(r"\(v128\.const i\w+( -1)+\)")
+
+
+def share_constants(functions: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Shorten vector literals, which take 18 bytes each. Return the globals of repeated literals,
+    in the order of their first use, and the functions that read them.
+
+    Reading a global takes 2 or 3 bytes, and is a load. A vector of zeros becomes a splat of 4
+    bytes, which engines compile to one instruction. A vector of set bits is also one instruction,
+    and stays.
+
+    before                                          after
+        (f32x4.mul (...) (v128.const f32x4 4 4 4 4))    (f32x4.mul (...) (global.get $c0))
+        (f32x4.max (...) (v128.const f32x4 0 0 0 0))   (f32x4.max (...) (i32x4.splat (i32.const 0)))
+    """
+    functions = [_ZEROS.sub("(i32x4.splat (i32.const 0))", f) for f in functions]
+    counts = Counter(m.group() for f in functions for m in _LITERAL.finditer(f))
+    repeated_literals = [c for c, n in counts.items() if n > 1 and not _SET_BITS.fullmatch(c)]
+    names = {constant: f"$c{i}" for i, constant in enumerate(repeated_literals)}
+
+    def name(match: re.Match[str]) -> str:
+        constant = match.group()
+        return f"(global.get {names[constant]})" if constant in names else constant
+
+    globals_ = [f"(global {names[c]} v128 {c})" for c in repeated_literals]
+    return globals_, [_LITERAL.sub(name, f) for f in functions]

@@ -6,7 +6,6 @@ from functools import lru_cache, partial
 
 from webmlc.core.machine import Cpu
 from webmlc.loops.write_out_combinations import write_out_combinations
-from webmlc.target.clear_empty_reductions import clear_empty_reductions
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
@@ -15,11 +14,11 @@ from webmlc.target.guard_division import guard_division
 from webmlc.target.hoist_clamps import hoist_clamps
 from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.legalise_types import legalise_types
-from webmlc.target.lower import Pass
-from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.lower_blocks import clear_empty_reductions, lower_blocks
 from webmlc.target.quarter_powers import expand_unsigned_powers
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.sum_in_blocks import sum_in_blocks
+from webmlc.target.target import Pass
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.wasm.legalise import legalise
 from webmlc.target.wasm.pair_loads import pair_loads

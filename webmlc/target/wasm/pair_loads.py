@@ -35,8 +35,13 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import buffers_read
-from webmlc.target.register_pressure import register_pressure, registers_stored_once
-from webmlc.target.registers import LANES, PAIR, register_lanes
+from webmlc.target.registers import (
+    LANES,
+    PAIR,
+    register_lanes,
+    register_pressure,
+    registers_stored_once,
+)
 from webmlc.target.scoped import Names
 
 _BYTES = 4

@@ -38,8 +38,8 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.line_stages import stage_marks
-from webmlc.target.private_buffers import private_buffers
 from webmlc.target.registers import register_lanes
+from webmlc.target.scalar_replacement import private_buffers
 from webmlc.target.wasm.print_expr import ExprPrinter
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 from webmlc.target.wasm.table import LANE_STORES, STORES, value_type

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128
+from webmlc.core.disk_cache import active_cache
+from webmlc.core.expr import as_int
+from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, Cpu
 from webmlc.graph.algorithms.alternatives import alternatives
 from webmlc.graph.algorithms.attention.tile_rows import tile_rows
 from webmlc.graph.algorithms.attention.use_attention import use_attention
@@ -21,17 +23,61 @@ from webmlc.graph.fuse.split_operands import split_operands
 from webmlc.graph.ir import Module
 from webmlc.graph.quantise.join_shifts import join_shifts
 from webmlc.graph.quantise.use_byte_products import use_byte_products
+from webmlc.loops.content import kernel_key
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
-from webmlc.schedule.analysis import multiplies_bytes, multiplies_small_bytes, reduces_products
+from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.schedule.analysis import (
+    multiplies_bytes,
+    multiplies_small_bytes,
+    reduces_products,
+    updates_others,
+)
+from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.split_kernels import split_kernels
-from webmlc.target.target import Alternatives, Target, Task, Variant
+from webmlc.target.target import Alternatives, Target, Task, Variant, run_passes
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.wasm.emit_module import Step, join_functions, print_function
-from webmlc.target.wasm.fits_scratch import fits_scratch
 from webmlc.target.wasm.lowering import lowering
 from webmlc.target.wasm.printer import Printed
+
+
+def fits_scratch(function: LoopFunction, machine: Cpu) -> bool:
+    """True where every allocation of the lowered kernel has a constant size, because scratch memory
+    has.
+
+    An intermediate keeps its symbolic size where no rule computes the producer at its consumer,
+    which would leave only a tile, and where a block updates elements that others write or read. The
+    cache of builds keeps the answer: to schedule and lower a kernel takes long.
+    """
+    if updates_others(function):
+        return False
+    if _has_constant_sizes(function):
+        return True
+    cache = active_cache()
+    if cache is None:
+        return _is_lowered_to_constant_sizes(function, machine)
+    key = kernel_key("fits scratch", function, machine)
+    answer = cache.get(key)
+    if answer is not None:
+        return bytes(answer) == b"yes"
+    fits = _is_lowered_to_constant_sizes(function, machine)
+    cache.put(key, b"yes" if fits else b"no")
+    return fits
+
+
+def _is_lowered_to_constant_sizes(function: LoopFunction, machine: Cpu) -> bool:
+    """True where every allocation has a constant size after scheduling and lowering."""
+    named = name_dimensions(function).function
+    return _has_constant_sizes(
+        run_passes(schedule_kernel(named, machine).function, lowering(machine))
+    )
+
+
+def _has_constant_sizes(function: LoopFunction) -> bool:
+    return all(as_int(size) is not None for b in function.allocations for size in b.shape)
+
 
 LIMITS = FusionLimits(pads="chosen", quantises_rows=True)
 """The limits of fusion: a kernel may pad its input itself, and quantise the rows that it makes."""

@@ -19,8 +19,7 @@ from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr
 from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
-from webmlc.target.line_ranges import line_ranges
-from webmlc.target.line_stages import stage_marks
+from webmlc.target.line_stages import line_ranges, stage_marks
 from webmlc.target.webgpu.lowering import passes_to_print
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader

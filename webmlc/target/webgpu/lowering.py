@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import Gpu
 from webmlc.loops.write_out_combinations import write_out_combinations
+from webmlc.target.byte_words import unpack_bytes
 from webmlc.target.check_scopes import check_scopes
-from webmlc.target.clear_empty_reductions import clear_empty_reductions
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
@@ -17,25 +17,24 @@ from webmlc.target.guard_division import guard_division
 from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.insert_barriers import insert_barriers
 from webmlc.target.legalise_types import legalise_types
-from webmlc.target.lower import Pass
-from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.lower_blocks import clear_empty_reductions, lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.quarter_powers import expand_unsigned_powers
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.share_memory import share_memory
 from webmlc.target.sum_in_blocks import sum_in_blocks
+from webmlc.target.target import Pass
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.webgpu.choose_storage import choose_storage
 from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.join_updates import join_updates
 from webmlc.target.webgpu.legalise import legalise
+from webmlc.target.webgpu.names import shorten_names
 from webmlc.target.webgpu.read_ahead import read_ahead
 from webmlc.target.webgpu.read_late import read_late
 from webmlc.target.webgpu.read_once import read_once
 from webmlc.target.webgpu.roll_epilogues import roll_epilogues
 from webmlc.target.webgpu.share_indices import share_indices
-from webmlc.target.webgpu.shorten_names import shorten_names
-from webmlc.target.webgpu.unpack_bytes import unpack_bytes
 from webmlc.target.webgpu.widen_loads import widen_loads
 
 SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})

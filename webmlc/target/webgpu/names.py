@@ -1,4 +1,4 @@
-"""Turn names into WGSL identifiers: keywords, reserved words and built-ins get a trailing
+"""Turn names into short WGSL identifiers. Keywords, reserved words and built-ins get a trailing
 underscore.
 
 >>> wgsl_name("k"), wgsl_name("target")
@@ -8,8 +8,24 @@ underscore.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from webmlc.loops.ir import Buffer
+from webmlc.core.dtypes import INDEX
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import rewriter
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    Let,
+    Load,
+    LoopFunction,
+    Stmt,
+    Store,
+    map_expressions,
+    map_statements,
+    walk_statements,
+)
+from webmlc.target.scoped import Names
 
 NAME, NUMBER = "kernel#", "number#"
 """Stand for the name of a kernel and for its number in its text, so that equal kernels of all
@@ -64,3 +80,62 @@ def memory_name(buffer: Buffer) -> str:
     """The identifier of a buffer in memory. At module scope, it contains the kernel's number."""
     name = buffer.name
     return wgsl_name(name) if buffer.scope == "local" else f"{wgsl_name(f'{name}_')}{NUMBER}"
+
+
+def _short(names: Names, preferred: str) -> str:
+    """The first unused name among `r`, `r1`, `r2`, ..."""
+    count = names.counts.get(preferred, 0)
+    names.counts[preferred] = count + 1
+    name = f"{preferred}{count}" if count else preferred
+    return _short(names, preferred) if name in names.used_names else name
+
+
+def shorten_names(function: LoopFunction) -> LoopFunction:
+    """Shorten the names of variables, which must be unique: shaders are downloaded, and a tile has
+    a hundred variables. Parameters, symbols and shared buffers keep their names.
+
+    Loops over workgroups and threads are named `bx`, `tx`, ...; serial loops `k`; lets of indices
+    `p`; other lets `v`; registers `r`; local arrays `a`. A number follows where there are several.
+    Registers are renamed in the order of allocation.
+    """
+    shared_buffers = [b for b in function.allocations if b.scope != "local"]
+    fixed_names = [b.name for b in (*function.params, *shared_buffers)] + [
+        s.name for s in function.symbols
+    ]
+    names = Names([*PRINTER_NAMES, *fixed_names])
+    variables: dict[Var, Expr] = {}
+    for stmt in walk_statements(function.body):
+        match stmt:
+            case For(var=var, thread=thread):
+                preferred = "k" if thread is None else f"{thread[0]}{thread[-1]}"
+                variables[var] = Var(_short(names, preferred), var.dtype)
+            case Let(var=var):
+                preferred = "p" if var.dtype == INDEX else "v"
+                variables[var] = Var(_short(names, preferred), var.dtype)
+    buffers: dict[str, Buffer] = {}
+    for buffer in function.allocations:
+        if buffer.scope == "local":
+            preferred = "r" if buffer.storage == "register" else "a"
+            buffers[buffer.name] = replace(buffer, name=_short(names, preferred))
+
+    def expression(node: Expr) -> Expr | None:
+        match node:
+            case Var():
+                return variables.get(node)
+            case Load(buffer=buffer, indices=indices) if buffer.name in buffers:
+                return Load(buffers[buffer.name], indices)
+        return None
+
+    def statement(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case For(var=var) | Let(var=var):
+                new = variables[var]
+                assert isinstance(new, Var)
+                return replace(stmt, var=new)
+            case Store(buffer=buffer) if buffer.name in buffers:
+                return replace(stmt, buffer=buffers[buffer.name])
+        return None
+
+    body = map_expressions(function.body, rewriter(expression))
+    allocations = tuple(buffers.get(b.name, b) for b in function.allocations)
+    return replace(function, body=map_statements(body, statement), allocations=allocations)

@@ -33,12 +33,17 @@ from webmlc.loops.ir import (
     Store,
     stores,
 )
-from webmlc.target.divergence import differs
+from webmlc.target.insert_barriers import differs
 from webmlc.target.registers import added_value
 from webmlc.target.webgpu.choose_storage import HALVES, vector_index
-from webmlc.target.webgpu.declarations import array_type, declarations, section_name, word
-from webmlc.target.webgpu.declare_in_place import declared_in_place
-from webmlc.target.webgpu.matrix_products import matrix_product
+from webmlc.target.webgpu.declarations import (
+    array_type,
+    declarations,
+    declared_in_place,
+    section_name,
+    word,
+)
+from webmlc.target.webgpu.join_updates import matrix_product
 from webmlc.target.webgpu.names import NAME, NUMBER, memory_name, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
 from webmlc.target.webgpu.quad_exchanges import exchanges, lane_lines

@@ -43,7 +43,7 @@ from webmlc.loops.ir import (
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import added_value
 from webmlc.target.webgpu.choose_storage import vector_index
-from webmlc.target.webgpu.matrix_products import MatrixProduct, matrix_product
+from webmlc.target.webgpu.join_updates import MatrixProduct, matrix_product
 from webmlc.target.webgpu.quad_loads import BITS, LANE, LANE_LINE
 
 OFFSET = "quad_offset"

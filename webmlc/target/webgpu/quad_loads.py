@@ -23,7 +23,7 @@ from webmlc.core.machine import QUAD, WORD_BYTES
 from webmlc.core.rewrite import rewrite, substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Stmt, child_statements, own_loads
-from webmlc.target.divergence import reads_memory
+from webmlc.target.insert_barriers import reads_memory
 from webmlc.target.webgpu.names import QUAD_LANE
 
 QUADS = "quads"

@@ -38,7 +38,7 @@ from webmlc.loops.ir import (
     stores,
     substitute_statement,
 )
-from webmlc.target.webgpu.sections import map_sections
+from webmlc.target.webgpu.threads import map_sections
 
 MOST_READS = 24
 """Vectors that a thread reads ahead, at most. Each takes four of the 128 to 255 registers of a

@@ -50,7 +50,7 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import certain_reads
 from webmlc.target.registers import read_register, register_index
 from webmlc.target.scoped import Names, statements_of
-from webmlc.target.webgpu.sections import map_sections
+from webmlc.target.webgpu.threads import map_sections
 
 MOST_ELEMENTS = 32
 """Elements that a thread keeps, at most, in its 128 to 255 registers (chosen by hand: a row of 8192

@@ -44,7 +44,7 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
-from webmlc.target.private_buffers import private_buffers
+from webmlc.target.scalar_replacement import private_buffers
 
 FEWEST_ROWS = 3
 """The fewest rows for which a loop is worth its moves (derived: two rows are as much text as one

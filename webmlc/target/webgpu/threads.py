@@ -14,11 +14,11 @@ no barrier across workgroups.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Const, Expr, as_int, maximum
+from webmlc.core.expr import Const, Expr, Var, as_int, maximum
 from webmlc.core.machine import MAX_INVOCATIONS
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import (
@@ -202,3 +202,26 @@ def _constant_extent(function: LoopFunction, extent: Expr) -> int:
     if value is None:
         raise InternalError(f"webgpu: kernel {function.name}: {extent} threads are not a constant")
     return value
+
+
+Rewrite = Callable[[Stmt, frozenset[Var]], Stmt]
+"""A rewriting of the work of a workgroup. The variables have a value where the work starts."""
+
+
+def map_sections(function: LoopFunction, rewrite: Rewrite) -> Stmt:
+    """The body of a lowered kernel, with the work of each workgroup rewritten."""
+    return _map(function.body, rewrite, frozenset(function.symbols))
+
+
+def _map(stmt: Stmt, rewrite: Rewrite, scope: frozenset[Var]) -> Stmt:
+    match stmt:
+        case Seq(statements=statements):
+            return seq(*(_map(child, rewrite, scope) for child in statements))
+        case Let(var=var, body=body):
+            return replace(stmt, body=_map(body, rewrite, scope | {var}))
+        case For(thread=str() as thread, var=var, body=body) if thread.startswith("blockIdx"):
+            inside = scope | {var}
+            if isinstance(body, For) and (body.thread or "").startswith("blockIdx"):
+                return replace(stmt, body=_map(body, rewrite, inside))
+            return replace(stmt, body=rewrite(body, inside))
+    return stmt
