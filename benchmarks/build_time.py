@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from webmlc.compile import compile_model
+from webmlc.pipeline import compile_model
 
 PERIOD = 10
 """The number of different nodes, after which the chain repeats."""

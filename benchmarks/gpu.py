@@ -48,9 +48,9 @@ from benchmarks.gpu_limits import ROUNDS, Limits, limits, seconds_of
 from benchmarks.models import QUIET, ROOT, Source, named, prepare, random_inputs
 from benchmarks.node_job import run_job
 from webmlc.build_options import AdapterName
-from webmlc.compile import build
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter
+from webmlc.pipeline import build
 
 RNG = np.random.default_rng(0)
 DAWN = Path(__file__).parent / "dawn.mjs"

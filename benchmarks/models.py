@@ -30,10 +30,10 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.direct_flops import direct_flops
 from benchmarks.tfjs_graph import tfjs_graph
 from webmlc.build_options import AdapterName, BuildOptions, TargetName
-from webmlc.compile import compile_model
 from webmlc.core.machine import Device
 from webmlc.package.step_work import step_work
 from webmlc.package.write import write_package
+from webmlc.pipeline import compile_model
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"

@@ -22,12 +22,12 @@ import onnx
 import onnx.parser
 from onnx import numpy_helper
 
-from webmlc.compile import build
 from webmlc.core.machine import RELAXED
 from webmlc.core.stages import Listing
 from webmlc.loops.text import parse_function
 from webmlc.package.manifest import MANIFEST, Manifest
 from webmlc.package.memory_plan import layout
+from webmlc.pipeline import build
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.schedule.trace import arguments_of
 

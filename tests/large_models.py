@@ -34,9 +34,9 @@ from onnx import (
 )
 
 from webmlc.build_options import BuildOptions, TargetName
-from webmlc.compile import compile_model
 from webmlc.core.errors import UserError
 from webmlc.package.write import write_package
+from webmlc.pipeline import compile_model
 
 OPSET = 18
 WIDTH = 4

@@ -20,11 +20,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import webmlc.cached_build
-import webmlc.compile
+import webmlc.pipeline
 from tests.command_line import run
 from webmlc import build
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core import dependencies, disk_cache
 from webmlc.core.dependencies import note_file, note_library
 from webmlc.core.disk_cache import DiskCache, user_cache
@@ -43,6 +42,7 @@ from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.write import Parts, write_package
+from webmlc.pipeline import compile_model
 from webmlc.report.write_report import write_report
 from webmlc.schedule.rules import default_schedule
 from webmlc.target.target import Task
@@ -126,14 +126,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskCache:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the models that are compiled from now on."""
     names: list[str] = []
-    compile_model = webmlc.compile.compile_model
+    compile_model = webmlc.pipeline.compile_model
 
     def note(*arguments: Any, **options: Any) -> Parts:
         parts = compile_model(*arguments, **options)
         names.append(parts.manifest.name)
         return parts
 
-    monkeypatch.setattr(webmlc.compile, "compile_model", note)
+    monkeypatch.setattr(webmlc.pipeline, "compile_model", note)
     return names
 
 
@@ -555,17 +555,17 @@ def test_a_model_that_changes_while_it_is_built_is_not_kept(
     cache: DiskCache,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    file, compile_model = toy.with_suffix(suffix), webmlc.compile.compile_model
+    file, compile_model = toy.with_suffix(suffix), webmlc.pipeline.compile_model
     before = file.read_bytes()
 
     def edit_and_compile(source: Any, *arguments: Any, **options: Any) -> Parts:
         file.write_bytes(content)
         if suffix == ".toy":  # it is read after it was hashed
-            source = webmlc.compile.export_source(toy)  # type: ignore[attr-defined]
+            source = webmlc.pipeline.export_source(toy)  # type: ignore[attr-defined]
         return compile_model(source, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(webmlc.compile, "compile_model", edit_and_compile)
+        patch.setattr(webmlc.pipeline, "compile_model", edit_and_compile)
         build(toy, tmp_path / "edited", "wasm")
     file.write_bytes(before)
     build(toy, tmp_path / "again", "wasm")

@@ -64,7 +64,7 @@ STAGES = (
     "webmlc.generate",  # text from logits: it knows models only as a protocol
     "webmlc.host",
     "webmlc.cached_build",
-    "webmlc.compile",
+    "webmlc.pipeline",
     "webmlc.check_source",
     "webmlc.report",  # what a build recorded, as a page
     "webmlc.tune",
@@ -168,7 +168,7 @@ def test_init_imports_nothing(package: str) -> None:
         ("webmlc.loops.ir", "def late():\n    from ..schedule import rules"),
         ("webmlc.target.wasm.printer", "from ...package.manifest import Manifest"),
         ("webmlc.host.wasm", "from webmlc import build"),
-        ("webmlc.compile", "from webmlc.cli import main"),
+        ("webmlc.pipeline", "from webmlc.cli import main"),
         ("webmlc.graph.ir", "from webmlc.loops.ir import LoopFunction"),
         ("webmlc.graph.ir", "if TYPE_CHECKING:\n    from webmlc.loops.text import parse"),
         (

@@ -16,8 +16,8 @@ from webmlc.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from webmlc.check_source import check
-    from webmlc.compile import build
     from webmlc.host.load import load
+    from webmlc.pipeline import build
 
 __all__ = ["__version__", "build", "check", "load", "tune"]
 
@@ -25,7 +25,7 @@ __all__ = ["__version__", "build", "check", "load", "tune"]
 def __getattr__(name: str) -> Any:
     """Import `build`, `check` or `load` at its first use, because their dependencies differ."""
     if name == "build":
-        from webmlc.compile import build
+        from webmlc.pipeline import build
 
         return build
     if name == "check":

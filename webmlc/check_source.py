@@ -16,12 +16,12 @@ import onnx
 from numpy.typing import NDArray
 
 from webmlc.build_options import BuildOptions
-from webmlc.compile import build_package
 from webmlc.core.errors import UserError
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.read_model import Source
 from webmlc.host.check import CheckResult, check_model
+from webmlc.pipeline import build_package
 
 
 def check(

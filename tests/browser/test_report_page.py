@@ -11,7 +11,7 @@ import pytest
 from tests.browser.pages import Page, open_pages
 from tests.small_models import model_of, random
 from webmlc.build_options import BuildOptions
-from webmlc.compile import build
+from webmlc.pipeline import build
 from webmlc.report.write_report import write_report
 
 LAYERS = 4

@@ -17,8 +17,8 @@ from tests.graph.typed.test_typed_sounds import EDGE, RATE, copier, tone
 from tests.graph.typed.test_typed_values import LABELS, MEAN, STD, classifier
 from tests.js.test_speech_pipeline import BLANK, logits_of, recogniser, sound, text_of
 from tests.js.test_speech_pipeline import LABELS as SPEECH_LABELS
-from webmlc.compile import build
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 WIDTH, HEIGHT = 70, 50
 RUN = """async ([width, height, device]) => {

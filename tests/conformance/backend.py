@@ -137,7 +137,7 @@ class WebmlcRep(BackendRep):
 @lru_cache(maxsize=1)
 def package(model: bytes, target: TargetName) -> tempfile.TemporaryDirectory[str]:
     """The package of a serialised model, in a folder that lasts until another model is built."""
-    from webmlc.compile import build
+    from webmlc.pipeline import build
 
     folder = tempfile.TemporaryDirectory()
     adapter = "all" if TESTS_RICHEST else "gpu"

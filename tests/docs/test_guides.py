@@ -134,7 +134,7 @@ def test_commands_of_the_guide_are_modules() -> None:
 
 
 def test_code_blocks_and_paths_are_told_apart() -> None:
-    assert is_path("webmlc/compile.py") and is_path("webmlc/graph/ops/")
+    assert is_path("webmlc/pipeline.py") and is_path("webmlc/graph/ops/")
     assert not is_path("make test") and not is_path("T.block")
     text = "a\n```sh\nmake\n```\nb\n```\nc\n```\n"
     assert code_blocks(text) == [("sh", "make\n"), ("", "c\n")]

@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from webmlc.compile import build
 from webmlc.core.errors import ModelError
 from webmlc.frontend.read_model import read_model
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 
 def parse(body: str, opset: int = 21) -> onnx.ModelProto:

@@ -16,7 +16,6 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from webmlc.compile import build
 from webmlc.core.errors import InputError, ModelError, ModelWarning, UserError
 from webmlc.frontend.doors import door, export_source
 from webmlc.frontend.doors.names import (
@@ -30,6 +29,7 @@ from webmlc.frontend.doors.names import (
     without_suffix,
 )
 from webmlc.frontend.file_kinds import is_kind
+from webmlc.pipeline import build
 
 
 def model() -> ModelProto:

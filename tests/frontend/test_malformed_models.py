@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.frontend.mutate_model import mutate
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError, UserError
+from webmlc.pipeline import compile_model
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 MODELS = {

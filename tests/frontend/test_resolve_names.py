@@ -13,10 +13,10 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from webmlc.compile import build
 from webmlc.core.errors import ModelError
 from webmlc.frontend.read_model import read_model
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
 MAIN = "g (float[n, 3] x, bool c) => (float[n, 3] y)"

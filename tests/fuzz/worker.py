@@ -94,8 +94,6 @@ class Runner:
 
 
 def _serve(connection: Connection, device: Device) -> None:
-    import webmlc.compile
-    import webmlc.host.load  # noqa: F401
     from tests import shader_compilers
 
     shader_compilers.watch()
@@ -111,9 +109,9 @@ def _serve(connection: Connection, device: Device) -> None:
 
 def build_and_run(model: onnx.ModelProto, feeds: dict[str, Array], device: Device) -> Results:
     """Build a package and run it in every configuration of the device."""
-    from webmlc.compile import build
     from webmlc.core.errors import UnsupportedError
     from webmlc.host.load import load
+    from webmlc.pipeline import build
     from webmlc.target.targets import TARGETS
     from webmlc.target.wasm.target import WASM
 

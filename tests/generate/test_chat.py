@@ -141,7 +141,7 @@ def test_a_model_is_built_into_the_cache_once(
 
     model = FakeModel()
     echoing(model)
-    monkeypatch.setattr("webmlc.compile.build", build)
+    monkeypatch.setattr("webmlc.pipeline.build", build)
     monkeypatch.setattr(
         Model, "session", lambda _, capacity: model.session(capacity), raising=False
     )

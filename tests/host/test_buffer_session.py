@@ -17,10 +17,10 @@ from tests.graph.algorithms.attention.test_group_query_attention import (
     feeds_of,
     model_of,
 )
-from webmlc.compile import shared_graph
 from webmlc.core.errors import InputError
 from webmlc.core.stages import watcher
 from webmlc.host.load import Model
+from webmlc.pipeline import shared_graph
 
 pytestmark = pytest.mark.xdist_group("buffer_session")  # one worker builds what the tests share
 

@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from tests.graph.graphs import parsed
-from webmlc.compile import build_package
 from webmlc.core.errors import InputError
 from webmlc.host.check import check_model
 from webmlc.host.output_error import compare, with_spread
 from webmlc.host.reference import run_reference
+from webmlc.pipeline import build_package
 
 
 def test_what_the_reference_differs_by_itself_is_inconclusive() -> None:

@@ -11,10 +11,10 @@ import pytest
 import webmlc
 from tests.against_onnxruntime import parse
 from tests.recurrent import RECURRENT, TOLERANCE, expected, inputs, zeros
-from webmlc.compile import shared_graph
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.stages import watcher
 from webmlc.host.load import Model
+from webmlc.pipeline import shared_graph
 
 pytestmark = pytest.mark.xdist_group("recurrent_session")  # one worker builds what the tests share
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper, parser
 from tests.graph.typed.test_transcripts import Token, tokens_of
 from tests.node import answer_once
 from tests.packages import scaled
-from webmlc.compile import build
+from webmlc.pipeline import build
 
 RATE, HOP, WINDOW = 1000, 4, 6
 BLANK, LABELS = 0, ["<pad>", "a", "b", "c", "|"]

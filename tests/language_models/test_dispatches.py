@@ -10,10 +10,10 @@ from gguf import GGMLQuantizationType as Type
 
 import webmlc
 from tests.language_models.small_models import LLAMA, write_model
-from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.core.stages import ignore
 from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.schedule.rules import match_kernel
 from webmlc.target.webgpu.target import WEBGPU
 

@@ -16,13 +16,13 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFReader
 
 from tests.language_models.small_models import LLAMA, QWEN2, SmallModel, write_model
-from webmlc.compile import build_package
 from webmlc.core.errors import InputError, ModelError, UserError
 from webmlc.frontend.gguf import read_gguf as reader
 from webmlc.frontend.gguf.architectures import sizes_of
 from webmlc.frontend.gguf.file import open_gguf
 from webmlc.frontend.read_model import read_model
 from webmlc.host.check import check_model
+from webmlc.pipeline import build_package
 
 SMALL = replace(LLAMA, layers=1)
 

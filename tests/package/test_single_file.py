@@ -15,11 +15,11 @@ from tests.command_line import run
 from tests.generate.fakes import language_assets
 from tests.graph.typed.test_typed_values import classifier
 from tests.packages import parts, scaled
-from webmlc.compile import build
 from webmlc.core.errors import ModelWarning, PackageError
 from webmlc.package import single_file
 from webmlc.package.single_file import FIRST_LINE, write_single_file
 from webmlc.package.write import write_package
+from webmlc.pipeline import build
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,11 +21,11 @@ import wasmtime
 from tests.command_line import run
 from tests.small_models import model_of, random
 from webmlc.build_options import BuildOptions
-from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.host.load import load
 from webmlc.host.wasm import SharedMemory, instantiate
 from webmlc.package.read_manifest import read_manifest
+from webmlc.pipeline import build
 from webmlc.report.measurable import measurable
 from webmlc.report.nodes import FATES
 from webmlc.report.programs import all_symbols

@@ -14,9 +14,9 @@ import pytest
 
 from tests.small_models import model_of, random
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.stages import Stage
 from webmlc.package.kernel_code import KernelLines, print_code
+from webmlc.pipeline import compile_model
 
 PRODUCT = """
 g (float[24, 32] x) => (float[24, 16] y) {

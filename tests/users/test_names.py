@@ -17,8 +17,8 @@ from tests.users.mutations.family import Mutant
 from tests.users.mutations.names import NAMES
 from tests.users.mutations.onnx_family import OnnxFamily
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.machine import Device
+from webmlc.pipeline import compile_model
 
 GROUP = 6
 """The names that one model has."""

@@ -138,8 +138,8 @@ def build(
     else:
         with ExitStack() as stack:
             stack.enter_context(collect_rarely())  # before the imports, which make many objects
-            from webmlc.compile import build_package
             from webmlc.host.report import package_report
+            from webmlc.pipeline import build_package
 
             choose, algorithms = chooser(stack, tuned, platform, options.adapter)
             advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
@@ -213,10 +213,10 @@ def inspect(
 
     --stage code prints the text of each kernel, with the ONNX nodes that its lines compute.
     """
-    from webmlc.compile import compile_model
     from webmlc.core.machine import DEVICES
     from webmlc.core.symbol_names import symbol_sizes
     from webmlc.package.step_work import print_dispatches, print_work
+    from webmlc.pipeline import compile_model
 
     stages = Listing()
     options = replace(options, on_stage=stages)

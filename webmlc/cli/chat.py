@@ -191,9 +191,9 @@ def _package_of(model: Path, device: str) -> Path:
     """The folder of a package. A model that was not built before is built into the cache folder."""
     if model.is_dir() and (model / MANIFEST).is_file():
         return model
-    from webmlc.compile import build
     from webmlc.core.disk_cache import compiler_key, user_folder
     from webmlc.frontend.file_kinds import check_path
+    from webmlc.pipeline import build
 
     check_path(model)
     status = model.stat()

@@ -21,9 +21,9 @@ def measured_loss(
 
     A package without a program for the CPU is built again for the CPU, which every machine has.
     """
-    from webmlc.compile import build_package
     from webmlc.core.machine import DEVICES
     from webmlc.host.quantisation_loss import quantisation_loss
+    from webmlc.pipeline import build_package
 
     with tempfile.TemporaryDirectory(prefix="webmlc-quantise-") as scratch:
         before, after = Path(scratch) / "float", package

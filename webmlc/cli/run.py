@@ -98,10 +98,10 @@ def check(
     code is 1 on a mismatch, and 2 if the result is inconclusive: the model draws random numbers, or
     the reference differs from itself as much.
     """
-    from webmlc.compile import build_package
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
     from webmlc.host.try_model import read_arrays
+    from webmlc.pipeline import build_package
 
     with ExitStack() as stack:
         choose, algorithms = chooser(stack, tuned, platform, adapter.value)
@@ -177,10 +177,10 @@ def _loaded(
     page_output: list[str],
 ) -> Iterator[LoadedModel]:
     """Load a package, or a model that is built first with these options."""
-    from webmlc.compile import build_package
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.graph.typed.options import read_texts
     from webmlc.host.try_model import load_any
+    from webmlc.pipeline import build_package
 
     options = BuildOptions(
         constants=read_constants(constant),

@@ -23,7 +23,6 @@ from typing import Any
 
 from webmlc.build_options import DEFAULTS, BuildOptions
 from webmlc.cached_build import usable_cache
-from webmlc.compile import compile_model
 from webmlc.core.disk_cache import DiskCache
 from webmlc.core.errors import UserError
 from webmlc.core.replace_file import replace_file
@@ -39,6 +38,7 @@ from webmlc.package.read_manifest import read_manifest
 from webmlc.package.runtime_files import join_modules
 from webmlc.package.sizes import shape_text
 from webmlc.package.write import write_package
+from webmlc.pipeline import compile_model
 from webmlc.report.code_texts import distinct, function_lines, package_texts, step_lines
 from webmlc.report.downloads import downloads, tensors
 from webmlc.report.measurable import measurable

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from webmlc.build_options import BuildOptions
-from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.expr import Expr, Var
 from webmlc.core.machine import DEFAULT_MACHINES, MACHINES, Device, Machine
 from webmlc.core.rewrite import variables
@@ -32,6 +31,7 @@ from webmlc.graph.ir import Module, Node
 from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.text import print_function
+from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.schedule.rules import find_match, match_kernel
 from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions

@@ -31,8 +31,8 @@ Results = list[dict[str, Array] | Failure]
 
 def build_package(data: bytes, folder: str, ways: tuple[Way, ...]) -> Failure | None:
     """Build a package for these ways; a `Failure` where that is refused, or goes wrong."""
-    from webmlc.compile import build
     from webmlc.core.errors import UserError
+    from webmlc.pipeline import build
     from webmlc.target.wasm.target import VARIANTS
 
     plain = VARIANTS["simd128"]
@@ -82,8 +82,6 @@ def _bug(error: Exception) -> Failure:
 
 def serve(connection: Connection) -> None:
     """Answer requests: the name of one of the two functions, and its arguments."""
-    import webmlc.compile
-    import webmlc.host.load  # noqa: F401
 
     functions = {"build": build_package, "run": run_package}
     answer_requests(connection, lambda name, *arguments: functions[name](*arguments))

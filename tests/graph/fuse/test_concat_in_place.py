@@ -14,8 +14,8 @@ import pytest
 
 from tests.against_onnxruntime import Device, check, parse
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.stages import Stage
+from webmlc.pipeline import compile_model
 
 
 def _model(nodes: str) -> onnx.ModelProto:

@@ -15,8 +15,8 @@ import pytest
 
 import webmlc
 from tests.against_onnxruntime import check, parse
-from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.stages import ignore
+from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.target.webgpu.target import WEBGPU
 
 WEIGHTS = {"u": (8, 8, 1, 1), "v": (8, 8, 3, 3), "w": (12, 8, 3, 3), "d": (8, 1, 3, 3)}

@@ -11,7 +11,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.graph.ops.test_rows import make_input
-from webmlc.compile import build
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer.evaluate_module import evaluate_module
@@ -21,6 +20,7 @@ from webmlc.graph.ir import Array, Module
 from webmlc.graph.ops import elementwise
 from webmlc.graph.ops.operator import Case
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 PREVIEW = "ai.onnx.preview.training"
 HEADER = f'<ir_version: 9, opset_import: ["" : 18, "{PREVIEW}" : 1]>'

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import webmlc.compile
+import webmlc.pipeline
 from tests.schedule.rules import kernels
-from webmlc.compile import build, shared_graph
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
 from webmlc.core.machine import PAIRS, RELAXED, Features
@@ -24,6 +23,7 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.block_quantised import BlockQuantised, block_gather, block_product
 from webmlc.host.load import load
+from webmlc.pipeline import build, shared_graph
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import print_function
@@ -154,7 +154,7 @@ def stored_types(model: Module) -> list[str]:
 def no_frontend() -> Iterator[None]:
     """Let the compiler take modules for models."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(webmlc.compile, "read_model", lambda source, *_: source)
+        patch.setattr(webmlc.pipeline, "read_model", lambda source, *_: source)
         yield
 
 

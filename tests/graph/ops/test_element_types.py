@@ -12,11 +12,11 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from webmlc.compile import build
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, UnsupportedError
 from webmlc.core.machine import Device
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 
 def run(

@@ -13,10 +13,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from webmlc.compile import build
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import Device
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 WITHIN_INT32 = [
     -0.5, 0.5, -1.0, -1.7, 1.7, -2.5, 2.5, 127.9, 128.0, 255.9, 256.0, 300.0, -128.9, -129.0,

@@ -11,7 +11,7 @@ import pytest
 
 import webmlc
 from tests.against_onnxruntime import SETTINGS, parse
-from webmlc import compile
+from webmlc import pipeline
 from webmlc.core.expr import Var, const
 from webmlc.graph.ir import Function, Module, Node, Region
 from webmlc.target.target import Target
@@ -46,7 +46,7 @@ def test_rows_are_appended_at_a_length_that_a_run_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets = {device: _with_append(target) for device, target in TARGETS.items()}
-    monkeypatch.setattr(compile, "targets_of", lambda adapter: targets)
+    monkeypatch.setattr(pipeline, "targets_of", lambda adapter: targets)
     model = parse(
         "g (float[2,5] x, float[n] p, float[8,5] s) => (float[8,5] y, float[n] z) "
         "{ y = Neg(s) z = Neg(p) }"

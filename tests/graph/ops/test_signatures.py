@@ -14,12 +14,12 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from tests.graph.ops.test_rows import make_model
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.errors import ModelError, UnsupportedError
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.table import OPS
+from webmlc.pipeline import compile_model
 
 NOT_READ = {
     "GroupQueryAttention": {"k_norm_epsilon", "kv_cache_bit_width", "q_norm_epsilon"}

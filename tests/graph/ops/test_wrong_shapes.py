@@ -12,9 +12,9 @@ from onnx import helper
 
 from tests.graph.ops.test_rows import make_model
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError
 from webmlc.graph.ops.operator import case
+from webmlc.pipeline import compile_model
 
 X, C = "float32[2, 4, 6, 5]", "float32[4]"
 KERNEL = "float32[8, 2, 3, 3]"

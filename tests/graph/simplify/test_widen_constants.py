@@ -13,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.language_models.small_models import LLAMA, write_model
 from webmlc.build_options import BuildOptions
-from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.dtypes import DType
 from webmlc.core.stages import ignore
 from webmlc.frontend.read_model import read_model
@@ -22,6 +21,7 @@ from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
 from webmlc.graph.simplify.fold_constants import widen_constants
+from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.target.targets import TARGETS
 
 HALVES = (DType.float16, DType.bfloat16)

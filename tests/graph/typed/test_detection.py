@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper, parser
 
 from tests.graph.typed.test_typed_values import picture
 from tests.node import answer_once
-from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 SIZE, CLASSES, LEVELS = 32, 3, (8, 16)
 BOXES = sum((SIZE // stride) ** 2 for stride in LEVELS)

@@ -14,10 +14,10 @@ from PIL.Image import Resampling
 
 from tests.graph.typed.test_typed_values import RESAMPLING, picture
 from tests.node import answer_once
-from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 SIZE = 24
 SCRIPT = Path(__file__).parents[2] / "js" / "run_masks.mjs"

@@ -13,11 +13,11 @@ import pytest
 from onnx import parser
 
 from tests.node import answer_once
-from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
 from webmlc.graph.typed.options import read_output
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 CLASSES = 5
 LABELS = ["<s>", "a", "b", "|", "<pad>"]

@@ -11,10 +11,10 @@ import pytest
 from onnx import parser
 
 from tests.node import answer_once
-from webmlc.compile import build
 from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 SCRIPT = Path(__file__).parents[2] / "js" / "run_sounds.mjs"

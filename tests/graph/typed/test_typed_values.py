@@ -15,12 +15,12 @@ from PIL.Image import Resampling
 
 from tests.command_line import run
 from tests.node import answer_once
-from webmlc.compile import build
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.machine import Device
 from webmlc.graph.typed.options import Pixels, read_input, read_output, read_texts
 from webmlc.host.load import load
 from webmlc.package.single_file import write_single_file
+from webmlc.pipeline import build
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORMALISED = f"mean={list(MEAN)},std={list(STD)}"

@@ -14,12 +14,12 @@ from onnx import helper, numpy_helper, parser
 from tests.schedule.rules import kernels as k
 from tests.schedule.test_cooperative_fetching import fetched
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.adapters import ADAPTERS, H100, M2, Adapter
 from webmlc.core.machine import SOFTWARE, WEBGPU, Machine
 from webmlc.loops.count_work import count_work
 from webmlc.loops.ir import LoopFunction
 from webmlc.package.step_work import print_dispatches, step_work
+from webmlc.pipeline import compile_model
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.kernel_work import Kernel, KernelWork, kernel_work
 from webmlc.target.targets import lower

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.machine import ADAPTERS, AdapterKind
 from webmlc.core.stages import ignore
+from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.target.targets import target_of
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -18,13 +18,13 @@ from onnx.reference import ReferenceEvaluator
 
 import webmlc
 from benchmarks.models import SHARED, named
-from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.machine import SOFTWARE
 from webmlc.core.machine import WEBGPU as GPU
 from webmlc.core.stages import ignore
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.thread_iterations import longest_thread
 from webmlc.package.emit_code import called_kernels
+from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.schedule.rules import find_match
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.targets import machine_of

@@ -13,8 +13,8 @@ import pytest
 from onnx import numpy_helper
 
 from webmlc.build_options import BuildOptions
-from webmlc.compile import compile_model
 from webmlc.core.machine import WEBGPU
+from webmlc.pipeline import compile_model
 
 
 @pytest.mark.parametrize("rows", ["512", "rows"])

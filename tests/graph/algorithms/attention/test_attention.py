@@ -20,9 +20,9 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import webmlc
 from tests.small_models import LAYERS, speech_encoder, text_encoder
-from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.machine import Device
 from webmlc.core.stages import ignore
+from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.target.webgpu.target import WEBGPU
 
 pytestmark = pytest.mark.xdist_group("attention")  # one worker builds what the tests share

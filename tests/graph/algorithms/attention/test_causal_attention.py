@@ -14,7 +14,6 @@ import pytest
 
 import webmlc
 from webmlc.build_options import BuildOptions
-from webmlc.compile import kernel_module
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, UnsupportedError
 from webmlc.core.expr import Const, Expr, Var, as_int, const
@@ -26,6 +25,7 @@ from webmlc.graph.algorithms.attention.tile_rows import tile_rows
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.pipeline import kernel_module
 from webmlc.schedule.rules import choose_rule
 from webmlc.target.targets import TARGETS, lower
 from webmlc.target.wasm.emit_module import print_function
@@ -211,4 +211,4 @@ def test_whole_tiles_of_rows_read_packed_keys() -> None:
 
 def test_heads_that_cannot_be_shared() -> None:
     with pytest.raises(UnsupportedError, match="6 heads of queries for 4 heads of keys"):
-        webmlc.compile.compile_model(module_of(groups=4, scale=1.0), BuildOptions("wasm"))
+        webmlc.pipeline.compile_model(module_of(groups=4, scale=1.0), BuildOptions("wasm"))
