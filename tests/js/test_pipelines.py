@@ -15,7 +15,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
-from webmlc.compile import build
+from webmlc.pipeline import build
 
 from tests.graph.typed.test_typed_values import LABELS, MEAN, STD, classifier, picture
 from tests.node import answer_once
