@@ -65,10 +65,11 @@ STAGES = (
     "webmlc.host",
     "webmlc.cached_build",
     "webmlc.pipeline",
+    "webmlc.programs",  # programs by hand
     "webmlc.check_source",
     "webmlc.report",  # what a build recorded, as a page
     "webmlc.tune",
-    "webmlc",  # the package's own __init__: the public names, taken from compile, host and tune
+    "webmlc",  # the public names, taken from pipeline, programs, host and tune
     "webmlc.cli",
     "webmlc.__main__",
 )

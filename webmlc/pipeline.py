@@ -136,21 +136,35 @@ def compile_model(
     if not devices:
         raise UserError(f"unknown target {options.target!r}: choose {', '.join(targets)} or both")
     graph = shared_graph(model, options, watch)
-    interface = signature(graph)
     jobs = options.jobs
     if dump_folder() or verify_level() > 1:
         jobs, cache = 1, None
-    programs: dict[Device, LoweredProgram] = {}
     choose = options.choose or default_schedule
+    modules = (
+        (device, kernel_module(replace(graph, algorithms=chosen), targets[device], watch))
+        for device in devices
+        for chosen in [(options.algorithms or {}).get(device, {})]
+    )
     with use_cache(cache), KernelCompiler(choose, watch, cache, jobs, report_sizes) as compiler:
-        for device in devices:
-            algorithms = (options.algorithms or {}).get(device, {})
-            module = kernel_module(replace(graph, algorithms=algorithms), targets[device], watch)
-            programs[device] = lowered_program(targets[device], module, interface)
-            for target in targets.values():
-                kernels, constants = called_kernels(module, target)
-                compiler.start(kernels, target.variants.values(), constants)
-        code = [emit(t, calls_of(t, programs, interface), compiler) for t in targets.values()]
+        return package_of(graph, modules, targets, compiler, options)
+
+
+def package_of(
+    graph: Module,
+    modules: Iterable[tuple[Device, Module]],
+    targets: Mapping[Device, AnyTarget],
+    compiler: KernelCompiler,
+    options: BuildOptions,
+) -> Parts:
+    """Compile the kernels of the programs `modules`, which compute `graph` on their devices."""
+    interface = signature(graph)
+    programs: dict[Device, LoweredProgram] = {}
+    for device, module in modules:
+        programs[device] = lowered_program(targets[device], module, interface)
+        for target in targets.values():
+            kernels, constants = called_kernels(module, target)
+            compiler.start(kernels, target.variants.values(), constants)
+    code = [emit(t, calls_of(t, programs, interface), compiler) for t in targets.values()]
     return package_parts(graph, interface, programs, code, compiler, options)
 
 

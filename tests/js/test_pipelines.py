@@ -15,12 +15,12 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
-from webmlc.pipeline import build
 
 from tests.graph.typed.test_typed_values import LABELS, MEAN, STD, classifier, picture
 from tests.node import answer_once
 from tests.packages import expected, scaled
 from webmlc.host.load import load
+from webmlc.pipeline import build
 
 pytestmark = pytest.mark.xdist_group("pipelines")  # one worker builds what the tests share
 

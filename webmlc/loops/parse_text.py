@@ -71,7 +71,7 @@ def parse_function(text: str) -> LoopFunction:
         raise LoopTextError(
             _point(text, error.lineno or 1, (error.offset or 1) - 1, error.msg)
         ) from error
-    return _Parser(text, tree).function()
+    return Parser(text, tree).function()
 
 
 def _point(text: str, line: int, column: int, message: str) -> str:
@@ -91,14 +91,18 @@ class _Scope:
         return _Scope(dict(self.variables), dict(self.extents))
 
 
-class _Parser:
-    """The parser of one text. All its rules share the buffers and the names declared so far."""
+class Parser:
+    """The parser of one text. All its rules share the buffers and the names declared so far.
+
+    `places` holds the node of the text for each statement, variable and buffer, by its identity.
+    """
 
     def __init__(self, text: str, tree: ast.Module) -> None:
         self.text = text
         self.tree = tree
         self.buffers: dict[str, Buffer] = {}
         self.names: set[str] = set()
+        self.places: dict[int, ast.AST] = {}
         self.mentioned = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
     def error(self, node: ast.AST, message: str) -> LoopTextError:
@@ -184,6 +188,7 @@ class _Parser:
                 )
                 self.claim(call, name)
                 self.buffers[name] = buffer
+                self.places[id(buffer)] = call
                 return buffer
         raise self.error(call, 'expected (shape, "dtype"), the shape a tuple')
 
@@ -198,13 +203,19 @@ class _Parser:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     bound_value = self.expr(value, scope)
                     var = self.declare(statement, name, bound_value.dtype, scope)
-                    result.append(Let(var, bound_value, self.suite(statements[index + 1 :], scope)))
+                    let = Let(var, bound_value, self.suite(statements[index + 1 :], scope))
+                    result.append(self.place(let, statement))
                     break
                 case ast.Pass():
                     pass
                 case _:
-                    result.append(self.statement(statement, scope))
+                    result.append(self.place(self.statement(statement, scope), statement))
         return seq(*result)
+
+    def place(self, statement: Stmt, node: ast.stmt) -> Stmt:
+        """Note the node of a statement, which is returned."""
+        self.places[id(statement)] = node
+        return statement
 
     def statement(self, node: ast.stmt, scope: _Scope) -> Stmt:
         match node:
@@ -272,7 +283,7 @@ class _Parser:
             loops.append((var, extent))
         body = self.suite(node.body, inner)
         for var, extent in reversed(loops):
-            body = For(var, extent, body, kind, thread)
+            body = self.place(For(var, extent, body, kind, thread), node)
         return body
 
     def block(self, call: ast.Call, statements: Sequence[ast.stmt], scope: _Scope) -> Block:
@@ -366,8 +377,9 @@ class _Parser:
             count += 1
             unique = f"{name}_{count}"
         self.claim(node, unique)
-        scope.variables[name] = Var(unique, dtype)
-        return scope.variables[name]
+        var = scope.variables[name] = Var(unique, dtype)
+        self.places[id(var)] = node
+        return var
 
     def claim(self, node: ast.AST, name: str) -> None:
         if name in self.names:

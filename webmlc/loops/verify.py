@@ -56,8 +56,19 @@ Scope = frozenset[Var]
 """The variables that are visible at a place. (The scope of a buffer is where its memory is.)"""
 
 
+class InvariantError(InternalError):
+    """An invariant does not hold at `culprit`, a part of the function, for the reason `message`."""
+
+    def __init__(
+        self, function: LoopFunction, culprit: Culprit | None, message: str, part: str
+    ) -> None:
+        self.culprit, self.message, self.part = culprit, message, part
+        drawing = draw(function, culprit, part)
+        super().__init__(f"verify: kernel {function.name}: {message}\n{drawing}")
+
+
 def verify(function: LoopFunction) -> None:
-    """Raise `InternalError` unless `function` fulfils every invariant of the loop IR."""
+    """Raise `InvariantError` unless `function` fulfils every invariant of the loop IR."""
     _Verifier(function).verify()
 
 
@@ -75,8 +86,7 @@ class _Verifier:
 
     def fail(self, culprit: Culprit | None, message: str, part: str = "") -> NoReturn:
         """Raise the error, which shows the text of the node `culprit`, with `part` underlined."""
-        drawing = draw(self.function, culprit, part)
-        raise InternalError(f"verify: kernel {self.function.name}: {message}\n{drawing}")
+        raise InvariantError(self.function, culprit, message, part)
 
     def verify(self) -> None:
         function = self.function

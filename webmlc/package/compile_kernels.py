@@ -104,6 +104,8 @@ class KernelCompiler:
 
     The watcher receives the stages of each kernel. With a cache or several `jobs`, the watcher
     receives only the code of each kernel.
+
+    `schedules` are the schedules that people gave to kernels, by the names of the kernels.
     """
 
     choose: Chooser
@@ -111,6 +113,7 @@ class KernelCompiler:
     cache: DiskCache | None = None
     jobs: int = 1
     sizes: Mapping[str, int] | None = None
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
     tuned: list[TunedKernel] = field(default_factory=list)
     machines: list[MachineClass] = field(default_factory=list)
     explanations: dict[tuple[str, str], Explanation] = field(default_factory=dict)
@@ -138,7 +141,7 @@ class KernelCompiler:
         constants: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         """Let other processes compile kernels for the machines of some variants."""
-        if self.choose is not default_schedule or self.jobs == 1:
+        if self.choose is not default_schedule or self.schedules or self.jobs == 1:
             return
         tasks: dict[str, Task] = {}
         for variant in variants:
@@ -149,7 +152,7 @@ class KernelCompiler:
 
     def compile(self, tasks: Mapping[str, Task], title: str) -> CompiledKernels:
         """Compile every kernel of the variant named `title`."""
-        if self.choose is not default_schedule:
+        if self.choose is not default_schedule or self.schedules:
             return self._compile_chosen(tasks, title)
         codes: dict[str, Code] = {}
         for name, task in tasks.items():
@@ -279,6 +282,8 @@ class KernelCompiler:
         watch(Stage(f"{title}: loops", show, task.kernel.name))
         if verify_level():
             verify(named.function)
+        if task.kernel.name in self.schedules:
+            return Selection(self.schedules[task.kernel.name])
         return self.choose(find_match(named.function, task.machine))
 
     def _number(self, machine: MachineClass) -> int:

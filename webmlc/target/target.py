@@ -107,8 +107,9 @@ class Target(Generic[M]):
     """A device, the passes from a model to its kernels, and the functions from kernels to code.
 
     - `variants`: the variants by their names in the package.
-    - `passes`: the passes from the graph that all targets share to a module whose kernels can each
-      be scheduled. `limits` bound its fusion.
+    - `to_kernels`: the passes from the graph that all targets share to a module of kernels.
+      `limits` bound its fusion.
+    - `kernel_passes`: the passes that split kernels until each can be scheduled.
     - `alternatives`: names the alternatives to these passes' choice for each layer
       (`Module.algorithms`), the default first.
     - `lowering`: the passes from a scheduled kernel to the form that `print_kernel` prints.
@@ -125,7 +126,8 @@ class Target(Generic[M]):
     device: Device
     variants: Mapping[str, Variant[M]]
     limits: FusionLimits
-    passes: tuple[ModulePass, ...]
+    to_kernels: tuple[ModulePass, ...]
+    kernel_passes: tuple[ModulePass, ...]
     alternatives: Callable[[Module], Mapping[str, tuple[str, ...]]]
     lowering: Lowering[M]
     print_kernel: Callable[[LoopFunction, Task, bool], Any]
@@ -134,6 +136,11 @@ class Target(Generic[M]):
     stem: str
     language: str
     comment: str
+
+    @property
+    def passes(self) -> tuple[ModulePass, ...]:
+        """The passes from the graph that all targets share to kernels that can be scheduled."""
+        return self.to_kernels + self.kernel_passes
 
 
 AnyTarget = Target[Any]

@@ -36,10 +36,10 @@ def _append(module: Module) -> Module:
 def _with_append(target: Target) -> Target:
     """The target with `_append` before its kernels are lowered."""
     passes: list[tuple[str, Callable[[Module], Module]]] = []
-    for title, transform in target.passes:
+    for title, transform in target.to_kernels:
         passes += [("append", _append)] if title == "lower" else []
         passes.append((title, transform))
-    return replace(target, passes=tuple(passes))
+    return replace(target, to_kernels=tuple(passes))
 
 
 def test_rows_are_appended_at_a_length_that_a_run_knows(

@@ -123,7 +123,7 @@ WASM = Target(
     device="wasm",
     variants=VARIANTS,
     limits=LIMITS,
-    passes=(
+    to_kernels=(
         ("use winograd", partial(use_winograd, machine=RELAXED)),
         ("use attention", partial(use_attention, operands="packed")),
         ("tile rows", partial(tile_rows, machine=RELAXED)),
@@ -136,8 +136,8 @@ WASM = Target(
         ("append in place", append_in_place),
         ("merge siblings", merge_siblings),
         ("lower", partial(lower_module, form=CPU_FORM)),
-        ("split for scratch", split_for_scratch),
     ),
+    kernel_passes=(("split for scratch", split_for_scratch),),
     alternatives=cpu_alternatives,
     lowering=lowering,
     print_kernel=print_code,

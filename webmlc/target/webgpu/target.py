@@ -164,8 +164,8 @@ def webgpu_target(
         device="webgpu",
         variants=variants,
         limits=limits,
-        passes=(
-            *to_kernels,
+        to_kernels=to_kernels,
+        kernel_passes=(
             ("factor reductions", partial(factor_reductions, machine=MACHINE)),
             ("split kernels", partial(split_kernels, machine=MACHINE, passes=fits_dispatch)),
             ("split for scratch", split_for_scratch),

@@ -1,0 +1,1 @@
+"""Tensor programs by hand: scripts, tensor expressions, schedules and compiled kernels."""

@@ -1,0 +1,307 @@
+"""`te`: tensor expressions with TVM's names, and the programs that compute them.
+
+    n = T.symbol("n")
+    A = te.placeholder((n, 64), "float32", name="A")
+    B = te.placeholder((64, 32), "float32", name="B")
+    k = te.reduce_axis((0, 64), name="k")
+    C = te.compute((n, 32), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    program = te.create_prim_func([A, B, C])
+
+Each `compute` becomes a block, in the order in which they depend on each other. The sizes are
+numbers or symbols. Elements combine by Python's operators and by the functions of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+
+from webmlc.core import expr as core
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.errors import UserError
+from webmlc.core.expr import Cast, Const, Expr, Operand, Var, as_expr, set_lanes
+from webmlc.core.rewrite import rewrite, substitute, variables
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.graph.compute import Read, ReduceAxis, Reduction, Tensor, identity
+from webmlc.loops.ir import Axis, Block, Buffer, For, Load, LoopFunction, Stmt, Store, seq
+from webmlc.loops.verify import verify
+from webmlc.programs.script import Program
+
+Size = int | Expr
+Shape = Size | Sequence[Size]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IterVar(Expr):
+    """A reduce axis: an index in the body of a `compute`, from 0 to `extent`, excluded."""
+
+    var: Var
+    extent: Expr
+
+    def __post_init__(self) -> None:
+        set_lanes(self, 1)
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return INDEX
+
+    def text(self, parts: list[str]) -> str:
+        """Its name."""
+        return self.var.name
+
+
+Axes = IterVar | Sequence[IterVar]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fold(Expr):
+    """A reduction inside the body of `compute`, until `compute` makes a tensor of it."""
+
+    reduction: Reduction
+
+    def __post_init__(self) -> None:
+        set_lanes(self, 1)
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.reduction.value.dtype
+
+
+def _shape(shape: Shape) -> tuple[Expr, ...]:
+    sizes = shape if isinstance(shape, Sequence) else (shape,)
+    return tuple(as_expr(size) for size in sizes)
+
+
+def placeholder(shape: Shape, dtype: str = "float32", name: str = "placeholder") -> Tensor:
+    """An input of this shape and dtype."""
+    if dtype not in DType.__members__:
+        raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DType.__members__)}")
+    return Tensor(name, _shape(shape), DType(dtype))
+
+
+def reduce_axis(dom: Sequence[Size], name: str = "k") -> IterVar:
+    """An axis to reduce along, from 0 to the end of `dom`, excluded."""
+    start, end = dom
+    if not isinstance(start, int) or start != 0:
+        raise UserError("a reduce axis starts at 0: shift the indices instead")
+    return IterVar(Var(name), as_expr(end))
+
+
+def compute(shape: Shape, fcompute: Callable[..., Expr | float], name: str = "compute") -> Tensor:
+    """The tensor whose element at the indices `i, j, ...` is `fcompute(i, j, ...)`."""
+    sizes = _shape(shape)
+    code = fcompute.__code__ if hasattr(fcompute, "__code__") else None
+    names = code.co_varnames[: code.co_argcount] if code else ()
+    if len(names) != len(sizes):
+        names = tuple(f"i{d}" for d in range(len(sizes)))
+    axes = tuple(Var(f"{name}_{axis}") for axis in names)
+    body = fcompute(*axes)
+    value = body if isinstance(body, Expr) else core.const(body, DType.float32)
+    if isinstance(value, _Fold):
+        return Tensor(name, sizes, value.dtype, axes, value.reduction)
+    if [part for part in _parts(value) if isinstance(part, _Fold)]:
+        raise UserError(f"{name}: a reduction is the whole body of a compute; use two computes")
+    return Tensor(name, sizes, value.dtype, axes, value, True)
+
+
+def _parts(root: Expr) -> list[Expr]:
+    parts, pending = [], [root]
+    while pending:
+        node = pending.pop()
+        parts.append(node)
+        pending += node.children
+    return parts
+
+
+# -- reductions ------------------------------------------------------------------------------------
+
+
+def _reduced(combine: str, value: Expr, axis: Axes) -> Expr:
+    axes = (axis,) if isinstance(axis, IterVar) else tuple(axis)
+    along = tuple(ReduceAxis(a.var, a.extent) for a in axes)
+    return _Fold(Reduction(combine, along, value, identity(combine, value.dtype)))
+
+
+def sum(expr: Expr, axis: Axes) -> Expr:
+    """The sum of an expression along reduce axes."""
+    return _reduced("add", expr, axis)
+
+
+def max(a: Expr, b: Operand | None = None, axis: Axes | None = None) -> Expr:
+    """The maximum of two values, or of an expression along reduce axes."""
+    return core.maximum(a, b) if axis is None else _reduced("max", a, axis)  # type: ignore[arg-type]
+
+
+def min(a: Expr, b: Operand | None = None, axis: Axes | None = None) -> Expr:
+    """The minimum of two values, or of an expression along reduce axes."""
+    return core.minimum(a, b) if axis is None else _reduced("min", a, axis)  # type: ignore[arg-type]
+
+
+# -- elements --------------------------------------------------------------------------------------
+
+
+def if_then_else(condition: Expr, then: Operand, otherwise: Operand) -> Expr:
+    """`then` where the condition holds, else `otherwise`, which is not evaluated there."""
+    like = then if isinstance(then, Expr) else otherwise
+    dtype = like.dtype if isinstance(like, Expr) else DType.float32
+    parts = [p if isinstance(p, Expr) else core.const(p, dtype) for p in (then, otherwise)]
+    return core.select(condition, *parts)
+
+
+def all(*conditions: Expr) -> Expr:
+    """True where all conditions hold."""
+    total, *others = conditions
+    for condition in others:
+        total = core.call("bit_and", total, condition)
+    return total
+
+
+def any(*conditions: Expr) -> Expr:
+    """True where one of the conditions holds."""
+    total, *others = conditions
+    for condition in others:
+        total = core.call("bit_or", total, condition)
+    return total
+
+
+def cast(value: Expr, dtype: str) -> Expr:
+    """A value as another dtype."""
+    return Cast(value, DType(dtype))
+
+
+def const(value: float, dtype: str = "float32") -> Expr:
+    """A number of a dtype."""
+    return Const(value, DType(dtype))
+
+
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + exp(-x))."""
+    return 1.0 / (1.0 + core.call("exp", -x))
+
+
+def __getattr__(name: str) -> Callable[..., Expr]:
+    """The other scalar operators, such as `te.exp` and `te.sqrt`, by their names."""
+    spelled = {"power": "pow", "fabs": "abs"}.get(name, name)
+    if spelled not in SCALAR_OPERATORS:
+        raise AttributeError(f"module 'te' has no attribute {name!r}")
+
+    def operator(*operands: Expr) -> Expr:
+        return core.call(spelled, *operands)
+
+    return operator
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> Program:
+    """The program that computes the last tensors from the placeholders among `tensors`.
+
+    The parameters are `tensors`, in order: first the placeholders, then the results. Tensors
+    between them become allocations.
+    """
+    inputs = [tensor for tensor in tensors if tensor.body is None]
+    results = list(tensors[len(inputs) :])
+    if not results or [t for t in results if t.body is None]:
+        raise UserError("the tensors of a program are its placeholders, and then its results")
+    order = _in_order(results)
+    if missing := [t for t in order if t.body is None and t not in inputs]:
+        raise UserError(f"{missing[0].name} is read, and is not among the tensors of the program")
+    names: dict[str, int] = {}
+    symbols = dict.fromkeys(v for t in order for size in t.shape for v in variables(size))
+    buffers = {
+        t: Buffer(_fresh(t.name, names, {v.name for v in symbols}), t.shape, t.dtype)
+        for t in (*inputs, *(t for t in order if t.body is not None))
+    }
+    taken = {b.name for b in buffers.values()} | {v.name for v in symbols}
+    statements = [_nest(t, buffers, taken) for t in order if t.body is not None]
+    parameters = tuple(buffers[t] for t in (*inputs, *results))
+    function = LoopFunction(
+        name,
+        parameters,
+        len(results),
+        tuple(symbols),
+        tuple(b for b in buffers.values() if b not in parameters),
+        seq(*statements),
+    )
+    verify(function)
+    return Program(function)
+
+
+def _in_order(results: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that results depend on, producers first."""
+    order: dict[Tensor, None] = {}
+
+    def visit(tensor: Tensor) -> None:
+        if tensor not in order:
+            for source in tensor.sources:
+                visit(source)
+            order[tensor] = None
+
+    for result in results:
+        visit(result)
+    return list(order)
+
+
+def _fresh(name: str, names: dict[str, int], symbols: set[str]) -> str:
+    for number in count(names.get(name, 0)):
+        candidate = f"{name}_{number}" if number else name
+        names[name] = number + 1
+        if candidate not in symbols:
+            return candidate
+    raise AssertionError
+
+
+def _nest(tensor: Tensor, buffers: dict[Tensor, Buffer], taken: set[str]) -> Stmt:
+    """The loops and the block that compute a tensor."""
+    name = buffers[tensor].name
+    along = tensor.body.axes if isinstance(tensor.body, Reduction) else ()
+    short = [axis.name.removeprefix(f"{tensor.name}_") for axis in tensor.axes]
+    loops = [_variable(text, taken) for text in (*short, *(axis.var.name for axis in along))]
+    variables_of_block = [_variable(f"v_{loop.name}", taken) for loop in loops]
+    extents = (*tensor.shape, *(axis.extent for axis in along))
+    kinds = ["spatial"] * len(tensor.axes) + ["reduce"] * len(along)
+    axes = tuple(
+        Axis(var, extent, kind)  # type: ignore[arg-type]
+        for var, extent, kind in zip(variables_of_block, extents, kinds, strict=True)
+    )
+    mapping: dict[Var, Expr] = dict(
+        zip((*tensor.axes, *(a.var for a in along)), variables_of_block, strict=True)
+    )
+    buffer = buffers[tensor]
+    index = tuple(variables_of_block[: len(tensor.axes)])
+
+    def lowered(value: Expr) -> Expr:
+        return rewrite(substitute(value, mapping), read)
+
+    def read(node: Expr) -> Expr | None:
+        match node:
+            case Read(tensor=tensor, indices=indices):
+                return Load(buffers[tensor], indices)
+            case IterVar(var=var):
+                return mapping[var]
+        return None
+
+    match tensor.body:
+        case Reduction(combine=combine, value=value, init=init):
+            total = core.call(combine, Load(buffer, index), lowered(value))
+            block = Block(
+                name, axes, tuple(loops), Store(buffer, index, total), Store(buffer, index, init)
+            )
+        case Expr() as body:
+            block = Block(name, axes, tuple(loops), Store(buffer, index, lowered(body)))
+        case _:
+            raise UserError(f"{tensor.name} has no body")
+    nest: Stmt = block
+    for loop, extent in zip(reversed(loops), reversed(extents), strict=True):
+        nest = For(loop, extent, nest)
+    return nest
+
+
+def _variable(name: str, taken: set[str]) -> Var:
+    """A variable of a new name."""
+    numbered = (f"{name}_{number}" for number in count(1))
+    unique = next(text for text in chain((name,), numbered) if text not in taken)
+    taken.add(unique)
+    return Var(unique)
