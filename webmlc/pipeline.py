@@ -42,13 +42,15 @@ from webmlc.graph.quantise.join_products import join_products
 from webmlc.graph.quantise.quantise_weights import QUANTISATIONS
 from webmlc.graph.quantise.round_caches import round_caches
 from webmlc.graph.quantise.use_block_products import use_block_products
-from webmlc.graph.simplify.flush_subnormals import flush_subnormals
-from webmlc.graph.simplify.fold_constants import fold_constants, widen_constants
-from webmlc.graph.simplify.hand_down_constants import hand_down_constants
+from webmlc.graph.simplify.constants import (
+    flush_subnormals,
+    fold_constants,
+    hand_down_constants,
+    widen_constants,
+)
 from webmlc.graph.simplify.simplify_graph import simplify_graph
-from webmlc.graph.simplify.use_buffer_states import use_buffer_states
 from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
-from webmlc.graph.simplify.use_states import use_states
+from webmlc.graph.simplify.use_states import use_buffer_states, use_states
 from webmlc.graph.typed.connect_values import check_labels, connect_values
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.emit_code import (

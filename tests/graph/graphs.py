@@ -8,7 +8,7 @@ from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
-from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 

@@ -12,8 +12,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
 from webmlc.graph.builder import Builder, Expansion, type_numbers
 from webmlc.graph.ir import Function, Node, TensorType
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
-from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.rewrite.rewriting import FunctionRewriter, Rewriting
 
 VECTOR = TensorType(DType.float32, (const(4),))
 SOURCE = Node("Celu", ("x",), ("y",), origin=("celu1",))

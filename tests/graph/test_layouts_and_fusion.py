@@ -13,7 +13,7 @@ from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
-from webmlc.graph.layout.pack_weights import pack_convolution, pack_matrix
+from webmlc.graph.layout.weights import pack_convolution, pack_matrix
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 

@@ -17,7 +17,7 @@ from webmlc.graph.infer.evaluate_module import evaluate_module
 from webmlc.graph.infer.infer_shapes import UnknownShapeError, infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array, Function, Module
-from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 

@@ -16,7 +16,7 @@ from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
-from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import CPU_FORM, GPU_FORM

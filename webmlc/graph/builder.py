@@ -2,8 +2,8 @@
 
 A `Builder` writes the nodes that stand for one node, its source. These nodes have the origin of the
 source, and the names of their values begin with the name of the source's first output. Where the
-nodes go is its `Destination`: an `Expansion` only collects them; `rewrite.function_writer` writes a
-new function; `rewrite.rewriting` walks one.
+nodes go is its `Destination`: an `Expansion` only collects them; the writers of `rewrite.rewriting`
+write a new function.
 
     %y = Celu(%x)  ->  %y/Max = Max(%x, %zero)
                        %y/Exp = Exp(%x)          build("Exp", "x") returns "y/Exp"

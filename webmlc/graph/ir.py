@@ -16,8 +16,8 @@ it there. Nodes that read the larger value come after those that write its parts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,6 +122,26 @@ class Node:
     def name(self) -> str:
         """The first ONNX node it came from, else its first output."""
         return self.origin[0] if self.origin else self.outputs[0]
+
+    @property
+    def operator(self) -> tuple[str, str]:
+        """The domain and the name of the operator: the key of its row."""
+        return self.domain, self.op
+
+    def input(self, index: int) -> str:
+        """An input; the empty name if it is omitted."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
+    def renamed(self, names: Mapping[str, str]) -> Node:
+        """The node over values that have other names."""
+        inputs, outputs = (
+            tuple(names.get(v, v) for v in values) for values in (self.inputs, self.outputs)
+        )
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def reading(self, names: Mapping[str, str]) -> Node:
+        """The node that reads other values in place of some of its inputs."""
+        return replace(self, inputs=tuple(names.get(i, i) for i in self.inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +258,20 @@ class Module:
     def main(self) -> Function:
         """The graph function that is the model."""
         return self.functions["main"]
+
+    def map_functions(self, transform: Callable[[Function], Function]) -> Module:
+        """The module whose functions are all transformed."""
+        functions = {name: transform(function) for name, function in self.functions.items()}
+        return replace(self, functions=functions)
+
+    def with_main(self, main: Function, **changes: Any) -> Module:
+        """The module with another `main`, and with changes of further fields."""
+        return replace(self, functions={**self.functions, "main": main}, **changes)
+
+
+def joined_origin(*nodes: Node) -> tuple[str, ...]:
+    """The origin of one node that stands for several nodes."""
+    return tuple(dict.fromkeys(name for node in nodes for name in node.origin))
 
 
 def producers(function: Function) -> dict[str, Node]:

@@ -22,7 +22,7 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array
 from webmlc.graph.ops import sequence
 from webmlc.graph.ops.operator import Case
-from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.graph.table import MODULES, OPS
 

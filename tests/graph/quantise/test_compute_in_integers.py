@@ -25,7 +25,7 @@ from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
-from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.host.load import load
 

@@ -16,7 +16,7 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.block_quantised import BlockQuantised, block_product
 from webmlc.graph.quantise.join_products import join_products
-from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 DEPTH = 64

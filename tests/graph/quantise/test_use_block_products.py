@@ -23,7 +23,7 @@ from webmlc.graph.ir import Module
 from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS
 from webmlc.graph.quantise.quantise_weights import Quantisation, quantise_matrix
 from webmlc.graph.quantise.use_block_products import use_block_products
-from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 Array = np.ndarray[Any, Any]

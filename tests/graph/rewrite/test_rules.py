@@ -18,7 +18,6 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.infer.evaluate_module import evaluate_module
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 from webmlc.graph.quantise import compute_in_integers
-from webmlc.graph.rewrite.function_writer import FunctionWriter
 from webmlc.graph.rewrite.patterns import (
     Condition,
     Either,
@@ -35,8 +34,8 @@ from webmlc.graph.rewrite.patterns import (
     value,
     view,
 )
-from webmlc.graph.rewrite.rewriting import Rewriting
-from webmlc.graph.simplify import simplify_rules
+from webmlc.graph.rewrite.rewriting import FunctionWriter, Rewriting
+from webmlc.graph.simplify import simplify_graph
 
 Operand = TensorType | Array
 """An operand of a node: a value of a type, or this constant."""
@@ -286,7 +285,7 @@ def rules_of(table: Rules) -> list[Rule]:
 
 RULES = [
     pytest.param(rule, counts, id=rule.function.__name__.strip("_"))
-    for table, counts in ((simplify_rules.RULES, False), (compute_in_integers.RULES, True))
+    for table, counts in ((simplify_graph.RULES, False), (compute_in_integers.RULES, True))
     for rule in rules_of(table)
 ]
 

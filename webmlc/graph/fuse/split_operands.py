@@ -21,10 +21,10 @@ from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.builder import Builder
 from webmlc.graph.fuse.fusion_limits import FusionLimits
-from webmlc.graph.ir import Attribute, Function, Module, Node, TensorType
+from webmlc.graph.ir import Attribute, Module, Node, TensorType
 from webmlc.graph.ops.operator import object_array, symbolic_constant
 from webmlc.graph.ops.view import START
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 
 T = TypeVar("T")
 
@@ -44,11 +44,9 @@ def split_operands(module: Module, limits: FusionLimits) -> Module:
     needs: inferred types. guarantees: every node of `FOLDS`, every Concat and every Split has fewer
     than `limits.buffers` inputs and outputs. A Split has at most `MAX_PARTS` outputs.
     """
-    functions = {
-        name: _Rewrite(f, max_operands=limits.buffers - 1).run()
-        for name, f in module.functions.items()
-    }
-    return replace(module, functions=functions)
+    return module.map_functions(
+        lambda function: _Rewrite(function, max_operands=limits.buffers - 1).rewritten()
+    )
 
 
 @dataclass(slots=True)
@@ -57,15 +55,10 @@ class _Rewrite(FunctionRewriter):
 
     max_operands: int = field(kw_only=True)
 
-    def run(self) -> Function:
-        for node in self.source.nodes:
-            self.rewrite(node)
-        return self.written()
-
     def rewrite(self, node: Node) -> None:
         """Write a node, split if it has too many operands."""
         has_many_inputs = len(node.inputs) > self.max_operands
-        match node.domain, node.op:
+        match node.operator:
             case "", "Concat" if has_many_inputs:
                 self.split_concat(node)
             case "", op if has_many_inputs and op in FOLDS:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
-from webmlc.graph.rewrite.function_writer import FunctionWriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 
 MAP_RANKS = range(3, 6)
 """Ranks of feature maps: one to three spatial dimensions between batch and channels."""
@@ -31,13 +31,13 @@ def channels_first(rank: int) -> tuple[int, ...]:
 
 
 @dataclass(slots=True)
-class LayoutValues(FunctionWriter):
-    """The function being written. Only the NHWC twin of a `pending` value is written so far.
-    `pending` maps the value to its origin.
+class LayoutValues(FunctionRewriter):
+    """The function being written. The values of `twins` have an NHWC twin. Only the twin of a
+    `pending` value is written so far.
     """
 
-    nhwc: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    twins: set[str] = field(default_factory=set)
+    pending: set[str] = field(default_factory=set)
 
     def is_map(self, value: str) -> bool:
         """True for a value that may be a feature map."""
@@ -58,25 +58,26 @@ class LayoutValues(FunctionWriter):
 
     def as_nhwc(self, value: str) -> str:
         """The NHWC twin of an NCHW value."""
-        if value not in self.nhwc:
-            order = channels_last(self.types[value].rank)
-            self.nhwc[value] = self.transpose(value, f"{value}.nhwc", order)
-        return self.nhwc[value]
+        if value not in self.twins:
+            self.twins.add(value)
+            self.transpose(value, f"{value}.nhwc", channels_last(self.rank(value)))
+        return f"{value}.nhwc"
 
     def nchw(self, value: str) -> str:
         """The value in NCHW. If only its NHWC twin is written so far, transpose the twin."""
-        origin = self.pending.pop(value, None)
-        if origin is not None:
-            twin = self.nhwc[value]
-            self.transpose(twin, value, channels_first(self.types[twin].rank))
+        if value in self.pending:
+            self.pending.remove(value)
+            twin = f"{value}.nhwc"
+            self.transpose(twin, value, channels_first(self.rank(twin)))
         return value
 
-    def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:
-        """Record that `twin` is the NHWC form of `value`. The value itself is written only if a
-        node needs it.
+    def define_nhwc(self, value: str) -> str:
+        """Return the name of the NHWC form of `value`, which the caller writes. The value itself is
+        written only if a node needs it.
         """
-        self.nhwc[value] = twin
-        self.pending[value] = origin
+        self.twins.add(value)
+        self.pending.add(value)
+        return f"{value}.nhwc"
 
 
 def keeps_order(type_: TensorType, permutation: tuple[int, ...]) -> bool:

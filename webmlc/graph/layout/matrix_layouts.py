@@ -16,15 +16,19 @@ from webmlc.core.expr import as_int, const
 from webmlc.core.machine import MAX_BINDING_BYTES
 from webmlc.graph.builder import Builder
 from webmlc.graph.element_types import TYPE_NUMBERS
-from webmlc.graph.ir import Array, Node, producers
-from webmlc.graph.layout.integer_layouts import centred, less_zero_point, widened, zero_point
+from webmlc.graph.ir import Array, Node
 from webmlc.graph.layout.layout_values import LayoutValues
-from webmlc.graph.layout.pack_weights import pack_matrix
+from webmlc.graph.layout.weights import (
+    centred,
+    less_zero_point,
+    pack_matrix,
+    widened,
+    zero_point,
+)
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import array_type
 from webmlc.graph.ops.shapes import same
 
-_FLOAT: tuple[DType, ...] = (DType.float32,)
 _HALVES = (DType.float16, DType.bfloat16)
 """The types of constant matrices that are packed as they are, and widened afterwards."""
 _WEIGHTS = (DType.int8, DType.int16)
@@ -40,8 +44,7 @@ def matrix_product(values: LayoutValues, node: Node) -> bool:
     left, right = node.inputs[:2]
     if not _is_packable(values, node):
         return False
-    build = Builder(node, values)
-    packed, bias = f"{node.outputs[0]}.packed", node.inputs[2] if len(node.inputs) > 2 else ""
+    packed, bias = f"{node.outputs[0]}.packed", node.input(2)
     product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
     matrix = _constant_matrix(values, right)
     if matrix is not None and matrix.ndim == 2:
@@ -51,13 +54,11 @@ def matrix_product(values: LayoutValues, node: Node) -> bool:
                 matrix = matrix * np.float32(alpha)
         _constant_product(values, node, matrix, packed, product)
     elif _is_large(values, node):
-        columns = values.types[node.outputs[0]].shape[-1]
-        build("Pack", values.nchw(right), output=packed, domain="webmlc")
-        operands = (values.nchw(left), packed)
-        build("MatMul", *operands, output=product, domain="webmlc", columns=columns)
+        _packed_product(values, node, values.nchw(left), values.nchw(right), product)
     else:
         return False
     if bias:
+        build = Builder(node, values)
         build("Add", product, _scaled(values, node, bias), output=node.outputs[0])
     return True
 
@@ -80,37 +81,41 @@ def integer_matrix_product(values: LayoutValues, node: Node) -> bool:
         return True
     if not _is_large(values, node) or values.types[node.inputs[-1]].rank > 1:
         return False
-    operands = [widened(values, node, slot) for slot in (0, 1)]
-    build = Builder(node, values)
-    build("Pack", operands[1], output=packed, domain="webmlc")
-    columns = values.types[output].shape[-1]
-    build("MatMul", operands[0], packed, output=output, domain="webmlc", columns=columns)
+    left, right = (widened(values, node, slot) for slot in (0, 1))
+    _packed_product(values, node, left, right, output)
     return True
+
+
+def _packed_product(values: LayoutValues, node: Node, left: str, right: str, output: str) -> None:
+    """Write the product with a matrix that each run packs."""
+    build, columns = Builder(node, values), values.types[node.outputs[0]].shape[-1]
+    packed = build("Pack", right, output=f"{node.outputs[0]}.packed", domain="webmlc")
+    build("MatMul", left, packed, output=output, domain="webmlc", columns=columns)
 
 
 def _is_packable(values: LayoutValues, node: Node) -> bool:
     """True for a product of floats, or of floats with constant small integers, of matrices."""
-    left, right = node.inputs[:2]
-    types = values.types[left].dtype, values.types[right].dtype
-    is_constant = _constant_matrix(values, right) is not None
-    is_plain = is_constant and values.rank(right) <= 2 and not node.attributes.get("transA", 0)
-    if types[0] in _HALVES:
+    left, right = (values.types[i].dtype for i in node.inputs[:2])
+    is_constant = _constant_matrix(values, node.inputs[1]) is not None
+    is_plain = is_constant and values.rank(node.inputs[1]) <= 2
+    is_plain = is_plain and not node.attributes.get("transA", 0)
+    if left in _HALVES:
         has_scales = any(node.attributes.get(name, 1.0) != 1 for name in ("alpha", "beta"))
-        is_plain = is_plain and types[0] == types[1] and not has_scales
-        return is_plain and _are_matrices(values, node)
-    # `compute_in_integers` multiplies by small integers, and scales the product afterwards.
-    right_types = (*_FLOAT, *_WEIGHTS) if is_constant and node.op == "MatMul" else _FLOAT
-    if types[0] not in _FLOAT or types[1] not in right_types:
-        return False
-    return _are_matrices(values, node) and (node.op == "MatMul" or is_plain)
+        fits = is_plain and left is right and not has_scales
+    else:
+        # `compute_in_integers` multiplies by small integers, and scales the product afterwards.
+        is_scaled = is_constant and node.op == "MatMul" and right in _WEIGHTS
+        fits = left is DType.float32 and (right is DType.float32 or is_scaled)
+        fits = fits and (node.op == "MatMul" or is_plain)
+    return fits and _are_matrices(values, node)
 
 
 def _constant_matrix(values: LayoutValues, value: str) -> Array | None:
     """The array of a constant, or of the half-precision constant that a Cast widens."""
     if value in values.constants:
         return values.constants[value]
-    maker = producers(values.source).get(value)
-    if maker is None or (maker.domain, maker.op) != ("", "Cast"):
+    maker = values.makers.get(value)
+    if maker is None or maker.operator != ("", "Cast"):
         return None
     halves = values.constants.get(maker.inputs[0])
     is_half = halves is not None and array_type(halves).dtype in _HALVES
@@ -151,8 +156,8 @@ def _constant_product(
 def _scaled(values: LayoutValues, node: Node, value: str) -> str:
     """`beta · value`."""
     beta = float(node.attributes.get("beta", 1.0))
-    if not value or beta == 1.0:
-        return values.nchw(value) if value else ""
+    if beta == 1.0:
+        return values.nchw(value)
     build, output = Builder(node, values), f"{value}.scaled"
     if value in values.constants:
         return build.constant(values.constants[value] * np.float32(beta), name=output)

@@ -10,10 +10,8 @@ a feature map that is padded so that every window lies inside it, then the addit
     %y = GlobalMaxPool(%x) ->  %y.nhwc = ReduceMax(%x.nhwc, [1, 2])
 
 ConvInteger multiplies x - z by the weights, where z is the zero point. The padding is z, so that
-every window has the same correction: (x - z) · w = x · w - z · Σw. A transposed convolution with
-strides s is one convolution whose channels are the s·s phases of its output
-(`subpixel_convolution`). Then the phases are interleaved, and elements beyond the output are cut
-off.
+every window has the same correction: (x - z) · w = x · w - z · Σw. A transposed convolution is a
+sub-pixel convolution (`Subpixels`), after which elements beyond the output are cut off.
 """
 
 from __future__ import annotations
@@ -21,18 +19,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from webmlc.core.expr import as_int, const
+from webmlc.core.expr import Const, Expr, as_int, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import identity
 from webmlc.graph.ir import Array, Node, TensorType
-from webmlc.graph.layout.integer_layouts import centred, less_zero_point, zero_point
 from webmlc.graph.layout.layout_values import LayoutValues
-from webmlc.graph.layout.pack_weights import pack_convolution, pack_depthwise
-from webmlc.graph.layout.subpixel_convolution import Subpixels
+from webmlc.graph.layout.weights import (
+    centred,
+    less_zero_point,
+    pack_convolution,
+    pack_depthwise,
+    zero_point,
+)
 from webmlc.graph.ops.convolution import transposed_windows
 from webmlc.graph.ops.operator import Context, Scope
 from webmlc.graph.ops.windows import Windows
@@ -49,8 +53,8 @@ def convolution(values: LayoutValues, node: Node) -> bool:
     windows = None if weights is None else windows_of(values, node, weights.shape[2:])
     if weights is None or windows is None:
         return False
-    twin = f"{node.outputs[0]}.nhwc"
-    bias = node.inputs[2] if len(node.inputs) > 2 and not quantised else ""
+    twin = values.define_nhwc(node.outputs[0])
+    bias = "" if quantised else node.input(2)
     zero = zero_point(values, node) if quantised else ""
     total = f"{twin}.sum" if bias or zero else twin
     _emit(values, node, weights, windows, zero or 0.0, total)
@@ -59,15 +63,82 @@ def convolution(values: LayoutValues, node: Node) -> bool:
     elif zero:
         sums = weights.sum(tuple(range(1, weights.ndim)), np.int32)
         less_zero_point(values, node, zero, sums, twin)
-    values.define_nhwc(node.outputs[0], twin, node.origin)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Subpixels:
+    """A convolution in `windows` of stride 1 that stands for a transposed convolution with strides
+    (sy, sx). Its channels are the sy·sx outputs ("phases") between two inputs: `weights` is
+    `[groups · sy · sx · O, I, KH, KW]`. The phases are then interleaved. Every output is a sum over
+    the taps that reach it, so no tap needs a test:
+
+        ConvTranspose of 2x2, strides 2, 16 -> 1 channels  ->  Conv of 1x1, 16 -> 4, interleaved
+
+    Output `s·q + r` takes tap `k` from input `q + (r + begin - k·dilation) / s`, if this quotient
+    is whole. So the phase `r` decides the taps, and `q` slides. Source: W. Shi et al., "Is the
+    deconvolution layer the same as a convolutional layer?" (2016).
+    """
+
+    weights: Array
+    windows: Windows
+    strides: tuple[int, ...]
+
+    @property
+    def phases(self) -> int:
+        """The number of outputs at the place of one input."""
+        return math.prod(self.strides)
+
+    @staticmethod
+    def of(weights: Array, windows: Windows, sizes: tuple[Expr, ...], groups: int) -> Subpixels:
+        """The convolution that replaces a transposed convolution by `weights` with outputs of these
+        `sizes`. The weights are `[groups · I, O, KH, KW]`.
+        """
+        rank, strides = windows.rank, windows.strides
+        places = [_places(windows, d) for d in range(rank)]
+        lows = [min(0, *inputs_of.values()) for inputs_of in places]
+        kernel = [
+            max(0, *inputs_of.values()) - low + 1
+            for inputs_of, low in zip(places, lows, strict=True)
+        ]
+        inputs, outputs = weights.shape[0] // groups, weights.shape[1]
+        source: Any = weights.reshape(groups, inputs, outputs, *weights.shape[2:]).swapaxes(1, 2)
+        result: Any = np.zeros((groups, *strides, outputs, inputs, *kernel), weights.dtype)
+        for reads in itertools.product(*(p.items() for p in places)):
+            phases = [phase for (phase, _), _ in reads]
+            taps = [tap for (_, tap), _ in reads]
+            positions = [place - low for (_, place), low in zip(reads, lows, strict=True)]
+            result[(slice(None), *phases, ..., *positions)] = source[(..., *taps)]
+        steps = [simplify((size + (s - 1)) // s) for size, s in zip(sizes, strides, strict=True)]
+        ends = [
+            simplify(step + (k - 1 + low) - size)
+            for step, k, low, size in zip(steps, kernel, lows, windows.inputs, strict=True)
+        ]
+        ones = (1,) * rank
+        begins = tuple(Const(-low) for low in lows)
+        moved = Windows(windows.inputs, tuple(kernel), ones, ones, begins, tuple(ends), False)
+        return Subpixels(result.reshape(-1, inputs, *kernel), moved, strides)
+
+
+def _places(windows: Windows, d: int) -> dict[tuple[int, int], int]:
+    """The input that each (phase, tap) reads, relative to the place of the phase. Taps that do not
+    reach a phase are missing.
+    """
+    begin, stride = as_int(windows.begins[d]), windows.strides[d]
+    assert begin is not None
+    moved = {
+        (phase, tap): phase + begin - tap * windows.dilations[d]
+        for phase in range(stride)
+        for tap in range(windows.kernel[d])
+    }
+    return {key: at // stride for key, at in moved.items() if at % stride == 0}
 
 
 def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     """Write a transposed convolution by constant weights as a sub-pixel convolution; False if the
     weights, the bias, the padding, or the outputs to cut off are known at run time only.
     """
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    bias = node.input(2)
     if not all(value in values.constants for value in (node.inputs[1], bias) if value):
         return False
     if not values.is_map(node.inputs[0]):
@@ -89,7 +160,7 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
         repeated = np.tile(values.constants[bias].reshape(groups, 1, -1), repeats).reshape(-1)
         shift = build.constant(repeated, name=f"{phases}.bias")
         build("Add", total, shift, output=phases)
-    twin = f"{node.outputs[0]}.nhwc"
+    twin = values.define_nhwc(node.outputs[0])
     whole = f"{twin}.whole" if cut else twin
     _interleave(values, build, phases, whole, subpixels.strides, groups)
     if cut:
@@ -100,7 +171,6 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
             for name, numbers in bounds.items()
         ]
         build("Slice", whole, *names, output=twin)
-    values.define_nhwc(node.outputs[0], twin, node.origin)
     return True
 
 
@@ -212,7 +282,7 @@ def pool(values: LayoutValues, node: Node) -> bool:
         return False
     dtype = values.types[node.inputs[0]].dtype
     fill = identity("max", dtype).value if node.op == "MaxPool" else 0.0
-    twin = f"{node.outputs[0]}.nhwc"
+    twin = values.define_nhwc(node.outputs[0])
     data = padded(values, node, windows, fill)
     passes = [windows]
     if node.op == "MaxPool":
@@ -226,7 +296,6 @@ def pool(values: LayoutValues, node: Node) -> bool:
             windows=part,
             count_include_pad=int(node.attributes.get("count_include_pad", 0)),
         )
-    values.define_nhwc(node.outputs[0], twin, node.origin)
     return True
 
 
@@ -236,9 +305,8 @@ def global_pool(values: LayoutValues, node: Node) -> bool:
         return False
     build = Builder(node, values)
     data = values.as_nhwc(node.inputs[0])
-    twin = f"{node.outputs[0]}.nhwc"
+    twin = values.define_nhwc(node.outputs[0])
     spatial = np.arange(1, values.rank(data) - 1, dtype=np.int64)
     axes = build.constant(spatial, name=f"{twin}.axes")
     build(_REDUCTIONS[node.op], data, axes, output=twin, keepdims=1)
-    values.define_nhwc(node.outputs[0], twin, node.origin)
     return True

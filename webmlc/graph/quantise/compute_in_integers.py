@@ -41,7 +41,7 @@ from webmlc.graph.rewrite.patterns import (
     view,
 )
 from webmlc.graph.rewrite.rewriting import Rewriting
-from webmlc.graph.simplify.fold_constants import fold_function
+from webmlc.graph.simplify.constants import fold_function
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 BYTES = (DType.int8, DType.uint8)

@@ -31,7 +31,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers
 from webmlc.graph.ops.block_quantised import PRODUCT, WEIGHTS
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 

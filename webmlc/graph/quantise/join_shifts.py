@@ -20,7 +20,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Function, Module, Node
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 

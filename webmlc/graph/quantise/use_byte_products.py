@@ -39,7 +39,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops.layout import BYTES_PER_WORD, ByteOperator, ByteProduct, column_axis
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 _BYTES = (DType.int8, DType.uint8)

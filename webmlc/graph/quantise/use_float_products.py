@@ -24,8 +24,8 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node, consumers
 from webmlc.graph.ops.block_quantised import DOMAIN, PRODUCT, QUANTISE_BLOCKS, WEIGHTS
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.rewrite.meaning import MAPS, kind_of
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 

@@ -1,8 +1,14 @@
-"""Rebuild a function in one forward walk, in which rules replace nodes.
+"""Write a function in one forward walk over the nodes of another function.
 
-A rule (`rewrite.patterns`) gets a node whose inputs are already rewritten. It returns an equal
+A `FunctionWriter` is the destination of the pass's builders: it infers the type of each node at
+once, so that the next step can ask for it. A `FunctionRewriter` is a pass that writes each node of
+its source itself, under the names that it chooses. A `Rewriting` applies rules
+(`rewrite.patterns`): a rule gets a node whose inputs are already rewritten, and returns an equal
 value, or an equal node that is better (to which the rules are applied again), or `None`. Equal
 nodes become one.
+
+    >>> Builder(node, writer)("Relu", "x", output="y")      # appends %y = Relu(%x)
+    'y'
 """
 
 from __future__ import annotations
@@ -11,17 +17,17 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.errors import InternalError
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
-from webmlc.graph.ops.operator import Context, Scope
+from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType, producers
+from webmlc.graph.ops.operator import Context, Scope, array_type
+from webmlc.graph.rewrite.meaning import infer_node, row_of
 from webmlc.graph.rewrite.patterns import Rule, Rules
-from webmlc.graph.table import OPS
 
 COMPARED = 1 << 20
 """Constants of at most this many bytes are compared by content. Larger ones are rarely equal, and
@@ -32,7 +38,100 @@ _NUMBER = re.compile(r"/\d+$")
 """The end of the name of a constant that a rule added."""
 
 
-class Rewriting:
+@dataclass(slots=True)
+class FunctionWriter:
+    """The nodes, types and constants so far of the function that replaces `source`."""
+
+    source: Function
+    nodes: list[Node] = field(init=False, default_factory=list)
+    types: dict[str, TensorType] = field(init=False, default_factory=dict)
+    constants: dict[str, Array] = field(init=False, default_factory=dict)
+
+    def written(self) -> Function:
+        """The function that was written, under the signature of its source."""
+        return replace(
+            self.source, nodes=tuple(self.nodes), types=self.types, constants=self.constants
+        )
+
+    def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
+        """Append a node; the types of its outputs are `types`, or else inferred."""
+        inferred = types or infer_node(node, self.types, self.constants)
+        self.types.update(zip(filter(None, node.outputs), inferred, strict=True))
+        self.nodes.append(node)
+        return node.outputs
+
+    def store(self, array: Array, source: Node, name: str) -> str:
+        """Store a constant under its name, in row-major order."""
+        name = name or self.fresh(source, "constant")
+        self.constants[name] = np.asarray(array, order="C")
+        self.types[name] = array_type(array)
+        return name
+
+    def type_of(self, name: str) -> TensorType | None:
+        """The type of a value; `None` for an unknown name."""
+        return self.types.get(name)
+
+    def fresh(self, source: Node, what: str) -> str:
+        """Return a name under the first output of `source`."""
+        stem = name = f"{source.outputs[0]}/{what}"
+        number = 0
+        while name in self.types:
+            number += 1
+            name = f"{stem}_{number}"
+        return name
+
+    def view(self, build: Builder, value: str, type_: TensorType, output: str) -> str:
+        """The bytes of `value` under another shape, perhaps of another element type."""
+        shape = type_.static_shape
+        if value in self.constants and shape is not None:
+            array = self.constants[value].view(type_.dtype.numpy).reshape(shape)
+            return build.constant(array, name=output)
+        attributes: dict[str, Attribute] = {"shape": type_.shape}
+        if type_.dtype != self.types[value].dtype:
+            attributes["dtype"] = type_.dtype
+        return build("View", value, output=output, domain="webmlc", type_=type_, **attributes)
+
+
+@dataclass(slots=True)
+class FunctionRewriter(FunctionWriter):
+    """A writer that knows the types and constants of its source from the start. `makers` has the
+    node that computes each value of the source.
+    """
+
+    makers: dict[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, array in self.source.constants.items():
+            self.constants[name] = np.asarray(array, order="C")
+            self.types[name] = array_type(array)
+        self.types.update(self.source.types)
+        self.makers = producers(self.source)
+
+    def rewritten(self) -> Function:
+        """Write all nodes, and return the function."""
+        for node in self.source.nodes:
+            self.rewrite(node)
+        return self.written()
+
+    def rewrite(self, node: Node) -> None:
+        """Write a node of the source, or nodes that replace it."""
+        self.keep(node)
+
+    def keep(self, node: Node) -> None:
+        """Append a node of the source, whose outputs have their types already."""
+        self.nodes.append(node)
+
+    def rank(self, value: str) -> int:
+        """The number of a value's dimensions."""
+        return self.types[value].rank
+
+    def is_new(self, value: str) -> bool:
+        """True for a value that is yet to be written. All values of the source count as such."""
+        return value not in self.types or value in self.source.types
+
+
+@dataclass(slots=True)
+class Rewriting(FunctionWriter):
     """The function so far, to whose nodes `rules` are applied. Rules ask it about values, and it is
     the destination of their builders.
 
@@ -43,23 +142,24 @@ class Rewriting:
     two readers. Then the node that computes `x` would not take the product into its weights.
     """
 
-    def __init__(self, function: Function, rules: Rules, *, counts_readers: bool = False) -> None:
-        self.function = function
-        self.rules = rules
-        self._counts_readers = counts_readers
-        scope = Scope.of(function)
-        self.types: dict[str, TensorType] = dict(function.types)
-        self.constants: dict[str, Array] = {}
-        self.scope = Scope(self.types, self.constants, dict(scope.values))
-        self.nodes: list[Node] = []
-        self.alias: dict[str, str] = {}
-        self.uses = Counter(i for node in function.nodes for i in node.inputs)
-        self.uses.update(function.outputs)
-        self._producers: dict[str, Node] = {}
-        self._outputs_by_key: dict[object, tuple[str, ...]] = {}
-        self._arrays: dict[object, str] = {}
-        self._count = 0
-        for name, array in function.constants.items():
+    rules: Rules
+    counts_readers: bool = field(default=False, kw_only=True)
+    scope: Scope = field(init=False)
+    alias: dict[str, str] = field(init=False, default_factory=dict)
+    uses: Counter[str] = field(init=False, default_factory=Counter)
+    _producers: dict[str, Node] = field(init=False, default_factory=dict)
+    _outputs_by_key: dict[object, tuple[str, ...]] = field(init=False, default_factory=dict)
+    _arrays: dict[object, str] = field(init=False, default_factory=dict)
+    _count: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.types.update(self.source.types)
+        values = Scope.of(self.source).values
+        self.scope = Scope(self.types, self.constants, values)
+        for node in self.source.nodes:
+            self.uses.update(node.inputs)
+        self.uses.update(self.source.outputs)
+        for name, array in self.source.constants.items():
             self._intern(name, array)
 
     def producer(self, value: str) -> Node | None:
@@ -85,7 +185,7 @@ class Rewriting:
     def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
         """Append a node before the present one, unless there is an equal node already."""
         self.types.update(zip(filter(None, node.outputs), types, strict=bool(types)))
-        if self._counts_readers:
+        if self.counts_readers:
             self.uses.update(node.inputs)
         self._keep(node, self.scope.context(node))
         return tuple(self.alias.get(output, output) for output in node.outputs)
@@ -108,16 +208,16 @@ class Rewriting:
 
     def run(self) -> Function:
         """Rewrite all nodes of the function."""
-        for node in self.function.nodes:
+        for node in self.source.nodes:
             self.add(node)
         return self.finish()
 
     def add(self, node: Node) -> None:
         """Apply the rules to one node of the function and append the result."""
-        node = replace(node, inputs=tuple(self.alias.get(i, i) for i in node.inputs))
+        node = node.reading(self.alias)
         for _ in range(100):
             context, written = self.scope.context(node), len(self.nodes)
-            results = (r(self, node, context) for r in self.rules.get((node.domain, node.op), ()))
+            results = (r(self, node, context) for r in self.rules.get(node.operator, ()))
             result = next((r for r in results if r is not None), None)
             if isinstance(result, str):
                 last = self._taken_back(result, written)
@@ -150,7 +250,7 @@ class Rewriting:
         if len(self.nodes) <= written or self.nodes[-1].outputs != (value,):
             return None
         node = self.nodes.pop()
-        if self._counts_readers:
+        if self.counts_readers:
             self.uses.subtract(node.inputs)
         del self._outputs_by_key[_node_key(node)], self._producers[value], self.types[value]
         return node
@@ -164,8 +264,8 @@ class Rewriting:
             return
         self._outputs_by_key[key] = node.outputs
         if any(o and o not in self.types for o in node.outputs):
-            outputs = OPS[node.domain, node.op].infer(context)
-            self.types.update(zip((o for o in node.outputs if o), outputs, strict=True))
+            outputs = row_of(node).infer(context)
+            self.types.update(zip(filter(None, node.outputs), outputs, strict=True))
         self.nodes.append(node)
         for output in node.outputs:
             self._producers[output] = node
@@ -187,47 +287,27 @@ class Rewriting:
 
     def finish(self) -> Function:
         """The function. A node computes each output, under the name of the output."""
-        inputs, outputs = set(self.function.inputs), set(self.function.outputs)
+        inputs, outputs = self.source.inputs, self.source.outputs
         names: dict[str, str] = {}
         copies: list[Node] = []
-        for output in dict.fromkeys(self.function.outputs):
+        for output in dict.fromkeys(outputs):
             source = self.alias.get(output, output)
-            if source in self._producers and source == output:
+            if source == output and (source in self._producers or source in inputs):
                 continue
-            movable = source in self._producers and source not in outputs | set(names)
-            if movable and source not in inputs:
-                names[source] = output
-                self.types.setdefault(output, self.types[source])
-            else:
-                copies.append(Node("Identity", (source,), (output,), origin=(output,)))
-        nodes = [_rename(node, names) for node in self.nodes]
-        for copy in copies:
-            source = names.get(copy.inputs[0], copy.inputs[0])
-            if source == copy.outputs[0]:  # a constant or an input under the output's own name
-                moved = f"{source}/value"
-                if source in inputs:
-                    continue
-                self.constants[moved] = self.constants.pop(source)
-                nodes = [_rename(node, {source: moved}) for node in nodes]
-                source = moved
-            nodes.append(replace(copy, inputs=(source,)))
-        types = dict(self.types)
-        for copy in copies:
-            source = names.get(copy.inputs[0], copy.inputs[0])
-            type_ = self.scope.type_of(source) or self.scope.type_of(f"{source}/value")
+            type_ = self.scope.type_of(source)
             if type_ is not None:
-                types.setdefault(copy.outputs[0], type_)
-        return replace(self.function, nodes=tuple(nodes), types=types, constants=self.constants)
-
-
-def _rename(node: Node, names: dict[str, str]) -> Node:
-    if not names:
-        return node
-    return replace(
-        node,
-        inputs=tuple(names.get(i, i) for i in node.inputs),
-        outputs=tuple(names.get(o, o) for o in node.outputs),
-    )
+                self.types.setdefault(output, type_)
+            if source in self._producers and source not in (*outputs, *names):
+                names[source] = output
+                continue
+            if source == output:  # a constant under the output's own name
+                names[source] = f"{source}/value"
+                self.constants[names[source]] = self.constants.pop(source)
+            copies.append(Node("Identity", (source,), (output,), origin=(output,)))
+        if names:
+            self.nodes = [node.renamed(names) for node in self.nodes]
+        self.nodes += (copy.reading(names) for copy in copies)
+        return self.written()
 
 
 def _node_key(node: Node) -> object:

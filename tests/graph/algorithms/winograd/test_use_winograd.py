@@ -22,7 +22,7 @@ from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, Form
 from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
-from webmlc.graph.simplify.hand_down_constants import hand_down_constants
+from webmlc.graph.simplify.constants import hand_down_constants
 
 
 def operators(graph: Module) -> list[str]:

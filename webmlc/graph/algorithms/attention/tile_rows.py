@@ -24,7 +24,7 @@ from webmlc.core.machine import Cpu
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.shapes import ZERO, canonical
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 
 
 def tile_rows(module: Module, machine: Cpu) -> Module:

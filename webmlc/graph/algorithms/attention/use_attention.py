@@ -40,7 +40,7 @@ from webmlc.graph.algorithms.attention.operators import (
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops.shapes import canonical, same
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 Operands = Literal["packed", "plain"]

@@ -24,7 +24,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 PLANE_COST = 7

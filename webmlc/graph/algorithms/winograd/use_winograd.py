@@ -39,7 +39,7 @@ from webmlc.graph.algorithms.winograd.operators import Form, Forms
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 TYPICAL_IMAGE_SIZE = 512
