@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -207,12 +208,14 @@ def _operators(model: onnx.ModelProto) -> set[str]:
 
 
 def _is_finite(model: onnx.ModelProto, folder: Path) -> bool:
-    """True if no constant of the model holds an infinity or a NaN. A constant that cannot be read
-    counts as finite.
+    """True if no constant and no attribute of the model holds an infinity or a NaN. A constant that
+    cannot be read counts as finite.
     """
     tensors = [*model.graph.initializer]
-    for node in nodes_of(model.graph):
-        tensors += [a.t for a in node.attribute if a.HasField("t")]
+    attributes = [a for node in nodes_of(model.graph) for a in node.attribute]
+    if not all(math.isfinite(number) for a in attributes for number in (a.f, *a.floats)):
+        return False
+    tensors += [a.t for a in attributes if a.HasField("t")]
     for tensor in tensors:
         try:
             array = onnx.numpy_helper.to_array(tensor, str(folder))
