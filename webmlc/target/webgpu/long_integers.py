@@ -1,15 +1,15 @@
 """Define 64-bit integers, which WGSL lacks, as a `vec2u` of the low and the high word.
 
 The module holds only tables. `OPERATORS` spells each scalar operator on `long` and `ulong`
-operands. `HELPERS` holds the functions that these spellings call, each with the functions that it
-calls itself. All arithmetic wraps modulo 2^64, as in numpy.
+operands. `HELPERS` holds the functions that these spellings call. All arithmetic wraps modulo 2^64,
+as in numpy.
 
     a + b   ->   add_long(a, b)        a & b   ->   a & b
 """
 
 from __future__ import annotations
 
-from webmlc.target.webgpu.spelling import LOOSE, Helper, Kind, Spelling, function
+from webmlc.target.webgpu.spelling import LOOSE, Kind, Spelling, function, helpers_of
 
 _LONGS: tuple[Kind, ...] = ("long", "ulong")
 
@@ -67,20 +67,17 @@ OPERATORS: dict[str, dict[Kind, Spelling]] = {
 }
 """The spelling of each operator, by the kind of its operands."""
 
-HELPERS: dict[str, Helper] = {
-    "add_long": Helper("""\
+HELPERS = helpers_of("""
 fn add_long(a: vec2u, b: vec2u) -> vec2u {
     let low = a.x + b.x;
     return vec2u(low, a.y + b.y + u32(low < a.x));
 }
-"""),
-    "subtract_long": Helper("""\
+
 fn subtract_long(a: vec2u, b: vec2u) -> vec2u {
     return vec2u(a.x - b.x, a.y - b.y - u32(a.x < b.x));
 }
-"""),
-    # The product of the low words is computed from 16-bit halves: WGSL keeps only its low word.
-    "multiply_long": Helper("""\
+
+// The product of the low words is computed from 16-bit halves: WGSL keeps only its low word.
 fn multiply_long(a: vec2u, b: vec2u) -> vec2u {
     let low = (a.x & 65535u) * (b.x & 65535u);
     let left = (a.x >> 16u) * (b.x & 65535u);
@@ -90,18 +87,12 @@ fn multiply_long(a: vec2u, b: vec2u) -> vec2u {
     let high = (a.x >> 16u) * (b.x >> 16u) + carry;
     return vec2u((middle << 16u) | (low & 65535u), high + a.x * b.y + a.y * b.x);
 }
-"""),
-    "multiply_add_long": Helper(
-        """\
+
 fn multiply_add_long(a: vec2u, b: vec2u, c: vec2u) -> vec2u {
     return add_long(multiply_long(a, b), c);
 }
-""",
-        ("add_long", "multiply_long"),
-    ),
-    # Repeated squaring over the bits of the exponent, which is not negative.
-    "power_long": Helper(
-        """\
+
+// Repeated squaring over the bits of the exponent, which is not negative.
 fn power_long(x: vec2u, y: vec2u) -> vec2u {
     var result = vec2u(1u, 0u);
     var square = x;
@@ -111,70 +102,58 @@ fn power_long(x: vec2u, y: vec2u) -> vec2u {
     }
     return result;
 }
-""",
-        ("multiply_long",),
-    ),
-    "negate_long": Helper(
-        """\
+
 fn negate_long(a: vec2u) -> vec2u {
     return subtract_long(vec2u(), a);
 }
-""",
-        ("subtract_long",),
-    ),
-    "magnitude_long": Helper(
-        """\
+
 fn magnitude_long(a: vec2u) -> vec2u {
     return select(a, negate_long(a), a.y >= 0x80000000u);
 }
-""",
-        ("negate_long",),
-    ),
-    "sign_long": Helper("""\
+
 fn sign_long(a: vec2u) -> vec2u {
     let positive = vec2u(u32(any(a != vec2u())), 0u);
     return select(positive, vec2u(0xffffffffu), a.y >= 0x80000000u);
 }
-"""),
-    "less_ulong": Helper("""\
+
 fn less_ulong(a: vec2u, b: vec2u) -> bool {
     return a.y < b.y || (a.y == b.y && a.x < b.x);
 }
-"""),
-    "less_long": Helper("""\
+
 fn less_long(a: vec2u, b: vec2u) -> bool {
     return bitcast<i32>(a.y) < bitcast<i32>(b.y) || (a.y == b.y && a.x < b.x);
 }
-"""),
-    **{
-        f"{name}_{kind}": Helper(
-            f"""\
-fn {name}_{kind}(a: vec2u, b: vec2u) -> vec2u {{
-    return select(b, a, less_{kind}({operands}));
-}}
-""",
-            (f"less_{kind}",),
-        )
-        for kind in _LONGS
-        for name, operands in (("least", "a, b"), ("greatest", "b, a"))
-    },
-    "shift_left_long": Helper("""\
+
+fn least_long(a: vec2u, b: vec2u) -> vec2u {
+    return select(b, a, less_long(a, b));
+}
+
+fn greatest_long(a: vec2u, b: vec2u) -> vec2u {
+    return select(b, a, less_long(b, a));
+}
+
+fn least_ulong(a: vec2u, b: vec2u) -> vec2u {
+    return select(b, a, less_ulong(a, b));
+}
+
+fn greatest_ulong(a: vec2u, b: vec2u) -> vec2u {
+    return select(b, a, less_ulong(b, a));
+}
+
 fn shift_left_long(a: vec2u, b: vec2u) -> vec2u {
     let s = b.x;
     if (s == 0u) { return a; }
     if (s < 32u) { return vec2u(a.x << s, (a.y << s) | (a.x >> (32u - s))); }
     return select(vec2u(), vec2u(0u, a.x << (s - 32u)), s < 64u);
 }
-"""),
-    "shift_right_ulong": Helper("""\
+
 fn shift_right_ulong(a: vec2u, b: vec2u) -> vec2u {
     let s = b.x;
     if (s == 0u) { return a; }
     if (s < 32u) { return vec2u((a.x >> s) | (a.y << (32u - s)), a.y >> s); }
     return select(vec2u(), vec2u(a.y >> (s - 32u), 0u), s < 64u);
 }
-"""),
-    "shift_right_long": Helper("""\
+
 fn shift_right_long(a: vec2u, b: vec2u) -> vec2u {
     let s = min(b.x, 63u);
     let high = bitcast<i32>(a.y);
@@ -182,10 +161,8 @@ fn shift_right_long(a: vec2u, b: vec2u) -> vec2u {
     if (s < 32u) { return vec2u((a.x >> s) | (a.y << (32u - s)), bitcast<u32>(high >> s)); }
     return vec2u(bitcast<u32>(high >> (s - 32u)), bitcast<u32>(high >> 31u));
 }
-"""),
-    # Long division, one bit of the quotient per step. Usually both operands fit in one word.
-    "divide_ulong": Helper(
-        """\
+
+// Long division, one bit of the quotient per step. Usually both operands fit in one word.
 fn divide_ulong(a: vec2u, b: vec2u) -> vec4u {
     if (a.y == 0u && b.y == 0u) { return vec4u(a.x / b.x, 0u, a.x % b.x, 0u); }
     var quotient = a;
@@ -201,51 +178,30 @@ fn divide_ulong(a: vec2u, b: vec2u) -> vec4u {
     }
     return vec4u(quotient, rest);
 }
-""",
-        ("less_ulong", "subtract_long"),
-    ),
-    "quotient_ulong": Helper(
-        """\
+
 fn quotient_ulong(a: vec2u, b: vec2u) -> vec2u {
     return divide_ulong(a, b).xy;
 }
-""",
-        ("divide_ulong",),
-    ),
-    "remainder_ulong": Helper(
-        """\
+
 fn remainder_ulong(a: vec2u, b: vec2u) -> vec2u {
     return divide_ulong(a, b).zw;
 }
-""",
-        ("divide_ulong",),
-    ),
-    "quotient_long": Helper(
-        """\
+
 fn quotient_long(a: vec2u, b: vec2u) -> vec2u {
     let quotient = divide_ulong(magnitude_long(a), magnitude_long(b)).xy;
     return select(quotient, negate_long(quotient), ((a.y ^ b.y) >> 31u) == 1u);
 }
-""",
-        ("divide_ulong", "magnitude_long", "negate_long"),
-    ),
-    "remainder_long": Helper(
-        """\
+
 fn remainder_long(a: vec2u, b: vec2u) -> vec2u {
     let rest = divide_ulong(magnitude_long(a), magnitude_long(b)).zw;
     return select(rest, negate_long(rest), a.y >= 0x80000000u);
 }
-""",
-        ("divide_ulong", "magnitude_long", "negate_long"),
-    ),
-    "long_from_int": Helper("""\
+
 fn long_from_int(a: i32) -> vec2u {
     return vec2u(bitcast<u32>(a), bitcast<u32>(a >> 31u));
 }
-"""),
-    # The bits below the 32 leading bits only decide ties, so one sticky bit replaces them.
-    "float_from_ulong": Helper(
-        """\
+
+// The bits below the 32 leading bits only decide ties, so one sticky bit replaces them.
 fn float_from_ulong(a: vec2u) -> f32 {
     if (a.y == 0u) { return f32(a.x); }
     let zeros = countLeadingZeros(a.y);
@@ -253,35 +209,23 @@ fn float_from_ulong(a: vec2u) -> f32 {
     let leading = shifted.y | u32(shifted.x != 0u);
     return f32(leading) * bitcast<f32>((159u - zeros) << 23u);
 }
-""",
-        ("shift_left_long",),
-    ),
-    "float_from_long": Helper(
-        """\
+
 fn float_from_long(a: vec2u) -> f32 {
     let magnitude = float_from_ulong(magnitude_long(a));
     return select(magnitude, -magnitude, a.y >= 0x80000000u);
 }
-""",
-        ("float_from_ulong", "magnitude_long"),
-    ),
-    "ulong_from_float": Helper("""\
+
 fn ulong_from_float(a: f32) -> vec2u {
     let whole = trunc(max(a, 0.0));
     let high = floor(whole * 2.3283064365386963e-10);
     return vec2u(u32(whole - high * 4294967296.0), u32(high));
 }
-"""),
-    "long_from_float": Helper(
-        """\
+
 fn long_from_float(a: f32) -> vec2u {
     let magnitude = ulong_from_float(abs(a));
     return select(magnitude, negate_long(magnitude), a < 0.0);
 }
-""",
-        ("negate_long", "ulong_from_float"),
-    ),
-}
+""")
 """The functions that the spellings call, by name."""
 
 CASTS: dict[tuple[Kind, Kind], Spelling] = {

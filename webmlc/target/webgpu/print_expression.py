@@ -52,7 +52,6 @@ from webmlc.target.webgpu.table import (
     suffix,
     type_fields,
     type_name,
-    uses_infinity,
 )
 
 Printed = tuple[str, int]
@@ -155,14 +154,14 @@ class ExpressionPrinter:
             operands = tuple(
                 (t if precedence == ATOM else f"({t})", ATOM) for t, precedence in parts
             )
-        fields = type_fields(lanes)
+        fields = type_fields(DType.uint32, lanes)
         return spelling.text.format(*(text for text, _ in operands), **fields), spelling.level
 
     def declare(self, helper: str, dtype: DType, lanes: int) -> None:
         """Record that the shader calls a helper."""
         for definition in definitions(helper, dtype, lanes):
             self.helpers.setdefault(definition)
-        self.needs_infinity |= uses_infinity(helper)
+            self.needs_infinity |= "infinity_bits" in definition
 
     def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
         """32-bit values, rounded to the small type that they stand for."""

@@ -7,6 +7,7 @@ operators.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,15 +31,19 @@ class Spelling:
     helper: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Helper:
-    """The definition of a helper function, the helpers that it calls, and the lanes of the values
-    that it calls them on.
-    """
+_FUNCTION = re.compile(r"^fn (\w+?)(?:_\{suffix\})?\(", re.MULTILINE)
 
-    text: str
-    needs: tuple[str, ...] = ()
-    lanes: int = 1
+
+def helpers_of(text: str) -> dict[str, str]:
+    """The helper functions of a WGSL text, by name. An empty line ends the definition of a helper,
+    whose last function is the helper itself. Comments at the start of a line are left out.
+
+    In a helper with one definition per type, `{T}` is the type, `{U}`, `{F}` and `{B}` are u32, f32
+    and bool with the lanes of `{T}`, and `{suffix}` names the type.
+    """
+    code = "\n".join(line for line in text.split("\n") if not line.startswith("//"))
+    parts = code.strip().split("\n\n")
+    return {_FUNCTION.findall(part)[-1]: f"{part}\n" for part in parts}
 
 
 def function(name: str, arity: int) -> Spelling:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
-from webmlc.target.webgpu.spelling import ATOM, LOOSE, Helper, Spelling, function, template
+from webmlc.target.webgpu.spelling import ATOM, LOOSE, Spelling, function, helpers_of, template
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,73 +119,51 @@ ROUNDINGS: dict[str, Spelling] = {
 }
 """The scalar operators that round a float32 to a 16-bit float."""
 
-HELPERS: dict[str, Helper] = {
-    "byte_at": Helper("""\
+HELPERS = helpers_of("""
 fn byte_at(word: u32, i: i32) -> u32 {
     return (word >> (u32(i & 3) * 8u)) & 255u;
 }
-"""),
-    "signed_byte_at": Helper("""\
+
 fn signed_byte_at(word: u32, i: i32) -> i32 {
     return bitcast<i32>(word << (24u - u32(i & 3) * 8u)) >> 24u;
 }
-"""),
-    "short_at": Helper("""\
+
 fn short_at(word: u32, i: i32) -> u32 {
     return (word >> (u32(i & 1) * 16u)) & 65535u;
 }
-"""),
-    "signed_short_at": Helper("""\
+
 fn signed_short_at(word: u32, i: i32) -> i32 {
     return bitcast<i32>(word << (16u - u32(i & 1) * 16u)) >> 16u;
 }
-"""),
-    "half_at": Helper(
-        """\
+
 fn half_at(word: u32, i: i32) -> f32 {
     return float_of_half_u32(short_at(word, i));
 }
-""",
-        ("float_of_half", "short_at"),
-    ),
-    "bfloat_at": Helper(
-        """\
+
 fn bfloat_at(word: u32, i: i32) -> f32 {
     return bitcast<f32>(short_at(word, i) << 16u);
 }
-""",
-        ("short_at",),
-    ),
-    "bytes_of": Helper("""\
+
 fn bytes_of(word: u32) -> vec4u {
     return (vec4u(word) >> vec4u(0u, 8u, 16u, 24u)) & vec4u(255u);
 }
-"""),
-    "signed_bytes_of": Helper("""\
+
 fn signed_bytes_of(word: u32) -> vec4i {
     return bitcast<vec4i>(vec4u(word) << vec4u(24u, 16u, 8u, 0u)) >> vec4u(24u);
 }
-"""),
-    "shorts_of": Helper("""\
+
 fn shorts_of(words: vec2u) -> vec4u {
     return (words.xxyy >> vec4u(0u, 16u, 0u, 16u)) & vec4u(65535u);
 }
-"""),
-    "signed_shorts_of": Helper("""\
+
 fn signed_shorts_of(words: vec2u) -> vec4i {
     return bitcast<vec4i>(words.xxyy << vec4u(16u, 0u, 16u, 0u)) >> vec4u(16u);
 }
-"""),
-    "halves_of": Helper(
-        """\
+
 fn halves_of(words: vec2u) -> vec4f {
     return float_of_half_u32x4(shorts_of(words));
 }
-""",
-        ("float_of_half", "shorts_of"),
-        lanes=4,
-    ),
-    "dot_bytes": Helper("""\
+
 fn dot_bytes(a: vec4i, b: vec4i) -> vec4i {
     let x = bitcast<vec4u>(a);
     let y = bitcast<vec4u>(b);
@@ -196,24 +174,17 @@ fn dot_bytes(a: vec4i, b: vec4i) -> vec4i {
         dot4I8Packed(x.w, y.w),
     );
 }
-"""),
-    "pack_bytes": Helper("""\
+
 fn pack_bytes(v: vec4u) -> u32 {
     return v.x | (v.y << 8u) | (v.z << 16u) | (v.w << 24u);
 }
-"""),
-    "pack_shorts": Helper("""\
+
 fn pack_shorts(v: vec4u) -> vec2u {
     return v.xz | (v.yw << vec2u(16u));
 }
-"""),
-}
-"""The helpers whose text is the same for every use."""
 
-TEMPLATES: dict[str, Helper] = {
-    # A subnormal half is computed as bits · 2^-24: a shader may flush float32 subnormals to zero.
-    "float_of_half": Helper("""\
-fn float_of_half_{suffix}(bits: {U}) -> {F} {{
+// A subnormal half is computed as bits · 2^-24: a shader may flush float32 subnormals to zero.
+fn float_of_half_{suffix}(bits: {U}) -> {F} {
     let rest = bits & {U}(0x7fffu);
     let tiny = bitcast<{U}>({F}(rest) * 5.9604645e-8);
     let normal = (rest << {U}(13u)) + {U}(0x38000000u);
@@ -221,13 +192,12 @@ fn float_of_half_{suffix}(bits: {U}) -> {F} {{
     let finite = select(normal, tiny, rest < {U}(0x400u));
     let magnitude = select(finite, special, rest >= {U}(0x7c00u));
     return bitcast<{F}>(magnitude | ((bits & {U}(0x8000u)) << {U}(16u)));
-}}
-"""),
-    # Round to nearest, ties to even. Adding 0.5 makes float32 round a small value to a multiple of
-    # 2^-24, the step of subnormal halves. Halves are normal from 0x38800000 (2^-14), and infinite
-    # from 0x477ff000 (65520), as float32 bits.
-    "half_bits": Helper("""\
-fn half_bits_{suffix}(x: {F}) -> {U} {{
+}
+
+// Round to nearest, ties to even. Adding 0.5 makes float32 round a small value to a multiple of
+// 2^-24, the step of subnormal halves. Halves are normal from 0x38800000 (2^-14), and infinite
+// from 0x477ff000 (65520), as float32 bits.
+fn half_bits_{suffix}(x: {F}) -> {U} {
     let bits = bitcast<{U}>(x);
     let rest = bits & {U}(0x7fffffffu);
     let odd = (rest >> {U}(13u)) & {U}(1u);
@@ -237,18 +207,16 @@ fn half_bits_{suffix}(x: {F}) -> {U} {{
     let bounded = select(finite, {U}(0x7c00u), rest >= {U}(0x477ff000u));
     let magnitude = select(bounded, {U}(0x7e00u), rest > {U}(0x7f800000u));
     return magnitude | ((bits >> {U}(16u)) & {U}(0x8000u));
-}}
-"""),
-    "bfloat_bits": Helper("""\
-fn bfloat_bits_{suffix}(x: {F}) -> {U} {{
+}
+
+fn bfloat_bits_{suffix}(x: {F}) -> {U} {
     let bits = bitcast<{U}>(x);
     let odd = (bits >> {U}(16u)) & {U}(1u);
     let rounded = (bits + {U}(0x7fffu) + odd) >> {U}(16u);
     return select(rounded, {U}(0x7fc0u), (bits & {U}(0x7fffffffu)) > {U}(0x7f800000u));
-}}
-"""),
-    "round_half": Helper("""\
-fn round_half_{suffix}(x: {F}) -> {F} {{
+}
+
+fn round_half_{suffix}(x: {F}) -> {F} {
     let bits = bitcast<{U}>(x);
     let rest = bits & {U}(0x7fffffffu);
     let odd = (rest >> {U}(13u)) & {U}(1u);
@@ -259,20 +227,13 @@ fn round_half_{suffix}(x: {F}) -> {F} {{
     let bounded = select(finite, {U}(0x7f800000u), rest >= {U}(0x477ff000u));
     let magnitude = select(bounded, rest, rest > {U}(0x7f800000u));
     return bitcast<{F}>(magnitude | (bits & {U}(0x80000000u)));
-}}
-"""),
-    "round_bfloat": Helper(
-        """\
-fn round_bfloat_{suffix}(x: {F}) -> {F} {{
-    return bitcast<{F}>(bfloat_bits_{suffix}(x) << {U}(16u));
-}}
-""",
-        ("bfloat_bits",),
-    ),
 }
-"""The helpers with one definition per number of lanes. `{U}` and `{F}` are u32 and f32 with this
-number of lanes.
-"""
+
+fn round_bfloat_{suffix}(x: {F}) -> {F} {
+    return bitcast<{F}>(bfloat_bits_{suffix}(x) << {U}(16u));
+}
+""")
+"""The functions that convert elements of small types, by name."""
 
 
 def word_of(dtype: DType, index: str, in_vectors: bool) -> str:

@@ -24,10 +24,9 @@ from webmlc.core.expr import Call, Expr, Var, as_int, call
 from webmlc.core.rewrite import variables, walk
 from webmlc.graph.compute import identity
 from webmlc.loops.ir import For, Load, Store
-from webmlc.target.webgpu.float_helpers import TEMPLATES
 from webmlc.target.webgpu.names import SUBGROUP_LANE, SUBGROUP_LANES, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
-from webmlc.target.webgpu.table import suffix
+from webmlc.target.webgpu.table import HELPERS, suffix
 
 FEATURE = "subgroups"
 """The feature of WebGPU that these spellings need."""
@@ -53,7 +52,7 @@ FOLDS: dict[str, tuple[str, str]] = {
     "relaxed_max": ("subgroupMax", "subgroupMax"),
 }
 """The operation of a subgroup for each operator: of floats, and of integers. A name with an
-underscore is a template of ours, which keeps a NaN."""
+underscore is a helper of ours, which keeps a NaN."""
 
 _DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
 """The types that subgroups fold."""
@@ -109,7 +108,7 @@ def _is_common(value: Expr, differing: AbstractSet[Var]) -> bool:
 def fold_lines(fold: SubgroupFold, expressions: ExpressionPrinter) -> list[str]:
     """Print a fold whose iterations the threads of a subgroup share."""
     dtype, name, function = fold.value.dtype, wgsl_name(fold.var.name), fold.function
-    if function in TEMPLATES:
+    if function in HELPERS:
         expressions.declare(function, dtype, 1)
         function = f"{function}_{suffix(dtype, 1)}"
     part = expressions.text(call(fold.op, Var("part", dtype), fold.value))

@@ -1,8 +1,7 @@
 """Spell scalar operators, types and literals in WGSL, by the kind of the operands.
 
 A row is a template over the printed operands, with the precedence of the result. Some rows call a
-function of ours (`erf_T`), a helper in `HELPERS` or `TEMPLATES`. The text of a template serves
-scalars and vectors: `{T}` is the type, and `{B}` is bool with the lanes of `{T}`.
+helper function of `HELPERS`, which serves scalars and vectors.
 
     >>> OPERATORS["add"]["float"].text, OPERATORS["bit_not"]["bool"].text
     ('{0} + {1}', '!{0}')
@@ -11,19 +10,19 @@ scalars and vectors: `{T}` is the type, and `{B}` is bool with the lanes of `{T}
 from __future__ import annotations
 
 import math
+import re
+from functools import lru_cache
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Number
-from webmlc.target.webgpu import long_integers, storage
-from webmlc.target.webgpu.float_helpers import CALLED, TEMPLATES
+from webmlc.target.webgpu import float_helpers, long_integers, storage
 from webmlc.target.webgpu.spelling import (
     LOOSE,
     PRODUCT,
     SUM,
-    Helper,
     Kind,
     Spelling,
     function,
@@ -123,8 +122,12 @@ OF_VECTORS: dict[str, Spelling] = {"dot_i8": function("dot_bytes", 2)}
 BY_A_LITERAL: dict[str, Spelling] = {"min": template("at_most", 2), "max": template("at_least", 2)}
 """Operators of floats whose second operand is a literal, which is no NaN."""
 
-HELPERS: dict[str, Helper] = {**long_integers.HELPERS, **storage.HELPERS}
-"""The helpers with one definition. A helper of `TEMPLATES` has a definition per type."""
+HELPERS = float_helpers.HELPERS | long_integers.HELPERS | storage.HELPERS
+"""The WGSL of each helper function (`spelling.helpers_of`)."""
+
+_CALL = re.compile(r"\b(\w+?)(_\{suffix\}|_u32|_u32x4)?\(")
+_FIXED_LANES = {"_u32": 1, "_u32x4": 4}
+"""A call of a helper, and the lanes of those whose type is fixed."""
 
 INFINITY = "var<private> infinity_bits: u32 = 0x7f800000u;\n"
 """The bits of infinity as a variable: WGSL rejects constant expressions that are not finite."""
@@ -184,40 +187,30 @@ def suffix(dtype: DType, lanes: int) -> str:
     return f"{_SCALARS[kind_of(dtype)]}{'' if lanes == 1 else f'x{lanes}'}"
 
 
+@lru_cache(maxsize=1024)
 def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
     """The definition of a helper for one type, after the definitions of the helpers it calls."""
-    if name in TEMPLATES:
-        unsigned = type_name(DType.uint32, lanes)
-        ending = suffix(dtype, lanes)
-        booleans = type_name(DType.bool, lanes)
-        text = TEMPLATES[name].format(
-            T=type_name(dtype, lanes), U=unsigned, B=booleans, suffix=ending
-        )
-        called = CALLED.get(name)
-        return (*(definitions(called, dtype, lanes) if called else ()), text)
-    if name in storage.TEMPLATES:
-        helper = storage.TEMPLATES[name]
-        text = helper.text.format(**type_fields(lanes))
-    else:
-        helper = HELPERS[name]
-        text, lanes = helper.text, helper.lanes
-    inner = [d for need in helper.needs for d in definitions(need, DType.uint32, lanes)]
+    text = HELPERS[name]
+    called = {
+        call[1]: _FIXED_LANES.get(call[2], lanes)
+        for call in _CALL.finditer(text)
+        if call[1] in HELPERS and call[1] != name
+    }
+    inner = [d for need, width in sorted(called.items()) for d in definitions(need, dtype, width)]
+    for field, value in type_fields(dtype, lanes).items():
+        text = text.replace(f"{{{field}}}", value)
     return tuple(dict.fromkeys((*inner, text)))
 
 
-def type_fields(lanes: int) -> dict[str, str]:
-    """The fields of the templates of `storage`."""
+def type_fields(dtype: DType, lanes: int) -> dict[str, str]:
+    """The fields of the texts of helpers and of the spellings of `storage`."""
     return {
+        "T": type_name(dtype, lanes),
         "U": type_name(DType.uint32, lanes),
         "F": type_name(DType.float32, lanes),
-        "suffix": suffix(DType.uint32, lanes),
+        "B": type_name(DType.bool, lanes),
+        "suffix": suffix(dtype, lanes),
     }
-
-
-def uses_infinity(name: str) -> bool:
-    """True where a helper, or a helper that it calls, builds an infinity or a NaN."""
-    text = TEMPLATES.get(name, "")
-    return "infinity_bits" in text or (name in CALLED and uses_infinity(CALLED[name]))
 
 
 def cast_spelling(source: DType, target: DType, lanes: int) -> Spelling:
