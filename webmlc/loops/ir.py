@@ -337,6 +337,11 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     return results[0]
 
 
+def map_children(stmt: Stmt, rule: Callable[[Stmt], Stmt]) -> Stmt:
+    """The statement with each of its child statements rewritten."""
+    return _with_children(stmt, [rule(child) for child in child_statements(stmt)])
+
+
 def _with_children(stmt: Stmt, children: Sequence[Stmt]) -> Stmt:
     """The statement with other child statements, in the order of `child_statements`."""
     match stmt:
@@ -435,6 +440,18 @@ def own_loads(stmt: Stmt) -> Iterator[Load]:
     """The loads directly in `stmt`, without the loads of its child statements."""
     trees = (expr for expr in expressions(stmt) if not isinstance(expr, Leaf))
     return chain.from_iterable(map(loads_in, trees))
+
+
+def own_accesses(stmt: Stmt) -> Iterator[Load | Store]:
+    """The loads directly in `stmt`, and then `stmt` itself if it is a store."""
+    yield from own_loads(stmt)
+    if isinstance(stmt, Store):
+        yield stmt
+
+
+def accessed_buffers(root: Stmt) -> set[Buffer]:
+    """The buffers that `root` loads from or stores to."""
+    return {access.buffer for stmt in walk_statements(root) for access in own_accesses(stmt)}
 
 
 def distinct_loads(root: Stmt) -> set[Load]:

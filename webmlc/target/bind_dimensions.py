@@ -18,8 +18,9 @@ from dataclasses import replace
 
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import substitute
-from webmlc.loops.ir import Buffer, For, Let, LoopFunction, Stmt, map_statements, replace_buffers
+from webmlc.loops.ir import Buffer, For, LoopFunction, Stmt, map_statements
 from webmlc.target.guard_division import guard_size
+from webmlc.target.scoped import join_lets, replace_all_buffers
 
 
 def bind_dimensions(function: LoopFunction, values: Sequence[tuple[Var, Expr]]) -> LoopFunction:
@@ -39,14 +40,8 @@ def bind_dimensions(function: LoopFunction, values: Sequence[tuple[Var, Expr]]) 
     def buffer(original: Buffer) -> Buffer:
         return replace(original, shape=tuple(substitute(d, definitions) for d in original.shape))
 
-    buffers = {b: buffer(b) for b in (*function.params, *function.allocations)}
-    body = replace_buffers(map_statements(function.body, substitute_extent), buffers)
-    for var, value in reversed(values):
-        body = Let(var, guard_size(value), body)
-    return replace(
-        function,
-        params=tuple(buffers[b] for b in function.params),
-        allocations=tuple(buffers[b] for b in function.allocations),
-        symbols=tuple(s for s in function.symbols if s not in definitions),
-        body=body,
-    )
+    body = map_statements(function.body, substitute_extent)
+    bound = replace_all_buffers(function, body, buffer)
+    sizes = [(var, guard_size(value)) for var, value in values]
+    symbols = tuple(s for s in function.symbols if s not in definitions)
+    return replace(bound, symbols=symbols, body=join_lets([*sizes, bound.body]))

@@ -27,13 +27,12 @@ from webmlc.loops.ir import (
     Buffer,
     For,
     Let,
-    Load,
     LoopFunction,
     Stmt,
     Store,
     child_statements,
-    expressions,
-    loads_in,
+    own_accesses,
+    own_loads,
 )
 
 Axes = frozenset[str]
@@ -51,7 +50,7 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
         if isinstance(stmt, Store):
             write_axes[stmt.buffer] = write_axes.get(stmt.buffer, frozenset()) | axes
     for stmt, axes, _ in places:
-        for buffer in {load.buffer: None for load in _loads(stmt)}:
+        for buffer in {load.buffer: None for load in own_loads(stmt)}:
             missing_axes = write_axes.get(buffer, frozenset()) - axes
             if buffer.scope == "shared":  # `insert_barriers` makes threads of one workgroup wait
                 missing_axes = frozenset(
@@ -70,8 +69,7 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
                     f"same element of the shared buffer {buffer.name}; accumulate in a local buffer"
                 )
     for stmt, _, numbers in places:
-        own_store = (stmt,) if isinstance(stmt, Store) else ()
-        for access in (*_loads(stmt), *own_store):
+        for access in own_accesses(stmt):
             if access.buffer.scope != "local":
                 continue
             if any(not numbers.isdisjoint(variables(index)) for index in access.indices):
@@ -81,11 +79,6 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
                     "elements in the same way"
                 )
     return function
-
-
-def _loads(stmt: Stmt) -> tuple[Load, ...]:
-    """The loads of a statement, without the loads of its child statements."""
-    return tuple(load for e in expressions(stmt) for load in loads_in(e))
 
 
 def _places(

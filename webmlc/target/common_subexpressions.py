@@ -24,19 +24,18 @@ from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
 from webmlc.core.rewrite import bottom_up, rewrite, written_out
 from webmlc.loops.ir import (
     Buffer,
-    For,
     If,
-    Let,
     Load,
     LoopFunction,
     Seq,
     Stmt,
     Store,
+    map_children,
     seq,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, read_register, register_lanes
-from webmlc.target.scoped import Names
+from webmlc.target.scoped import Item, Names, join_lets
 
 
 def common_subexpressions(function: LoopFunction) -> LoopFunction:
@@ -70,14 +69,7 @@ class _Pass:
                 return self.run([stmt])
             case Seq(statements=statements):
                 return self.sequence(statements)
-            case For(body=body):
-                return replace(stmt, body=self.statement(body))
-            case Let(var=var, value=value, body=body):
-                return Let(var, value, self.statement(body))
-            case If(then=then, otherwise=otherwise):
-                new_otherwise = None if otherwise is None else self.statement(otherwise)
-                return replace(stmt, then=self.statement(then), otherwise=new_otherwise)
-        return stmt
+        return map_children(stmt, self.statement)
 
     def sequence(self, statements: tuple[Stmt, ...]) -> Stmt:
         """Rewrite each maximal run of stores separately."""
@@ -155,7 +147,7 @@ class _Binder:
     repeated: set[Key]
     names_of: dict[Key, Expr] = field(default_factory=dict)
     versions: Versions = field(default_factory=dict)
-    out: list[Stmt | tuple[Var, Expr]] = field(default_factory=list)
+    out: list[Item] = field(default_factory=list)
 
     def bind(self, statements: list[Store]) -> Stmt:
         """The statement that computes the repeated values once and performs the stores."""
@@ -163,15 +155,7 @@ class _Binder:
             value = self.value(store.value)
             self.out.append(Store(store.buffer, store.indices, value, store.stage))
             self.versions[store.buffer] = self.versions.get(store.buffer, 0) + 1
-        result: list[Stmt] = []
-        for item in reversed(self.out):
-            match item:
-                case (Var() as var, Expr() as value):
-                    result = [Let(var, value, seq(*reversed(result)))]
-                case _:
-                    assert not isinstance(item, tuple)
-                    result.append(item)
-        return seq(*reversed(result))
+        return join_lets(self.out)
 
     def value(self, root: Expr) -> Expr:
         """`root` with its repeated values replaced by their names. Operands are bound first."""

@@ -28,18 +28,14 @@ from dataclasses import dataclass, replace
 from webmlc.core.affine import from_terms, terms
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES
-from webmlc.core.rewrite import rewriter, variables
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,
     For,
     Load,
     LoopFunction,
-    Stmt,
-    Store,
     loads_in,
-    map_expressions,
-    map_statements,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.carried_values import carrying_variables
@@ -53,6 +49,7 @@ from webmlc.target.offset_digits import (
     strides_of,
     term_variables,
 )
+from webmlc.target.scoped import map_accesses
 from webmlc.target.share_memory import shared_bytes
 from webmlc.target.thread_parts import in_one_loop, part_of_thread
 
@@ -350,17 +347,11 @@ def _is_by_index(
 def _rewrite(function: LoopFunction, places: Mapping[Buffer, _Places]) -> LoopFunction:
     """Replace buffers by their compact forms in every access."""
 
-    def load(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and (place := places.get(node.buffer)) is not None:
-            return Load(place.buffer, (place.offsets[node.indices],))
-        return None
+    def rule(buffer: Buffer, indices: tuple[Expr, ...]) -> Load | None:
+        place = places.get(buffer)
+        return None if place is None else Load(place.buffer, (place.offsets[indices],))
 
-    def store(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, Store) and (place := places.get(stmt.buffer)) is not None:
-            return Store(place.buffer, (place.offsets[stmt.indices],), stmt.value, stmt.stage)
-        return None
-
-    body = map_statements(map_expressions(function.body, rewriter(load)), store)
+    body = map_accesses(function.body, rule)
     compact = {buffer: place.buffer for buffer, place in places.items()}
     allocations = tuple(compact.get(b, b) for b in function.allocations)
     return replace(function, body=body, allocations=allocations)

@@ -30,13 +30,14 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
+    map_children,
     seq,
     substitute_statement,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import certain_reads, memory_loads
 from webmlc.target.quarter_powers import FEW_ROUNDINGS, is_quarters
-from webmlc.target.scoped import Scope, loop_range, symbol_ranges
+from webmlc.target.scoped import Scope, inside, symbol_ranges
 
 _MAX_UNROLLED = 16
 """The iterations up to which a loop without a vector form is unrolled instead of run serially.
@@ -66,20 +67,10 @@ def expand_vectors(function: LoopFunction) -> LoopFunction:
 
 
 def _visit(stmt: Stmt, scope: Scope) -> Stmt:
-    match stmt:
-        case Seq(statements=statements):
-            return seq(*(_visit(s, scope) for s in statements))
-        case For(var=var, extent=extent, body=body, kind=kind):
-            inner = {**scope, var: loop_range(extent, scope)}
-            new = replace(stmt, body=_visit(body, inner))
-            return _expand(new, inner) if kind == "vectorized" else new
-        case Let(var=var, value=value, body=body):
-            inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-            return replace(stmt, body=_visit(body, inner))
-        case If(then=then, otherwise=otherwise):
-            new_otherwise = None if otherwise is None else _visit(otherwise, scope)
-            return replace(stmt, then=_visit(then, scope), otherwise=new_otherwise)
-    return stmt
+    """Expand the loops in a statement, inner loops first."""
+    inner = inside(stmt, scope)
+    new = map_children(stmt, lambda child: _visit(child, inner))
+    return _expand(new, inner) if isinstance(new, For) and new.kind == "vectorized" else new
 
 
 def _expand(loop: For, scope: Scope) -> Stmt:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.bounds import Ranges
 from webmlc.core.expr import Const, Expr
-from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Buffer, Load, LoopFunction, Stmt, Store, map_statements
-from webmlc.target.scoped import drop_trivial, map_scoped, symbol_ranges
+from webmlc.loops.ir import Buffer, Load, LoopFunction
+from webmlc.target.scoped import (
+    map_accesses,
+    simplify_function,
+)
 
 
 def flatten_buffers(function: LoopFunction) -> LoopFunction:
@@ -26,27 +27,16 @@ def flatten_buffers(function: LoopFunction) -> LoopFunction:
     buffers = (*function.params, *function.allocations)
     flat = {b: replace(b, shape=(size(b),)) for b in buffers}
 
-    def load(node: Expr) -> Expr | None:
-        match node:
-            case Load(buffer=buffer, indices=indices) if buffer in flat:
-                return Load(flat[buffer], (offset(buffer, indices),))
-        return None
+    def rule(buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
+        return Load(flat[buffer], (offset(buffer, indices),))
 
-    def store(stmt: Stmt) -> Stmt | None:
-        match stmt:
-            case Store(buffer=buffer, indices=indices) if buffer in flat:
-                return replace(stmt, buffer=flat[buffer], indices=(offset(buffer, indices),))
-        return None
-
-    def rule(expr: Expr, ranges: Ranges) -> Expr:
-        return simplify(rewrite(expr, load), ranges)
-
-    body = map_statements(function.body, store)
-    return replace(
-        function,
-        params=tuple(flat[b] for b in function.params),
-        allocations=tuple(flat[b] for b in function.allocations),
-        body=drop_trivial(map_scoped(body, symbol_ranges(function), rule)),
+    return simplify_function(
+        replace(
+            function,
+            params=tuple(flat[b] for b in function.params),
+            allocations=tuple(flat[b] for b in function.allocations),
+            body=map_accesses(function.body, rule),
+        )
     )
 
 

@@ -20,8 +20,8 @@ from dataclasses import replace
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, select
-from webmlc.core.rewrite import bottom_up, rewrite, rewriter, variables, walk
-from webmlc.loops.ir import For, Load, LoopFunction, map_expressions, walk_statements
+from webmlc.core.rewrite import bottom_up, rewrite, rewriter, variables
+from webmlc.loops.ir import For, LoopFunction, loads_in, map_expressions, walk_statements
 
 _QUOTIENTS = frozenset({"floordiv", "truncdiv"})
 _REMAINDERS = frozenset({"floormod", "truncmod"})
@@ -74,10 +74,8 @@ def _is_index(divisor: Expr, index_variables: frozenset[Var]) -> bool:
     return (
         not isinstance(divisor, Const)
         and divisor.dtype == INDEX
-        and not any(
-            isinstance(n, Load) or (isinstance(n, Var) and n not in index_variables)
-            for n in walk(divisor)
-        )
+        and not loads_in(divisor)
+        and variables(divisor) <= index_variables
     )
 
 

@@ -27,11 +27,11 @@ from webmlc.loops.ir import (
     For,
     If,
     Let,
-    Load,
     LoopFunction,
     Stmt,
     child_statements,
     expressions,
+    loads_in,
     map_expressions,
     map_statements,
     walk_statements,
@@ -122,11 +122,7 @@ def _largest(index: Expr, extents: Mapping[Var, int | None], bound: Set[Var]) ->
 def _is_fixed(limit: Expr, bound: Set[Var]) -> bool:
     """True for a limit that symbols decide before a nest runs."""
     symbols = variables(limit)
-    return (
-        bool(symbols)
-        and symbols.isdisjoint(bound)
-        and not any(isinstance(n, Load) for n in walk(limit))
-    )
+    return bool(symbols) and symbols.isdisjoint(bound) and not loads_in(limit)
 
 
 def _iterations(nest: Stmt) -> int:

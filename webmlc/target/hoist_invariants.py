@@ -24,15 +24,11 @@ from webmlc.loops.ir import (
     Binder,
     Buffer,
     For,
-    If,
-    Let,
     Load,
     LoopFunction,
-    Seq,
     Stmt,
     Store,
     map_statements,
-    seq,
     stores,
     walk_statements,
 )
@@ -45,10 +41,7 @@ from webmlc.target.registers import (
     register_pressure,
     registers_stored_once,
 )
-from webmlc.target.scoped import Names
-
-Item = Stmt | tuple[Var, Expr]
-"""A statement, or a let whose body is all the items after it."""
+from webmlc.target.scoped import Item, Names, join_lets, split_lets
 
 _EVALUATION_REGISTERS = 2
 """The vector registers reserved for evaluating one expression. Hoisted values get the remaining
@@ -71,7 +64,7 @@ def hoist_invariants(function: LoopFunction, vector_registers: int = 15) -> Loop
     )
 
     def rule(stmt: Stmt) -> Stmt | None:
-        return join(hoister.loop(stmt)) if isinstance(stmt, For) else None
+        return join_lets(hoister.loop(stmt)) if isinstance(stmt, For) else None
 
     body = map_statements(function.body, rule)
     return replace(function, body=body, allocations=(*function.allocations, *hoister.created))
@@ -90,27 +83,6 @@ def _registers_of_threads(function: LoopFunction) -> frozenset[Buffer]:
     )
 
 
-def split(stmt: Stmt) -> list[Item]:
-    """The statements of a body, with its lets as items of the same list."""
-    match stmt:
-        case Seq(statements=statements):
-            return [item for s in statements for item in split(s)]
-        case Let(var=var, value=value, body=body):
-            return [(var, value), *split(body)]
-    return [stmt]
-
-
-def join(items: list[Item]) -> Stmt:
-    """The statement that consists of these items: the inverse of `split`."""
-    tail: list[Stmt] = []
-    for item in reversed(items):
-        if isinstance(item, tuple):
-            tail = [Let(item[0], item[1], seq(*reversed(tail)))]
-        else:
-            tail.append(item)
-    return seq(*reversed(tail))
-
-
 @dataclass(slots=True)
 class _Hoister:
     """One walk over a function: its registers with their lanes, the registers with a single store,
@@ -126,7 +98,7 @@ class _Hoister:
 
     def loop(self, loop: For) -> list[Item]:
         """The items that were hoisted, then the loop."""
-        items = split(loop.body)
+        items = split_lets(loop.body)
         inner_loops = [item for item in items if isinstance(item, For)]
         is_innermost = not any(isinstance(s, For) for s in walk_statements(loop.body))
         if not is_innermost and (
@@ -149,7 +121,7 @@ class _Hoister:
                 remaining.append(item)
         if is_innermost:
             remaining = self.values(remaining, variant, hoisted)
-        return [*hoisted, replace(loop, body=join(remaining))] if hoisted else [loop]
+        return [*hoisted, replace(loop, body=join_lets(remaining))] if hoisted else [loop]
 
     def is_binding(self, item: Item) -> bool:
         """True for a let, and for the only store to a register."""
@@ -268,8 +240,6 @@ def _replace_values(item: Item, names: dict[Expr, Expr]) -> Item:
             return var, _use(value, names)
         case Store(value=value):
             return replace(item, value=_use(value, names))
-        case If():
-            return item
     return item
 
 

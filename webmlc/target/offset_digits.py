@@ -18,22 +18,18 @@ from functools import lru_cache
 from webmlc.core.affine import Term, Terms, from_terms, terms
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
-from webmlc.core.rewrite import variables, walk
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,
     For,
-    If,
-    Let,
-    Load,
     LoopFunction,
-    Seq,
     Stmt,
-    Store,
-    expressions,
+    child_statements,
+    own_accesses,
 )
 from webmlc.target.flatten_buffers import offset
-from webmlc.target.scoped import Scope, loop_range, symbol_ranges
+from webmlc.target.scoped import Scope, inside, symbol_ranges
 
 Path = tuple[tuple[Stmt, int], ...]
 """The statements from the body of a function to an access, outermost first. The last statement
@@ -73,34 +69,16 @@ def collect_accesses(function: LoopFunction) -> dict[Buffer, list[Access]]:
     accesses: dict[Buffer, list[Access]] = {b: [] for b in function.allocations}
 
     def visit(stmt: Stmt, path: Path, scope: Scope) -> None:
-        path_here = (*path, (stmt, 0))
-
-        def add(access: Load | Store, is_store: bool) -> None:
+        for access in own_accesses(stmt):
             buffer, indices = access.buffer, access.indices
             if buffer in accesses:
                 place = simplify(offset(buffer, indices), scope)
+                is_store, path_here = access is stmt, (*path, (stmt, 0))
                 record = Access(indices, buffer.shape, place, is_store, path_here, scope)
                 accesses[buffer].append(record)
-
-        for expr in expressions(stmt):
-            for node in walk(expr):
-                if isinstance(node, Load):
-                    add(node, is_store=False)
-        match stmt:
-            case Store():
-                add(stmt, is_store=True)
-            case Seq(statements=statements):
-                for position, child in enumerate(statements):
-                    visit(child, (*path, (stmt, position)), scope)
-            case For(var=var, extent=extent, body=body):
-                visit(body, path_here, {**scope, var: loop_range(extent, scope)})
-            case Let(var=var, value=value, body=body):
-                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                visit(body, path_here, inner)
-            case If(then=then, otherwise=otherwise):
-                visit(then, path_here, scope)
-                if otherwise is not None:
-                    visit(otherwise, (*path, (stmt, 1)), scope)
+        inner = inside(stmt, scope)
+        for position, child in enumerate(child_statements(stmt)):
+            visit(child, (*path, (stmt, position)), inner)
 
     visit(function.body, (), symbol_ranges(function))
     return accesses

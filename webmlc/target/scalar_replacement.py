@@ -19,26 +19,21 @@ from dataclasses import replace
 from itertools import pairwise
 
 from webmlc.core.expr import Const, Expr, Ramp, as_int
-from webmlc.core.rewrite import rewriter
 from webmlc.loops.ir import (
     Buffer,
     For,
     Load,
     LoopFunction,
     Stmt,
-    Store,
     child_statements,
     distinct_loads,
-    expressions,
-    map_expressions,
-    map_statements,
+    own_accesses,
     stores,
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
-from webmlc.target.common_subexpressions import buffers_read
-from webmlc.target.registers import read_register, register_index
-from webmlc.target.scoped import Names
+from webmlc.target.registers import read_register
+from webmlc.target.scoped import Names, map_accesses
 
 _OUTSIDE = 0
 """The place of an access outside all parallel loops; other places are identities of loops."""
@@ -62,9 +57,7 @@ def private_buffers(function: LoopFunction) -> frozenset[Buffer]:
     def visit(stmt: Stmt, loop: int) -> None:
         if isinstance(stmt, For) and stmt.kind == "parallel" and loop == _OUTSIDE:
             loop = id(stmt)
-        accessed = {b for e in expressions(stmt) for b in buffers_read(e)}
-        if isinstance(stmt, Store):
-            accessed.add(stmt.buffer)
+        accessed = {access.buffer for access in own_accesses(stmt)}
         for buffer in accessed & loops_of.keys():
             loops_of[buffer].add(loop)
         for child in child_statements(stmt):
@@ -96,7 +89,12 @@ def scalar_replacement(function: LoopFunction) -> LoopFunction:
             arrays.append(buffer)
     if not registers:
         return function
-    body = _use(body, registers)
+
+    def rule(buffer: Buffer, indices: tuple[Expr, ...]) -> Load | None:
+        register = registers.get((buffer, indices[0])) if indices else None
+        return None if register is None else read_register(register)
+
+    body = map_accesses(body, rule)
     return replace(function, body=body, allocations=(*arrays, *registers.values()))
 
 
@@ -134,24 +132,3 @@ def _register(buffer: Buffer, index: Expr, count: int, names: Names) -> Buffer:
     name = buffer.name if count == 1 else names.fresh(f"{buffer.name}_{_first_element(index)}")
     shape = (Const(VECTOR_LANES),) if isinstance(index, Ramp) else ()
     return Buffer(name, shape, buffer.dtype, "local")
-
-
-def _use(body: Stmt, registers: dict[tuple[Buffer, Expr], Buffer]) -> Stmt:
-    """The statement with accesses to registers in place of accesses to arrays."""
-
-    def load(node: Expr) -> Expr | None:
-        match node:
-            case Load(buffer=buffer, indices=(index,)) if (buffer, index) in registers:
-                return read_register(registers[buffer, index])
-        return None
-
-    def store(stmt: Stmt) -> Stmt | None:
-        match stmt:
-            case Store(buffer=buffer, indices=(index,), value=value):
-                register = registers.get((buffer, index))
-                if register is None:
-                    return None
-                return Store(register, register_index(register), value, stmt.stage)
-        return None
-
-    return map_statements(map_expressions(body, rewriter(load)), store)

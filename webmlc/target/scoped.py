@@ -1,4 +1,4 @@
-"""Walk a loop nest with the interval of every variable in scope, and create unused names.
+"""Walk a loop nest with the interval of every variable in scope, and rename what it accesses.
 
 In: a statement and the intervals of the symbols around it. Out: the statement with every expression
 rewritten by a rule, which receives the interval of each variable.
@@ -8,23 +8,31 @@ rewritten by a rule, which receives the interval of each variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from webmlc.core.bounds import SYMBOL, Interval, Ranges, bounds, iterations
-from webmlc.core.expr import Expr, Var
+from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import rewriter
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
+    Binder,
     Block,
+    Buffer,
     For,
     If,
     Let,
+    Load,
     LoopFunction,
     Seq,
     Stmt,
     Store,
+    child_statements,
+    map_expressions,
+    map_statements,
+    replace_buffers,
     seq,
+    substitute_statement,
     walk_statements,
 )
 
@@ -49,9 +57,24 @@ def symbol_ranges(function: LoopFunction) -> Scope:
     return dict.fromkeys(function.symbols, SYMBOL)
 
 
-def loop_range(extent: Expr, ranges: Ranges) -> Interval:
-    """The interval of the variable of a loop of this extent, given that the loop runs at all."""
-    return iterations(extent, ranges)
+def inside(stmt: Stmt, scope: Scope) -> Scope:
+    """The intervals inside a loop that runs at all, or in a let; unchanged for other statements."""
+    match stmt:
+        case For(var=var, extent=extent):
+            return {**scope, var: iterations(extent, scope)}
+        case Let(var=var, value=value) if var.dtype.is_integer:
+            return {**scope, var: bounds(value, scope)}
+    return scope
+
+
+def walk_scoped(function: LoopFunction) -> Iterator[tuple[Stmt, Scope]]:
+    """Yield every statement of a function in any order, with the intervals around it."""
+    stack = [(function.body, symbol_ranges(function))]
+    while stack:
+        stmt, scope = stack.pop()
+        yield stmt, scope
+        inner = inside(stmt, scope)
+        stack.extend((child, inner) for child in child_statements(stmt))
 
 
 def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -> Stmt:
@@ -65,13 +88,11 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
             new_indices = tuple(rule(i, scope) for i in indices)
             return Store(buffer, new_indices, rule(value, scope), stage)
         case For(var=var, extent=extent, body=body, kind=kind, thread=thread):
-            inner = {**scope, var: loop_range(extent, scope)}
-            new_extent = rule(extent, scope)
-            return For(var, new_extent, map_scoped(body, inner, rule), kind, thread)
+            new_body = map_scoped(body, inside(root, scope), rule)
+            return For(var, rule(extent, scope), new_body, kind, thread)
         case Let(var=var, value=value, body=body):
-            new = rule(value, scope)
-            inner = {**scope, var: bounds(new, scope)} if var.dtype.is_integer else scope
-            return Let(var, new, map_scoped(body, inner, rule))
+            let = Let(var, rule(value, scope), body)
+            return replace(let, body=map_scoped(body, inside(let, scope), rule))
         case If(condition=condition, then=then, otherwise=otherwise):
             new_otherwise = None if otherwise is None else map_scoped(otherwise, scope, rule)
             return If(rule(condition, scope), map_scoped(then, scope, rule), new_otherwise)
@@ -111,23 +132,20 @@ def drop_trivial(root: Stmt) -> Stmt:
     """Remove conditionals with constant conditions, serial loops that run once or never, and empty
     statements.
     """
-    from webmlc.core.expr import Const, as_int
-    from webmlc.loops.ir import map_statements, substitute_statement
-
     empty = Seq(())
 
     def rule(stmt: Stmt) -> Stmt | None:
         match stmt:
             case If(condition=Const(value=value), then=then, otherwise=otherwise):
                 return then if value else otherwise or empty
-            case If(then=Seq(statements=()), otherwise=None):
+            case (
+                If(then=Seq(statements=()), otherwise=None)
+                | For(body=Seq(statements=()))
+                | Let(body=Seq(statements=()))
+            ):
                 return empty
             case If(otherwise=Seq(statements=())):
                 return replace(stmt, otherwise=None)
-            case For(body=Seq(statements=())):
-                return empty
-            case Let(body=Seq(statements=())):
-                return empty
             case For(var=var, extent=extent, body=body, kind=kind):
                 if as_int(extent) == 0:
                     return empty
@@ -136,6 +154,69 @@ def drop_trivial(root: Stmt) -> Stmt:
         return None
 
     return map_statements(root, rule)
+
+
+Item = Stmt | tuple[Var, Expr]
+"""A statement, or a let whose body is all the items after it."""
+
+
+def split_lets(stmt: Stmt) -> list[Item]:
+    """The statements of a body, with its lets as items of the same list."""
+    match stmt:
+        case Seq(statements=statements):
+            return [item for s in statements for item in split_lets(s)]
+        case Let(var=var, value=value, body=body):
+            return [(var, value), *split_lets(body)]
+    return [stmt]
+
+
+def join_lets(items: Sequence[Item]) -> Stmt:
+    """The statement that consists of these items: the inverse of `split_lets`."""
+    tail: list[Stmt] = []
+    for item in reversed(items):
+        if isinstance(item, tuple):
+            tail = [Let(item[0], item[1], seq(*reversed(tail)))]
+        else:
+            tail.append(item)
+    return seq(*reversed(tail))
+
+
+def map_accesses(root: Stmt, rule: Callable[[Buffer, tuple[Expr, ...]], Load | None]) -> Stmt:
+    """Move accesses to other places. `rule` receives the buffer and the indices of each access,
+    whose own loads have moved. It returns the new place, or `None` to keep the access.
+    """
+
+    def load(node: Expr) -> Expr | None:
+        return rule(node.buffer, node.indices) if isinstance(node, Load) else None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, Store) or (place := rule(stmt.buffer, stmt.indices)) is None:
+            return None
+        return replace(stmt, buffer=place.buffer, indices=place.indices)
+
+    return map_statements(map_expressions(root, rewriter(load)), store)
+
+
+def replace_all_buffers(
+    function: LoopFunction, body: Stmt, new: Callable[[Buffer], Buffer]
+) -> LoopFunction:
+    """The function with another body, and other forms of all its buffers."""
+    buffers = {buffer: new(buffer) for buffer in (*function.params, *function.allocations)}
+    return replace(
+        function,
+        params=tuple(buffers[b] for b in function.params),
+        allocations=tuple(buffers[b] for b in function.allocations),
+        body=replace_buffers(body, buffers),
+    )
+
+
+def rename_variables(root: Stmt, new: Mapping[Var, Var]) -> Stmt:
+    """Rename the variables that loops and lets bind."""
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        return replace(stmt, var=new[stmt.var]) if isinstance(stmt, Binder) else None
+
+    return substitute_statement(map_statements(root, rule), new)
 
 
 class Names:
@@ -151,9 +232,8 @@ class Names:
         buffers = (*function.params, *function.allocations)
         used_names = {b.name for b in buffers} | {s.name for s in function.symbols}
         for stmt in walk_statements(function.body):
-            match stmt:
-                case For(var=var) | Let(var=var):
-                    used_names.add(var.name)
+            if isinstance(stmt, Binder):
+                used_names.add(stmt.var.name)
         return cls(used_names)
 
     def fresh(self, preferred: str) -> str:

@@ -50,14 +50,14 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    loads,
+    accessed_buffers,
+    loads_in,
     seq,
-    stores,
     substitute_statement,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import read_register, register_index
-from webmlc.target.scoped import Names, Scope, loop_range, map_scoped, symbol_ranges
+from webmlc.target.scoped import Names, Scope, inside, map_scoped, symbol_ranges
 
 Indices = tuple[Expr, ...]
 BLOCK = 256
@@ -133,30 +133,26 @@ class _Rewriting:
             case Seq(statements=statements):
                 pairs = [self.visit(s, scope) for s in statements]
                 return seq(*(s for s, _ in pairs)), _together([sums for _, sums in pairs])
-            case For(var=var, extent=extent, body=body, kind="serial"):
-                inner, sums = self.visit(body, {**scope, var: loop_range(extent, scope)})
-                return self.loop(replace(stmt, body=inner), sums, scope)
-            case For(var=var, extent=extent, body=body):
-                inner, sums = self.visit(body, {**scope, var: loop_range(extent, scope)})
+            case For(body=body, kind=kind):
+                inner, sums = self.visit(body, inside(stmt, scope))
+                if kind == "serial":
+                    return self.loop(replace(stmt, body=inner), sums, scope)
                 sums = sums.without(frozenset({*sums.terms, *sums.starts}))
                 return replace(stmt, body=inner), sums
             case Let(var=var, value=value, body=body):
-                ranges = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                inner, sums = self.visit(body, ranges)
+                inner, sums = self.visit(body, inside(stmt, scope))
                 return replace(stmt, body=inner), sums.outside(var).without(_used([value]))
             case If(then=Store(buffer=buffer) as then) if zeros := _starts(stmt, scope):
                 return stmt, _Sums(places={buffer: then.indices}, starts={buffer: zeros})
             case If(condition=condition, then=then, otherwise=otherwise):
                 pairs = [self.visit(s, scope) for s in (then, otherwise) if s is not None]
                 sums = _together([sums for _, sums in pairs]).without(_used([condition]))
-                branches = [s for s, _ in pairs]
-                return If(condition, branches[0], branches[1] if otherwise else None), sums
+                return If(condition, *(s for s, _ in pairs)), sums
             case Store(buffer=buffer, indices=indices) if (term := _term(stmt)) is not None:
                 products = frozenset({buffer}) if _is_product(term) else frozenset()
                 uses = _used([term, *indices])
                 return stmt, _Sums({buffer: 1}, {buffer: indices}, products).without(uses)
-        accessed = {load.buffer for load in loads(stmt)} | {s.buffer for s in stores(stmt)}
-        return stmt, _Sums(uses=frozenset(accessed))
+        return stmt, _Sums(uses=frozenset(accessed_buffers(stmt)))
 
     def loop(self, loop: For, sums: _Sums, scope: Scope) -> tuple[Stmt, _Sums]:
         """A loop, in blocks where it adds too many terms to some elements."""
@@ -241,8 +237,7 @@ def _together(parts: Sequence[_Sums]) -> _Sums:
 
 def _used(values: Sequence[Expr]) -> frozenset[Buffer]:
     """The buffers that expressions read."""
-    nodes = (node for value in values for node in walk(value))
-    return frozenset(node.buffer for node in nodes if isinstance(node, Load))
+    return frozenset(load.buffer for value in values for load in loads_in(value))
 
 
 def _starts(stmt: If, scope: Scope) -> frozenset[Var]:

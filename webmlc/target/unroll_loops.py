@@ -24,7 +24,6 @@ from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Binder,
     For,
-    Let,
     Load,
     LoopFunction,
     Stmt,
@@ -33,7 +32,7 @@ from webmlc.loops.ir import (
     substitute_statement,
     walk_statements,
 )
-from webmlc.target.scoped import Names, drop_trivial, map_scoped, symbol_ranges
+from webmlc.target.scoped import Names, drop_trivial, map_scoped, rename_variables, symbol_ranges
 
 
 def unroll_loops(function: LoopFunction) -> LoopFunction:
@@ -105,14 +104,5 @@ def rename_bound(root: Stmt, names: Names, values: Mapping[Var, Expr] | None = N
     variables = [s.var for s in walk_statements(root) if isinstance(s, Binder)]
     if not variables:
         return substitute_statement(root, values or {})
-    new_variables: dict[Var, Expr] = {v: Var(names.fresh(v.name), v.dtype) for v in variables}
-
-    def rule(stmt: Stmt) -> Stmt | None:
-        match stmt:
-            case For(var=var) | Let(var=var):
-                new = new_variables[var]
-                assert isinstance(new, Var)
-                return replace(stmt, var=new)
-        return None
-
-    return substitute_statement(map_statements(root, rule), {**new_variables, **(values or {})})
+    new_variables = {v: Var(names.fresh(v.name), v.dtype) for v in variables}
+    return substitute_statement(rename_variables(root, new_variables), values or {})

@@ -44,7 +44,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target.common_subexpressions import buffers_read
 from webmlc.target.registers import register_lanes
-from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges
+from webmlc.target.scoped import Names, Scope, inside, symbol_ranges
 
 _MAX_OUTER_INCREMENTS = 8
 """The pointers that a loop around other loops increments, at most. It computes other pointers in
@@ -108,8 +108,7 @@ class _Reducer:
             case Let(var=var, value=value, body=body):
                 needs: Needs = {}
                 new = self.use(value, scope, needs)
-                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                body, inner_needs = self.statement(body, inner)
+                body, inner_needs = self.statement(body, inside(stmt, scope))
                 local_needs, outer_needs = _partition(
                     inner_needs, lambda index: depends(index, var)
                 )
@@ -172,8 +171,7 @@ class _Reducer:
 
     def loop(self, loop: For, scope: Scope) -> tuple[Stmt, Needs]:
         """A loop that increments the pointers whose index is affine in its variable."""
-        inner = {**scope, loop.var: loop_range(loop.extent, scope)}
-        body, inner_needs = self.statement(loop.body, inner)
+        body, inner_needs = self.statement(loop.body, inside(loop, scope))
         needs: Needs = {}
         extent = self.use(loop.extent, scope, needs)
         set_in_body: Needs = {}

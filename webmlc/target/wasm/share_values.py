@@ -21,7 +21,6 @@ from operator import attrgetter
 from webmlc.core.expr import Call, Const, Expr, Var
 from webmlc.core.rewrite import bottom_up, postorder, walk, written_out
 from webmlc.loops.ir import (
-    Let,
     Load,
     LoopFunction,
     Stmt,
@@ -29,7 +28,7 @@ from webmlc.loops.ir import (
     map_expressions,
     map_statements,
 )
-from webmlc.target.scoped import Names
+from webmlc.target.scoped import Names, join_lets
 
 MAX_WRITTEN_NODES = 2000
 """The nodes of an expression, counting a shared node once per use, above which its parts are bound.
@@ -49,10 +48,7 @@ def share_values(function: LoopFunction) -> LoopFunction:
         lets, values = _bound(long, names)
         if not lets:
             return None
-        shared: Stmt = map_expressions(stmt, lambda e: values.get(e, e))
-        for var, value in reversed(lets):
-            shared = Let(var, value, shared)
-        return shared
+        return join_lets([*lets, map_expressions(stmt, lambda e: values.get(e, e))])
 
     return replace(function, body=map_statements(function.body, rule))
 

@@ -27,10 +27,9 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    loads,
+    accessed_buffers,
     map_statements,
     seq,
-    stores,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, read_register
@@ -83,7 +82,7 @@ def _runs(statements: Sequence[Stmt]) -> list[dict[int, _Step]]:
     open_runs: dict[Buffer, tuple[dict[int, _Step], int]] = {}
     for position, stmt in enumerate(statements):
         step = _step(stmt)
-        for register in _accessed(stmt):
+        for register in accessed_buffers(stmt):
             if step is None or register != step.register:
                 open_runs.pop(register, None)
         if step is None:
@@ -112,11 +111,6 @@ def _step(stmt: Stmt) -> _Step | None:
                     a, b = term.args
                     return _Step(register, a, b, stage)
     return None
-
-
-def _accessed(stmt: Stmt) -> set[Buffer]:
-    """The buffers that a statement reads or writes."""
-    return {load.buffer for load in loads(stmt)} | {store.buffer for store in stores(stmt)}
 
 
 def _largest_byte(word: Expr) -> int:
@@ -157,6 +151,6 @@ def _remove_clearing(statements: list[Stmt | None], before: int, register: Buffe
             case Store(buffer=buffer, value=Broadcast(value=Const(value=0))) if buffer == register:
                 statements[position] = None
                 return True
-        if register in _accessed(stmt):
+        if register in accessed_buffers(stmt):
             return False
     return False

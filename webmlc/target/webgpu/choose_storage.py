@@ -11,66 +11,26 @@ load or store of 16 bytes. Single elements of such memory may also be read, as c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from webmlc.core.bounds import Ranges, bounds
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const, Expr, Ramp
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import (
     Buffer,
-    For,
-    If,
-    Let,
     LoopFunction,
-    Seq,
-    Stmt,
     Store,
-    own_loads,
-    replace_buffers,
+    own_accesses,
     stores,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import register_lanes
-from webmlc.target.scoped import Scope, loop_range, symbol_ranges
+from webmlc.target.scoped import replace_all_buffers, walk_scoped
 from webmlc.target.webgpu.storage import PARTS
 
 HALVES = "shader-f16"
 """The feature of WebGPU whose shaders have halves in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScopedAccess:
-    """One load or store, with the intervals of the variables in scope."""
-
-    buffer: Buffer
-    index: Expr
-    is_store: bool
-    ranges: Ranges
-
-
-def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
-    """Every access to a buffer with exactly one index."""
-    stack: list[tuple[Stmt, Scope]] = [(function.body, symbol_ranges(function))]
-    while stack:
-        stmt, scope = stack.pop()
-        match stmt:
-            case Seq(statements=statements):
-                stack.extend((s, scope) for s in statements)
-            case For(var=var, extent=extent, body=body):
-                stack.append((body, {**scope, var: loop_range(extent, scope)}))
-            case Let(var=var, value=value, body=body):
-                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                stack.append((body, inner))
-            case If(then=then, otherwise=otherwise):
-                stack.extend((s, scope) for s in (then, otherwise) if s is not None)
-            case Store(buffer=buffer, indices=(index,)):
-                yield ScopedAccess(buffer, index, True, scope)
-        for load in own_loads(stmt):
-            if len(load.indices) == 1:
-                yield ScopedAccess(load.buffer, load.indices[0], False, scope)
 
 
 def choose_storage(function: LoopFunction, features: frozenset[str] = frozenset()) -> LoopFunction:
@@ -81,8 +41,8 @@ def choose_storage(function: LoopFunction, features: frozenset[str] = frozenset(
     registers |= {b for b in function.allocations if b.storage == "register"}
     vectors = _accessed_as_vectors(function) - registers
     stored = {store.buffer for store in stores(function.body)}
-    chosen: dict[Buffer, Buffer] = {}
-    for buffer in (*function.params, *function.allocations):
+
+    def chosen(buffer: Buffer) -> Buffer:
         in_vectors, storage = buffer in vectors, buffer.storage
         if buffer in registers:
             storage = "register"
@@ -90,13 +50,9 @@ def choose_storage(function: LoopFunction, features: frozenset[str] = frozenset(
             storage = "halves"
         elif buffer.dtype in PARTS and buffer.scope == "global":
             storage = "atomic words" if buffer in stored and not in_vectors else "words"
-        chosen[buffer] = replace(buffer, storage=storage, in_vectors=in_vectors)
-    return replace(
-        function,
-        params=tuple(map(chosen.__getitem__, function.params)),
-        allocations=tuple(map(chosen.__getitem__, function.allocations)),
-        body=replace_buffers(function.body, chosen),
-    )
+        return replace(buffer, storage=storage, in_vectors=in_vectors)
+
+    return replace_all_buffers(function, function.body, chosen)
 
 
 def _accessed_as_vectors(function: LoopFunction) -> set[Buffer]:
@@ -106,14 +62,15 @@ def _accessed_as_vectors(function: LoopFunction) -> set[Buffer]:
     for buffer in (*function.params, *function.allocations):
         if not divides(VECTOR_LANES, buffer.shape[0] if buffer.shape else Const(1)):
             is_aligned[buffer] = False  # no vector holds the last elements
-    for access in scoped_accesses(function):
-        match access.index:
-            case Ramp(base=base, stride=Const(value=1)):
-                accessed_as_vectors.add(access.buffer)
-                access_is_aligned = divides(VECTOR_LANES, base, access.ranges)
-            case _:
-                access_is_aligned = not access.is_store
-        is_aligned[access.buffer] = is_aligned.get(access.buffer, True) and access_is_aligned
+    for stmt, ranges in walk_scoped(function):
+        for access in own_accesses(stmt):
+            match access.indices:
+                case (Ramp(base=base, stride=Const(value=1)),):
+                    accessed_as_vectors.add(access.buffer)
+                    access_is_aligned = divides(VECTOR_LANES, base, ranges)
+                case _:
+                    access_is_aligned = not isinstance(access, Store)
+            is_aligned[access.buffer] = is_aligned.get(access.buffer, True) and access_is_aligned
     return {buffer for buffer in accessed_as_vectors if is_aligned[buffer]}
 
 

@@ -9,6 +9,8 @@ In: a function ready to print, and which of its buffers are constants. Out: one 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES, WORD_BYTES
@@ -126,14 +128,8 @@ def declared_in_place(function: LoopFunction) -> dict[int, str]:
 
     Maps the identity of the store to `let` where it is the register's only store, else to `var`.
     """
-    access_counts: dict[str, int] = {}
-    store_counts: dict[str, int] = {}
-    for load in loads(function.body):
-        access_counts[load.buffer.name] = access_counts.get(load.buffer.name, 0) + 1
-    for store in stores(function.body):
-        name = store.buffer.name
-        access_counts[name] = access_counts.get(name, 0) + 1
-        store_counts[name] = store_counts.get(name, 0) + 1
+    store_counts = Counter(store.buffer.name for store in stores(function.body))
+    access_counts = store_counts + Counter(load.buffer.name for load in loads(function.body))
     declarations: dict[int, str] = {}
     for stmt in walk_statements(function.body):
         if isinstance(stmt, Seq):
@@ -143,18 +139,17 @@ def declared_in_place(function: LoopFunction) -> dict[int, str]:
 
 def _declared_in(
     sequence: Seq,
-    access_counts: dict[str, int],
-    store_counts: dict[str, int],
+    access_counts: Counter[str],
+    store_counts: Counter[str],
 ) -> dict[int, str]:
     """The declaring stores that stand directly in `sequence`."""
     first_stores: dict[str, Store] = {}
-    counts_here: dict[str, int] = {}
+    counts_here = Counter[str]()
     for stmt in sequence.statements:
         if isinstance(stmt, Store) and stmt.buffer.storage == "register":
             first_stores.setdefault(stmt.buffer.name, stmt)
         names = [load.buffer.name for load in loads(stmt)] + [s.buffer.name for s in stores(stmt)]
-        for name in names:
-            counts_here[name] = counts_here.get(name, 0) + (name in first_stores)
+        counts_here.update(name for name in names if name in first_stores)
     return {
         id(store): "let" if store_counts[name] == 1 else "var"
         for name, store in first_stores.items()

@@ -18,7 +18,15 @@ from typing import Literal
 from webmlc.core.adapters import Adapter
 from webmlc.core.expr import Expr
 from webmlc.core.rewrite import evaluate
-from webmlc.loops.ir import Buffer, For, If, Let, LoopFunction, Seq, Stmt, loads, stores
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    Let,
+    LoopFunction,
+    Stmt,
+    accessed_buffers,
+    child_statements,
+)
 from webmlc.target.kernel_work import KernelWork
 from webmlc.target.registers import register_lanes
 from webmlc.target.share_memory import shared_bytes
@@ -102,20 +110,11 @@ def _value(expr: Expr, symbols: Mapping[str, int]) -> int:
 
 def _registers(section: Stmt, lanes: Mapping[Buffer, int]) -> int:
     """The number of registers that a section accesses, plus the registers of its named values."""
-    accessed = {load.buffer for load in loads(section)}
-    accessed |= {store.buffer for store in stores(section)}
+    accessed = accessed_buffers(section)
     return sum(count for buffer, count in lanes.items() if buffer in accessed) + _named(section)
 
 
 def _named(stmt: Stmt) -> int:
     """The most registers of loop variables and lets around any statement inside `stmt`."""
-    match stmt:
-        case Seq(statements=statements):
-            return max(map(_named, statements), default=0)
-        case For(body=body):
-            return 1 + _named(body)
-        case If(then=then, otherwise=otherwise):
-            return max(_named(then), 0 if otherwise is None else _named(otherwise))
-        case Let(value=value, body=body):
-            return value.lanes + _named(body)
-    return 0
+    own = 1 if isinstance(stmt, For) else stmt.value.lanes if isinstance(stmt, Let) else 0
+    return own + max(map(_named, child_statements(stmt)), default=0)

@@ -18,9 +18,21 @@ from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Leaf, Ramp, Var, call
 from webmlc.core.rewrite import bottom_up, postorder, walk
-from webmlc.loops.ir import Buffer, For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    loads_in,
+    seq,
+)
 from webmlc.target import VECTOR_LANES
-from webmlc.target.scoped import Names
+from webmlc.target.scoped import Names, join_lets
 
 DIVISIONS = frozenset({"truncdiv", "truncmod", "shift_right", "bit_and"})
 """The quotients and remainders that legalised indices contain."""
@@ -170,7 +182,7 @@ class _Hoister:
         match part:
             case Var() | Const() | Call(op="mul", args=(Var(), Const())):
                 return part
-        if any(isinstance(node, Load) for node in walk(part)):
+        if loads_in(part):
             return part  # the scope may store to the buffer that it reads
         if self.binds_common:
             return self.bind(part, self.lets[-1]) if part in self.counts else part
@@ -183,7 +195,7 @@ class _Hoister:
             case Call(op=op, args=(Call() as a, b), dtype=dtype) if op in DIVISIONS:
                 parts = dict(terms(a))
                 constant = parts.pop((), 0)
-                if any(isinstance(n, Load) for n in walk(a)) or len(parts) < 2:
+                if loads_in(a) or len(parts) < 2:
                     return atom
                 place = max(self.place(term) for term in parts)
                 base = self.bind(from_terms(parts), self.lets[place])
@@ -267,9 +279,7 @@ def _exact_quotient(base: Expr) -> Expr:
 
 
 def _with_lets(lets: dict[Expr, Var], body: Stmt) -> Stmt:
-    for value, var in reversed(lets.items()):
-        body = Let(var, value, body)
-    return body
+    return join_lets([*((var, value) for value, var in lets.items()), body])
 
 
 def _replace_innermost(lets: Stmt, body: Stmt) -> Stmt:

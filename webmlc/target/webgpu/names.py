@@ -11,21 +11,15 @@ import re
 from dataclasses import replace
 
 from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Expr, Var
-from webmlc.core.rewrite import rewriter
+from webmlc.core.expr import Var
 from webmlc.loops.ir import (
     Buffer,
     For,
     Let,
-    Load,
     LoopFunction,
-    Stmt,
-    Store,
-    map_expressions,
-    map_statements,
     walk_statements,
 )
-from webmlc.target.scoped import Names
+from webmlc.target.scoped import Names, rename_variables, replace_all_buffers
 
 NAME, NUMBER = "kernel#", "number#"
 """Stand for the name of a kernel and for its number in its text, so that equal kernels of all
@@ -103,7 +97,7 @@ def shorten_names(function: LoopFunction) -> LoopFunction:
         s.name for s in function.symbols
     ]
     names = Names([*PRINTER_NAMES, *fixed_names])
-    variables: dict[Var, Expr] = {}
+    variables: dict[Var, Var] = {}
     for stmt in walk_statements(function.body):
         match stmt:
             case For(var=var, thread=thread):
@@ -112,30 +106,12 @@ def shorten_names(function: LoopFunction) -> LoopFunction:
             case Let(var=var):
                 preferred = "p" if var.dtype == INDEX else "v"
                 variables[var] = Var(_short(names, preferred), var.dtype)
-    buffers: dict[str, Buffer] = {}
-    for buffer in function.allocations:
-        if buffer.scope == "local":
-            preferred = "r" if buffer.storage == "register" else "a"
-            buffers[buffer.name] = replace(buffer, name=_short(names, preferred))
 
-    def expression(node: Expr) -> Expr | None:
-        match node:
-            case Var():
-                return variables.get(node)
-            case Load(buffer=buffer, indices=indices) if buffer.name in buffers:
-                return Load(buffers[buffer.name], indices)
-        return None
+    def shortened(buffer: Buffer) -> Buffer:
+        if buffer.scope != "local":
+            return buffer
+        preferred = "r" if buffer.storage == "register" else "a"
+        return replace(buffer, name=_short(names, preferred))
 
-    def statement(stmt: Stmt) -> Stmt | None:
-        match stmt:
-            case For(var=var) | Let(var=var):
-                new = variables[var]
-                assert isinstance(new, Var)
-                return replace(stmt, var=new)
-            case Store(buffer=buffer) if buffer.name in buffers:
-                return replace(stmt, buffer=buffers[buffer.name])
-        return None
-
-    body = map_expressions(function.body, rewriter(expression))
-    allocations = tuple(buffers.get(b.name, b) for b in function.allocations)
-    return replace(function, body=map_statements(body, statement), allocations=allocations)
+    body = rename_variables(function.body, variables)
+    return replace_all_buffers(function, body, shortened)

@@ -34,6 +34,7 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
+    map_children,
     seq,
     stores,
     substitute_statement,
@@ -77,10 +78,8 @@ class _Section:
     def after_barriers(self, stmt: Stmt) -> Stmt:
         """Take the reads out of the statements after the first barrier."""
         match stmt:
-            case Seq(statements=statements):
-                return seq(*[self.after_barriers(child) for child in statements])
-            case Let(body=body):
-                return replace(stmt, body=self.after_barriers(body))
+            case Seq() | Let():
+                return map_children(stmt, self.after_barriers)
             case Barrier():
                 self.waited = True
             case For(thread=str()) if self.waited:

@@ -42,6 +42,7 @@ from webmlc.loops.ir import (
     Store,
     expressions,
     loads_in,
+    map_children,
     map_expressions,
     seq,
     stores,
@@ -150,10 +151,8 @@ class _Section:
     def replaced(self, stmt: Stmt) -> Stmt:
         """The section with its registers in place of the reads."""
         match stmt:
-            case Seq(statements=statements):
-                return seq(*map(self.replaced, statements))
-            case Let(body=body):
-                return replace(stmt, body=self.replaced(body))
+            case Seq() | Let():
+                return map_children(stmt, self.replaced)
             case For(thread=str()):
                 axes, _ = _threads(stmt)
 

@@ -37,7 +37,9 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
+    accessed_buffers,
     loads,
+    map_children,
     map_expressions,
     seq,
     stores,
@@ -67,12 +69,8 @@ def _rolled(root: Stmt, tiles: frozenset[Buffer], later: frozenset[Buffer]) -> S
         case Seq(statements=statements):
             after = [*_accessed_after(statements, later)]
             return seq(*(_rolled(s, tiles, a) for s, a in zip(statements, after, strict=True)))
-        case Let(body=body):
-            return replace(root, body=_rolled(body, tiles, later))
-        case If(then=then, otherwise=None):
-            return replace(root, then=_rolled(then, tiles, later))
-        case For(kind="thread_binding", body=body):
-            return replace(root, body=_rolled(body, tiles, later))
+        case Let() | If(otherwise=None) | For(kind="thread_binding"):
+            return map_children(root, lambda child: _rolled(child, tiles, later))
         case For(kind="unrolled", extent=Const(value=int() as rows)) if rows >= FEWEST_ROWS:
             return _rolled_loop(root, rows, tiles - later)
     return root
@@ -84,8 +82,7 @@ def _accessed_after(
     """The buffers that are accessed after each statement of a sequence."""
     after = [later]
     for stmt in reversed(statements[1:]):
-        read = {load.buffer for load in loads(stmt)}
-        after.append(after[-1] | read | {store.buffer for store in stores(stmt)})
+        after.append(after[-1] | accessed_buffers(stmt))
     return reversed(after)
 
 

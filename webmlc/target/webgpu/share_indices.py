@@ -32,6 +32,7 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
+    loads_in,
     map_expressions,
     seq,
 )
@@ -187,8 +188,4 @@ class _Sharer:
 
 def _is_pure(value: Expr) -> bool:
     """True for a scalar index that reads no memory."""
-    return (
-        value.dtype == INDEX
-        and value.lanes == 1
-        and not any(isinstance(node, Load) for node in walk(value))
-    )
+    return value.dtype == INDEX and value.lanes == 1 and not loads_in(value)

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_int, call
-from webmlc.core.rewrite import variables, walk
+from webmlc.core.rewrite import variables
 from webmlc.graph.compute import identity
-from webmlc.loops.ir import For, Load, Store
+from webmlc.loops.ir import For, Load, Store, loads_in
 from webmlc.target.webgpu.names import SUBGROUP_LANE, SUBGROUP_LANES, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
 from webmlc.target.webgpu.table import HELPERS, suffix
@@ -100,7 +100,7 @@ def subgroup_fold(loop: For, differing: AbstractSet[Var]) -> SubgroupFold | None
 
 def _is_common(value: Expr, differing: AbstractSet[Var]) -> bool:
     """True for a value of workgroup memory that is the same in all threads."""
-    buffers = [node.buffer for node in walk(value) if isinstance(node, Load)]
+    buffers = [load.buffer for load in loads_in(value)]
     is_shared = bool(buffers) and all(buffer.scope == "shared" for buffer in buffers)
     return is_shared and variables(value).isdisjoint(differing)
 

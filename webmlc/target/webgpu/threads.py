@@ -33,6 +33,7 @@ from webmlc.loops.ir import (
     stores,
     walk_statements,
 )
+from webmlc.target.scoped import join_lets
 
 LARGEST_GRID = 65_535
 """The workgroups along one dimension of a dispatch, at most: the default limit of WebGPU."""
@@ -88,7 +89,7 @@ def grid_of(function: LoopFunction) -> Grid:
     for fills, part in nests:
         blocks = _extents(function, part, _BLOCKS)
         count = simplify(blocks[0] * blocks[1] * blocks[2])
-        sections.append(Section(_rewrap(lets, seq(fills, part)), blocks, first, count))
+        sections.append(Section(join_lets([*lets, fills, part]), blocks, first, count))
         first = simplify(first + count)
     sizes = [_extents(function, part, _THREADS) for part in parts]
     size = tuple(max(_constant_extent(function, s[axis]) for s in sizes) for axis in range(3))
@@ -112,20 +113,22 @@ def grid_of(function: LoopFunction) -> Grid:
     return Grid(tuple(sections), size, (columns, rows, Const(1)), total, True)
 
 
-def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], list[tuple[Stmt, Stmt]]]:
+def _parts(
+    function: LoopFunction,
+) -> tuple[list[tuple[Var, Expr]], list[tuple[Stmt, Stmt]]]:
     """The lets around the whole body, and the nests of thread loops. Each nest comes with the
     stores before it that fill its registers.
     """
     body = function.body
-    lets: list[Let] = []
+    lets: list[tuple[Var, Expr]] = []
     while isinstance(body, Let):
-        lets.append(body)
+        lets.append((body.var, body.value))
         body = body.body
     local_names = {b.name for b in function.allocations if b.scope == "local"}
     fills: list[Store] = []
     nests: list[tuple[Stmt, Stmt]] = []
     if not any(bindings(body)):
-        return tuple(lets), [(Seq(()), body)]  # a single thread runs the body
+        return lets, [(Seq(()), body)]  # a single thread runs the body
     statements = body.statements if isinstance(body, Seq) else (body,)
     for position, stmt in enumerate(statements):
         match stmt:
@@ -135,7 +138,7 @@ def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], list[tuple[Stmt, St
                 fills.append(stmt)
             case _:
                 nests.append((_needed_stores(fills, stmt), stmt))
-    return tuple(lets), nests
+    return lets, nests
 
 
 def _needed_stores(fills: list[Store], nest: Stmt) -> Stmt:
@@ -149,12 +152,6 @@ def _needed_stores(fills: list[Store], nest: Stmt) -> Stmt:
             needed.append(fill)
             names_read |= {load.buffer.name for load in distinct_loads(fill)}
     return seq(*reversed(needed))
-
-
-def _rewrap(lets: tuple[Let, ...], body: Stmt) -> Stmt:
-    for let in reversed(lets):
-        body = Let(let.var, let.value, body)
-    return body
 
 
 def _check_independent(function: LoopFunction, parts: list[Stmt]) -> None:

@@ -15,11 +15,11 @@ are loaded anew after a barrier or a loop.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.affine import terms
-from webmlc.core.bounds import bounds
 from webmlc.core.expr import Broadcast, Const, Expr, Ramp, as_int
 from webmlc.core.rewrite import rewrite, rewriter
 from webmlc.core.simplify import divides, simplify
@@ -33,8 +33,10 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
+    child_statements,
     expressions,
     loads_in,
+    map_children,
     map_expressions,
     map_statements,
     seq,
@@ -42,7 +44,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, register_lanes
-from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges
+from webmlc.target.scoped import Names, Scope, inside, symbol_ranges
 
 Place = tuple[str, Expr]
 """The name of a buffer, and the number of a vector in it."""
@@ -69,7 +71,7 @@ def widen_loads(function: LoopFunction) -> LoopFunction:
     readable = frozenset(
         b.name for b in params | shared if b.dtype.bytes <= 4 and divides(VECTOR_LANES, b.shape[0])
     )
-    single = dict(_scalars_in_lanes(function))
+    single = _scalars_in_lanes(function)
     widener = _Widener(Names.of(function), readable, frozenset(b.name for b in shared), single)
     body = widener.statement(function.body, symbol_ranges(function))
     allocations = (*function.allocations, *widener.created)
@@ -84,13 +86,10 @@ def _shared_vectors(function: LoopFunction) -> set[Buffer]:
     return shared - {store.buffer for store in written if store.indices[0].lanes == 1}
 
 
-def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
+def _scalars_in_lanes(function: LoopFunction) -> frozenset[str]:
     """The registers that are stored to once, which may hold a component in all lanes."""
-    counts: dict[str, int] = {}
-    for store in stores(function.body):
-        counts[store.buffer.name] = counts.get(store.buffer.name, 0) + 1
-    registers = {b.name for b in register_lanes(function)}
-    return {name: count for name, count in counts.items() if name in registers and count == 1}
+    counts = Counter(store.buffer.name for store in stores(function.body))
+    return frozenset(b.name for b in register_lanes(function) if counts[b.name] == 1)
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ class _Widener:
     names: Names
     readable: frozenset[str]
     shared: frozenset[str]
-    single: Mapping[str, int]
+    single: frozenset[str]
     created: list[Buffer] = field(default_factory=list)
     components: dict[str, Expr] = field(default_factory=dict)
     elements_of: dict[Load, _Element | None] = field(default_factory=dict)
@@ -111,13 +110,9 @@ class _Widener:
         """Widen the loads of a statement. The loads of a loop's body, or of a branch, are joined
         only with each other.
         """
-        match root:
-            case For(var=var, extent=extent, body=body):
-                inner = {**scope, var: loop_range(extent, scope)}
-                return replace(root, body=self.statement(body, inner))
-            case If(then=then, otherwise=otherwise):
-                new_otherwise = None if otherwise is None else self.statement(otherwise, scope)
-                return replace(root, then=self.statement(then, scope), otherwise=new_otherwise)
+        if isinstance(root, For | If):
+            inner = inside(root, scope)
+            return map_children(root, lambda child: self.statement(child, inner))
         lanes: dict[Place, set[int]] = {}
         self.count_lanes(root, scope, lanes)
         places = frozenset(place for place, lanes_read in lanes.items() if len(lanes_read) > 1)
@@ -127,25 +122,18 @@ class _Widener:
 
     def inner_statements(self, root: Stmt, scope: Scope) -> Stmt:
         """Widen the loads in the loops and branches of a statement only."""
-        match root:
-            case Seq(statements=statements):
-                return seq(*(self.inner_statements(stmt, scope) for stmt in statements))
-            case Let(body=body):
-                return replace(root, body=self.inner_statements(body, _inside(root, scope)))
-            case For() | If():
-                return self.statement(root, scope)
-        return root
+        if isinstance(root, For | If):
+            return self.statement(root, scope)
+        inner = inside(root, scope)
+        return map_children(root, lambda child: self.inner_statements(child, inner))
 
     def count_lanes(self, root: Stmt, scope: Scope, lanes: dict[Place, set[int]]) -> None:
         """Note which elements of each vector are read on the way through a statement, except in
         loops and branches.
         """
-        match root:
-            case Seq(statements=statements):
-                for stmt in statements:
-                    self.count_lanes(stmt, scope, lanes)
-            case Let(body=body):
-                self.count_lanes(body, _inside(root, scope), lanes)
+        if isinstance(root, Seq | Let):
+            for child in child_statements(root):
+                self.count_lanes(child, inside(root, scope), lanes)
         for element in self.elements(root, scope):
             lanes.setdefault((element.buffer.name, element.unit), set()).add(element.lane)
 
@@ -176,7 +164,7 @@ class _Widener:
             self.forget(registers, self.shared & {root.buffer.name})
             return seq(*first, store)
         value = self.components_of(root.value, registers, scope)
-        body = self.straight_line(root.body, _inside(root, scope), places, registers)
+        body = self.straight_line(root.body, inside(root, scope), places, registers)
         return seq(*first, replace(root, value=value, body=body))
 
     def forget(self, registers: dict[Place, Buffer], names: frozenset[str]) -> None:
@@ -250,13 +238,6 @@ def _lane(index: Expr, scope: Scope) -> int | None:
     if all(factor % VECTOR_LANES == 0 for term, factor in parts.items() if term):
         return parts.get((), 0) % VECTOR_LANES
     return as_int(simplify(index % VECTOR_LANES, scope))
-
-
-def _inside(let: Let, scope: Scope) -> Scope:
-    """The ranges of the variables in the body of a let."""
-    if not let.var.dtype.is_integer:
-        return scope
-    return {**scope, let.var: bounds(let.value, scope)}
 
 
 def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
