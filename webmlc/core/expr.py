@@ -297,6 +297,8 @@ def const(value: Number, dtype: DType = INDEX) -> Const:
 
 _SMALL_LITERALS = tuple(map(Const, range(-16, 257)))
 """The literals that indices hold most often. They stay in use, so that they are built only once."""
+_INDEX = _SMALL_LITERALS[0]
+"""An operand of the type that numbers have where no other operand has a type."""
 
 
 def literal(value: Number, like: Expr, dtype: DType | None = None) -> Expr:
@@ -311,7 +313,7 @@ def as_expr(value: Operand, like: DType = INDEX) -> Expr:
 
 
 def call(op: str, *operands: Operand) -> Expr:
-    """Apply the scalar operator `op`; Python numbers take the dtype of the last expression operand.
+    """Apply the scalar operator `op`; Python numbers become literals like the last expression.
 
     Constants and the simplest identities fold, so that index arithmetic stays readable. Raises
     `TypeError` if the operands' dtypes differ.
@@ -321,8 +323,8 @@ def call(op: str, *operands: Operand) -> Expr:
     row = SCALAR_OPERATORS[op]
     if len(operands) != row.arity:
         raise _wrong_number(op, len(operands))
-    like = next((o.dtype for o in reversed(operands) if isinstance(o, Expr)), INDEX)
-    args = tuple([as_expr(o, like) for o in operands])
+    like = next((o for o in reversed(operands) if isinstance(o, Expr)), _INDEX)
+    args = tuple([o if isinstance(o, Expr) else literal(o, like) for o in operands])
     dtype = args[-1].dtype
     if any(a.dtype != dtype for a in (args[1:] if op == "select" else args)):
         raise _different_dtypes(op, args)
@@ -335,9 +337,9 @@ def call_binary(op: str, left: Operand, right: Operand) -> Expr:
     if row.arity != 2:
         raise _wrong_number(op, 2)
     if not isinstance(right, Expr):
-        right = Const(right, left.dtype if isinstance(left, Expr) else INDEX)
+        right = literal(right, left if isinstance(left, Expr) else _INDEX)
     if not isinstance(left, Expr):
-        left = Const(left, right.dtype)
+        left = literal(left, right)
     dtype = right.dtype
     if left.dtype is not dtype:
         raise _different_dtypes(op, (left, right))

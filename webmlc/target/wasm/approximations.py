@@ -19,83 +19,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
+from webmlc.core.expr import (
+    Bitcast,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Operand,
+    call,
+    literal,
+    select,
+)
 from webmlc.target.wasm.large_angles import LIMIT
 
 EXP = (
-    1.0,
-    1.0,
-    0.49999993447767666,
-    0.16666520631511486,
-    0.04166838805110772,
-    0.008368716898110747,
+    1.0, 1.0, 0.49999993447767666, 0.16666520631511486, 0.04166838805110772, 0.008368716898110747,
     0.0013814598366845988,
-)
+)  # fmt: skip
 """exp(r) on |r| <= ln 2 / 2."""
 LOG = (
-    0.3333331043843817,
-    -0.24999986625737716,
-    0.2000222670377097,
-    -0.1666924946029465,
-    0.14218655426084717,
-    -0.12384370337870813,
-    0.11873016346720593,
-    -0.11789695368117299,
+    0.3333331043843817, -0.24999986625737716, 0.2000222670377097, -0.1666924946029465,
+    0.14218655426084717, -0.12384370337870813, 0.11873016346720593, -0.11789695368117299,
     0.06915146533174776,
-)
+)  # fmt: skip
 """(log(1 + f) - f + f²/2) / f³ on sqrt(1/2) <= 1 + f <= sqrt(2)."""
 SIN = (-0.16666666641426262, 0.008333329362259815, -0.00019839327131520438, 2.718237238425411e-06)
 """(sin(x)/x - 1) / x², in x², on |x| <= π/4."""
 COS = (0.04166666662247896, -0.0013888883722757918, 2.479951179368378e-05, -2.720954987011217e-07)
 """(cos(x) - 1 + x²/2) / x⁴, in x², on |x| <= π/4."""
 ATAN = (
-    -0.3333331542360185,
-    0.19998484000375935,
-    -0.14243738766516356,
-    0.10595139674993058,
+    -0.3333331542360185, 0.19998484000375935, -0.14243738766516356, 0.10595139674993058,
     -0.060811557748392364,
-)
+)  # fmt: skip
 """(atan(x)/x - 1) / x², in x², on |x| <= tan(π/8)."""
 ASIN = (
-    0.1666665987189387,
-    0.07500510918208006,
-    0.04451572009861148,
-    0.03181761335394805,
-    0.014402598163725964,
-    0.03756521325610598,
-)
+    0.1666665987189387, 0.07500510918208006, 0.04451572009861148, 0.03181761335394805,
+    0.014402598163725964, 0.03756521325610598,
+)  # fmt: skip
 """(asin(x)/x - 1) / x², in x², on |x| <= 1/2."""
 SINH = (0.16666666488721116, 0.008333350597904306, 0.00019836066272665686, 2.8174395194967533e-06)
 """(sinh(x)/x - 1) / x², in x², on |x| <= 1."""
 TANH = (
-    -0.3333294689655304,
-    0.1332072913646698,
-    -0.05267200991511345,
-    0.01643787883222103,
-)
+    -0.3333294689655304, 0.1332072913646698, -0.05267200991511345, 0.01643787883222103,
+)  # fmt: skip
 """(tanh(x)/x - 1) / x², in x², on |x| <= 0.55."""
 ERF = (
-    0.12837915122509003,
-    -0.37612542510032654,
-    0.11282794177532196,
-    -0.02682517282664776,
-    0.005140212364494801,
-    -0.0007631028420291841,
-    6.718953227391466e-05,
-)
+    0.12837915122509003, -0.37612542510032654, 0.11282794177532196, -0.02682517282664776,
+    0.005140212364494801, -0.0007631028420291841, 6.718953227391466e-05,
+)  # fmt: skip
 """erf(x)/x - 1, in x², on |x| <= 1.15."""
 ERFC_ROOT = (
-    0.9916545748710632,
-    0.18011824786663055,
-    0.011205723509192467,
-    0.11195256561040878,
-    -0.05560632050037384,
-    0.025622982531785965,
-    -0.005501829087734222,
-    0.0006640100036749754,
-)
+    0.9916545748710632, 0.18011824786663055, 0.011205723509192467, 0.11195256561040878,
+    -0.05560632050037384, 0.025622982531785965, -0.005501829087734222, 0.0006640100036749754,
+)  # fmt: skip
 """erfc(x)^(-1/8) on 1.15 <= x <= 4, fitted for the absolute error of erfc. Above 4 the polynomial
 grows, so that 1/p^8 is less than half a unit in the last place of 1, and erf is 1.
 """
@@ -103,11 +83,8 @@ grows, so that 1/p^8 is less than half a unit in the last place of 1, and erf is
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """ln 2 in two parts. The first has 9 bits, so that n·LN2_HIGH is exact."""
 _HALF_PI = (
-    1.5703125,
-    0.00048351287841796875,
-    3.1385570764541626e-07,
-    6.07710062827671e-11,
-)
+    1.5703125, 0.00048351287841796875, 3.1385570764541626e-07, 6.07710062827671e-11,
+)  # fmt: skip
 """π/2 in four parts. All but the last have at most 9 bits, so that n·part is exact for |n| below
 2^15.
 """
@@ -121,9 +98,9 @@ _LARGEST = 3.4028234663852886e38
 """The largest finite float32."""
 
 
-def fma(a: Expr, b: Expr, c: Expr) -> Expr:
+def fma(a: Operand, b: Operand, c: Operand) -> Expr:
     """a·b + c, with a single rounding if the target has a fused multiply-add, and two if not."""
-    return Call("fma", (a, b, c), a.dtype)
+    return call("fma", a, b, c)
 
 
 def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -136,47 +113,40 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 def clamp(x: Expr, low: float, high: float) -> Expr:
     """x limited to the interval from `low` to `high`; NaN stays NaN."""
-    return call("min", call("max", x, literal(low, x)), literal(high, x))
+    return call("min", call("max", x, low), high)
 
 
 def _bits(x: Expr) -> Expr:
-    return Bitcast(x, DType.int32)
+    return Bitcast(x, DType.int64 if x.dtype is DType.float64 else DType.int32)
 
 
-def _shift_left(x: Expr, bits: int) -> Expr:
-    return Call("shift_left", (x, literal(bits, x)), x.dtype)
+def _float(bits: Expr) -> Expr:
+    return Bitcast(bits, DType.float64 if bits.dtype is DType.int64 else DType.float32)
 
 
-def _shift_right(x: Expr, bits: int) -> Expr:
-    return Call("shift_right", (x, literal(bits, x)), x.dtype)
-
-
-def _with_sign(magnitude: Expr, sign: Expr) -> Expr:
+def with_sign(magnitude: Expr, sign: Expr) -> Expr:
     """`magnitude` with the sign of `sign`. `magnitude` must be non-negative, or have that sign
     already.
     """
-    mask = literal(-(2**31), sign, DType.int32)
-    return Bitcast(_bits(magnitude) | (_bits(sign) & mask), DType.float32)
+    bits = _bits(sign)
+    return _float(_bits(magnitude) | (bits & -(2 ** (8 * bits.dtype.bytes - 1))))
 
 
 def round_float16(x: Expr) -> Expr:
     """The nearest float16, with ties to even. Adding and subtracting 1.5·2^13 times the power of
     two in `x` leaves 11 significant bits, and the last bit of a subnormal is 2^-24.
     """
-    exponent = Bitcast(_bits(x) & literal(0x7F800000, x, DType.int32), DType.float32)
-    power = clamp(exponent, 2.0**-14, 2.0**16)
-    magic = power * literal(1.5 * 2**13, x)
+    power = clamp(_float(_bits(x) & 0x7F800000), 2.0**-14, 2.0**16)
+    magic = power * (1.5 * 2**13)
     size = call("abs", (x + magic) - magic)
-    size = select(call("gt", size, literal(65504.0, x)), literal(math.inf, x), size)
-    return _with_sign(size, x)
+    return with_sign(select(size > 65504.0, literal(math.inf, x), size), x)
 
 
 def round_bfloat16(x: Expr) -> Expr:
     """The nearest bfloat16, with ties to even: the upper half of the bits. A NaN stays."""
     bits = _bits(x)
-    odd = _shift_right(bits, 16) & literal(1, bits)
-    nearest = bits + literal(0x7FFF, bits) + odd & literal(-0x10000, bits)
-    return select(call("eq", x, x), Bitcast(nearest, DType.float32), x)
+    odd = call("shift_right", bits, 16) & 1
+    return select(x.equals(x), _float(bits + 0x7FFF + odd & -0x10000), x)
 
 
 def exp(x: Expr) -> Expr:
@@ -198,10 +168,10 @@ def _exp(x: Expr, scale: float) -> Expr:
     are too small become 0, and results that are too large overflow.
     """
     rounding = literal(_ROUNDING + 126, x)
-    biased = fma(x, literal(scale / math.log(2), x), rounding)
+    biased = fma(x, scale / math.log(2), rounding)
     n = biased - rounding
-    r = fma(n, literal(-LN2_LOW / scale, x), fma(n, literal(-LN2_HIGH / scale, x), x))
-    half_power = Bitcast(_shift_left(_bits(biased), 23), DType.float32)
+    r = fma(n, -LN2_LOW / scale, fma(n, -LN2_HIGH / scale, x))
+    half_power = _float(call("shift_left", _bits(biased), 23))
     return polynomial(r, [2 * scale**k * c for k, c in enumerate(EXP)]) * half_power
 
 
@@ -217,31 +187,31 @@ def plus_one(x: Expr) -> Expr | None:
                 Bitcast(value=Call(op="shift_left")) as power,
             ),
         ) if two == literal(2.0, x):
-            return fma(power, two, fma(tail, r * power, literal(1.0, x)))
+            return fma(power, two, fma(tail, r * power, 1.0))
     return None
 
 
 def log(x: Expr) -> Expr:
     """The natural logarithm: -inf at 0, NaN below."""
-    is_below_normal = call("lt", x, literal(_SMALLEST_NORMAL, x))
-    normal = select(is_below_normal, x * literal(2.0**23, x), x)
-    shift = select(is_below_normal, literal(-23.0, x), literal(0.0, x))
+    is_below_normal = x < _SMALLEST_NORMAL
+    normal = select(is_below_normal, x * 2.0**23, x)
+    shift = select(is_below_normal, literal(-23.0, x), 0.0)
     # After the subtraction, the high bits are the exponent. The low 23 bits, with sqrt(1/2) added
     # back, are the bits of 1 + f in [sqrt(1/2), sqrt(2)).
-    bits = _bits(normal)
-    offset = bits - literal(0x3F3504F3, x, DType.int32)
-    exponent = Cast(_shift_right(offset, 23), DType.float32) + shift
-    bits_of_one_plus_f = (offset & literal(0x007FFFFF, x, DType.int32)) + literal(
-        0x3F3504F3, x, DType.int32
-    )
-    f = Bitcast(bits_of_one_plus_f, DType.float32) - literal(1.0, x)
+    offset = _bits(normal) - 0x3F3504F3
+    exponent = Cast(call("shift_right", offset, 23), DType.float32) + shift
+    f = _float((offset & 0x007FFFFF) + 0x3F3504F3) - 1.0
     square = f * f
-    tail = fma(square * f, polynomial(f, LOG), exponent * literal(LN2_LOW, x))
-    tail = fma(square, literal(-0.5, x), tail)
-    result = fma(exponent, literal(LN2_HIGH, x), f + tail)
-    result = select(call("eq", x, literal(math.inf, x)), x, result)
-    result = select(call("gt", x, literal(0.0, x)), result, literal(math.nan, x))
-    return select(call("eq", x, literal(0.0, x)), literal(-math.inf, x), result)
+    tail = fma(square * f, polynomial(f, LOG), exponent * LN2_LOW)
+    tail = fma(square, -0.5, tail)
+    return where_defined(x, fma(exponent, LN2_HIGH, f + tail))
+
+
+def where_defined(x: Expr, logarithm: Expr) -> Expr:
+    """The logarithm of a positive x; infinite for infinity and 0, and NaN below 0."""
+    result = select(x.equals(math.inf), x, logarithm)
+    result = select(x > 0.0, result, math.nan)
+    return select(x.equals(0.0), literal(-math.inf, x), result)
 
 
 def _undivided(x: Expr) -> Expr:
@@ -253,7 +223,7 @@ def _undivided(x: Expr) -> Expr:
     match x:
         case Call(op="div", args=(a, Const(value=divisor) | Broadcast(value=Const(value=divisor)))):
             is_invertible = 1 / _LARGEST <= abs(float(divisor)) <= 1 / _SMALLEST_NORMAL
-            return a * literal(1 / float(divisor), x) if is_invertible else x
+            return a * (1 / float(divisor)) if is_invertible else x
     return x
 
 
@@ -263,9 +233,8 @@ def tanh(x: Expr) -> Expr:
     a = call("abs", x)
     t = a * a
     small = fma(a * t, polynomial(t, TANH), a)
-    one, two = literal(1.0, x), literal(2.0, x)
-    large = one - two / (one + _exp(call("min", a, literal(10.0, x)), 2.0))
-    return _with_sign(select(call("lt", a, literal(0.55, x)), small, large), x)
+    large = 1.0 - 2.0 / (1.0 + _exp(call("min", a, 10.0), 2.0))
+    return with_sign(select(a < 0.55, small, large), x)
 
 
 def erf(x: Expr) -> Expr:
@@ -278,9 +247,7 @@ def erf(x: Expr) -> Expr:
     power = polynomial(a, ERFC_ROOT)
     for _ in range(3):
         power = power * power
-    one = literal(1.0, x)
-    large = one - one / power
-    return _with_sign(select(call("lt", a, literal(1.15, x)), small, large), x)
+    return with_sign(select(a < 1.15, small, 1.0 - 1.0 / power), x)
 
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
@@ -288,42 +255,22 @@ def _sin_cos(x: Expr, shift: int) -> Expr:
     |x| is large (`large_angles`). Infinity and NaN become NaN.
     """
     rounding = literal(_ROUNDING, x)
-    biased = fma(x, literal(2 / math.pi, x), rounding)
+    biased = fma(x, 2 / math.pi, rounding)
     n = biased - rounding
-    first, second, third, fourth = (literal(-part, x) for part in _HALF_PI)
+    first, second, third, fourth = (-part for part in _HALF_PI)
     partly_reduced = fma(n, second, fma(n, first, x))
     high = fma(n, third, partly_reduced)
     low = fma(n, fourth, fma(n, third, partly_reduced - high))
     r = high + low
     t = r * r
     sine = high + fma(r * t, polynomial(t, SIN), low)
-    sine = select(call("eq", t, literal(0.0, x)), high, sine)  # keeps -0
-    cosine = fma(t * t, polynomial(t, COS), fma(t, literal(-0.5, x), literal(1.0, x)))
-    quadrant = _bits(biased)
-    if shift:
-        quadrant = quadrant + literal(shift, x, DType.int32)
-    zero = literal(0, x, DType.int32)
-    odd = call("ne", quadrant & literal(1, x, DType.int32), zero)
-    magnitude = select(odd, cosine, sine)
-    flip = _shift_left(quadrant & literal(2, x, DType.int32), 30)
-    small = Bitcast(Call("bit_xor", (_bits(magnitude), flip), DType.int32), DType.float32)
-    is_large = call("ge", call("abs", x), literal(LIMIT, x))
-    return select(is_large, call("cos" if shift else "sin", x), small)
-
-
-def sin(x: Expr) -> Expr:
-    """The sine."""
-    return _sin_cos(x, 0)
-
-
-def cos(x: Expr) -> Expr:
-    """The cosine."""
-    return _sin_cos(x, 1)
-
-
-def tan(x: Expr) -> Expr:
-    """The tangent."""
-    return sin(x) / cos(x)
+    sine = select(t.equals(0.0), high, sine)  # keeps -0
+    cosine = fma(t * t, polynomial(t, COS), fma(t, -0.5, literal(1.0, x)))
+    quadrant = _bits(biased) + shift if shift else _bits(biased)
+    magnitude = select(call("ne", quadrant & 1, 0), cosine, sine)
+    flip = call("shift_left", quadrant & 2, 30)
+    small = _float(call("bit_xor", _bits(magnitude), flip))
+    return select(call("abs", x) >= LIMIT, call("cos" if shift else "sin", x), small)
 
 
 def atan(x: Expr) -> Expr:
@@ -331,15 +278,13 @@ def atan(x: Expr) -> Expr:
     tan(3π/8).
     """
     a = call("abs", x)
-    large = call("gt", a, literal(2.414213562373095, x))
-    middle = call("gt", a, literal(0.4142135623730950, x))
-    one = literal(1.0, x)
-    reduced = select(middle, (a - one) / (a + one), a)
-    reduced = select(large, literal(-1.0, x) / a, reduced)
-    base = select(middle, literal(math.pi / 4, x), literal(0.0, x))
+    large, middle = a > 2.414213562373095, a > 0.4142135623730950
+    reduced = select(middle, (a - 1.0) / (a + 1.0), a)
+    reduced = select(large, -1.0 / a, reduced)
+    base = select(middle, literal(math.pi / 4, x), 0.0)
     base = select(large, literal(math.pi / 2, x), base)
     t = reduced * reduced
-    return _with_sign(base + fma(reduced * t, polynomial(t, ATAN), reduced), x)
+    return with_sign(base + fma(reduced * t, polynomial(t, ATAN), reduced), x)
 
 
 def _asin_small(x: Expr) -> Expr:
@@ -351,99 +296,101 @@ def _asin_small(x: Expr) -> Expr:
 def asin(x: Expr) -> Expr:
     """The arc sine: π/2 - 2·asin(sqrt((1 - a) / 2)) above 1/2; NaN outside [-1, 1]."""
     a = call("abs", x)
-    root = call("sqrt", (literal(1.0, x) - a) * literal(0.5, x))
-    outer = literal(math.pi / 2, x) - literal(2.0, x) * _asin_small(root)
-    return _with_sign(select(call("gt", a, literal(0.5, x)), outer, _asin_small(a)), x)
+    outer = math.pi / 2 - 2.0 * _asin_small(call("sqrt", (1.0 - a) * 0.5))
+    return with_sign(select(a > 0.5, outer, _asin_small(a)), x)
 
 
 def acos(x: Expr) -> Expr:
     """The arc cosine; NaN outside [-1, 1]."""
     a = call("abs", x)
-    root = call("sqrt", (literal(1.0, x) - a) * literal(0.5, x))
-    near = literal(2.0, x) * _asin_small(root)
-    near = select(call("lt", x, literal(0.0, x)), literal(math.pi, x) - near, near)
-    inner = literal(math.pi / 2, x) - _asin_small(x)
-    return select(call("gt", a, literal(0.5, x)), near, inner)
+    near = 2.0 * _asin_small(call("sqrt", (1.0 - a) * 0.5))
+    near = select(x < 0.0, math.pi - near, near)
+    return select(a > 0.5, near, math.pi / 2 - _asin_small(x))
 
 
-def _half_exp(x: Expr) -> Expr:
-    """e^|x| / 2, as two factors, so that it overflows later than e^|x| does."""
-    root = exp(call("abs", x) * literal(0.5, x))
-    return root * literal(0.5, x) * root
-
-
-def sinh(x: Expr) -> Expr:
-    """The hyperbolic sine: a polynomial near 0, else (e^|x| - e^-|x|) / 2."""
+def _sinh_near(x: Expr) -> Expr:
+    """The hyperbolic sine for |x| <= 1."""
     t = x * x
-    small = fma(x * t, polynomial(t, SINH), x)
-    half = _half_exp(x)
-    large = _with_sign(half - literal(0.25, x) / half, x)
-    return select(call("lt", call("abs", x), literal(1.0, x)), small, large)
+    return fma(x * t, polynomial(t, SINH), x)
 
 
-def cosh(x: Expr) -> Expr:
-    """The hyperbolic cosine: (e^|x| + e^-|x|) / 2."""
-    half = _half_exp(x)
-    return half + literal(0.25, x) / half
-
-
-def log1p(y: Expr) -> Expr:
+def _log1p(y: Expr) -> Expr:
     """log(1 + y) for y > -1, accurate near 0: the logarithm of u = 1 + y as rounded,
     corrected for the rounding.
     """
-    one = literal(1.0, y)
-    u = y + one
+    u = y + 1.0
     result = log(u)
-    finite = call("lt", call("abs", result), literal(math.inf, y))
-    return select(finite, result + (y - (u - one)) / u, result)
+    finite = call("abs", result) < math.inf
+    return select(finite, result + (y - (u - 1.0)) / u, result)
 
 
-def asinh(x: Expr) -> Expr:
-    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), or log(2|x|) where x²
-    would overflow.
+@dataclass(frozen=True, slots=True)
+class Elementary:
+    """The functions of a float type from which its hyperbolic functions follow. `sinh_near` is the
+    hyperbolic sine for |x| <= 1. The square of a number above `large` is about to overflow.
     """
-    a = call("abs", x)
-    one = literal(1.0, x)
-    square = x * x
-    middle = log1p(a + square / (one + call("sqrt", one + square)))
-    large = log(a) + literal(math.log(2), x)
-    return _with_sign(select(call("gt", a, literal(1e18, x)), large, middle), x)
 
+    exp: Callable[[Expr], Expr]
+    log: Callable[[Expr], Expr]
+    log1p: Callable[[Expr], Expr]
+    sinh_near: Callable[[Expr], Expr]
+    large: float
 
-def acosh(x: Expr) -> Expr:
-    """The inverse hyperbolic cosine; NaN below 1."""
-    y = x - literal(1.0, x)
-    middle = log1p(y + call("sqrt", y * (x + literal(1.0, x))))
-    large = log(x) + literal(math.log(2), x)
-    result = select(call("gt", x, literal(1e18, x)), large, middle)
-    return select(call("lt", x, literal(1.0, x)), literal(math.nan, x), result)
+    def half_exp(self, x: Expr) -> Expr:
+        """e^|x| / 2, as two factors, so that it overflows later than e^|x| does."""
+        root = self.exp(call("abs", x) * 0.5)
+        return root * 0.5 * root
 
+    def sinh(self, x: Expr) -> Expr:
+        """The hyperbolic sine: a polynomial near 0, else (e^|x| - e^-|x|) / 2."""
+        half = self.half_exp(x)
+        far = with_sign(half - 0.25 / half, x)
+        return select(call("abs", x) < 1.0, self.sinh_near(x), far)
 
-def atanh(x: Expr) -> Expr:
-    """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
-    a = call("abs", x)
-    half = literal(0.5, x) * log1p(literal(2.0, x) * a / (literal(1.0, x) - a))
-    return select(call("gt", a, literal(1.0, x)), literal(math.nan, x), _with_sign(half, x))
+    def cosh(self, x: Expr) -> Expr:
+        """The hyperbolic cosine: (e^|x| + e^-|x|) / 2."""
+        half = self.half_exp(x)
+        return half + 0.25 / half
+
+    def asinh(self, x: Expr) -> Expr:
+        """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), or log(2|x|) where x²
+        would overflow.
+        """
+        a, square = call("abs", x), x * x
+        middle = self.log1p(a + square / (1.0 + call("sqrt", 1.0 + square)))
+        far = self.log(a) + math.log(2)
+        return with_sign(select(a > self.large, far, middle), x)
+
+    def acosh(self, x: Expr) -> Expr:
+        """The inverse hyperbolic cosine; NaN below 1."""
+        y = x - 1.0
+        middle = self.log1p(y + call("sqrt", y * (x + 1.0)))
+        result = select(x > self.large, self.log(x) + math.log(2), middle)
+        return select(x < 1.0, literal(math.nan, x), result)
+
+    def atanh(self, x: Expr) -> Expr:
+        """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
+        a = call("abs", x)
+        half = 0.5 * self.log1p(2.0 * a / (1.0 - a))
+        return select(a > 1.0, literal(math.nan, x), with_sign(half, x))
+
+    def functions(self) -> dict[str, Callable[[Expr], Expr]]:
+        """The functions, by operator."""
+        names = ("exp", "log", "log1p", "sinh", "cosh", "asinh", "acosh", "atanh")
+        return {name: getattr(self, name) for name in names}
 
 
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
+    **Elementary(exp, log, _log1p, _sinh_near, 1e18).functions(),
     "round_float16": round_float16,
     "round_bfloat16": round_bfloat16,
-    "exp": exp,
-    "log": log,
-    "log1p": log1p,
     "tanh": tanh,
     "erf": erf,
-    "sin": sin,
-    "cos": cos,
-    "tan": tan,
+    "sin": lambda x: _sin_cos(x, 0),
+    "cos": lambda x: _sin_cos(x, 1),
+    "tan": lambda x: _sin_cos(x, 0) / _sin_cos(x, 1),
     "atan": atan,
     "asin": asin,
     "acos": acos,
-    "sinh": sinh,
-    "cosh": cosh,
-    "asinh": asinh,
-    "acosh": acosh,
-    "atanh": atanh,
 }
 """The functions of one float32 argument."""

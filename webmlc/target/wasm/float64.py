@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Cast, Const, Expr, call, select
-from webmlc.target.wasm.approximations import polynomial
+from webmlc.core.expr import Bitcast, Cast, Expr, call, literal, select
+from webmlc.target.wasm.approximations import Elementary, polynomial, where_defined, with_sign
 
 _EXP = tuple(1 / math.factorial(k) for k in range(14))
 """The Taylor coefficients of exp(r)."""
@@ -55,99 +55,62 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 """The bits of sqrt(1/2)."""
 
 
-def _const(value: float) -> Const:
-    return Const(value, DType.float64)
-
-
-def _integer(value: int) -> Const:
-    return Const(value, DType.int64)
-
-
 def exp(x: Expr) -> Expr:
     """e^x, with 2^n as two factors, so that results below the smallest normal number are
     right as well.
     """
     low, high = -745.14, 709.782712893384
-    n = call("round", x * _const(1 / math.log(2)))
-    r = x - n * _const(_LN2_HIGH) - n * _const(_LN2_LOW)
+    n = call("round", x * (1 / math.log(2)))
+    r = x - n * _LN2_HIGH - n * _LN2_LOW
     whole = Cast(n, DType.int64)
-    half = call("shift_right", whole, _integer(1))
+    half = call("shift_right", whole, 1)
     scaled = polynomial(r, _EXP) * _power_of_two(half) * _power_of_two(whole - half)
-    small = select(call("lt", x, _const(low)), _const(0.0), scaled)
-    return select(call("gt", x, _const(high)), _const(math.inf), small)
+    small = select(x < low, 0.0, scaled)
+    return select(x > high, math.inf, small)
 
 
 def _power_of_two(exponent: Expr) -> Expr:
-    return Bitcast(call("shift_left", exponent + _integer(1023), _integer(52)), DType.float64)
+    return Bitcast(call("shift_left", exponent + 1023, 52), DType.float64)
 
 
 def log(x: Expr) -> Expr:
     """The natural logarithm: -inf at 0, NaN below."""
-    is_subnormal = call("lt", x, _const(sys.float_info.min))
-    normal = select(is_subnormal, x * _const(2.0**54), x)
-    offset = Bitcast(normal, DType.int64) - _integer(_SQRT_HALF_BITS)
-    biased = Cast(call("shift_right", offset, _integer(52)), DType.float64)
-    exponent = select(is_subnormal, biased - _const(54.0), biased)
-    mantissa = call("bit_and", offset, _integer((1 << 52) - 1)) + _integer(_SQRT_HALF_BITS)
-    m = Bitcast(mantissa, DType.float64)
-    s = (m - _const(1.0)) / (m + _const(1.0))
-    t = s * s
-    result = exponent * _const(_LN2_HIGH) + (
-        exponent * _const(_LN2_LOW) + _const(2.0) * s * polynomial(t, _ATANH)
-    )
-    result = select(call("eq", x, _const(math.inf)), x, result)
-    result = select(call("gt", x, _const(0.0)), result, _const(math.nan))
-    return select(call("eq", x, _const(0.0)), _const(-math.inf), result)
+    is_subnormal = x < sys.float_info.min
+    normal = select(is_subnormal, x * 2.0**54, x)
+    offset = Bitcast(normal, DType.int64) - _SQRT_HALF_BITS
+    biased = Cast(call("shift_right", offset, 52), DType.float64)
+    exponent = select(is_subnormal, biased - 54.0, biased)
+    m = Bitcast((offset & (1 << 52) - 1) + _SQRT_HALF_BITS, DType.float64)
+    s = (m - 1.0) / (m + 1.0)
+    tail = exponent * _LN2_LOW + 2.0 * s * polynomial(s * s, _ATANH)
+    return where_defined(x, exponent * _LN2_HIGH + tail)
 
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
     """The sine, `shift` quarters of a turn later. The reduced angle of a huge number has no correct
     digits: it is limited, so that the result is from -1 to 1.
     """
-    n = call("round", x * _const(2 / math.pi))
-    r = x - n * _const(_HALF_PI_HIGH) - n * _const(_HALF_PI_LOW)
-    r = call("max", call("min", r, _const(math.pi / 4)), _const(-math.pi / 4))
-    quadrant = Cast(n, DType.int64) + _integer(shift)
+    n = call("round", x * (2 / math.pi))
+    r = x - n * _HALF_PI_HIGH - n * _HALF_PI_LOW
+    r = call("max", call("min", r, math.pi / 4), -math.pi / 4)
+    quadrant = Cast(n, DType.int64) + shift
     t = r * r
-    odd = call("ne", call("bit_and", quadrant, _integer(1)), _integer(0))
-    magnitude = select(odd, polynomial(t, _COS), r * polynomial(t, _SIN))
-    negative = call("ne", call("bit_and", quadrant, _integer(2)), _integer(0))
-    return select(negative, call("neg", magnitude), magnitude)
+    magnitude = select(call("ne", quadrant & 1, 0), polynomial(t, _COS), r * polynomial(t, _SIN))
+    return select(call("ne", quadrant & 2, 0), -magnitude, magnitude)
 
 
-def _sinh_series(x: Expr) -> Expr:
-    """sinh(x) for |x| <= 1."""
+def _sinh_near(x: Expr) -> Expr:
+    """The hyperbolic sine for |x| <= 1."""
     return x * polynomial(x * x, _SINH)
-
-
-def _half_exp(x: Expr) -> Expr:
-    """e^|x| / 2, which overflows only at a larger |x| than e^|x| does."""
-    root = exp(call("abs", x) * _const(0.5))
-    return root * _const(0.5) * root
-
-
-def sinh(x: Expr) -> Expr:
-    """The hyperbolic sine."""
-    half = _half_exp(x)
-    large = _with_sign_of(x, half - _const(0.25) / half)
-    return select(call("lt", call("abs", x), _const(1.0)), _sinh_series(x), large)
-
-
-def cosh(x: Expr) -> Expr:
-    """The hyperbolic cosine."""
-    half = _half_exp(x)
-    return half + _const(0.25) / half
 
 
 def tanh(x: Expr) -> Expr:
     """The hyperbolic tangent: s / sqrt(1 + s²) with s = sinh(x) where |x| < 1, else from
     e^(2|x|).
     """
-    one, two = _const(1.0), _const(2.0)
-    s = _sinh_series(x)
-    small = s / call("sqrt", one + s * s)
-    large = one - two / (exp(two * call("abs", x)) + one)
-    return select(call("lt", call("abs", x), one), small, _with_sign_of(x, large))
+    a, s = call("abs", x), _sinh_near(x)
+    large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0)
+    return select(a < 1.0, s / call("sqrt", 1.0 + s * s), with_sign(large, x))
 
 
 def atan(x: Expr) -> Expr:
@@ -155,98 +118,55 @@ def atan(x: Expr) -> Expr:
     c of a few constants (fdlibm, s_atan.c).
     """
     a = call("abs", x)
-    reduced: Expr = a
-    base: Expr = _const(0.0)
+    reduced, base = a, literal(0.0, x)
     for above, c in ((7 / 16, 0.5), (11 / 16, 1.0), (19 / 16, 1.5)):
-        beyond = call("gt", a, _const(above))
-        reduced = select(beyond, (a - _const(c)) / (_const(1.0) + _const(c) * a), reduced)
-        base = select(beyond, _const(math.atan(c)), base)
-    large = call("gt", a, _const(39 / 16))
-    reduced = select(large, _const(-1.0) / a, reduced)
-    base = select(large, _const(math.pi / 2), base)
+        reduced = select(a > above, (a - c) / (1.0 + c * a), reduced)
+        base = select(a > above, math.atan(c), base)
+    reduced = select(a > 39 / 16, -1.0 / a, reduced)
+    base = select(a > 39 / 16, math.pi / 2, base)
     t = reduced * reduced
-    return _with_sign_of(x, base + (reduced - reduced * t * polynomial(t, _ATAN)))
+    return with_sign(base + (reduced - reduced * t * polynomial(t, _ATAN)), x)
 
 
 def asin(x: Expr) -> Expr:
     """The arc sine, as an arc tangent; NaN outside [-1, 1]."""
-    one = _const(1.0)
-    return atan(x / call("sqrt", (one - x) * (one + x)))
+    return atan(x / call("sqrt", (1.0 - x) * (1.0 + x)))
 
 
 def acos(x: Expr) -> Expr:
     """The arc cosine, as the arc tangent of half the angle; NaN outside [-1, 1]."""
-    one = _const(1.0)
-    return _const(2.0) * atan(call("sqrt", (one - x) / (one + x)))
+    return 2.0 * atan(call("sqrt", (1.0 - x) / (1.0 + x)))
 
 
 def erf(x: Expr) -> Expr:
     """The error function. Below 1 it is the Taylor series. From 1 on it is 1 - t·exp(P(t) - x²)
     with t = 2 / (2 + |x|) (Numerical Recipes, 6.2.2).
     """
-    a = call("min", call("abs", x), _const(6.0))
-    t = _const(2.0) / (_const(2.0) + a)
-    scaled = (t - _const(_ERFC_MIDDLE)) * _const(1 / _ERFC_HALF)
-    large = _const(1.0) - t * exp(polynomial(scaled, _ERFC) - a * a)
+    a = call("min", call("abs", x), 6.0)
+    t = 2.0 / (2.0 + a)
+    scaled = (t - _ERFC_MIDDLE) * (1 / _ERFC_HALF)
+    large = 1.0 - t * exp(polynomial(scaled, _ERFC) - a * a)
     small = a * polynomial(a * a, _ERF)
-    return _with_sign_of(x, select(call("lt", a, _const(1.0)), small, large))
+    return with_sign(select(a < 1.0, small, large), x)
 
 
-def log1p(y: Expr) -> Expr:
+def _log1p(y: Expr) -> Expr:
     """log(1 + y) for y >= 0, accurate near 0 (Kahan)."""
-    u = y + _const(1.0)
-    exact = log(u) * (y / (u - _const(1.0)))
-    infinite = call("eq", y, _const(math.inf))
-    return select(call("eq", u, _const(1.0)), y, select(infinite, y, exact))
-
-
-def asinh(x: Expr) -> Expr:
-    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), or log(2|x|) where x²
-    would overflow.
-    """
-    a, square = call("abs", x), x * x
-    middle = log1p(a + square / (_const(1.0) + call("sqrt", _const(1.0) + square)))
-    large = log(a) + _const(math.log(2))
-    return _with_sign_of(x, select(call("gt", a, _const(1e150)), large, middle))
-
-
-def acosh(x: Expr) -> Expr:
-    """The inverse hyperbolic cosine; NaN below 1."""
-    y = x - _const(1.0)
-    middle = log1p(y + call("sqrt", y * (x + _const(1.0))))
-    result = select(call("gt", x, _const(1e150)), log(x) + _const(math.log(2)), middle)
-    return select(call("lt", x, _const(1.0)), _const(math.nan), result)
-
-
-def atanh(x: Expr) -> Expr:
-    """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
-    a = call("abs", x)
-    half = _const(0.5) * log1p(_const(2.0) * a / (_const(1.0) - a))
-    return select(call("gt", a, _const(1.0)), _const(math.nan), _with_sign_of(x, half))
-
-
-def _with_sign_of(x: Expr, magnitude: Expr) -> Expr:
-    sign = Bitcast(x, DType.int64) & _integer(-(2**63))
-    return Bitcast(Bitcast(magnitude, DType.int64) | sign, DType.float64)
+    u = y + 1.0
+    exact = log(u) * (y / (u - 1.0))
+    return select(u.equals(1.0), y, select(y.equals(math.inf), y, exact))
 
 
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
-    "exp": exp,
-    "log": log,
-    "log1p": log1p,
+    **Elementary(exp, log, _log1p, _sinh_near, 1e150).functions(),
     "sin": lambda x: _sin_cos(x, 0),
     "cos": lambda x: _sin_cos(x, 1),
     "tan": lambda x: _sin_cos(x, 0) / _sin_cos(x, 1),
-    "sinh": sinh,
-    "cosh": cosh,
     "tanh": tanh,
     "atan": atan,
     "asin": asin,
     "acos": acos,
     "erf": erf,
-    "asinh": asinh,
-    "acosh": acosh,
-    "atanh": atanh,
 }
 """The functions of one float64 argument."""
 
@@ -256,13 +176,12 @@ def power(a: Expr, b: Expr) -> Expr:
     b, and NaN for a fraction.
     """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
-    zero, one, infinity = _const(0.0), _const(1.0), _const(math.inf)
-    size, half, whole = call("abs", x), y * _const(0.5), call("floor", y)
+    size, half, whole = call("abs", x), y * 0.5, call("floor", y)
     magnitude = exp(y * log(size))
-    is_odd = call("eq", whole, y) & call("ne", call("floor", half), half)
-    result = select(is_odd, _with_sign_of(x, magnitude), magnitude)
-    undefined = call("lt", x, zero) & call("ne", whole, y) & call("lt", size, infinity)
-    result = select(undefined, _const(math.nan), result)
-    unit = call("eq", size, one) & call("eq", call("abs", y), infinity)
-    unit = unit | call("eq", x, one) | call("eq", y, zero)
-    return select(unit, one, result).astype(a.dtype)
+    is_odd = whole.equals(y) & call("ne", call("floor", half), half)
+    result = select(is_odd, with_sign(magnitude, x), magnitude)
+    undefined = (x < 0.0) & call("ne", whole, y) & (size < math.inf)
+    result = select(undefined, math.nan, result)
+    unit = size.equals(1.0) & call("abs", y).equals(math.inf)
+    unit = unit | x.equals(1.0) | y.equals(0.0)
+    return select(unit, 1.0, result).astype(a.dtype)
