@@ -27,8 +27,7 @@ from webmlc.target.registers import register_lanes
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.targets import lower
 from webmlc.target.unroll_loops import unroll_loops
-from webmlc.target.wasm.legalise import legalise
-from webmlc.target.wasm.legalise_division import legalise_division
+from webmlc.target.wasm.legalise import legalise, legalise_division
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
 
 Pass = Callable[[LoopFunction], LoopFunction]

@@ -11,7 +11,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Cast, Expr, Var, call, const
 from webmlc.core.machine import WASM_MACHINES
 from webmlc.loops.ir import Buffer, For, LoopFunction, Store
-from webmlc.target.small_types import SMALL_FLOATS, SMALL_INTEGERS, TINY_INTEGERS
+from webmlc.target.legalise_types import SMALL_FLOATS, SMALL_INTEGERS, TINY_INTEGERS
 from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import emit_module
 

@@ -307,6 +307,11 @@ def literal(value: Number, like: Expr, dtype: DType | None = None) -> Expr:
     return scalar if like.lanes == 1 else Broadcast(scalar, like.lanes)
 
 
+def scalar_of(value: Expr) -> Expr:
+    """The value that every lane of a broadcast holds; another value as it is."""
+    return value.value if isinstance(value, Broadcast) else value
+
+
 def as_expr(value: Operand, like: DType = INDEX) -> Expr:
     """Convert `value` to an expression; a Python number becomes a literal of dtype `like`."""
     return value if isinstance(value, Expr) else Const(value, like)

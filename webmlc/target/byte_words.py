@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from webmlc.core.expr import Broadcast, Call, Expr, call, literal
+from webmlc.core.expr import Broadcast, Call, Expr, call
 from webmlc.core.rewrite import rewriter
 from webmlc.loops.ir import LoopFunction, map_expressions
 
@@ -23,24 +23,22 @@ def dot_of_bytes(a: Expr, b: Expr, is_signed: bool = False) -> Expr:
 
 
 def _unsigned_byte(word: Expr, position: int) -> Expr:
-    shifted = word if position == 0 else call("shift_right", word, literal(8 * position, word))
-    return shifted & literal(255, word)
+    shifted = word if position == 0 else call("shift_right", word, 8 * position)
+    return shifted & 255
 
 
 def _signed_byte(word: Expr, position: int) -> Expr:
     if isinstance(word, Broadcast):
         return Broadcast(_signed_byte(word.value, position), word.width)
-    lifted = word
-    if position < 3:
-        lifted = call("shift_left", word, literal(24 - 8 * position, word))
-    return call("shift_right", lifted, literal(24, word))
+    lifted = call("shift_left", word, 24 - 8 * position) if position < 3 else word
+    return call("shift_right", lifted, 24)
 
 
 def word_of_bytes(numbers: Sequence[Expr]) -> Expr:
     """The word of the lowest bytes of four numbers. The first number gives the lowest bits."""
-    word, *upper_bytes = (number & literal(255, number) for number in numbers)
+    word, *upper_bytes = (number & 255 for number in numbers)
     for n, byte in enumerate(upper_bytes, 1):
-        word = word | call("shift_left", byte, literal(8 * n, byte))
+        word = word | call("shift_left", byte, 8 * n)
     return word
 
 

@@ -22,17 +22,7 @@ from itertools import chain
 from webmlc.core.dtypes import LANE_TYPES
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
 from webmlc.core.rewrite import bottom_up, rewrite, written_out
-from webmlc.loops.ir import (
-    Buffer,
-    If,
-    Load,
-    LoopFunction,
-    Seq,
-    Stmt,
-    Store,
-    map_children,
-    seq,
-)
+from webmlc.loops.ir import Buffer, If, Load, LoopFunction, Seq, Stmt, Store, map_children, seq
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, read_register, register_lanes
 from webmlc.target.scoped import Item, Names, join_lets

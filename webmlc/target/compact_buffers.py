@@ -30,13 +30,7 @@ from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import (
-    Buffer,
-    For,
-    Load,
-    LoopFunction,
-    loads_in,
-)
+from webmlc.loops.ir import Buffer, For, Load, LoopFunction, loads_in
 from webmlc.target import VECTOR_LANES
 from webmlc.target.carried_values import carrying_variables
 from webmlc.target.offset_digits import (

@@ -16,10 +16,7 @@ from dataclasses import replace
 from webmlc.core.expr import Const, Expr
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Buffer, Load, LoopFunction
-from webmlc.target.scoped import (
-    map_accesses,
-    simplify_function,
-)
+from webmlc.target.scoped import map_accesses, simplify_function
 
 
 def flatten_buffers(function: LoopFunction) -> LoopFunction:

@@ -15,11 +15,12 @@ before                                             after
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, select
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, scalar_of, select
 from webmlc.core.rewrite import bottom_up, rewrite, rewriter, variables
 from webmlc.loops.ir import For, LoopFunction, loads_in, map_expressions, walk_statements
 
@@ -94,3 +95,23 @@ def _guarded(op: str, a: Expr, b: Expr) -> Expr | None:
     if op in _REMAINDERS:
         return result
     return select(is_special, Call("mul", (a, b), a.dtype), result)
+
+
+def truncating_division(op: str, a: Expr, b: Expr, is_nonnegative: Callable[[Expr], bool]) -> Expr:
+    """A rounded-down quotient or remainder of integers, by operators that truncate. By a power of
+    two it becomes a shift or a mask. It is one operator if no operand is negative.
+    """
+    divisor, is_quotient = as_int(scalar_of(b)), op == "floordiv"
+    if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
+        if is_quotient:
+            return call("shift_right", a, divisor.bit_length() - 1)
+        return call("bit_and", a, divisor - 1)
+    remainder = Call("truncmod", (a, b), a.dtype)
+    quotient = Call("truncdiv", (a, b), a.dtype)
+    if not a.dtype.is_signed or (is_nonnegative(b) and is_nonnegative(a)):
+        return quotient if is_quotient else remainder
+    # Only a remainder is corrected whose sign differs from the divisor's, so no sum overflows.
+    is_short = call("ne", remainder, 0) & (call("bit_xor", remainder, b) < 0)
+    if is_quotient:
+        return select(is_short, quotient - 1, quotient)
+    return select(is_short, remainder + b, remainder)

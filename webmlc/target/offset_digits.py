@@ -20,14 +20,7 @@ from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import (
-    Buffer,
-    For,
-    LoopFunction,
-    Stmt,
-    child_statements,
-    own_accesses,
-)
+from webmlc.loops.ir import Buffer, For, LoopFunction, Stmt, child_statements, own_accesses
 from webmlc.target.flatten_buffers import offset
 from webmlc.target.scoped import Scope, inside, symbol_ranges
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Broadcast, Call, Const, Expr, call, literal
+from webmlc.core.expr import Call, Const, Expr, call, literal, scalar_of
 from webmlc.core.rewrite import rewriter
 from webmlc.loops.ir import LoopFunction, map_expressions
 
@@ -31,7 +31,7 @@ def expand_unsigned_powers(function: LoopFunction) -> LoopFunction:
 def _rule(node: Expr) -> Expr | None:
     match node:
         case Call(op="unsigned_pow", args=(base, exponent)):
-            value = exponent.value if isinstance(exponent, Broadcast) else exponent
+            value = scalar_of(exponent)
             if isinstance(value, Const) and value.value in FEW_ROUNDINGS:
                 return quarter_power(base, int(value.value * 4))
     return None

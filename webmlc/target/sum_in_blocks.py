@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.bounds import bounds
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import (
-    Broadcast,
     Call,
     Const,
     Expr,
@@ -36,6 +35,7 @@ from webmlc.core.expr import (
     call,
     literal,
     minimum,
+    scalar_of,
     select,
 )
 from webmlc.core.rewrite import variables, walk
@@ -249,7 +249,7 @@ def _starts(stmt: If, scope: Scope) -> frozenset[Var]:
             condition=Call(op="eq", args=(index, Const(value=0))),
             then=Store(value=value),
             otherwise=None,
-        ) if isinstance(_scalar(value), Const):
+        ) if isinstance(scalar_of(value), Const):
             return variables(index) if bounds(index, scope).low >= 0 else frozenset()
     return frozenset()
 
@@ -273,12 +273,8 @@ def _is_product(term: Expr) -> bool:
     """True for a product of two values that differ."""
     match term:
         case Call(op="mul", args=(a, b)):
-            return a != b and not any(isinstance(_scalar(x), Const) for x in (a, b))
+            return a != b and not any(isinstance(scalar_of(x), Const) for x in (a, b))
     return False
-
-
-def _scalar(value: Expr) -> Expr:
-    return value.value if isinstance(value, Broadcast) else value
 
 
 def _block_size(extent: int | None, size: int) -> int:

@@ -34,7 +34,7 @@ from webmlc.core.expr import (
     literal,
     select,
 )
-from webmlc.target.wasm.large_angles import LIMIT
+from webmlc.target.wasm.functions import LIMIT
 
 EXP = (
     1.0, 1.0, 0.49999993447767666, 0.16666520631511486, 0.04166838805110772, 0.008368716898110747,
@@ -252,7 +252,7 @@ def erf(x: Expr) -> Expr:
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
     """sin(x + shift·π/2), with x = n·π/2 + high + low. A function of the module computes it where
-    |x| is large (`large_angles`). Infinity and NaN become NaN.
+    |x| is large (`functions`). Infinity and NaN become NaN.
     """
     rounding = literal(_ROUNDING, x)
     biased = fma(x, 2 / math.pi, rounding)

@@ -35,8 +35,8 @@ from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.line_stages import line_ranges
 from webmlc.target.target import Alternatives
-from webmlc.target.wasm import large_angles, remainder
-from webmlc.target.wasm.legalise_division import legalise_division
+from webmlc.target.wasm.functions import FUNCTIONS
+from webmlc.target.wasm.legalise import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
 from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
 from webmlc.target.wasm.share_offsets import share_offsets
@@ -83,13 +83,6 @@ class Module:
     lines: Mapping[str, range]
 
 
-_HELPERS = (
-    ((remainder.HELPER,), remainder.FUNCTION),
-    (tuple(large_angles.NAMES.values()), large_angles.FUNCTIONS),
-)
-"""The names of functions that kernels call, and their text."""
-
-
 def emit_module(
     kernels: Mapping[str, LoopFunction], steps: Sequence[Step], features: str
 ) -> Module:
@@ -120,7 +113,7 @@ def join_functions(
         THREADS,
         f"(table funcref (elem {' '.join(f'${loop}' for loop in loops)}))",
     ]
-    helpers = [text for names, text in _HELPERS if any(n in f for n in names for f in functions)]
+    helpers = [text for names, text in FUNCTIONS if any(n in f for n in names for f in functions)]
     program = _program(kernels, steps, alternatives or {})
     parts = [*head, *functions, *helpers, program, _RUN, _warm(len(loops))]
     lines = dict(zip(kernels, line_ranges(functions, "\n".join(head).count("\n") + 1), strict=True))

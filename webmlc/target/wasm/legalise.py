@@ -25,16 +25,30 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from webmlc.core.bounds import Ranges, bounds
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
+from webmlc.core.expr import (
+    Bitcast,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    call,
+    literal,
+    scalar_of,
+    select,
+)
 from webmlc.core.rewrite import rewrite, rewriter, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.expand_vectors import compares_indices
+from webmlc.target.guard_division import truncating_division
 from webmlc.target.quarter_powers import FEW_ROUNDINGS, is_quarters, quarter_power
+from webmlc.target.scoped import map_scoped, rewriter_in_scope, symbol_ranges
 from webmlc.target.wasm import approximations, float64
-from webmlc.target.wasm.remainder import remainder
+from webmlc.target.wasm.reduce_strength import StrengthReduced
 
 
 def legalise(function: LoopFunction, dots: frozenset[str] = frozenset()) -> LoopFunction:
@@ -81,27 +95,24 @@ def _call(node: Call) -> Expr | None:
         case Call(op="shift_left" | "shift_right", args=(a, b)) if b == literal(0, b):
             return a
         case Call(op="relaxed_max", args=(a, b)):
-            return select(call("lt", a, b), b, a)
+            return select(a < b, b, a)
         case Call(op="isnan", args=(a,)):
             return call("ne", a, a)
         case Call(op="isinf", args=(a,)):
-            return call("eq", call("abs", a), literal(math.inf, a))
+            return call("abs", a).equals(math.inf)
         case Call(op="pow" | "unsigned_pow" as op, args=(a, b)):
             return _power(a, b, has_sign=op == "pow")
         case Call(op="sign", args=(a,)) if dtype.is_float:
-            zero = literal(0.0, a)
-            unsigned = select(
-                call("gt", a, zero), literal(1.0, a), a
-            )  # zeros and NaN are unchanged
-            return select(call("lt", a, zero), literal(-1.0, a), unsigned)
+            unsigned = select(a > 0.0, 1.0, a)  # zeros and NaN are unchanged
+            return select(a < 0.0, -1.0, unsigned)
         case Call(op="sign", args=(a,)):
-            at_most_one = call("min", a, literal(1, a))
-            return call("max", at_most_one, literal(-1, a)) if dtype.is_signed else at_most_one
+            at_most_one = call("min", a, 1)
+            return call("max", at_most_one, -1) if dtype.is_signed else at_most_one
         case Call(op="abs", args=(a,)) if not dtype.is_signed:
             return a
         case Call(op="floormod" | "truncmod" as op, args=(a, b)) if dtype.is_float:
             is_legal = op == "truncmod" and dtype is DType.float64
-            return None if is_legal else remainder(a, b, rounds_down=op == "floormod")
+            return None if is_legal else _remainder(a, b, rounds_down=op == "floormod")
         case Call(op="floordiv", args=(a, b)) if dtype.is_float:
             return call("floor", a / b)
         case Call(op="truncdiv", args=(a, b)) if dtype.is_float:
@@ -121,6 +132,20 @@ def _call(node: Call) -> Expr | None:
     return None
 
 
+def _remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
+    """The remainder of a division that rounds towards zero (C's `fmod`) or down (numpy's `mod`).
+    A remainder of `mod` has the sign of the divisor, also for zero.
+    """
+    x, y = a.astype(DType.float64), b.astype(DType.float64)
+    result = call("truncmod", x, y)
+    if rounds_down:
+        zero = Const(0.0, DType.float64)
+        has_other_sign = call("bit_xor", result < zero, y < zero)
+        moved = select(has_other_sign, result + y, result)
+        result = select(result.equals(zero), select(y < zero, -0.0, zero), moved)
+    return result.astype(a.dtype)
+
+
 def _contract(node: Expr) -> Expr | None:
     """The rules for the expansions of approximations: sums of products, and limits."""
     match node:
@@ -136,9 +161,8 @@ def _dot(a: Expr, b: Expr) -> Expr:
     if a.lanes == 1:
         return dot_of_bytes(a, b)
     mask = literal(0x00FF00FF, a)
-    even, odd = a & mask, call("shift_right", a, literal(8, a)) & mask
-    products = (call("dot_i16", even, call("even_i8", b)), call("dot_i16", odd, call("odd_i8", b)))
-    return call("add", *products)
+    even, odd = a & mask, call("shift_right", a, 8) & mask
+    return call("dot_i16", even, call("even_i8", b)) + call("dot_i16", odd, call("odd_i8", b))
 
 
 def _limit(op: str, a: Expr, b: Expr) -> Expr | None:
@@ -179,9 +203,8 @@ def _sum(a: Expr, b: Expr) -> Expr | None:
     for product, other in ((b, a), (a, b)):
         match product:
             case Call(op="mul", args=(x, y)):
-                result = (
-                    approximations.plus_one(product) if other == literal(1.0, product) else None
-                )
+                is_one = other == literal(1.0, product)
+                result = approximations.plus_one(product) if is_one else None
                 if result is None and product.lanes > 1:
                     result = Call("fma", (x, y, other), DType.float32)
                 return result
@@ -195,13 +218,13 @@ def _power(a: Expr, b: Expr, has_sign: bool) -> Expr | None:
     Products and square roots of float32 that would round too often (`FEW_ROUNDINGS`) use float64,
     too.
     """
-    exponent = b.value if isinstance(b, Broadcast) else b
+    exponent = scalar_of(b)
     if isinstance(exponent, Const) and is_quarters(exponent):
         quarters = int(exponent.value * 4)
         if quarters % 4 and a.dtype.is_float and has_sign:
             # The powers of -inf and -0 are positive; their roots are not.
-            infinity = literal(math.inf, a)
-            a = select(call("eq", a, call("neg", infinity)), infinity, a) + literal(0.0, a)
+            is_lowest = a.equals(-literal(math.inf, a))
+            a = select(is_lowest, math.inf, a) + 0.0
         if a.dtype is DType.float32 and exponent.value not in FEW_ROUNDINGS:
             return quarter_power(a.astype(DType.float64), quarters).astype(a.dtype)
         if a.dtype.is_float or (quarters >= 0 and quarters % 4 == 0):
@@ -218,21 +241,17 @@ def _integer_power(a: Expr, b: Expr) -> Expr:
     only the parity of the exponent matters. With a negative exponent, only 1 and -1 have a power
     that does not truncate to 0.
     """
-    dtype = a.dtype
-    zero, one = Const(0, dtype), Const(1, dtype)
-    parity = b & one
-    limited_exponent = select(call("gt", b, Const(127, dtype)), Const(126, dtype) + parity, b)
-    exponent = select(call("lt", b, zero), parity, limited_exponent)
-    result: Expr = one
+    parity = b & 1
+    exponent = select(b < 0, parity, select(b > 127, 126 + parity, b))
+    result: Expr = Const(1, a.dtype)
     square = a
     for bit in range(7):
-        is_set = call("ne", exponent & Const(1 << bit, dtype), zero)
+        is_set = call("ne", exponent & (1 << bit), 0)
         result = select(is_set, result * square, result)
         square = square * square
-    if not dtype.is_signed:
+    if not a.dtype.is_signed:
         return result
-    unit = call("eq", a, one) | call("eq", a, Const(-1, dtype))
-    return select(call("lt", b, zero) & ~unit, zero, result)
+    return select((b < 0) & ~(a.equals(1) | a.equals(-1)), 0, result)
 
 
 _MAGIC = 1.5 * 2.0**23
@@ -262,8 +281,8 @@ def _saturated(value: Expr, dtype: DType) -> Expr | None:
         return None
     upper = _compare("min", x, literal(high - zero, x))
     limited_value = _compare("max", upper, literal(low - zero, x))
-    bits = Bitcast(call("add", limited_value, literal(_MAGIC, x)), DType.int32)
-    return Cast(call("sub", bits, literal(_MAGIC_BITS - int(zero), bits)), dtype)
+    bits = Bitcast(limited_value + _MAGIC, DType.int32)
+    return Cast(bits - (_MAGIC_BITS - int(zero)), dtype)
 
 
 def _limited(op: str, value: Expr) -> tuple[Expr, float]:
@@ -283,7 +302,39 @@ def _cast(value: Expr, dtype: DType) -> Expr | None:
     if source == dtype:
         return value
     if dtype is DType.bool:
-        return call("ne", value, literal(0, value))
+        return call("ne", value, 0)
     if source is DType.bool and (value.lanes > 1 or dtype.is_float or dtype.bytes == 8):
         return select(value, literal(1, value, dtype), literal(0, value, dtype))
+    return None
+
+
+def legalise_division(reduced: StrengthReduced) -> StrengthReduced:
+    """Rewrite every scalar integer expression that WASM has no instruction for, in the
+    strength-reduced form: signed `floordiv` and `floormod`, `min`, `max`, `abs`, `neg`, `bit_not`.
+
+    before                                             after (i in [0, 55])
+        A[i // 7]                                          A[T.truncdiv(i, 7)]
+        A[(i - 1) % 8]                                     A[(i - 1) & 7]
+    """
+    function = reduced.function
+    body = map_scoped(function.body, symbol_ranges(function), rewriter_in_scope(_scalar_integer))
+    return replace(reduced, function=replace(function, body=body))
+
+
+def _scalar_integer(node: Expr, ranges: Ranges) -> Expr | None:
+    if not isinstance(node, Call) or node.lanes > 1 or not node.dtype.is_integer:
+        return None
+    match node:
+        case Call(op="floordiv" | "floormod" as op, args=(a, b)) if node.dtype.is_signed:
+            return truncating_division(op, a, b, lambda e: bounds(e, ranges).low >= 0)
+        case Call(op="min", args=(a, b)):
+            return select(a < b, a, b)
+        case Call(op="max", args=(a, b)):
+            return select(a > b, a, b)
+        case Call(op="neg", args=(a,)):
+            return Call("sub", (Const(0, a.dtype), a), a.dtype)
+        case Call(op="abs", args=(a,)):
+            return select(a < 0, Call("sub", (Const(0, a.dtype), a), a.dtype), a)
+        case Call(op="bit_not", args=(a,)):
+            return call("bit_xor", a, -1)
     return None

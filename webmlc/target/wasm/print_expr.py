@@ -28,11 +28,11 @@ from webmlc.target.wasm.table import (
     LANE_LOADS,
     LANE_SHIFTS,
     LANE_STORES,
-    LOADS,
     LOWEST_BYTES,
     class_of,
     conversion,
     instruction,
+    load_instruction,
     value_type,
 )
 
@@ -242,7 +242,7 @@ class ExprPrinter:
                 name = LANE_LOADS.get(buffer.dtype, "v128.load{}")
                 return f"({name.format(self.address(buffer, base))})"
             case Ramp(base=base, stride=stride) if buffer.dtype in LANE_LOADS:
-                load = LOADS[buffer.dtype]
+                load = load_instruction(buffer.dtype)
                 text = f"(i32x4.splat ({load}{self.address(buffer, base)}))"
                 for lane in range(1, VECTOR_LANES):
                     address = self.address(buffer, base + stride * lane)
@@ -254,7 +254,7 @@ class ExprPrinter:
                     address = self.address(buffer, base + stride * lane)
                     text = self.lane("load", lane, address, text)
                 return text
-        return f"({LOADS[buffer.dtype]}{self.address(buffer, index)})"
+        return f"({load_instruction(buffer.dtype)}{self.address(buffer, index)})"
 
     def lane(self, verb: str, lane: int, address: str, vector: str) -> str:
         """A one-lane access. WAT puts the offset before the lane, and the lane before the

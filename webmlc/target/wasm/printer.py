@@ -42,7 +42,7 @@ from webmlc.target.registers import register_lanes
 from webmlc.target.scalar_replacement import private_buffers
 from webmlc.target.wasm.print_expr import ExprPrinter
 from webmlc.target.wasm.reduce_strength import StrengthReduced
-from webmlc.target.wasm.table import LANE_STORES, STORES, value_type
+from webmlc.target.wasm.table import LANE_STORES, store_instruction, value_type
 from webmlc.target.wasm.threads import argument_addresses
 
 SCRATCH_ALIGNMENT = 64
@@ -352,12 +352,12 @@ class _KernelPrinter:
                         element = f"(i32x4.extract_lane {lane} (local.get $.lanes))"
                         if buffer.dtype is DType.bool:
                             element = f"(i32.and {element} (i32.const 1))"
-                        self.line(depth, f"({STORES[buffer.dtype]}{address} {element})")
+                        self.line(depth, f"({store_instruction(buffer.dtype)}{address} {element})")
                         continue
                     self.line(depth, self.expr.lane("store", lane, address, "(local.get $.lanes)"))
             case index:
                 address = self.expr.address(buffer, index)
-                self.line(depth, f"({STORES[buffer.dtype]}{address} {value})")
+                self.line(depth, f"({store_instruction(buffer.dtype)}{address} {value})")
 
     def set_register(self, store: Store, depth: int) -> None:
         """Print the setting of a register, which holds a value or the byte address of a pointer."""

@@ -20,14 +20,7 @@ from operator import attrgetter
 
 from webmlc.core.expr import Call, Const, Expr, Var
 from webmlc.core.rewrite import bottom_up, postorder, walk, written_out
-from webmlc.loops.ir import (
-    Load,
-    LoopFunction,
-    Stmt,
-    expressions,
-    map_expressions,
-    map_statements,
-)
+from webmlc.loops.ir import Load, LoopFunction, Stmt, expressions, map_expressions, map_statements
 from webmlc.target.scoped import Names, join_lets
 
 MAX_WRITTEN_NODES = 2000

@@ -10,97 +10,56 @@ computes on small integers: `legalise_types` promotes them to int32.
 
 from __future__ import annotations
 
-from webmlc.core.dtypes import DType
-from webmlc.target.wasm import large_angles, remainder
+import re
 
-_ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul"}
-_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+from webmlc.core.dtypes import DType
+from webmlc.target.wasm.functions import CALLS
+
+
+def _same(names: str, suffix: str = "") -> dict[str, str]:
+    """Operators whose instructions have the same names, with a suffix."""
+    return {name: name + suffix for name in names.split()}
+
+
+_ANY = _same("add sub mul eq ne")
 _FLOAT = {
-    **_ARITHMETIC,
-    **_COMPARE,
-    "div": "div",
-    "min": "min",
-    "max": "max",
-    "neg": "neg",
-    "abs": "abs",
-    "floor": "floor",
-    "ceil": "ceil",
-    "trunc": "trunc",
+    **_ANY,
+    **_same("lt le gt ge div min max neg abs floor ceil trunc sqrt"),
     "round": "nearest",
-    "sqrt": "sqrt",
 }
 _BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "xor"}
 _SIGNED = {
-    **_ARITHMETIC,
+    **_ANY,
     **_BITS,
-    "eq": "eq",
-    "ne": "ne",
-    "lt": "lt_s",
-    "le": "le_s",
-    "gt": "gt_s",
-    "ge": "ge_s",
+    **_same("lt le gt ge", "_s"),
     "truncdiv": "div_s",
     "truncmod": "rem_s",
     "shift_left": "shl",
     "shift_right": "shr_s",
 }
-_UNSIGNED = {
-    **_SIGNED,
-    "lt": "lt_u",
-    "le": "le_u",
-    "gt": "gt_u",
-    "ge": "ge_u",
-    "truncdiv": "div_u",
-    "truncmod": "rem_u",
-    "floordiv": "div_u",
-    "floormod": "rem_u",
-    "shift_right": "shr_u",
-}
-_SIGNED_LANES = {
-    **_ARITHMETIC,
-    "eq": "eq",
-    "ne": "ne",
-    "lt": "lt_s",
-    "le": "le_s",
-    "gt": "gt_s",
-    "ge": "ge_s",
-    "neg": "neg",
-    "abs": "abs",
-    "min": "min_s",
-    "max": "max_s",
-}
-_UNSIGNED_LANES = {
-    **_SIGNED_LANES,
-    "lt": "lt_u",
-    "le": "le_u",
-    "gt": "gt_u",
-    "ge": "ge_u",
-    "min": "min_u",
-    "max": "max_u",
-}
+_UNSIGNED = {op: re.sub("_s$", "_u", name) for op, name in _SIGNED.items()}
+_UNSIGNED |= {"floordiv": "div_u", "floormod": "rem_u"}
+_SIGNED_LANES = {**_ANY, **_same("lt le gt ge min max", "_s"), **_same("neg abs")}
+_UNSIGNED_LANES = {op: re.sub("_s$", "_u", name) for op, name in _SIGNED_LANES.items()}
 _WORDS_OF_PAIRS = {"dot_i16": "i32x4.dot_i16x8_s", "add_i16": "i16x8.add"}
 _VECTOR_BITS = {"bit_and": "v128.and", "bit_or": "v128.or", "bit_xor": "v128.xor"}
 
 
-def _calls(kind: str) -> dict[str, str]:
-    """The calls of functions of the module that take operands of a class."""
-    return {op: f"call {name}" for (op, k), name in large_angles.NAMES.items() if k == kind}
-
-
 def _rows(prefix: str, names: dict[str, str]) -> dict[str, str]:
-    """The instructions of a type, by operator."""
-    return {op: f"{prefix}.{name}" for op, name in names.items()}
+    """The instructions of a type, by operator, and the calls of functions that take the type."""
+    calls = {op: f"call {name}" for (op, kind), name in CALLS.items() if kind == prefix}
+    return {op: f"{prefix}.{name}" for op, name in names.items()} | calls
 
 
 INSTRUCTIONS: dict[str, dict[str, str]] = {
-    "f32": _rows("f32", _FLOAT) | _calls("f32"),
-    "f64": _rows("f64", _FLOAT) | {"truncmod": f"call {remainder.HELPER}"},
+    "f32": _rows("f32", _FLOAT),
+    "f64": _rows("f64", _FLOAT),
     "i32": _rows("i32", _SIGNED),
     "u32": _rows("i32", _UNSIGNED),
     "i64": _rows("i64", _SIGNED),
     "u64": _rows("i64", _UNSIGNED),
     "bool": _rows("i32", _BITS | {"eq": "eq", "ne": "ne"}),
-    "f32x4": _rows("f32x4", _FLOAT) | _calls("f32x4"),
+    "f32x4": _rows("f32x4", _FLOAT),
     "i32x4": _rows("i32x4", _SIGNED_LANES) | _VECTOR_BITS | _WORDS_OF_PAIRS,
     "u32x4": _rows("i32x4", _UNSIGNED_LANES) | _VECTOR_BITS,
     "mask": _VECTOR_BITS | {"eq": "i32x4.eq", "ne": "v128.xor"},
@@ -128,6 +87,9 @@ INTERLEAVED = {
 """Text that interleaves the lower halves of two vectors, by the bytes of an element."""
 
 LOWEST_BYTES = "(i8x16.swizzle {} (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12))"
+"""Text that moves the lowest byte of each lane to the first four bytes."""
+
+_BYTES = "(i8x16.swizzle {} (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12))"
 """Text that moves the lowest byte of each lane to the first four bytes."""
 
 LOADS = {
@@ -169,21 +131,6 @@ LANE_STORES = {
 values fit, so saturation does not change them. Bytes are narrowed twice.
 """
 
-STORES = {
-    DType.bool: "i32.store8",
-    DType.uint8: "i32.store8",
-    DType.int8: "i32.store8",
-    DType.uint16: "i32.store16",
-    DType.int16: "i32.store16",
-    DType.int32: "i32.store",
-    DType.uint32: "i32.store",
-    DType.int64: "i64.store",
-    DType.uint64: "i64.store",
-    DType.float32: "f32.store",
-    DType.float64: "f64.store",
-}
-"""The instruction that stores an element."""
-
 _CLASSES = {
     DType.float32: "f32",
     DType.float64: "f64",
@@ -212,6 +159,21 @@ def value_type(dtype: DType, lanes: int) -> str:
     return {"u32": "i32", "bool": "i32", "u64": "i64"}.get(name, name)
 
 
+_NARROW = {DType.bool: "8_u", DType.uint8: "8_u", DType.int8: "8_s"}
+_NARROW |= {DType.uint16: "16_u", DType.int16: "16_s"}
+"""The ending of the instructions that load small elements."""
+
+
+def load_instruction(dtype: DType) -> str:
+    """The instruction that loads an element."""
+    return f"{value_type(dtype, 1)}.load{_NARROW.get(dtype, '')}"
+
+
+def store_instruction(dtype: DType) -> str:
+    """The instruction that stores an element."""
+    return f"{value_type(dtype, 1)}.store{_NARROW.get(dtype, '').partition('_')[0]}"
+
+
 def instruction(op: str, kind: str) -> str | None:
     """The instruction of an operator on operands of a class, or `None`."""
     return INSTRUCTIONS[kind].get(op)
@@ -223,9 +185,7 @@ def conversion(source: DType, target: DType, lanes: int) -> tuple[str, ...] | No
     Floats become integers by truncation that saturates; integers wrap. `legalise` rewrites
     conversions to and from bool.
     """
-    if lanes > 1:
-        return _vector_conversion(source, target)
-    return _scalar_conversion(source, target)
+    return (_vector_conversion if lanes > 1 else _scalar_conversion)(source, target)
 
 
 _VECTOR_CONVERSIONS: dict[tuple[DType, DType], tuple[str, ...]] = {
@@ -271,12 +231,12 @@ def _scalar_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
         if target in (DType.int32, DType.int64, DType.uint64):
             return (f"{to_type}.trunc_sat_{from_type}_{'s' if target.is_signed else 'u'}",)
         # Convert through int64, so that values out of range wrap as in numpy.
-        return (f"i64.trunc_sat_{from_type}_s", "i32.wrap_i64", *_wrap(target))
+        return (f"i64.trunc_sat_{from_type}_s", "i32.wrap_i64", *_WRAPPED.get(target, ()))
     if from_type == to_type:
-        return _wrap(target) if _narrows(source, target) else ()
+        return _WRAPPED.get(target, ()) if _narrows(source, target) else ()
     if to_type == "i64":
         return (f"i64.extend_i32_{sign}",)
-    return ("i32.wrap_i64", *_wrap(target))
+    return ("i32.wrap_i64", *_WRAPPED.get(target, ()))
 
 
 def _narrows(source: DType, target: DType) -> bool:
@@ -288,15 +248,10 @@ def _narrows(source: DType, target: DType) -> bool:
     return source != target
 
 
-def _wrap(target: DType) -> tuple[str, ...]:
-    """The instructions that wrap an i32 into the range of a small integer."""
-    match target:
-        case DType.int8:
-            return ("i32.extend8_s",)
-        case DType.int16:
-            return ("i32.extend16_s",)
-        case DType.uint8:
-            return ("i32.and (i32.const 255)",)
-        case DType.uint16:
-            return ("i32.and (i32.const 65535)",)
-    return ()
+_WRAPPED = {
+    DType.int8: ("i32.extend8_s",),
+    DType.int16: ("i32.extend16_s",),
+    DType.uint8: ("i32.and (i32.const 255)",),
+    DType.uint16: ("i32.and (i32.const 65535)",),
+}
+"""The instructions that wrap an i32 into the range of a small integer."""

@@ -17,13 +17,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const, Expr, Ramp
 from webmlc.core.simplify import divides
-from webmlc.loops.ir import (
-    Buffer,
-    LoopFunction,
-    Store,
-    own_accesses,
-    stores,
-)
+from webmlc.loops.ir import Buffer, LoopFunction, Store, own_accesses, stores
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import register_lanes
 from webmlc.target.scoped import replace_all_buffers, walk_scoped

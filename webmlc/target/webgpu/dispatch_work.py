@@ -18,15 +18,7 @@ from typing import Literal
 from webmlc.core.adapters import Adapter
 from webmlc.core.expr import Expr
 from webmlc.core.rewrite import evaluate
-from webmlc.loops.ir import (
-    Buffer,
-    For,
-    Let,
-    LoopFunction,
-    Stmt,
-    accessed_buffers,
-    child_statements,
-)
+from webmlc.loops.ir import Buffer, For, Let, LoopFunction, Stmt, accessed_buffers, child_statements
 from webmlc.target.kernel_work import KernelWork
 from webmlc.target.registers import register_lanes
 from webmlc.target.share_memory import shared_bytes

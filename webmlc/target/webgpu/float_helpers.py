@@ -234,7 +234,7 @@ fn hyperbolic_tangent_{suffix}(x: {T}) -> {T} {
 
 // The angle less a multiple of π/2, and that multiple, for |x| >= 2^15. Of the product of the
 // mantissa and 2/π, only the bits below 4 matter (Payne and Hanek, as in
-// `wasm/large_angles.py`). The words are 32 zeros and the bits of 2/π.
+// `wasm/functions.py`). The words are 32 zeros and the bits of 2/π.
 fn word_of_two_over_pi_{suffix}(i: {U}) -> {U} {
     var word = select({U}(), {U}(0xa2f9836eu), i == {U}(1u));
     word = select(word, {U}(0x4e441529u), i == {U}(2u));

@@ -24,14 +24,26 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from webmlc.core.bounds import Ranges, bounds
+from webmlc.core.bounds import Ranges
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, call
+from webmlc.core.expr import (
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Ramp,
+    call,
+    literal,
+    scalar_of,
+    select,
+)
 from webmlc.core.nonnegative import is_nonnegative
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
 from webmlc.target import VECTOR_LANES
 from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
+from webmlc.target.guard_division import truncating_division
 from webmlc.target.scoped import map_scoped, rewriter_in_scope, symbol_ranges
 
 _INFINITY_BITS = 0x7F800000
@@ -92,29 +104,28 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
         case Call(op="floordiv", args=(a, b)) if a.dtype.is_float:
             return call("floor", call("div", a, b))
         case Call(op="floordiv" | "floormod" as op, args=(a, b)) if a.dtype.is_integer:
-            return _divide(op, a, b, ranges)
+            return truncating_division(op, a, b, lambda e: is_nonnegative(e, ranges))
         case Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)):
             return dot_of_bytes(a, b)
         case Call(op="word_u8", args=args):
             return word_of_bytes(args)
         case Call(op="isnan", args=(a,)):
-            return call("gt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
+            return _magnitude_bits(a) > _INFINITY_BITS
         case Call(op="isinf", args=(a,)):
-            return call("eq", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
+            return _magnitude_bits(a).equals(_INFINITY_BITS)
         case Call(op="eq" | "ne", args=(a, b)) if a.dtype.is_float and _is_zero(b):
-            return call(node.op, _magnitude_bits(a), _like(a, 0, DType.uint32))
+            return call(node.op, _magnitude_bits(a), 0)
         case Call(op="ne", args=(a, b)) if a.dtype.is_float:
             return call("bit_not", call("eq", a, b))
         case Call(op="sub" | "div", args=(a, b), dtype=dtype) if dtype.is_float and a == b:
-            is_number = call("lt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
+            is_number = _magnitude_bits(a) < _INFINITY_BITS
             if node.op == "div":
-                is_number &= call("gt", _magnitude_bits(a), _like(a, 0, DType.uint32))
-            result, nan = (_like(a, number, dtype) for number in (int(node.op == "div"), math.nan))
-            return call("select", is_number, result, nan)
+                is_number &= _magnitude_bits(a) > 0
+            return select(is_number, literal(int(node.op == "div"), a), math.nan)
         case Call(op="neg", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
-            return call("sub", _like(a, 0, a.dtype), a)
+            return 0 - a
         case Call(op="sign", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
-            return call("min", a, _like(a, 1, a.dtype))
+            return call("min", a, 1)
         case Call(op="min" | "max", args=(a, b)) if is_literal(a) and not is_literal(b):
             return call(node.op, b, a)
         case Call(op="mul" | "min", args=(a, b), dtype=DType.bool):
@@ -129,52 +140,15 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
 def _magnitude_bits(value: Expr) -> Expr:
     """The bits of a float without its sign."""
     bits = Bitcast(value.astype(DType.float32), DType.uint32)
-    return call("bit_and", bits, _like(value, 0x7FFFFFFF, DType.uint32))
-
-
-def _like(value: Expr, number: float, dtype: DType) -> Expr:
-    """A literal with the lanes of `value`."""
-    constant = Const(number, dtype)
-    return constant if value.lanes == 1 else Broadcast(constant, value.lanes)
-
-
-def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
-    """The rounded-down quotient or remainder, by operators that truncate."""
-    divisor = _literal(b)
-    if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
-        if op == "floormod":
-            return Call("bit_and", (a, _like(a, divisor - 1, a.dtype)), a.dtype)
-        return Call("shift_right", (a, _like(a, divisor.bit_length() - 1, a.dtype)), a.dtype)
-    truncated = "truncdiv" if op == "floordiv" else "truncmod"
-    if not a.dtype.is_signed or (bounds(b, ranges).low >= 0 and is_nonnegative(a, ranges)):
-        return Call(truncated, (a, b), a.dtype)
-    # Only a remainder is corrected whose sign differs from the divisor's, so no sum overflows.
-    remainder, zero = Call("truncmod", (a, b), a.dtype), _like(a, 0, a.dtype)
-    is_short = call("ne", remainder, zero) & call("lt", call("bit_xor", remainder, b), zero)
-    if op == "floormod":
-        return call("select", is_short, call("add", remainder, b), remainder)
-    quotient = Call("truncdiv", (a, b), a.dtype)
-    return call("select", is_short, call("sub", quotient, _like(a, 1, a.dtype)), quotient)
+    return bits & 0x7FFFFFFF
 
 
 def is_literal(value: Expr) -> bool:
     """True for a constant of any number of lanes."""
-    return isinstance(_scalar(value), Const)
+    return isinstance(scalar_of(value), Const)
 
 
 def _is_zero(value: Expr) -> bool:
     """True for a constant 0 of any number of lanes."""
-    scalar = _scalar(value)
+    scalar = scalar_of(value)
     return isinstance(scalar, Const) and scalar.value == 0
-
-
-def _scalar(value: Expr) -> Expr:
-    """The value that every lane of a broadcast holds; another value as it is."""
-    return value.value if isinstance(value, Broadcast) else value
-
-
-def _literal(value: Expr) -> int | None:
-    match _scalar(value):
-        case Const(value=int() as number):
-            return int(number)
-    return None

@@ -12,13 +12,7 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Var
-from webmlc.loops.ir import (
-    Buffer,
-    For,
-    Let,
-    LoopFunction,
-    walk_statements,
-)
+from webmlc.loops.ir import Buffer, For, Let, LoopFunction, walk_statements
 from webmlc.target.scoped import Names, rename_variables, replace_all_buffers
 
 NAME, NUMBER = "kernel#", "number#"

@@ -14,17 +14,7 @@ from dataclasses import dataclass, field
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import (
-    Bitcast,
-    Broadcast,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Ramp,
-    Var,
-    call,
-)
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, call
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.choose_storage import vector_index

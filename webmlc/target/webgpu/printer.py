@@ -21,18 +21,7 @@ from webmlc.core.errors import InternalError
 from webmlc.core.expr import Cast, Const, Expr, Ramp, Var, as_int, call
 from webmlc.core.printable import printable
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import (
-    Barrier,
-    Buffer,
-    For,
-    If,
-    Let,
-    LoopFunction,
-    Seq,
-    Stmt,
-    Store,
-    stores,
-)
+from webmlc.loops.ir import Barrier, Buffer, For, If, Let, LoopFunction, Seq, Stmt, Store, stores
 from webmlc.target.insert_barriers import differs
 from webmlc.target.registers import added_value
 from webmlc.target.webgpu.choose_storage import HALVES, vector_index

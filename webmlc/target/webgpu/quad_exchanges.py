@@ -30,16 +30,7 @@ from dataclasses import dataclass, field
 
 from webmlc.core.expr import Const, Expr, Ramp, as_int
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import (
-    Buffer,
-    Load,
-    LoopFunction,
-    Seq,
-    Stmt,
-    Store,
-    own_loads,
-    walk_statements,
-)
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Seq, Stmt, Store, own_loads, walk_statements
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import added_value
 from webmlc.target.webgpu.choose_storage import vector_index

@@ -19,15 +19,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Number
 from webmlc.target.webgpu import float_helpers, long_integers, storage
-from webmlc.target.webgpu.spelling import (
-    LOOSE,
-    PRODUCT,
-    SUM,
-    Kind,
-    Spelling,
-    function,
-    template,
-)
+from webmlc.target.webgpu.spelling import LOOSE, PRODUCT, SUM, Kind, Spelling, function, template
 
 
 def _same(spelling: Spelling, *kinds: Kind) -> dict[Kind, Spelling]:

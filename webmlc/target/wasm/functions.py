@@ -1,16 +1,21 @@
-"""Compute the sine and the cosine of large float32 angles, exactly reduced.
+"""Define the functions of a module that kernels call where no short expression computes a value.
 
-In: WAT that calls a function of `NAMES`. Out: the text of these functions. `approximations.sin` and
-`approximations.cos` call them where an angle is `LIMIT` or more, which a branch decides:
+In: WAT that calls a function of `CALLS`. Out: the text of these functions (`FUNCTIONS`).
+
+`approximations` calls the sine and the cosine of angles of `LIMIT` or more, which are reduced
+exactly:
 
     sin(x)   ->   select(|x| >= LIMIT, call $f32.sin(x), polynomial of x - n·π/2)
 
 A float32 is m·2^e with an integer m of 24 bits. Of the product with 2/π, only the bits below 4
 matter: 2 bits of the quadrant, and 62 bits of the angle within it. No float32 is closer to a
 multiple of π/2 than 2^-30 quadrants, so at least 32 of the 62 bits are significant. The functions
-accept all angles, because the other lanes of a vector may hold small angles.
+accept all angles, because the other lanes of a vector may hold small angles. Source: Payne and
+Hanek, "Radian reduction for trigonometric functions" (SIGNUM Newsletter, 1983).
 
-Source: Payne and Hanek, "Radian reduction for trigonometric functions" (SIGNUM Newsletter, 1983).
+The remainder is C's `fmod` of float64, exact for every quotient, which has up to 2,098 bits. The
+function divides integers: the numbers are a·2^i and b·2^j, and the remainder is
+(a·2^(i - j) mod b)·2^j. Source: fmod of musl, with 11 bits a step in place of one.
 """
 
 from __future__ import annotations
@@ -20,7 +25,9 @@ from collections.abc import Sequence
 
 LIMIT = 2.0**15
 """The least large angle. Below it, n·π/2 in four parts has an exact first product."""
-NAMES = {(op, kind): f"${kind}.{op}" for op in ("sin", "cos") for kind in ("f32", "f32x4")}
+_REMAINDER = "$f64.remainder"
+_ANGLES = {(op, kind): f"${kind}.{op}" for op in ("sin", "cos") for kind in ("f32", "f32x4")}
+CALLS = {("truncmod", "f64"): _REMAINDER, **_ANGLES}
 """The functions, by operator and class of the operand. No kernel has a name with a dot."""
 
 _WORDS = (0x00000000A2F9836E, 0x4E441529FC2757D1, 0xF534DDC0DB629599, 0x3C439041FE5163AB)
@@ -109,14 +116,65 @@ def _functions(op: str, turns: int) -> str:
     """The functions of an operator, for one number and for four numbers."""
     lanes = " ".join(f"(f32x4.replace_lane {lane}" for lane in (3, 2, 1))
     calls = [
-        f"(call {NAMES[op, 'f32']} (f32x4.extract_lane {lane} (local.get $x)))" for lane in range(4)
+        f"(call {_ANGLES[op, 'f32']} (f32x4.extract_lane {lane} (local.get $x)))"
+        for lane in range(4)
     ]
     other_lanes = " ".join(f"{call})" for call in calls[1:])
-    return f"""(func {NAMES[op, "f32"]} (param $x f32) (result f32)
+    return f"""(func {_ANGLES[op, "f32"]} (param $x f32) (result f32)
   (call $f32.turned_sine (local.get $x) (i32.const {turns})))
-(func {NAMES[op, "f32x4"]} (param $x v128) (result v128)
+(func {_ANGLES[op, "f32x4"]} (param $x v128) (result v128)
   {lanes} (f32x4.splat {calls[0]}) {other_lanes})"""
 
 
-FUNCTIONS = "\n".join([_WORD, _BITS, _TURNED_SINE, _functions("sin", 0), _functions("cos", 1)])
-"""The text of all functions."""
+_ANGLE_FUNCTIONS = (_WORD, _BITS, _TURNED_SINE, _functions("sin", 0), _functions("cos", 1))
+
+_INFINITY = "(i64.const 0x7ff0000000000000)"
+_STEP_BITS = 64 - 53
+"""The bits that a remainder below a mantissa of 53 bits can be shifted by, in 64 bits."""
+
+
+def _split(number: str, exponent: str) -> str:
+    """The statements that split the bits of a positive float: `number` becomes its mantissa, as an
+    integer, and `exponent` its biased exponent, which is 1 for subnormal numbers, too.
+    """
+    return f"""(local.set ${exponent} (i64.shr_u (local.get ${number}) (i64.const 52)))
+  (local.set ${number} (i64.and (local.get ${number}) (i64.const 0xfffffffffffff)))
+  (if (i64.eqz (local.get ${exponent}))
+    (then (local.set ${exponent} (i64.const 1)))
+    (else (local.set ${number} (i64.or (local.get ${number}) (i64.const 0x10000000000000)))))"""
+
+
+_REMAINDER_FUNCTION = f"""(func {_REMAINDER} (param $x f64) (param $y f64) (result f64)
+  (local $a i64) (local $b i64) (local $i i64) (local $j i64) (local $step i64)
+  (local.set $a (i64.reinterpret_f64 (f64.abs (local.get $x))))
+  (local.set $b (i64.reinterpret_f64 (f64.abs (local.get $y))))
+  (if (i32.or (i64.eqz (local.get $b)) (i32.or
+        (i64.ge_u (local.get $a) {_INFINITY}) (i64.gt_u (local.get $b) {_INFINITY})))
+    (then (return (f64.const nan))))
+  (if (i64.lt_u (local.get $a) (local.get $b)) (then (return (local.get $x))))
+  {_split("a", "i")}
+  {_split("b", "j")}
+  (local.set $i (i64.sub (local.get $i) (local.get $j)))
+  (local.set $a (i64.rem_u (local.get $a) (local.get $b)))
+  (block $done (loop $again
+    (br_if $done (i64.eqz (local.get $i)))
+    (local.set $step (select (local.get $i) (i64.const {_STEP_BITS})
+      (i64.lt_u (local.get $i) (i64.const {_STEP_BITS}))))
+    (local.set $a (i64.rem_u
+      (i64.shl (local.get $a) (local.get $step)) (local.get $b)))
+    (local.set $i (i64.sub (local.get $i) (local.get $step)))
+    (br $again)))
+  (f64.copysign
+    (f64.mul
+      (f64.mul (f64.convert_i64_u (local.get $a)) (f64.const 0x1p-52))
+      (f64.reinterpret_i64 (i64.shl (local.get $j) (i64.const 52))))
+    (local.get $x)))"""
+"""C's `fmod`. The products are exact: the first is 0 or a normal number, and the second is a
+multiple of the least float64.
+"""
+
+FUNCTIONS = (
+    ((_REMAINDER,), _REMAINDER_FUNCTION),
+    (tuple(_ANGLES.values()), "\n".join(_ANGLE_FUNCTIONS)),
+)
+"""The names of functions that kernels call, and the text that defines them."""
