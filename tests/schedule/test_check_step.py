@@ -10,8 +10,8 @@ from tests.schedule.programs import add_one, matmul_relu
 from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.check_step import check_step
-from webmlc.schedule.primitives import PRIMITIVES
-from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.edit import Edit
+from webmlc.schedule.schedule import PRIMITIVES, Schedule
 from webmlc.schedule.trace import step
 
 
@@ -34,11 +34,12 @@ def test_schedules_check_their_steps_when_asked(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WEBMLC_VERIFY", "2")
     schedule = Schedule(matmul_relu("m"))
     schedule.split("i", [None, 6])
-    monkeypatch.setitem(PRIMITIVES, "unroll", lambda f, loop: forgets(f))
+    monkeypatch.setattr(PRIMITIVES["unroll"], "function", forgets)
     with pytest.raises(InternalError, match="unroll"):
         schedule.unroll("j")
 
 
-def forgets(function: LoopFunction) -> LoopFunction:
+def forgets(edit: Edit, loop: str) -> None:
     """A wrong primitive: only the first nest is left."""
-    return replace(function, body=function.body.statements[0])  # type: ignore[union-attr]
+    body = edit.function.body.statements[0]  # type: ignore[union-attr]
+    edit.change(replace(edit.function, body=body))

@@ -16,8 +16,7 @@ from webmlc.loops.text import parse_function, print_function
 from webmlc.loops.verify import verify
 from webmlc.schedule.check_step import check_step
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.primitives import PRIMITIVES
-from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.schedule import PRIMITIVES, Schedule
 from webmlc.schedule.trace import arguments_of
 
 FOLDER = Path(__file__).parent / "golden"

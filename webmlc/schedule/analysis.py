@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 from webmlc.core.affine import literal_stride
@@ -41,8 +40,7 @@ from webmlc.loops.ir import (
     stores,
 )
 from webmlc.loops.write_out_combinations import write_out_combinations
-from webmlc.schedule.same import Same
-from webmlc.schedule.tree import path_to_block, ranges_along
+from webmlc.schedule.tree import cached_by_identity, path_to_block, ranges_along
 
 _LANE = Var("analysis.lane")
 _GROUP = Var("analysis.group")
@@ -155,6 +153,7 @@ def _reads_memory(expr: Expr) -> bool:
     return any(isinstance(node, Load) for node in walk(expr))
 
 
+@cached_by_identity(maxsize=1024)
 def is_vectorizable(
     function: LoopFunction,
     block: str,
@@ -169,20 +168,6 @@ def is_vectorizable(
     All elements touched must fit 32-bit lanes, and the block's body be a single store. The first
     and the last `edge` iterations do not matter.
     """
-    return _is_vectorizable(Same(function), block, loop, lanes, apart, edge)
-
-
-@lru_cache(maxsize=1024)
-def _is_vectorizable(
-    same: Same,
-    block: str,
-    loop: str,
-    lanes: int,
-    apart: Literal["loads", "stores"] | None,
-    edge: int,
-) -> bool:
-    """Cached: a rule asks this when it matches a kernel, and again when it schedules it."""
-    function = same.function
     path, statement = path_to_block(function, "is_vectorizable", block)
     if not isinstance(statement.body, Store) or not has_vector_types(statement):
         return False

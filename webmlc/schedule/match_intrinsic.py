@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+from webmlc.core.bounds import iterations
 from webmlc.core.expr import Call, Const, Expr, Var
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Buffer, For, Load, LoopFunction, Stmt, Store, substitute_statement
-from webmlc.schedule.tree import Intervals, interval_of
+from webmlc.schedule.tree import Intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def match_intrinsic(
 ) -> Match | None:
     """The places of the semantics' parameters under which `loops` around `store` mean the same."""
     pattern_loops, pattern = _nest(semantics.body)
-    ranges = {**ranges, **{loop.var: interval_of(loop.extent, {}) for loop in pattern_loops}}
+    ranges = {**ranges, **{loop.var: iterations(loop.extent, {}) for loop in pattern_loops}}
     if len(loops) != len(pattern_loops):
         return None
     for order in permutations(pattern_loops):

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from webmlc.core.bounds import Interval
+from webmlc.core.bounds import Interval, iterations
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import AxisKind, Block, For, Load, LoopFunction, Stmt, grid
-from webmlc.schedule.errors import ScheduleError
+from webmlc.loops.ir import AxisKind, Block, For, Load, Stmt, grid, inside_loops
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.regions import Span, within
-from webmlc.schedule.tree import conjoin, conjuncts, fresh, interval_of, simplified_condition
+from webmlc.schedule.tree import conjoin, conjuncts, simplified_condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Part:
 
 
 def nest_block(
-    block: Block, parts: Mapping[Var, Part], taken_names: set[str], ranges: Mapping[Var, Interval]
+    edit: Edit, block: Block, parts: Mapping[Var, Part], ranges: Mapping[Var, Interval]
 ) -> Stmt:
     """`block` under new serial loops over `parts` (by axis variable), spatial axes outside reduce
     axes.
@@ -43,9 +43,9 @@ def nest_block(
         if as_int(width) == 0:
             binding = simplify(low, inside)
         else:
-            var = Var(fresh(loop_name(axis.var), taken_names))
+            var = edit.var(loop_name(axis.var))
             extent = simplify(width + 1, inside)
-            inside[var] = interval_of(extent, inside)
+            inside[var] = iterations(extent, inside)
             loops[axis.kind].append((var, extent))
             binding = simplify(low + var, inside)
         bindings.append(binding)
@@ -108,20 +108,10 @@ class Copies:
 
     def around(self, block: Block) -> Stmt:
         """`block` inside the loops."""
-        nest: Stmt = block
-        for loop in reversed(self.loops):
-            nest = replace(loop, body=nest)
-        return nest
+        return inside_loops(self.loops, block)
 
 
-def copy_spatial_loops(
-    primitive: str,
-    function: LoopFunction,
-    block: Block,
-    loops: Sequence[For],
-    suffix: str,
-    taken_names: set[str],
-) -> Copies:
+def copy_spatial_loops(edit: Edit, block: Block, loops: Sequence[For], suffix: str) -> Copies:
     """Copies of the `loops` along the spatial axes of `block`, without the loops that it reduces
     over.
 
@@ -132,7 +122,7 @@ def copy_spatial_loops(
     used = axis_variables(block, "spatial") & inner
     if both := sorted(var.name for var in used & reduced):
         reason = f"loop {both[0]!r} runs along a spatial and a reduce axis of block {block.name!r}"
-        raise ScheduleError(primitive, reason, function, both[0], block.name)
+        edit.refuse(reason, both[0], block.name)
     predicate: Expr | None = None
     for part in conjuncts(block.predicate):
         mentioned = variables(part) & inner
@@ -140,7 +130,7 @@ def copy_spatial_loops(
             reason = (
                 f"the predicate {part} of block {block.name!r} ties its reduction to its output"
             )
-            raise ScheduleError(primitive, reason, function, block.name)
+            edit.refuse(reason, block.name)
         if not mentioned & reduced:
             predicate = conjoin(predicate, part)
             used |= mentioned
@@ -148,7 +138,7 @@ def copy_spatial_loops(
     copies: list[For] = []
     for loop in loops:
         if loop.var in used:
-            new = Var(fresh(f"{loop.var.name}_{suffix}", taken_names))
+            new = edit.var(f"{loop.var.name}_{suffix}")
             copies.append(replace(loop, var=new, extent=substitute(loop.extent, mapping)))
             mapping[loop.var] = new
     if predicate is not None:
@@ -158,8 +148,4 @@ def copy_spatial_loops(
 
 def axis_variables(block: Block, kind: AxisKind) -> frozenset[Var]:
     """The loop variables in the bindings of the axes of one kind."""
-    loop_variables: set[Var] = set()
-    for axis, binding in block.bound_axes():
-        if axis.kind == kind:
-            loop_variables |= variables(binding)
-    return frozenset(loop_variables)
+    return frozenset(v for a, b in block.bound_axes() if a.kind == kind for v in variables(b))

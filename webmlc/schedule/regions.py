@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.bounds import SYMBOL, Interval, bounds, iterations
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, maximum
 from webmlc.core.rewrite import substitute, variables, walk
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import Block, Buffer, For, If, Let, Load, Seq, Stmt, Store, loads_in
-from webmlc.schedule.tree import Intervals, conjuncts, interval_of
+from webmlc.schedule.tree import Intervals, conjuncts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _Walker:
             case For(var=var, body=body):
                 extent = substitute(stmt.extent, inside.values)
                 self.result.inner[var] = extent
-                self.result.ranges[var] = interval_of(extent, self.result.ranges)
+                self.result.ranges[var] = iterations(extent, self.result.ranges)
                 self.visit(body, inside)
             case Block():
                 self.block(stmt, inside)

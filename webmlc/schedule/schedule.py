@@ -15,38 +15,82 @@ inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from webmlc.core.expr import Expr, Operand, Var
+from webmlc.core.expr import Expr, Var
 from webmlc.core.flags import verify_level
-from webmlc.loops.ir import Block, For, LoopFunction, Scope, Stmt, blocks, walk_statements
+from webmlc.loops.ir import Block, For, LoopFunction, Stmt, blocks, map_statements
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.nest import axis_variables
-from webmlc.schedule.primitives import PRIMITIVES
-from webmlc.schedule.primitives.partition import Copy
-from webmlc.schedule.same import Same
+from webmlc.schedule.primitives.cache import cache_read, cache_write
+from webmlc.schedule.primitives.compute_at import compute_at, reverse_compute_at
+from webmlc.schedule.primitives.fission import fission
+from webmlc.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from webmlc.schedule.primitives.loop_kinds import bind, parallel, unroll, vectorize
+from webmlc.schedule.primitives.overlap import overlap
+from webmlc.schedule.primitives.partition import partition
+from webmlc.schedule.primitives.prefetch import prefetch
+from webmlc.schedule.primitives.reduction import decompose_reduction, rfactor
+from webmlc.schedule.primitives.reorder import reorder
+from webmlc.schedule.primitives.roll_maximum import roll_maximum
+from webmlc.schedule.primitives.split import add_unit_loop, fuse, split
+from webmlc.schedule.primitives.temporaries import (
+    reuse_buffer,
+    round_up,
+    set_scope,
+    split_dimension,
+)
+from webmlc.schedule.primitives.tensorize import blockize, tensorize
 from webmlc.schedule.trace import Step, Trace, arguments_of, step
 from webmlc.schedule.tree import (
+    cached_by_identity,
     fresh,
+    loop_names,
     loops_of,
     path_to_block,
     path_to_loop,
+    ranges_along,
     rebind,
-    symbol_ranges,
     used_names,
+    with_body,
 )
-from webmlc.schedule.update import with_body
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Primitive(Generic[P, R]):
+    """A method of `Schedule` that applies a primitive and records the step. The function's name,
+    signature and docstring are the method's, without the edit.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Edit, P], R]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, schedule: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, schedule: Schedule, owner: type) -> Callable[P, R]: ...
+    def __get__(self, schedule: Schedule | None, owner: type) -> Any:
+        return self if schedule is None else partial(schedule.apply, self.name)
+
+    def positional(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments as a step records them: in order, without names."""
+        return signature(self.function).bind(None, *arguments, **named).args[1:]
 
 
 class Schedule:
-    """A function and the steps that made it. Every method applies one primitive of the same name
-    (see its file).
-    """
+    """A function and the steps that made it."""
 
     def __init__(self, function: LoopFunction) -> None:
-        self.function = _with_unique_loops(Same(function))
+        self.function = unique_loops(function)
         self.trace: Trace = []
         self._checks_steps = verify_level() >= 2
 
@@ -89,145 +133,50 @@ class Schedule:
     def allows(self, primitive: str, *arguments: Any) -> bool:
         """True if a primitive accepts a step, which is not applied."""
         try:
-            _apply(Same(self.function), primitive, _hashable(arguments))
+            _apply(self.function, primitive, _hashable(arguments))
         except ScheduleError:
             return False
         return True
 
-    # -- loops -----------------------------------------------------------------------------------
+    # -- primitives: a row each ------------------------------------------------------------------
 
-    def split(self, loop: str, factors: Sequence[int | None]) -> list[str]:
-        """Split a loop into a nest of `factors` iterations; returns the new loops."""
-        return list(self.apply("split", loop, list(factors)))
-
-    def overlap(self, loop: str, tiles: int, size: int) -> tuple[str, str]:
-        """Run a loop as full tiles of `size`, with overlapping last tiles; returns the loop over
-        tiles and the loop within a tile.
-        """
-        outer, inner = self.apply("overlap", loop, tiles, size)
-        return outer, inner
-
-    def partition(self, loop: str, at: Operand) -> tuple[Copy, Copy]:
-        """Split the iterations of a loop into [0, at) and [at, extent); returns both parts."""
-        first, last = self.apply("partition", loop, at)
-        return first, last
-
-    def reorder(self, *loops: str) -> None:
-        """Put loops of one nest in this order, outermost first."""
-        self.apply("reorder", *loops)
-
-    def fuse(self, *loops: str) -> str:
-        """Fuse perfectly nested loops; returns the fused loop."""
-        return str(self.apply("fuse", *loops))
-
-    def fission(self, loop: str, together: Sequence[str] = ()) -> list[str]:
-        """Give each statement of a loop its own loop, but the statements of the blocks `together` a
-        common loop; returns the loops.
-        """
-        arguments = (loop, list(together)) if together else (loop,)
-        return list(self.apply("fission", *arguments))
-
-    def add_unit_loop(self, block: str) -> str:
-        """Put a loop of one iteration around a block; returns the loop."""
-        return str(self.apply("add_unit_loop", block))
-
-    def unroll(self, loop: str) -> None:
-        """Write the body of a loop once for each iteration."""
-        self.apply("unroll", loop)
-
-    def round_up(self, loop: str, size: int) -> None:
-        """Let a loop that ends with a temporary's dimension go on to a multiple of `size`."""
-        self.apply("round_up", loop, size)
-
-    def vectorize(self, loop: str) -> None:
-        """Make the iterations of a loop the lanes of a vector."""
-        self.apply("vectorize", loop)
-
-    def parallel(self, loop: str) -> None:
-        """Share the iterations of a loop out to threads."""
-        self.apply("parallel", loop)
-
-    def bind(self, loop: str, thread: str) -> None:
-        """Bind a loop to a GPU axis."""
-        self.apply("bind", loop, thread)
-
-    # -- blocks ----------------------------------------------------------------------------------
-
-    def cache_read(self, block: str, buffer: str, scope: Scope) -> str:
-        """Let a block read a buffer through a copy of `scope`; returns the copying block."""
-        return str(self.apply("cache_read", block, buffer, scope))
-
-    def cache_write(self, block: str, scope: Scope) -> str:
-        """Let a block write a buffer of `scope` that a new block copies out; returns the new
-        block.
-        """
-        return str(self.apply("cache_write", block, scope))
-
-    def prefetch(self, loop: str, buffer: str, times: Expr) -> str:
-        """Bring the elements of a buffer that a loop's body reads into the cache before the body,
-        once or not at all; returns the new block.
-        """
-        return str(self.apply("prefetch", loop, buffer, times))
-
-    def set_scope(self, block: str, scope: Scope) -> None:
-        """Put the temporary that a block writes into `scope`."""
-        self.apply("set_scope", block, scope)
-
-    def reuse_buffer(self, block: str, reader: str) -> None:
-        """Let the temporary that a block writes lie in the buffer that its last reader writes."""
-        self.apply("reuse_buffer", block, reader)
-
-    def split_dimension(self, block: str, dimension: int, size: int) -> None:
-        """Split a dimension of the temporary that a block writes, and the block axes along it."""
-        self.apply("split_dimension", block, dimension, size)
-
-    def compute_at(self, block: str, loop: str) -> None:
-        """Move a producer under a loop of its consumer."""
-        self.apply("compute_at", block, loop)
-
-    def reverse_compute_at(self, block: str, loop: str) -> None:
-        """Move a consumer under a loop of its producer."""
-        self.apply("reverse_compute_at", block, loop)
-
-    def compute_inline(self, block: str) -> None:
-        """Compute a pointwise producer where it is read."""
-        self.apply("compute_inline", block)
-
-    def reverse_compute_inline(self, block: str) -> None:
-        """Compute a pointwise consumer where its operand is computed."""
-        self.apply("reverse_compute_inline", block)
-
-    def decompose_reduction(self, block: str, loop: str) -> str:
-        """Move the init of a reduction before a loop; returns the init block."""
-        return str(self.apply("decompose_reduction", block, loop))
-
-    def rfactor(self, loop: str, axis: int) -> str:
-        """Reduce each iteration of a loop apart, then the results; returns the first block."""
-        return str(self.apply("rfactor", loop, axis))
-
-    def roll_maximum(self, block: str, *loops: str) -> tuple[str, str, str]:
-        """Merge the loop of a maximum with the loops of sums of exponentials relative to it;
-        returns the loop, and the blocks that keep the last maximum and compute the scale.
-        """
-        loop, before, scale = self.apply("roll_maximum", block, *loops)
-        return loop, before, scale
-
-    def blockize(self, loop: str) -> str:
-        """Make one block of a loop and its body; returns the block."""
-        return str(self.apply("blockize", loop))
-
-    def tensorize(self, loop: str, intrinsic: str) -> str:
-        """Replace a loop nest by an intrinsic of the same meaning; returns its block."""
-        return str(self.apply("tensorize", loop, intrinsic))
+    add_unit_loop = Primitive(add_unit_loop)
+    bind = Primitive(bind)
+    blockize = Primitive(blockize)
+    cache_read = Primitive(cache_read)
+    cache_write = Primitive(cache_write)
+    compute_at = Primitive(compute_at)
+    compute_inline = Primitive(compute_inline)
+    decompose_reduction = Primitive(decompose_reduction)
+    fission = Primitive(fission)
+    fuse = Primitive(fuse)
+    overlap = Primitive(overlap)
+    parallel = Primitive(parallel)
+    partition = Primitive(partition)
+    prefetch = Primitive(prefetch)
+    reorder = Primitive(reorder)
+    reuse_buffer = Primitive(reuse_buffer)
+    reverse_compute_at = Primitive(reverse_compute_at)
+    reverse_compute_inline = Primitive(reverse_compute_inline)
+    rfactor = Primitive(rfactor)
+    roll_maximum = Primitive(roll_maximum)
+    round_up = Primitive(round_up)
+    set_scope = Primitive(set_scope)
+    split = Primitive(split)
+    split_dimension = Primitive(split_dimension)
+    tensorize = Primitive(tensorize)
+    unroll = Primitive(unroll)
+    vectorize = Primitive(vectorize)
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def apply(self, primitive: str, *arguments: Any) -> Any:
+    def apply(self, primitive: str, *arguments: Any, **named: Any) -> Any:
         """Apply a row of `PRIMITIVES` and record it; returns the names of the new loops or blocks,
         if any.
         """
-        result = _apply(Same(self.function), primitive, _hashable(arguments))
-        function, names = result if isinstance(result, tuple) else (result, None)
+        if named:
+            arguments = PRIMITIVES[primitive].positional(arguments, named)
+        function, names = _apply(self.function, primitive, _hashable(arguments))
         if self._checks_steps:
             self._check(function, step(primitive, arguments))
         self.function = function
@@ -245,18 +194,22 @@ class Schedule:
         check_step(self.function, after, recorded, run=True)
 
 
-@lru_cache(maxsize=1024)
-def _apply(function: Same, primitive: str, arguments: tuple[Any, ...]) -> Any:
-    """The result of a primitive. Cached: a rule that matches a kernel tries steps that it then
-    takes.
+PRIMITIVES: dict[str, Primitive[..., Any]] = {
+    name: row for name, row in vars(Schedule).items() if isinstance(row, Primitive)
+}
+"""The primitives by name."""
+
+
+@cached_by_identity(maxsize=1024)
+def _apply(
+    function: LoopFunction, primitive: str, arguments: tuple[Any, ...]
+) -> tuple[LoopFunction, Any]:
+    """The function after a step, and the names that the primitive returns. Cached: a rule that
+    matches a kernel tries steps that it then takes.
     """
-    return PRIMITIVES[primitive](function.function, *arguments)
-
-
-@lru_cache(maxsize=64)
-def _with_unique_loops(function: Same) -> LoopFunction:
-    """`unique_loops`, cached: the steps of two schedules of one function are the same steps."""
-    return unique_loops(function.function)
+    edit = Edit(primitive, function)
+    names = PRIMITIVES[primitive].function(edit, *arguments)
+    return edit.function, names
 
 
 def _hashable(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -270,29 +223,25 @@ def replay(function: LoopFunction, trace: Iterable[Step]) -> LoopFunction:
     return schedule.function
 
 
+@cached_by_identity(maxsize=64)
 def unique_loops(function: LoopFunction) -> LoopFunction:
     """`function` with different names for all its loops: two nests may both run over `i` in a
-    program's text.
+    program's text. Cached: the steps of two schedules of one function are the same steps.
     """
-    names = [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
+    names = loop_names(function)
     if len(set(names)) == len(names):
         return function
     taken_names = used_names(function)
     visited_names: set[str] = set()
-    ranges = symbol_ranges(function)
+    ranges = ranges_along(function, ())
 
-    def visit(stmt: Stmt) -> Stmt:
-        from webmlc.loops.ir import map_statements
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, For):
+            return None
+        if node.var.name not in visited_names:
+            visited_names.add(node.var.name)
+            return None
+        var = Var(fresh(node.var.name, taken_names))
+        return replace(node, var=var, body=rebind(node.body, {node.var: var}, ranges))
 
-        def rule(node: Stmt) -> Stmt | None:
-            if not isinstance(node, For) or node.var.name not in visited_names:
-                if isinstance(node, For):
-                    visited_names.add(node.var.name)
-                return None
-            var = Var(fresh(node.var.name, taken_names))
-            body = rebind(node.body, {node.var: var}, ranges)
-            return For(var, node.extent, body, node.kind, node.thread)
-
-        return map_statements(stmt, rule)
-
-    return with_body(function, visit(function.body))
+    return with_body(function, map_statements(function.body, rule))

@@ -7,9 +7,12 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from functools import lru_cache, wraps
+from itertools import chain
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from webmlc.core.bounds import SYMBOL, Interval, iterations
 from webmlc.core.dtypes import DType
@@ -18,22 +21,71 @@ from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Block,
+    Buffer,
     For,
     If,
     Let,
+    Load,
     LoopFunction,
     Seq,
     Stmt,
     Store,
+    blocks,
     child_statements,
+    loads,
     seq,
+    stores,
     walk_statements,
 )
 from webmlc.schedule.errors import ScheduleError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 S = TypeVar("S", For, Block)
 Path = tuple[Stmt, ...]
 Intervals = dict[Var, Interval]
+
+
+def cached_by_identity(
+    maxsize: int,
+) -> Callable[
+    [Callable[Concatenate[LoopFunction, P], R]], Callable[Concatenate[LoopFunction, P], R]
+]:
+    """`lru_cache` for functions of a loop function, which is equal only to itself here.
+
+    Comparing or hashing a whole function takes longer than most steps. A rule that matches a kernel
+    asks the same questions of the same functions as the schedule that it then builds.
+    """
+
+    def decorate(
+        function: Callable[Concatenate[LoopFunction, P], R],
+    ) -> Callable[Concatenate[LoopFunction, P], R]:
+        @lru_cache(maxsize)
+        def cached(same: _Same, *args: P.args, **kwargs: P.kwargs) -> R:
+            return function(same.function, *args, **kwargs)
+
+        @wraps(function)
+        def lookup(subject: LoopFunction, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return cached(_Same(subject), *args, **kwargs)  # type: ignore[arg-type]
+
+        return lookup
+
+    return decorate
+
+
+class _Same:
+    """A function as the key of a cache: equal to no other, however similar."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: LoopFunction) -> None:
+        self.function = function
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.function is other.function
+
+    def __hash__(self) -> int:
+        return id(self.function)
 
 
 def find(root: Stmt, kind: type[S], is_wanted: Callable[[S], bool]) -> Path | None:
@@ -75,13 +127,8 @@ def path_to_loop(function: LoopFunction, primitive: str, name: str) -> tuple[Pat
     """
     path = find(function.body, For, lambda loop: loop.var.name == name)
     if path is None:
-        names = [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
-        raise ScheduleError(
-            primitive, f"there is no loop {name!r}; the loops are {', '.join(names)}", function
-        )
-    loop = path[-1]
-    assert isinstance(loop, For)
-    return path, loop
+        raise _unknown(primitive, "loop", name, function, loop_names(function))
+    return path, cast(For, path[-1])
 
 
 def path_to_block(function: LoopFunction, primitive: str, name: str) -> tuple[Path, Block]:
@@ -90,13 +137,21 @@ def path_to_block(function: LoopFunction, primitive: str, name: str) -> tuple[Pa
     """
     path = find(function.body, Block, lambda block: block.name == name)
     if path is None:
-        names = [s.name for s in walk_statements(function.body) if isinstance(s, Block)]
-        raise ScheduleError(
-            primitive, f"there is no block {name!r}; the blocks are {', '.join(names)}", function
-        )
-    block = path[-1]
-    assert isinstance(block, Block)
-    return path, block
+        names = [block.name for block in blocks(function.body)]
+        raise _unknown(primitive, "block", name, function, names)
+    return path, cast(Block, path[-1])
+
+
+def _unknown(
+    primitive: str, kind: str, name: str, function: LoopFunction, names: Sequence[str]
+) -> ScheduleError:
+    reason = f"there is no {kind} {name!r}; the {kind}s are {', '.join(names)}"
+    return ScheduleError(primitive, reason, function)
+
+
+def loop_names(function: LoopFunction) -> list[str]:
+    """The names of the loops, in program order."""
+    return [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
 
 
 def loops_of(path: Path) -> tuple[For, ...]:
@@ -152,6 +207,22 @@ def replace_last(path: Path, new: Stmt | None) -> Stmt:
     return Seq(()) if new is None else new
 
 
+def with_body(
+    function: LoopFunction, body: Stmt, allocations: tuple[Buffer, ...] | None = None
+) -> LoopFunction:
+    """`function` over another body, and other allocations if given."""
+    return LoopFunction(
+        function.name,
+        function.params,
+        function.outputs,
+        function.symbols,
+        function.allocations if allocations is None else allocations,
+        body,
+        function.origin,
+        function.stages,
+    )
+
+
 def used_names(function: LoopFunction) -> set[str]:
     """The names of the symbols, buffers, loops, lets and axes; blocks have names of their own
     (`block_names`).
@@ -169,7 +240,7 @@ def used_names(function: LoopFunction) -> set[str]:
 
 def block_names(function: LoopFunction) -> set[str]:
     """The names of the blocks."""
-    return {stmt.name for stmt in walk_statements(function.body) if isinstance(stmt, Block)}
+    return {block.name for block in blocks(function.body)}
 
 
 def fresh(base: str, taken_names: set[str]) -> str:
@@ -184,28 +255,34 @@ def fresh(base: str, taken_names: set[str]) -> str:
     return name
 
 
-def interval_of(extent: Expr, ranges: Mapping[Var, Interval]) -> Interval:
-    """The values of a loop of `extent` iterations."""
-    return iterations(extent, ranges)
+def reads(stmt: Stmt) -> set[str]:
+    """The names of the buffers that a statement loads from."""
+    return {load.buffer.name for load in loads(stmt)}
 
 
-def symbol_ranges(function: LoopFunction) -> Intervals:
-    """The ranges of the function's symbols."""
-    return dict.fromkeys(function.symbols, SYMBOL)
+def writes(stmt: Stmt) -> set[str]:
+    """The names of the buffers that a statement stores to."""
+    return {store.buffer.name for store in stores(stmt)}
+
+
+def uses(stmt: Stmt) -> Counter[str]:
+    """How often a statement loads from and stores to each buffer, by the buffer's name."""
+    accesses: Iterable[Load | Store] = chain(loads(stmt), stores(stmt))
+    return Counter(access.buffer.name for access in accesses)
 
 
 def ranges_along(function: LoopFunction, path: Path) -> Intervals:
     """The intervals of the symbols and of all loops and axes of `path`, its last statement's own
     included.
     """
-    ranges = symbol_ranges(function)
+    ranges: Intervals = dict.fromkeys(function.symbols, SYMBOL)
     for stmt in path:
         match stmt:
             case For(var=var, extent=extent):
-                ranges[var] = interval_of(extent, ranges)
+                ranges[var] = iterations(extent, ranges)
             case Block(axes=axes):
                 for axis in axes:
-                    ranges[axis.var] = interval_of(axis.extent, ranges)
+                    ranges[axis.var] = iterations(axis.extent, ranges)
     return ranges
 
 
@@ -259,7 +336,7 @@ def rebind(
                 return seq(*(visit(s, inside) for s in statements))
             case For(var=var):
                 extent = new(node.extent, inside)
-                body = visit(node.body, {**inside, var: interval_of(extent, inside)})
+                body = visit(node.body, {**inside, var: iterations(extent, inside)})
                 return For(var, extent, body, node.kind, node.thread)
             case Block(bindings=bindings, predicate=predicate):
                 if predicate is not None:

@@ -35,10 +35,11 @@ from webmlc.loops.ir import (
     seq,
     substitute_statement,
 )
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.nest import axis_variables
-from webmlc.schedule.primitives.decompose_reduction import decompose_reduction
-from webmlc.schedule.tree import loops_of, path_to_block
+from webmlc.schedule.primitives.reduction import decompose_reduction
+from webmlc.schedule.tree import loops_of
 from webmlc.target.scoped import simplify_function
 
 
@@ -59,16 +60,17 @@ def clear_empty_reductions(function: LoopFunction) -> LoopFunction:
                                                                with T.block("Y"):
                                                                    Y[i] = Y[i] + A[i, k]
     """
+    edit = Edit("clear_empty_reductions", function)
     for block in tuple(blocks(function.body)):
         if block.init is None or not _may_be_empty(block):
             continue
-        path, _ = path_to_block(function, "clear_empty_reductions", block.name)
+        path, _ = edit.block(block.name)
         bound = axis_variables(block, "reduce")
         loops = [loop.var for loop in loops_of(path) if loop.var in bound]
         if loops and _begins_at_zero(block, loops):
             with suppress(ScheduleError):
-                function, _ = decompose_reduction(function, block.name, loops[0].name)
-    return function
+                decompose_reduction(edit, block.name, loops[0].name)
+    return edit.function
 
 
 def _may_be_empty(block: Block) -> bool:

@@ -12,44 +12,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from webmlc.core.bounds import Interval, bounds
+from webmlc.core.bounds import Interval, bounds, iterations
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import substitute, substitution
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import For, LoopFunction, Seq, seq
+from webmlc.loops.ir import For, Seq, seq
 from webmlc.schedule.analysis import row_major, stride
-from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.legality import require_serial
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.regions import Access, Scan, scan
 from webmlc.schedule.tree import (
-    fresh,
-    interval_of,
     outer_blocks,
-    path_to_loop,
-    ranges_along,
     rebind,
-    replace_last,
-    used_names,
 )
-from webmlc.schedule.update import with_body
 
 
-def fission(
-    function: LoopFunction, loop: str, together: Sequence[str] = ()
-) -> tuple[LoopFunction, tuple[str, ...]]:
+def fission(edit: Edit, loop: str, together: Sequence[str] = ()) -> tuple[str, ...]:
     """Give each statement of `loop` a loop of its own, in order. The statements that hold a block
     of `together` share one loop, which comes last.
 
-    Returns the function and the names of the loops. Raises `ScheduleError` if the loop has only one
+    Returns the loops. Raises `ScheduleError` if the loop has only one
     statement. Also raises it if a statement may read or overwrite elements that an earlier
     statement of a later iteration writes or reads. A statement also does not move behind others
     that use its buffers.
     """
-    path, old = path_to_loop(function, "fission", loop)
-    require_serial("fission", function, old)
+    path, old = edit.serial_loop(loop)
     if not isinstance(old.body, Seq) or len(old.body.statements) < 2:
-        raise ScheduleError("fission", f"loop {loop!r} has only one statement", function, loop)
-    ranges = ranges_along(function, path)
+        edit.refuse(f"loop {loop!r} has only one statement", loop)
+    ranges = edit.ranges(path)
     statements = old.body.statements
     is_last = [any(b.name in together for b in outer_blocks(s)) for s in statements]
     scans = [scan(statement, ranges) for statement in statements]
@@ -62,24 +51,20 @@ def fission(
             else:
                 culprit = _conflict(scans[earlier], scans[later], old.var)
             if culprit is not None:
-                reason = (
-                    f"iterations of loop {loop!r} may meet in buffer {culprit!r}: "
-                    "its statements must keep their order"
-                )
-                raise ScheduleError("fission", reason, function, loop)
-    taken_names = used_names(function)
-    outer = ranges_along(function, path[:-1])
-    outer[old.var] = interval_of(old.extent, outer)
+                meet = f"iterations of loop {loop!r} may meet in buffer {culprit!r}"
+                edit.refuse(f"{meet}: its statements must keep their order", loop)
+    outer = edit.ranges(path[:-1])
+    outer[old.var] = iterations(old.extent, outer)
     bodies = [s for s, last in zip(statements, is_last, strict=True) if not last]
     if any(is_last):
         bodies.append(seq(*(s for s, last in zip(statements, is_last, strict=True) if last)))
     loops = [For(old.var, old.extent, bodies[0])]
     for statement in bodies[1:]:
-        var = Var(fresh(loop, taken_names))
+        var = edit.var(loop)
         inside = {**outer, var: outer[old.var]}
         loops.append(For(var, old.extent, rebind(statement, {old.var: var}, inside)))
-    body = replace_last(path, seq(*loops))
-    return with_body(function, body), tuple(each.var.name for each in loops)
+    edit.put(path, seq(*loops))
+    return tuple(each.var.name for each in loops)
 
 
 def _common(earlier: Scan, later: Scan) -> str | None:

@@ -16,48 +16,32 @@ the loop's body:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from webmlc.core.bounds import bounds
+from webmlc.core.bounds import bounds, iterations
 from webmlc.core.expr import Expr, Operand, Var, as_expr, as_int
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
-    Axis,
     Block,
     Buffer,
     For,
-    If,
     Let,
-    LoopFunction,
-    Seq,
     Stmt,
-    loads,
     map_statements,
     replace_buffers,
     seq,
-    stores,
     substitute_statement,
     walk_statements,
 )
-from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.legality import require_serial
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.tree import (
     Intervals,
-    block_names,
-    fresh,
-    interval_of,
-    path_to_loop,
-    ranges_along,
     rebind,
-    replace_last,
     simplified_condition,
-    symbol_ranges,
-    used_names,
+    uses,
 )
-from webmlc.schedule.update import with_body
 
 R = TypeVar("R")
 
@@ -102,18 +86,15 @@ def _renamed(record: R, names: Mapping[str, str]) -> R:
     return replace(of_fields, **parts)  # type: ignore[no-any-return]
 
 
-def partition(
-    function: LoopFunction, loop: str, at: Operand
-) -> tuple[LoopFunction, tuple[Copy, Copy]]:
+def partition(edit: Edit, loop: str, at: Operand) -> tuple[Copy, Copy]:
     """Split the iterations of `loop` into [0, at) and [at, extent).
 
-    Returns the function and its two parts. The second part's loops, blocks, axes and own buffers
+    Returns the two parts. The second part's loops, blocks, axes and own buffers
     are renamed with the suffix `_tail`. Raises `ScheduleError` if `at` does not lie inside the
     loop.
     """
-    path, old = path_to_loop(function, "partition", loop)
-    require_serial("partition", function, old)
-    symbols = symbol_ranges(function)
+    path, old = edit.serial_loop(loop)
+    symbols = edit.ranges()
     at = simplify(as_expr(at), symbols)
     tail_extent = simplify(old.extent - at, symbols)
     if (
@@ -122,42 +103,31 @@ def partition(
         or 0 in (as_int(at), as_int(tail_extent))
     ):
         reason = f"{at} does not lie inside the {old.extent} iterations of loop {loop!r}"
-        raise ScheduleError("partition", reason, function, loop)
-    taken_names = used_names(function)
-    buffers = _own_buffers(function, old, taken_names)
-    outer = ranges_along(function, path[:-1])
-    ranges = {**outer, old.var: interval_of(at, outer)}
+        edit.refuse(reason, loop)
+    buffers = _own_buffers(edit, old)
+    outer = edit.ranges(path[:-1])
+    ranges = {**outer, old.var: iterations(at, outer)}
     first = For(old.var, at, _settle(old.body, ranges))
     inside = replace_buffers(old.body, buffers)
-    copy, loops, new_blocks = _rename(inside, taken_names, block_names(function))
-    tail = Var(fresh(f"{loop}_tail", taken_names))
-    ranges = {**outer, tail: interval_of(tail_extent, outer)}
+    copy, loops, new_blocks = _rename(edit, inside)
+    tail = edit.var(f"{loop}_tail")
+    ranges = {**outer, tail: iterations(tail_extent, outer)}
     body = _settle(rebind(copy, {old.var: simplify(tail + at, ranges)}, ranges), ranges)
-    body_after = replace_last(path, seq(first, For(tail, tail_extent, body)))
-    allocations = (*function.allocations, *buffers.values())
-    parts = Copy(loop), Copy(tail.name, {loop: tail.name, **loops}, new_blocks)
-    return with_body(function, body_after, allocations), parts
+    edit.put(path, seq(first, For(tail, tail_extent, body)), *buffers.values())
+    return Copy(loop), Copy(tail.name, {loop: tail.name, **loops}, new_blocks)
 
 
-def _own_buffers(function: LoopFunction, loop: For, taken_names: set[str]) -> dict[Buffer, Buffer]:
+def _own_buffers(edit: Edit, loop: For) -> dict[Buffer, Buffer]:
     """New allocations for the buffers that nothing outside `loop` uses."""
-    inside = _uses(loop)
-    total = _uses(function.body)
+    inside, total = uses(loop), uses(edit.function.body)
     return {
-        buffer: replace(buffer, name=fresh(f"{buffer.name}_tail", taken_names))
-        for buffer in function.allocations
+        buffer: replace(buffer, name=edit.name(f"{buffer.name}_tail"))
+        for buffer in edit.function.allocations
         if inside[buffer.name] > 0 and inside[buffer.name] == total[buffer.name]
     }
 
 
-def _uses(stmt: Stmt) -> Counter[str]:
-    names = [load.buffer.name for load in loads(stmt)]
-    return Counter(names + [store.buffer.name for store in stores(stmt)])
-
-
-def _rename(
-    root: Stmt, taken_names: set[str], taken_blocks: set[str]
-) -> tuple[Stmt, dict[str, str], dict[str, str]]:
+def _rename(edit: Edit, root: Stmt) -> tuple[Stmt, dict[str, str], dict[str, str]]:
     """A copy of `root` with new names for its loops, lets, blocks and axes. Also returns the new
     names of loops and of blocks, by the old names.
     """
@@ -166,38 +136,25 @@ def _rename(
     for stmt in walk_statements(root):
         match stmt:
             case For(var=var) | Let(var=var):
-                mapping[var] = Var(fresh(f"{var.name}_tail", taken_names), var.dtype)
-            case Block(axes=axes):
+                mapping[var] = Var(edit.name(f"{var.name}_tail"), var.dtype)
+            case Block(name=name, axes=axes):
+                new_blocks[name] = edit.block_name(f"{name}_tail")
                 for axis in axes:
-                    if axis.var not in mapping:
-                        mapping[axis.var] = Var(fresh(f"{axis.var.name}_tail", taken_names))
+                    mapping[axis.var] = edit.var(f"{axis.var.name}_tail")
 
     def renamed(var: Var) -> Var:
-        new = mapping[var]
-        assert isinstance(new, Var)
-        return new
+        return cast(Var, mapping[var])
 
-    def visit(stmt: Stmt) -> Stmt:
+    def rule(stmt: Stmt) -> Stmt | None:
         match stmt:
-            case Seq(statements=statements):
-                return Seq(tuple(visit(s) for s in statements))
-            case For(var=var, body=body) | Let(var=var, body=body):
-                return replace(stmt, var=renamed(var), body=visit(body))
-            case If(then=then, otherwise=otherwise):
-                other = None if otherwise is None else visit(otherwise)
-                return replace(stmt, then=visit(then), otherwise=other)
-            case Block(name=name, axes=axes, body=body, init=init):
-                new_blocks[name] = fresh(f"{name}_tail", taken_blocks)
-                return replace(
-                    stmt,
-                    name=new_blocks[name],
-                    axes=tuple(Axis(renamed(a.var), a.extent, a.kind) for a in axes),
-                    body=visit(body),
-                    init=None if init is None else visit(init),
-                )
-        return stmt
+            case For(var=var) | Let(var=var):
+                return replace(stmt, var=renamed(var))
+            case Block(name=name, axes=axes):
+                axes = tuple(replace(axis, var=renamed(axis.var)) for axis in axes)
+                return replace(stmt, name=new_blocks[name], axes=axes)
+        return None
 
-    copy = substitute_statement(visit(root), mapping)
+    copy = substitute_statement(map_statements(root, rule), mapping)
     return copy, {old.name: str(new) for old, new in mapping.items()}, new_blocks
 
 
@@ -208,7 +165,7 @@ def _settle(root: Stmt, ranges: Intervals) -> Stmt:
     inside = dict(ranges)
     for stmt in walk_statements(root):
         if isinstance(stmt, For):
-            inside[stmt.var] = interval_of(stmt.extent, inside)
+            inside[stmt.var] = iterations(stmt.extent, inside)
 
     def rule(stmt: Stmt) -> Stmt | None:
         match stmt:

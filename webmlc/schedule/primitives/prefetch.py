@@ -22,79 +22,65 @@ from dataclasses import replace
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, minimum
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
-from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Stmt, Store, grid, loads, seq
-from webmlc.schedule.errors import ScheduleError
+from webmlc.loops.ir import Axis, Block, Buffer, Stmt, Store, grid, loads, seq
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.regions import Access, Span, scan, whole, within
-from webmlc.schedule.tree import (
-    block_names,
-    fresh,
-    path_to_loop,
-    ranges_along,
-    replace_last,
-    used_names,
-)
-from webmlc.schedule.update import with_body
 
 LINE_BYTES = 64
 """Bytes of a cache line."""
 ONE = Const(1)
 
 
-def prefetch(
-    function: LoopFunction, loop: str, buffer: str, times: Expr = ONE
-) -> tuple[LoopFunction, str]:
+def prefetch(edit: Edit, loop: str, buffer: str, times: Expr = ONE) -> str:
     """Before the body of `loop`, load one element of every cache line of `buffer` that an iteration
     reads. The elements go into a register that nobody reads. The loads are repeated `times` times:
     0 times if a prefetch does not pay.
 
-    Returns the function and the new block's name, `<buffer>_prefetch`. Raises `ScheduleError` if
+    Returns the new block, `<buffer>_prefetch`. Raises `ScheduleError` if
     nothing under the loop reads the buffer, or if the part that is read is not known. Elements that
     are read only under a condition are fetched in any case, so they must lie in the buffer. If a
     minimum with a size limits all indices of a dimension, it also limits the new block's indices.
     """
-    path, around = path_to_loop(function, "prefetch", loop)
+    path, around = edit.loop(loop)
     source = next((b.buffer for b in loads(around.body) if b.buffer.name == buffer), None)
     if source is None:
-        raise ScheduleError(
-            "prefetch", f"nothing under loop {loop!r} reads {buffer!r}", function, loop
-        )
-    ranges = ranges_along(function, path)
-    scan_result = scan(around.body, ranges, [buffer])
-    accesses, lasts = _without_limits(scan_result.accesses, frozenset(function.symbols))
-    spans = [span for span in scan_result.region(accesses) if span is not None and span.exact]
+        edit.refuse(f"nothing under loop {loop!r} reads {buffer!r}", loop)
+    ranges = edit.ranges(path)
+    scanned = scan(around.body, ranges, [buffer])
+    accesses, lasts = _without_limits(scanned.accesses, frozenset(edit.function.symbols))
+    spans = [span for span in scanned.region(accesses) if span is not None and span.exact]
     limits = whole(source, [None] * len(source.shape))
     guarded = any(access.guarded for access in accesses)
     inside = all(within(*pair, ranges) for pair in zip(spans, limits, strict=False))
     if len(spans) != len(limits) or (guarded and not inside):
         reason = f"it is not known what of {buffer!r} an iteration of loop {loop!r} reads"
-        raise ScheduleError("prefetch", reason, function, loop)
-    taken_names = used_names(function)
-    name = fresh(f"{buffer}_prefetch", block_names(function))
+        edit.refuse(reason, loop)
+    name = edit.block_name(f"{buffer}_prefetch")
     spatial: list[Axis] = []
     reduced: list[Axis] = []
     loops: list[tuple[Var, Expr]] = []
     indices: list[Expr] = []
     if times != ONE:
-        loops.append((Var(fresh(f"{name}_times", taken_names)), times))
-        reduced.append(Axis(Var(fresh(f"v{name}_times", taken_names)), times, "reduce"))
+        loops.append((edit.var(f"{name}_times"), times))
+        reduced.append(Axis(edit.var(f"v{name}_times"), times, "reduce"))
     for size, span, step in zip(source.shape, spans, _steps(source, spans), strict=True):
-        first = Var(fresh(f"v{name}_{len(spatial)}", taken_names))
+        first = edit.var(f"v{name}_{len(spatial)}")
         spatial.append(Axis(first, size, "spatial"))
         indices.append(first)
         count = simplify(span.width // step + 1, ranges)
         if as_int(count) != 1:
-            loops.append((Var(fresh(name, taken_names)), count))
-            reduced.append(Axis(Var(fresh(f"v{name}_line", taken_names)), count, "reduce"))
+            loops.append((edit.var(name), count))
+            reduced.append(Axis(edit.var(f"v{name}_line"), count, "reduce"))
             indices[-1] = first + reduced[-1].var * step
-    line = Buffer(fresh(f"{buffer}_line", taken_names), source.shape, source.dtype, "local")
+    line = Buffer(edit.name(f"{buffer}_line"), source.shape, source.dtype, "local")
     limited = tuple(_limit(index, last) for index, last in zip(indices, lasts, strict=True))
     store = Store(line, tuple(axis.var for axis in spatial), source[limited])
     firsts = (_limit(span.low, last) for span, last in zip(spans, lasts, strict=True))
     bindings = (*firsts, *(var for var, _ in loops))
     block = Block(name, (*spatial, *reduced), bindings, store)
-    body: Stmt = seq(grid(tuple(loops), block), around.body)
-    changed = replace_last(path, For(around.var, around.extent, body, around.kind, around.thread))
-    return with_body(function, changed, (*function.allocations, line)), name
+    body: Stmt = seq(grid(loops, block), around.body)
+    edit.put(path, replace(around, body=body), line)
+    return name
 
 
 def _without_limits(

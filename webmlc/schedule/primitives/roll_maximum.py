@@ -34,7 +34,6 @@ from webmlc.loops.ir import (
     Buffer,
     For,
     Load,
-    LoopFunction,
     Seq,
     Stmt,
     Store,
@@ -42,50 +41,39 @@ from webmlc.loops.ir import (
     map_statements,
     seq,
     stores,
+    substitute_statement,
 )
 from webmlc.schedule.analysis import Fold, fold_of
-from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.legality import require_serial
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.nest import copy_spatial_loops
-from webmlc.schedule.primitives.decompose_reduction import decompose_reduction
+from webmlc.schedule.primitives.reduction import decompose_reduction
 from webmlc.schedule.regions import scan, within
 from webmlc.schedule.tree import (
     Intervals,
     Path,
-    block_names,
-    fresh,
     loops_of,
     outer_blocks,
-    path_to_block,
-    path_to_loop,
-    ranges_along,
     rebind,
-    replace_last,
-    used_names,
 )
-from webmlc.schedule.update import with_body
 
-_NAME = "roll_maximum"
 LOWEST = Const(float(np.finfo(np.float32).min), DType.float32)
 """The maximum before the first step: finite, because the difference of two infinities is NaN."""
 
 
-def roll_maximum(
-    function: LoopFunction, block: str, *loops: str
-) -> tuple[LoopFunction, tuple[str, str, str]]:
+def roll_maximum(edit: Edit, block: str, *loops: str) -> tuple[str, str, str]:
     """Merge `loops` into one. The first is the loop of the maximum `block`. The other loops are its
     siblings, in order, each with one block. A block computes exponentials relative to the maximum,
     sums exponentials (or their products with other values) within a step, or folds such values
     along the loop.
 
-    Returns the function, and three names: the merged loop, the block that keeps the maximum of the
-    last step, and the block that computes the scale. Raises `ScheduleError` if a block has another
+    Returns the merged loop, the block that keeps the maximum of the last step, and the block that
+    computes the scale. Raises `ScheduleError` if a block has another
     form, if a block reads elements that another step writes, or if another block reads the
     exponentials. A sum whose exponentials are all zero is zero, not NaN.
     """
-    merger = _Merger(function, block, loops)
+    merger = _Merger(edit, block, loops)
     merger.check()
-    return merger.merged()
+    return merger.merge()
 
 
 def exponential_of(block: Block) -> tuple[Expr, Load] | None:
@@ -108,12 +96,12 @@ class _Scaled:
 
 @dataclass(slots=True)
 class _Merger:
-    """The function, the block of the maximum, and the names of the loops to merge. `check` finds
+    """The edit, the block of the maximum, and the names of the loops to merge. `check` finds
     the scaled buffers, and the folds along the loop, with the indices of their maxima. The maximum
     and the folds are in the `running` buffers; `inits` are the blocks that start them, by loop.
     """
 
-    function: LoopFunction
+    edit: Edit
     block: str
     loops: Sequence[str]
     scaled: dict[str, _Scaled] = field(default_factory=dict)
@@ -125,18 +113,18 @@ class _Merger:
 
     def check(self) -> None:
         """Raise `ScheduleError` if merging would change more than the order of roundings."""
-        path, first = path_to_loop(self.function, _NAME, self.loops[0])
+        path, first = self.edit.loop(self.loops[0])
         for name in self.loops:
-            other_path, loop = path_to_loop(self.function, _NAME, name)
-            require_serial(_NAME, self.function, loop)
+            other_path, loop = self.edit.loop(name)
+            self.edit.require_serial(loop)
             if not isinstance(path[-2], Seq) or other_path[-2] is not path[-2]:
-                raise self.refusal(f"loops {first.var.name!r} and {name!r} are no siblings", name)
-            if not prove_equal(loop.extent, first.extent, ranges_along(self.function, path)):
-                raise self.refusal(f"loop {name!r} has another extent", name)
+                self.edit.refuse(f"loops {first.var.name!r} and {name!r} are no siblings", name)
+            if not prove_equal(loop.extent, first.extent, self.edit.ranges(path)):
+                self.edit.refuse(f"loop {name!r} has another extent", name)
         top = self.check_maximum(first)
         self.running.add(top.name)
         for name in self.loops[1:]:
-            _, loop = path_to_loop(self.function, _NAME, name)
+            _, loop = self.edit.loop(name)
             self.classify(self.only_block(loop), loop.var, top)
         self.check_readers(top)
         self.check_between(path[-2].statements if isinstance(path[-2], Seq) else ())
@@ -148,9 +136,9 @@ class _Merger:
         fold = self.fold_along(block, loop.var)
         if block.name != self.block or fold is None or not fold.combine.endswith("max"):
             reason = f"loop {loop.var.name!r} does not hold the maximum {self.block!r} alone"
-            raise self.refusal(reason, loop.var.name, self.block)
+            self.edit.refuse(reason, loop.var.name, self.block)
         if fold.target.buffer.dtype is not DType.float32:
-            raise self.refusal(f"the maximum is {fold.target.buffer.dtype}", self.block)
+            self.edit.refuse(f"the maximum is {fold.target.buffer.dtype}", self.block)
         return fold.target.buffer
 
     def classify(self, block: Block, loop: Var, top: Buffer) -> None:
@@ -166,10 +154,10 @@ class _Merger:
         indices = None if fold is None or fold.combine != "add" else self.factor(fold.value)
         if indices is None or block.init is None:
             reason = f"block {block.name!r} is no sum of values in proportion to exponentials"
-            raise self.refusal(reason, block.name)
+            self.edit.refuse(reason, block.name)
         reduced = {axis.var for axis in block.axes if axis.kind == "reduce"}
         if any(variables(index) & reduced for index in indices):
-            raise self.refusal(f"block {block.name!r} mixes several maxima", block.name)
+            self.edit.refuse(f"block {block.name!r} mixes several maxima", block.name)
         if self.fold_along(block, loop) is None:
             return self.add(block, store, indices)
         self.folds[block.name] = indices
@@ -181,7 +169,7 @@ class _Merger:
         used = {v for index in maximum for v in variables(index)}
         if not used <= {index for index in store.indices if isinstance(index, Var)}:
             reason = f"the indices of block {block.name!r} do not tell its maximum"
-            raise self.refusal(reason, block.name)
+            self.edit.refuse(reason, block.name)
         self.scaled[store.buffer.name] = _Scaled(store.indices, maximum)
 
     def factor(self, value: Expr) -> tuple[Expr, ...] | None:
@@ -214,7 +202,7 @@ class _Merger:
         inside = list(outer_blocks(loop.body))
         if len(inside) != 1 or not isinstance(inside[0].body, Store):
             name = loop.var.name
-            raise self.refusal(f"loop {name!r} does not hold one block of one store", name)
+            self.edit.refuse(f"loop {name!r} does not hold one block of one store", name)
         return inside[0]
 
     def fold_along(self, block: Block, loop: Var) -> Fold | None:
@@ -229,15 +217,15 @@ class _Merger:
         """Refuse if other blocks read the maximum or exponentials, which live for one step."""
         merged = {self.block, *self.folds}
         for name in self.loops:
-            merged.add(self.only_block(path_to_loop(self.function, _NAME, name)[1]).name)
-        temporaries = {buffer.name for buffer in self.function.allocations}
+            merged.add(self.only_block(self.edit.loop(name)[1]).name)
+        temporaries = {buffer.name for buffer in self.edit.function.allocations}
         for name in (top.name, *self.scaled):
             if name not in temporaries:
-                raise self.refusal(f"{name!r} is the caller's, who needs all of it", name)
-            for other in outer_blocks(self.function.body):
+                self.edit.refuse(f"{name!r} is the caller's, who needs all of it", name)
+            for other in self.edit.blocks():
                 if other.name not in merged and name in _names(loads(other)):
                     reason = f"block {other.name!r} reads {name!r}, of which one step remains"
-                    raise self.refusal(reason, other.name)
+                    self.edit.refuse(reason, other.name)
 
     def check_between(self, statements: Sequence[Stmt]) -> None:
         """Refuse if a statement between the loops writes a buffer that the loops use: all loops
@@ -249,11 +237,11 @@ class _Merger:
         for other in statements[start:end]:
             if other not in chosen and (shared := used & _names(stores(other))):
                 reason = f"{min(shared)!r} is written between the loops"
-                raise self.refusal(reason, *(b.name for b in outer_blocks(other)))
+                self.edit.refuse(reason, *(b.name for b in outer_blocks(other)))
 
     def check_steps(self, path: Path) -> None:
         """Refuse if a step reads scaled elements that it does not write."""
-        ranges = ranges_along(self.function, path)
+        ranges = self.edit.ranges(path)
         bodies = dict(zip(self.loops, self.bodies(ranges), strict=True))
         for name in self.scaled:
             written = []
@@ -272,73 +260,61 @@ class _Merger:
                     for region in written
                 ):
                     reason = f"a step of loop {loop!r} reads {name!r} of other steps"
-                    raise self.refusal(reason, loop)
+                    self.edit.refuse(reason, loop)
 
     def bodies(self, ranges: Intervals) -> list[Stmt]:
         """The bodies of all loops, over the variable of the first."""
         step = Var(self.loops[0])
-        loops = [path_to_loop(self.function, _NAME, name)[1] for name in self.loops]
+        loops = [self.edit.loop(name)[1] for name in self.loops]
         return [rebind(loop.body, {loop.var: step}, ranges) for loop in loops]
-
-    def refusal(self, reason: str, *culprits: str) -> ScheduleError:
-        """The error for a loop or block that cannot be merged."""
-        return ScheduleError(_NAME, reason, self.function, *culprits)
 
     # -- the merged loop ----------------------------------------------------------------------
 
-    def merged(self) -> tuple[LoopFunction, tuple[str, str, str]]:
-        """The function with one loop, and the names of the loop and of the two new blocks."""
+    def merge(self) -> tuple[str, str, str]:
+        """Make one loop. Returns the names of the loop and of the two new blocks."""
         self.clear_first()
-        path, first = path_to_loop(self.function, _NAME, self.loops[0])
-        _, maximum = path_to_block(self.function, _NAME, self.block)
+        path, first = self.edit.loop(self.loops[0])
+        _, maximum = self.edit.block(self.block)
         assert isinstance(maximum.body, Store) and isinstance(path[-2], Seq)
         top = Load(maximum.body.buffer, maximum.body.indices)
-        names = used_names(self.function)
         before, scale = (
-            replace(top.buffer, name=fresh(f"{top.buffer.name}_{part}", names))
+            replace(top.buffer, name=self.edit.name(f"{top.buffer.name}_{part}"))
             for part in ("before", "scale")
         )
-        bodies = self.bodies(ranges_along(self.function, path))
+        bodies = self.bodies(self.edit.ranges(path))
         growth = call("exp", call("sub", Load(before, top.indices), top))
         stage = maximum.body.stage
-        keep = self.beside(maximum, first, Store(before, top.indices, top, stage), names)
-        shrink = self.beside(maximum, first, Store(scale, top.indices, growth, stage), names)
+        keep = self.beside(maximum, first, Store(before, top.indices, top, stage))
+        shrink = self.beside(maximum, first, Store(scale, top.indices, growth, stage))
         bodies = [self.with_scale(body, scale) for body in bodies]
         loop = replace(first, body=seq(keep[0], bodies[0], shrink[0], *bodies[1:]))
-        body = replace_last(path[:-1], self.regrouped(path[-2], first, loop))
-        allocations = (*self.function.allocations, before, scale)
-        return with_body(self.function, body, allocations), (first.var.name, keep[1], shrink[1])
+        self.edit.put(path[:-1], self.regrouped(path[-2], first, loop), before, scale)
+        return first.var.name, keep[1], shrink[1]
 
     def clear_first(self) -> None:
         """Start the maximum and the folds before their loops; the maximum at a finite value."""
         for name in self.loops:
-            block = self.only_block(path_to_loop(self.function, _NAME, name)[1]).name
+            block = self.only_block(self.edit.loop(name)[1]).name
             if block == self.block or block in self.folds:
-                self.function, self.inits[name] = decompose_reduction(self.function, block, name)
-        path, init = path_to_block(self.function, _NAME, self.inits[self.loops[0]])
+                self.inits[name] = decompose_reduction(self.edit, block, name)
+        path, init = self.edit.block(self.inits[self.loops[0]])
         assert isinstance(init.body, Store)
-        lowest = replace(init, body=replace(init.body, value=LOWEST))
-        self.function = with_body(self.function, replace_last(path, lowest))
+        self.edit.put(path, replace(init, body=replace(init.body, value=LOWEST)))
 
-    def beside(self, maximum: Block, loop: For, store: Store, names: set[str]) -> tuple[Stmt, str]:
+    def beside(self, maximum: Block, loop: For, store: Store) -> tuple[Stmt, str]:
         """A block that runs in every step for every maximum, and its name."""
-        block_path, _ = path_to_block(self.function, _NAME, maximum.name)
+        block_path, _ = self.edit.block(maximum.name)
         around = loops_of(block_path)
         inner = around[around.index(loop) + 1 :]
-        copies = copy_spatial_loops(_NAME, self.function, maximum, inner, "of_step", names)
+        copies = copy_spatial_loops(self.edit, maximum, inner, "of_step")
         axes: list[Axis] = []
         renamed: dict[Var, Expr] = {}
         for axis in maximum.axes:
-            axes.append(replace(axis, var=Var(fresh(axis.var.name, names))))
+            axes.append(replace(axis, var=self.edit.var(axis.var.name)))
             renamed[axis.var] = axes[-1].var
         bindings = tuple(substitute(b, copies.mapping) for b in maximum.bindings)
-        body = Store(
-            store.buffer,
-            tuple(substitute(index, renamed) for index in store.indices),
-            substitute(store.value, renamed),
-            store.stage,
-        )
-        name = fresh(store.buffer.name, block_names(self.function))
+        body = substitute_statement(store, renamed)
+        name = self.edit.block_name(store.buffer.name)
         block = Block(name, tuple(axes), bindings, body, None, copies.predicate)
         return copies.around(block), name
 

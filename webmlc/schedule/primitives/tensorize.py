@@ -1,21 +1,16 @@
-"""`tensorize`: a loop nest with the meaning of an intrinsic becomes the intrinsic's implementation.
-
-for i0, j0, k0, i1, j1, k1 in T.grid(...):     for i0, j0, k0 in T.grid(16, 16, 16):
-    with T.block("C"):                             with T.block("C_o"):
-        vi = ...(64, i0 * 4 + i1)         ->           vio, vjo, vko = T.axis.remap(...)
-        ...                                            T.intrinsic("matmul_4x4_f32")
-        C[vi, vj] += A[vi, vk] * B[vk, vj]             ...the 4x4 tile, in registers and vectors...
-"""
+"""Primitives that make a block of a loop nest, which then moves as one, or becomes an intrinsic."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from webmlc.core.expr import Expr, Var
-from webmlc.core.rewrite import rewriter, substitute
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.rewrite import rewriter, substitute, variables
+from webmlc.core.simplify import divides, prove_equal, simplify
 from webmlc.loops.ir import (
     NO_STAGE,
+    Axis,
     Binder,
     Block,
     Buffer,
@@ -25,117 +20,217 @@ from webmlc.loops.ir import (
     LoopFunction,
     Stmt,
     Store,
+    grid,
+    inside_loops,
     map_expressions,
     map_statements,
+    substitute_statement,
     walk_statements,
 )
-from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.edit import Edit
 from webmlc.schedule.intrinsics import INTRINSICS, parsed
 from webmlc.schedule.match_intrinsic import Match, match_intrinsic
-from webmlc.schedule.primitives.blockize import blockize
-from webmlc.schedule.tree import (
-    fresh,
-    path_to_block,
-    ranges_along,
-    replace_last,
-    used_names,
-)
-from webmlc.schedule.update import with_body
-
-_NAME = "tensorize"
+from webmlc.schedule.regions import Scan, relax
+from webmlc.schedule.tree import Intervals
 
 
-def tensorize(function: LoopFunction, loop: str, intrinsic: str) -> tuple[LoopFunction, str]:
-    """Replace `loop` and its body by `intrinsic`, in a block that `blockize` makes.
+def blockize(edit: Edit, loop: str) -> str:
+    """Make a block of `loop`, the loops inside it and their only block.
 
-    An init stays in this block. Returns the function and the block's name. Raises `ScheduleError`
-    if there is no such intrinsic, if `blockize` refuses, or if the nest has another meaning.
+    for i0, k0, i1, k1 in T.grid(16, 8, 4, 4):     for i0, k0 in T.grid(16, 8):
+        with T.block("Y"):                             with T.block("Y_o"):
+            vi = T.axis.spatial(64, i0 * 4 + i1)           vio, vko = T.axis.remap("SR", [i0, k0])
+            vk = T.axis.reduce(32, k0 * 4 + k1)   ->       for i1, k1 in T.grid(4, 4):
+            Y[vi] += A[vi, vk]                                 with T.block("Y"):
+                                                                   vi = ...(64, vio * 4 + i1)
+                                                                   vk = ...(32, vko * 4 + k1)
+                                                                   Y[vi] += A[vi, vk]
+
+    The init of a reduction moves to the new block, over the loops of spatial axes. Returns the new
+    block, `<block>_o`. Raises `ScheduleError` if the loops are not a perfect nest around one block,
+    or do not run over whole tiles of its axes.
+    """
+    path, target = edit.loop(loop)
+    loops, block = _perfect_nest(target)
+    if not isinstance(block, Block):
+        edit.refuse(f"the loops from {loop!r} inwards hold more than one block", loop)
+    inner = {each.var for each in loops}
+    for each in loops:
+        if variables(each.extent) & inner:
+            name = each.var.name
+            edit.refuse(f"the extent of loop {name!r} depends on another loop", name)
+    if block.predicate is not None and variables(block.predicate) & inner:
+        reason = f"block {block.name!r} has the predicate {block.predicate} on the inner loops"
+        edit.refuse(reason, block.name)
+    ranges = edit.ranges((*path, *loops[1:]))
+    axes: list[Axis] = []
+    outer_bindings: list[Expr] = []
+    bindings: list[Expr] = []
+    for axis, binding in block.bound_axes():
+        tile = _tile(edit, axis, binding, loops, ranges)
+        if tile is None:
+            whole = f"whole tiles of axis {axis.var.name!r} of block {block.name!r}"
+            reason = f"the loops from {loop!r} inwards do not run over {whole}"
+            edit.refuse(reason, block.name, loop)
+        var = edit.var(f"{axis.var.name}o")
+        extent = simplify((axis.extent + (tile.size - 1)) // tile.size, ranges)
+        axes.append(Axis(var, extent, axis.kind))
+        outer_bindings.append(tile.outer)
+        bindings.append(simplify(var * tile.size + tile.inner, ranges))
+    name = edit.block_name(f"{block.name}_o")
+    init = None if block.init is None else _init(edit, block, block.init, bindings, loops)
+    body = replace(block, bindings=tuple(bindings), init=None, predicate=None)
+    nest = inside_loops(loops, body)
+    new = Block(name, tuple(axes), tuple(outer_bindings), nest, init, block.predicate)
+    edit.put(path, new)
+    return name
+
+
+def _perfect_nest(stmt: Stmt) -> tuple[list[For], Stmt]:
+    """The loops from a statement inwards, and the first statement that is no loop."""
+    loops: list[For] = []
+    while isinstance(stmt, For):
+        loops.append(stmt)
+        stmt = stmt.body
+    return loops, stmt
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A binding as `outer · size + inner`: `inner` covers 0 to `size` - 1 over the inner loops."""
+
+    outer: Expr
+    size: int
+    inner: Expr
+
+
+def _tile(
+    edit: Edit, axis: Axis, binding: Expr, loops: list[For], ranges: Intervals
+) -> _Tile | None:
+    """The binding taken apart; `None` if the inner loops do not run over whole tiles of the
+    axis.
+    """
+    inner_vars = {loop.var: loop.extent for loop in loops}
+    outer_vars = variables(binding) - inner_vars.keys()
+    zeros: dict[Var, Expr] = dict.fromkeys(inner_vars, Const(0))
+    outer = simplify(substitute(binding, zeros), ranges)
+    inner = simplify(binding - outer, ranges)
+    span = relax(inner, Scan(inner=inner_vars, ranges=ranges))
+    size = None if span is None else as_int(simplify(span.width + 1, ranges))
+    if span is None or size is None or variables(inner) & outer_vars or not span.exact:
+        return None
+    symbols = edit.ranges()
+    is_whole = divides(size, outer, ranges) and (
+        divides(size, axis.extent, symbols) or prove_equal(axis.extent, Const(size), symbols)
+    )
+    if not is_whole or span.low != Const(0):
+        return None
+    return _Tile(simplify(outer // size, ranges), size, inner)
+
+
+def _init(edit: Edit, block: Block, init: Stmt, bindings: list[Expr], loops: list[For]) -> Stmt:
+    """The init over copies of the loops of spatial axes, as a block of its own."""
+    name = edit.block_name(f"{block.name}_init")
+    spatial = {
+        axis: binding
+        for axis, binding in zip(block.axes, bindings, strict=True)
+        if axis.kind == "spatial"
+    }
+    used = frozenset[Var]().union(*map(variables, spatial.values()))
+    copies = {loop.var: edit.var(f"{loop.var.name}_init") for loop in loops if loop.var in used}
+    axes = [replace(axis, var=edit.var(f"{axis.var.name}_init")) for axis in spatial]
+    renamed: dict[Var, Expr] = {old.var: new.var for old, new in zip(spatial, axes, strict=True)}
+    body = Block(
+        name,
+        tuple(axes),
+        tuple(substitute(binding, copies) for binding in spatial.values()),
+        substitute_statement(init, renamed),
+    )
+    return grid([(copies[loop.var], loop.extent) for loop in loops if loop.var in copies], body)
+
+
+def tensorize(edit: Edit, loop: str, intrinsic: str) -> str:
+    """Replace `loop` and its body by the implementation of `intrinsic`, in a block that `blockize`
+    makes.
+
+    for i0, j0, k0, i1, j1, k1 in T.grid(...):     for i0, j0, k0 in T.grid(16, 16, 16):
+        with T.block("C"):                             with T.block("C_o"):
+            vi = ...(64, i0 * 4 + i1)         ->           vio, vjo, vko = T.axis.remap(...)
+            ...                                            T.intrinsic("matmul_4x4_f32")
+            C[vi, vj] += A[vi, vk] * B[vk, vj]             ...the 4x4 tile, in registers...
+
+    An init stays in this block. Returns the block. Raises `ScheduleError` if there is no such
+    intrinsic, if `blockize` refuses, or if the nest has another meaning.
     """
     if intrinsic not in INTRINSICS:
         names = ", ".join(INTRINSICS)
-        raise ScheduleError(_NAME, f"no intrinsic {intrinsic!r}; there are {names}", function, loop)
-    blocked, name = blockize(function, loop)
-    path, outer = path_to_block(blocked, _NAME, name)
+        edit.refuse(f"no intrinsic {intrinsic!r}; there are {names}", loop)
+    before = edit.function
+    name = blockize(edit, loop)
+    path, outer = edit.block(name)
     semantics, implementation = parsed(intrinsic)
-    loops, inner = _nest(outer)
-    values = inner.axis_values()
-    ranges = ranges_along(blocked, (*path, *loops))
+    loops, inner = _perfect_nest(outer.body)
+    assert isinstance(inner, Block)  # `blockize` made a perfect nest around one block
+    ranges = edit.ranges((*path, *loops))
     matched_places: Match | None = None
     stage = NO_STAGE
     if isinstance(inner.body, Store):
         stage = inner.body.stage
-        store = Store(
-            inner.body.buffer,
-            tuple(substitute(index, values) for index in inner.body.indices),
-            substitute(inner.body.value, values),
-            stage,
-        )
+        store = substitute_statement(inner.body, inner.axis_values())
+        assert isinstance(store, Store)
         matched_places = match_intrinsic(loops, store, semantics, ranges)
     if matched_places is None:
-        reason = f"loop {loop!r} and what is inside it is not what {intrinsic!r} means"
-        raise ScheduleError(_NAME, reason, function, loop)
-    writer = _Writer(matched_places, stage, used_names(blocked))
+        edit.change(before)
+        edit.refuse(f"loop {loop!r} and what is inside it is not what {intrinsic!r} means", loop)
+    writer = _Writer(edit, matched_places, stage)
     body = writer.write(implementation)
-    new = replace(outer, body=body, intrinsic=intrinsic)
-    allocations = (*blocked.allocations, *writer.allocations)
-    return with_body(blocked, replace_last(path, new), allocations), name
-
-
-def _nest(outer: Block) -> tuple[list[For], Block]:
-    loops: list[For] = []
-    body = outer.body
-    while isinstance(body, For):
-        loops.append(body)
-        body = body.body
-    assert isinstance(body, Block)  # `blockize` made a perfect nest around one block
-    return loops, body
+    edit.put(path, replace(outer, body=body, intrinsic=intrinsic), *writer.locals.values())
+    return name
 
 
 @dataclass(slots=True)
 class _Writer:
     """Writes an implementation over the buffers of a match, under names that are free."""
 
+    edit: Edit
     places: Match
     stage: int
-    taken_names: set[str]
-    allocations: tuple[Buffer, ...] = ()
+    locals: Mapping[Buffer, Buffer] = field(default_factory=dict)
 
     def write(self, implementation: LoopFunction) -> Stmt:
-        renamed: dict[Var, Var] = {}
-        for stmt in walk_statements(implementation.body):
-            if isinstance(stmt, Binder):
-                renamed[stmt.var] = replace(stmt.var, name=fresh(stmt.var.name, self.taken_names))
-        locals_: Mapping[Buffer, Buffer] = {
-            buffer: replace(buffer, name=fresh(buffer.name, self.taken_names))
+        renamed = {
+            stmt.var: replace(stmt.var, name=self.edit.name(stmt.var.name))
+            for stmt in walk_statements(implementation.body)
+            if isinstance(stmt, Binder)
+        }
+        self.locals = {
+            buffer: replace(buffer, name=self.edit.name(buffer.name))
             for buffer in implementation.allocations
         }
-        self.allocations = tuple(locals_.values())
 
         def load(node: Expr) -> Expr | None:
             match node:
                 case Var():
                     return renamed.get(node)
                 case Load(buffer=buffer, indices=indices):
-                    return Load(*self.access(buffer, indices, locals_))
+                    return Load(*self.access(buffer, indices))
             return None
 
         def rule(stmt: Stmt) -> Stmt | None:
             match stmt:
                 case Store(buffer=buffer, indices=indices, value=value):
-                    return Store(*self.access(buffer, indices, locals_), value, self.stage)
+                    return Store(*self.access(buffer, indices), value, self.stage)
                 case For() | Let():
                     return replace(stmt, var=renamed[stmt.var])
             return None
 
         return map_statements(map_expressions(implementation.body, rewriter(load)), rule)
 
-    def access(
-        self, buffer: Buffer, indices: tuple[Expr, ...], locals_: Mapping[Buffer, Buffer]
-    ) -> tuple[Buffer, tuple[Expr, ...]]:
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
         """The element of the scheduled function that stands for an element of the
         implementation.
         """
-        if buffer in locals_:
-            return locals_[buffer], indices
+        if buffer in self.locals:
+            return self.locals[buffer], indices
         place = self.places[buffer.name]
         return place.buffer, place.indices(indices)

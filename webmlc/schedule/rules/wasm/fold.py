@@ -173,7 +173,7 @@ def schedule_fold(
     vectors, lane = schedule.split(schedule.reduce_loops(update)[-1], [None, lanes])
     vector = schedule.rfactor(lane, -1)
     blocks = [*runs, partial, vector, schedule.cache_write(vector, "local")]
-    each = [] if neighbour is None else schedule.fission(neighbour)
+    each = () if neighbour is None else schedule.fission(neighbour)
     if each:
         at = schedule.loops(partial).index(next(n for n in schedule.loops(partial) if n in each))
         own, *steps = schedule.loops(partial)[at:-1]
@@ -181,7 +181,7 @@ def schedule_fold(
     for sums, loops in ((partial, schedule.reduce_loops(partial)), (vector, [vectors])):
         blocks += [schedule.decompose_reduction(sums, loops[0])] if loops else []
     if each:
-        each.append(schedule.loops(blocks[-2])[at])
+        each = (*each, schedule.loops(blocks[-2])[at])
     for block in blocks:
         vectorize_columns(schedule, block, schedule.loops(block)[-1], lanes)
     schedule.unroll(vectors)

@@ -7,7 +7,6 @@ permutation is blocked so that both sides stay in the cache.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from webmlc.core.affine import split_linear
 from webmlc.core.expr import Call, Const, Var, as_int
 from webmlc.core.rewrite import substitute
 from webmlc.core.simplify import prove_equal
-from webmlc.loops.ir import For, Store
+from webmlc.loops.ir import For, LoopFunction, Store
 from webmlc.schedule.analysis import (
     accesses,
     conditions,
@@ -30,9 +29,8 @@ from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import Part, cover_columns, partition_into, split_off
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.tiling.tile import vectorize_columns
-from webmlc.schedule.same import Same
 from webmlc.schedule.schedule import Schedule
-from webmlc.schedule.tree import path_to_block, ranges_along
+from webmlc.schedule.tree import cached_by_identity, path_to_block, ranges_along
 
 VECTORS = 2
 """Vectors of one iteration of the main loop, by default: enough to pay for the loop's own
@@ -194,13 +192,13 @@ def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
 
 def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool:
     """True if one step of `outer` moves every access as far as a whole run of `inner`."""
-    return _steps_evenly(Same(schedule.function), block, outer, inner)
+    return _steps_evenly(schedule.function, block, outer, inner)
 
 
-@lru_cache(maxsize=1024)
-def _steps_evenly(same: Same, block: str, outer: str, inner: str) -> bool:
+@cached_by_identity(maxsize=1024)
+def _steps_evenly(function: LoopFunction, block: str, outer: str, inner: str) -> bool:
     """Cached: asked once to match a kernel and once to schedule it."""
-    schedule = Schedule(same.function)
+    schedule = Schedule(function)
     if not isinstance(schedule.loop(outer).body, For):
         return False
     if outer == inner or extent_of(schedule, outer) == 1:

@@ -277,7 +277,7 @@ def _gather(schedule: Schedule, first: str, around: Sequence[str]) -> None:
             schedule.set_scope(name, "local")
 
 
-def _split_heads(schedule: Schedule, loop: str, facts: Facts, heads: int) -> list[str]:
+def _split_heads(schedule: Schedule, loop: str, facts: Facts, heads: int) -> tuple[str, ...]:
     """Split a loop over heads: over the heads of keys, over tiles of a group, and over a tile."""
     return schedule.split(loop, [None, facts.layout.shared // heads, heads])
 

@@ -19,7 +19,7 @@ from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
 from webmlc.schedule.analysis import operations
-from webmlc.schedule.legality import locals_shared_with
+from webmlc.schedule.edit import locals_shared_with
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of

@@ -183,7 +183,7 @@ class RegisterSteps(Steps):
             self.share_vectors(block)
         self.add_part(self.share_vectors(self.products))
 
-    def split_parts(self, loop: str) -> list[str]:
+    def split_parts(self, loop: str) -> tuple[str, ...]:
         """Cut a loop over keys into steps, parts and the keys of a part, which lie apart."""
         step, key, part = self.schedule.split(loop, [None, self.keys // self.parts, self.parts])
-        return [step, part, key]
+        return step, part, key

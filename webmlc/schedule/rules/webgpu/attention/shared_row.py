@@ -134,7 +134,7 @@ class Steps:
         schedule.reorder(products, *self.inner_loops(self.products, products))
         return step, products
 
-    def split_parts(self, loop: str) -> list[str]:
+    def split_parts(self, loop: str) -> tuple[str, ...]:
         """Cut a loop over keys into steps, parts and the keys of a part, which lie together."""
         return self.schedule.split(loop, [None, self.parts, self.keys // self.parts])
 
