@@ -19,8 +19,8 @@ from itertools import chain
 import numpy as np
 
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Call, Const, Expr, Var, call
-from webmlc.core.rewrite import evaluate, substitute, variables, walk
+from webmlc.core.expr import Call, Const, Expr, Var, call, widest
+from webmlc.core.rewrite import evaluate, postorder, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import (
     Block,
@@ -34,6 +34,7 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     expressions,
+    loads_in,
 )
 from webmlc.loops.write_out_combinations import write_out_combinations
 
@@ -111,8 +112,7 @@ class _Counting:
                 for child in statements:
                     self.statement(child, domain)
             case Store(buffer=buffer, indices=indices):
-                lanes = max((index.lanes for index in indices), default=1)
-                self.written[buffer] += domain.times * lanes * buffer.dtype.bytes
+                self.written[buffer] += domain.times * widest(indices) * buffer.dtype.bytes
             case For(body=body):
                 self.statement(body, self.inside(stmt, domain))
             case If(condition=condition, then=then, otherwise=otherwise):
@@ -143,8 +143,7 @@ class _Counting:
         self.flops += domain.times * _operations(root, domain.data)
         for node in walk(root):
             if isinstance(node, Load):
-                lanes = max((index.lanes for index in node.indices), default=1)
-                self.read[node.buffer] += domain.times * lanes * node.dtype.bytes
+                self.read[node.buffer] += domain.times * node.lanes * node.dtype.bytes
 
     def inside(self, loop: For, domain: _Domain) -> _Domain:
         """The domain of a loop's body. An extent that depends on other loops adds a condition.
@@ -174,7 +173,7 @@ class _Counting:
     def where(self, domain: _Domain, *conditions: Expr) -> _Domain:
         """Restrict a domain to the points where all conditions hold."""
         new = [substitute(c, domain.values) for c in chain(*map(_conjuncts, conditions))]
-        decidable = [c for c in new if not any(isinstance(node, Load) for node in walk(c))]
+        decidable = [c for c in new if not loads_in(c)]
         domain = replace(domain, conditions=(*domain.conditions, *decidable))
         return replace(domain, times=self.points(domain)) if decidable else domain
 
@@ -235,22 +234,17 @@ def _reads(root: Expr, data: frozenset[Var]) -> bool:
 def _operations(root: Expr, data: frozenset[Var]) -> int:
     """Count the operations on loaded values, which include `data`; index arithmetic is free."""
     total = 0
-    reads: dict[int, bool] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        children = () if isinstance(node, Load) else node.children
-        waiting = [child for child in children if id(child) not in reads]
-        if waiting and id(node) not in reads:
-            stack.extend(waiting)
-            continue
-        stack.pop()
-        if id(node) in reads:
-            continue
+    reads: dict[Expr, bool] = {}
+    for node in postorder(root, _operands, reads):
         is_data = isinstance(node, Load) or node in data
-        reads[id(node)] = is_data or any(reads[id(child)] for child in children)
+        reads[node] = is_data or any(reads[child] for child in _operands(node))
         match node:
-            case Call(op=op) if reads[id(node)] and op not in _MOVES:
+            case Call(op=op) if reads[node] and op not in _MOVES:
                 if SCALAR_OPERATORS[op].result == "same":
                     total += (2 if op == "fma" else 1) * node.lanes
     return total
+
+
+def _operands(node: Expr) -> tuple[Expr, ...]:
+    """The operands of a node that are values. The indices of a load are none."""
+    return () if isinstance(node, Load) else node.children

@@ -42,13 +42,11 @@ from webmlc.graph.rewrite.meaning import MAPS, compute_node, kind_of, parts_of_n
 from webmlc.graph.rewrite.parts import Part, part_of
 from webmlc.loops.ir import (
     Axis,
-    Block,
     Buffer,
-    For,
-    Let,
     LoopFunction,
     Stmt,
     Store,
+    bound_variables,
     expressions,
     loads,
     seq,
@@ -57,8 +55,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.loops.kernel_form import CPU_FORM, KernelForm
 from webmlc.loops.places import Place, place_of
-from webmlc.loops.stage_nest import StageNest
-from webmlc.loops.stage_nodes import StageNodes, origin_of
+from webmlc.loops.stages import StageNest, StageNodes, origin_of
 
 _HALVES = (DType.float16, DType.bfloat16)
 _MAX_PARTS = 8
@@ -460,12 +457,6 @@ def _symbols(function: LoopFunction) -> tuple[Var, ...]:
     """The symbolic dimensions of the function, by name: the free variables of its shapes."""
     shapes = [d for b in (*function.params, *function.allocations) for d in b.shape]
     free = {v for d in shapes for v in variables(d)}
-    bound: set[Var] = set()
     for stmt in walk_statements(function.body):
-        match stmt:
-            case For(var=var) | Let(var=var):
-                bound.add(var)
-            case Block(axes=axes):
-                bound.update(axis.var for axis in axes)
         free.update(v for e in expressions(stmt) for v in variables(e))
-    return tuple(sorted(free - bound, key=lambda v: v.name))
+    return tuple(sorted(free.difference(bound_variables(function.body)), key=lambda v: v.name))

@@ -201,7 +201,7 @@ class LoopFunction:
     """One kernel: parameters, symbols, allocated buffers and a body.
 
     The last `outputs` parameters are outputs, the others inputs. `origin` names the ONNX nodes that
-    the kernel computes, and `stages` names the nodes of each stage (`loops.stage_nodes`). Equality
+    the kernel computes, and `stages` names the nodes of each stage (`loops.stages`). Equality
     ignores both; `key()` ignores `name` too. Statements are compared one by one: a chain of
     hundreds is too deep for Python's recursion.
     """
@@ -229,6 +229,12 @@ class LoopFunction:
     def _head(self) -> tuple[object, ...]:
         """All that takes part in equality, but for the body."""
         return self.name, self.params, self.outputs, self.symbols, self.allocations
+
+    def used_names(self) -> set[str]:
+        """The names of the buffers, symbols, loops, lets and axes; blocks have their own names."""
+        buffers = (*self.params, *self.allocations)
+        variables = (*self.symbols, *bound_variables(self.body))
+        return {b.name for b in buffers} | {v.name for v in variables}
 
     def input_params(self) -> tuple[Buffer, ...]:
         """The parameters that the function only reads."""
@@ -295,6 +301,16 @@ def walk_statements(root: Stmt) -> Iterator[Stmt]:
             stack.append(stmt.body)
         elif not isinstance(stmt, Store):
             stack.extend(reversed(child_statements(stmt)))
+
+
+def bound_variables(root: Stmt) -> Iterator[Var]:
+    """Yield the variables of the loops, lets and block axes in `root`."""
+    for stmt in walk_statements(root):
+        match stmt:
+            case For(var=var) | Let(var=var):
+                yield var
+            case Block(axes=axes):
+                yield from (axis.var for axis in axes)
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from webmlc.graph.ir import Attribute, Function, Node
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
+from webmlc.graph.ops.operator import Scope
 from webmlc.loops.from_graph import Lowered, from_graph
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import KernelForm
@@ -76,3 +80,44 @@ def lower_body(body: Function, form: KernelForm) -> tuple[Lowered, KernelForm, s
         return lowered, form, None
     assert form.fallback is not None, reason
     return from_graph(body, body.name, form.fallback), form.fallback, reason
+
+
+def copy_node(value: str, target: str, function: Function, like: str = "") -> Node:
+    """Build a kernel that copies a value to `target`.
+
+    `like` names a value of the same type, by default the value itself. Without a value, the kernel
+    writes `true`.
+    """
+    if not value:
+        value = f"{target}.start"
+        copied_type, constants = TensorType(DType.bool, ()), {value: np.array(True)}
+    else:
+        copied_type = value_type(function, like or value)
+        constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
+    inner = Node("Identity", (value,), (target,))
+    return fused_node("copy", inner, value, {value: copied_type, target: copied_type}, constants)
+
+
+def fused_node(
+    name: str, node: Node, value: str, types: dict[str, TensorType], constants: dict[str, Array]
+) -> Node:
+    """Build a fused node of one node that reads one value."""
+    inputs = () if constants else (value,)
+    body = Function(name, inputs, node.outputs, (node,), types, constants)
+    return Node("fused", inputs, node.outputs, {"body": body}, "webmlc")
+
+
+def view_roots(function: Function) -> dict[str, str]:
+    """The value that owns the bytes of each view."""
+    roots: dict[str, str] = {}
+    for node in function.nodes:
+        if node.op == "View":
+            roots[node.outputs[0]] = roots.get(node.inputs[0], node.inputs[0])
+    return roots
+
+
+def value_type(function: Function, value: str) -> TensorType:
+    """The type of a value, which may be a constant."""
+    tensor_type = Scope(function.types, function.constants, {}).type_of(value)
+    assert tensor_type is not None, value
+    return tensor_type

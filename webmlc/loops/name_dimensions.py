@@ -24,16 +24,15 @@ from webmlc.core.affine import canonical, from_terms, terms
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Var, call
-from webmlc.core.rewrite import rewrite, substitute, variables, walk
+from webmlc.core.rewrite import rewrite, substitute, variables
 from webmlc.loops.ir import (
     Block,
     Buffer,
     For,
-    Let,
-    Load,
     LoopFunction,
     Stmt,
     expressions,
+    loads_in,
     map_expressions,
     map_statements,
     replace_buffers,
@@ -113,15 +112,7 @@ class _Naming:
     all_names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        function = self.function
-        self.all_names = {b.name for b in (*function.params, *function.allocations)}
-        self.all_names |= {symbol.name for symbol in function.symbols}
-        for stmt in walk_statements(function.body):
-            match stmt:
-                case For(var=var) | Let(var=var):
-                    self.all_names.add(var.name)
-                case Block(axes=axes):
-                    self.all_names |= {axis.var.name for axis in axes}
+        self.all_names = self.function.used_names()
 
     def statements(self, root: Stmt) -> Stmt:
         """Rewrite statements to use names."""
@@ -181,7 +172,7 @@ class _Naming:
         """True if the value is never negative, as a symbol must be, and no element of a tensor
         decides it: the value is computed before any statement.
         """
-        if any(isinstance(part, Load) for part in walk(node)):
+        if loads_in(node):
             return False
         ranges = dict.fromkeys(variables(node), SYMBOL)
         return node in self.sizes or bounds(node, ranges).low >= 0

@@ -21,7 +21,7 @@ from webmlc.core.sizes import is_size
 from webmlc.graph import ir as graph
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type, is_bind
-from webmlc.loops.copies import view_roots
+from webmlc.loops.kernels import view_roots
 from webmlc.package.manifest import (
     Bind,
     Buffer,

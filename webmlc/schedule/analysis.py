@@ -37,6 +37,7 @@ from webmlc.loops.ir import (
     child_statements,
     expressions,
     loads,
+    loads_in,
     stores,
 )
 from webmlc.loops.write_out_combinations import write_out_combinations
@@ -127,7 +128,7 @@ def stride(index: Expr, var: Var, ranges: Mapping[Var, Interval]) -> Expr | None
     if literal is not None:
         return Const(literal)
     step = simplify(substitute(index, {var: var + 1}) - index, ranges)
-    return None if var in variables(step) or _reads_memory(step) else step
+    return None if var in variables(step) or loads_in(step) else step
 
 
 def lane_stride(index: Expr, var: Var, lanes: int, ranges: dict[Var, Interval]) -> int | None:
@@ -147,10 +148,6 @@ def lane_stride(index: Expr, var: Var, lanes: int, ranges: dict[Var, Interval]) 
     grouped = simplify(substitute(index, {var: _GROUP * lanes + _LANE}), inside)
     step = stride(grouped, _LANE, inside)
     return None if step is None else as_int(step)
-
-
-def _reads_memory(expr: Expr) -> bool:
-    return any(isinstance(node, Load) for node in walk(expr))
 
 
 @cached_by_identity(maxsize=1024)
@@ -217,7 +214,7 @@ def conditions(block: Block) -> list[Expr]:
     choices: list[Expr] = []
     for node in value_nodes(block.body.value):
         match node:
-            case Call(op="select", args=(condition, _, _)) if not _reads_memory(condition):
+            case Call(op="select", args=(condition, _, _)) if not loads_in(condition):
                 choices.append(condition)
             case Combination(row=row):
                 choices.append(row)
@@ -268,7 +265,7 @@ def is_update(block: Block) -> bool:
     if _reduce_axes(block):
         return block.init is None
     return any(
-        _reads_memory(index) and variables(index) & spatial
+        loads_in(index) and variables(index) & spatial
         for store in stores(block.body)
         for index in store.indices
     )

@@ -28,7 +28,6 @@ from webmlc.schedule.tree import (
     path_to_loop,
     ranges_along,
     replace_last,
-    used_names,
     uses,
     with_body,
 )
@@ -78,7 +77,7 @@ class Edit:
     def name(self, base: str) -> str:
         """A new name of a buffer, a loop or an axis."""
         if self._names is None:
-            self._names = used_names(self.function)
+            self._names = self.function.used_names()
         return fresh(base, self._names)
 
     def var(self, base: str) -> Var:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds, iterations
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, maximum
-from webmlc.core.rewrite import substitute, variables, walk
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import Block, Buffer, For, If, Let, Load, Seq, Stmt, Store, loads_in
 from webmlc.schedule.tree import Intervals, conjuncts
@@ -216,7 +216,7 @@ class _Walker:
 
 def relax(index: Expr, scanned: Scan) -> Span | None:
     """The span of `index` while the loops inside run; `None` if it is not known."""
-    if any(isinstance(node, Load) for node in walk(index)):
+    if loads_in(index):
         return None
     return _relax(simplify(index, scanned.ranges), scanned)
 

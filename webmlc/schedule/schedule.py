@@ -56,7 +56,6 @@ from webmlc.schedule.tree import (
     path_to_loop,
     ranges_along,
     rebind,
-    used_names,
     with_body,
 )
 
@@ -231,7 +230,7 @@ def unique_loops(function: LoopFunction) -> LoopFunction:
     names = loop_names(function)
     if len(set(names)) == len(names):
         return function
-    taken_names = used_names(function)
+    taken_names = function.used_names()
     visited_names: set[str] = set()
     ranges = ranges_along(function, ())
 

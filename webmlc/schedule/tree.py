@@ -223,21 +223,6 @@ def with_body(
     )
 
 
-def used_names(function: LoopFunction) -> set[str]:
-    """The names of the symbols, buffers, loops, lets and axes; blocks have names of their own
-    (`block_names`).
-    """
-    names = {symbol.name for symbol in function.symbols}
-    names.update(buffer.name for buffer in (*function.params, *function.allocations))
-    for stmt in walk_statements(function.body):
-        match stmt:
-            case For(var=var) | Let(var=var):
-                names.add(var.name)
-            case Block(axes=axes):
-                names.update(axis.var.name for axis in axes)
-    return names
-
-
 def block_names(function: LoopFunction) -> set[str]:
     """The names of the blocks."""
     return {block.name for block in blocks(function.body)}

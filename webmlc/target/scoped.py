@@ -33,7 +33,6 @@ from webmlc.loops.ir import (
     replace_buffers,
     seq,
     substitute_statement,
-    walk_statements,
 )
 
 Scope = dict[Var, Interval]
@@ -229,12 +228,7 @@ class Names:
     @classmethod
     def of(cls, function: LoopFunction) -> Names:
         """A generator of names that `function` does not use."""
-        buffers = (*function.params, *function.allocations)
-        used_names = {b.name for b in buffers} | {s.name for s in function.symbols}
-        for stmt in walk_statements(function.body):
-            if isinstance(stmt, Binder):
-                used_names.add(stmt.var.name)
-        return cls(used_names)
+        return cls(function.used_names())
 
     def fresh(self, preferred: str) -> str:
         """Return an unused name, which counts as used from then on."""

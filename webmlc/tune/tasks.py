@@ -28,7 +28,7 @@ from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.graph.checks.example_sizes import example_sizes
 from webmlc.graph.ir import Module, Node
-from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
+from webmlc.loops.ir import LoopFunction, blocks
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.text import print_function
 from webmlc.pipeline import kernel_module, shared_graph
@@ -123,14 +123,7 @@ def kernel_key(function: LoopFunction, machine: Machine) -> str:
     default schedule says nothing of a machine with another default. The hash does not depend on the
     names of buffers, loops, symbols and of the function.
     """
-    names = {b.name for b in (*function.params, *function.allocations)}
-    names |= {s.name for s in function.symbols}
-    for stmt in walk_statements(function.body):
-        match stmt:
-            case For(var=var) | Let(var=var):
-                names.add(var.name)
-            case Block(name=name, axes=axes):
-                names |= {name, *(axis.var.name for axis in axes)}
+    names = function.used_names() | {block.name for block in blocks(function.body)}
     numbers: dict[str, str] = {}
 
     def replaced(identifier: re.Match[str]) -> str:

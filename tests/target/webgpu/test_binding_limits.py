@@ -76,7 +76,7 @@ def test_a_constant_of_more_parts_than_a_kernel_binds_is_read_on_the_cpu(tmp_pat
     limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=4 * table[0].nbytes)
     with (
         patch.dict(BY_ADAPTER, gpu=webgpu_target(limits, WEBGPU.variants)),
-        patch("webmlc.loops.gpu_form.MAX_BINDING_BYTES", limits.binding_bytes),
+        patch("webmlc.loops.kernel_form.MAX_BINDING_BYTES", limits.binding_bytes),
     ):
         manifest = webmlc.build(embedding(table), tmp_path, target="webgpu")
     step, *counts = manifest.programs["webgpu"].steps  # the others count indices

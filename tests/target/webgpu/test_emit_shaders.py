@@ -10,9 +10,9 @@ import pytest
 from tests.target.webgpu import gpu
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import WEBGPU
-from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.kernel_form import gpu_obstacle
 from webmlc.loops.text import parse_function
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr
-from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.kernel_form import gpu_obstacle
 from webmlc.target.line_stages import line_ranges, stage_marks
 from webmlc.target.webgpu.lowering import passes_to_print
 from webmlc.target.webgpu.names import wgsl_name
