@@ -112,7 +112,7 @@ class Schedule(_Schedule):
 
     def get_output_blocks(self) -> list[str]:
         """The blocks that write outputs."""
-        outputs = set(self.function.params[len(self.function.params) - self.function.outputs :])
+        outputs = set(self.function.output_params())
         return [b.name for b in self._leaves() if outputs & _written(b)]
 
     def get(self, name: str) -> Block | int | Expr:
@@ -162,7 +162,7 @@ class Schedule(_Schedule):
 
     def split(
         self, loop: str, factors: Sequence[int | None], preserve_unit_iters: bool = True
-    ) -> list[str]:
+    ) -> tuple[str, ...]:
         """Split a loop into a nest of `factors` iterations, of which one may be None; returns the
         new loops.
         """
