@@ -28,8 +28,8 @@ from webmlc.core.machine import DEVICES, Device
 from webmlc.core.stages import ignore
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.loops.count_work import count_work
-from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import For, LoopFunction, walk_statements
+from webmlc.loops.kernel_form import gpu_obstacle
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.manifest import Manifest
 from webmlc.package.write import Parts, write_package
