@@ -2,7 +2,8 @@
 
 In: the keywords of `webmlc.build`, or the options of the command line. Out: one record, which the
 compiler, the cache of packages (`cached_build`) and the report take whole. A new option is a field
-here: the commands offer every field that has a `CommandOption` (`cli.spread`).
+here: the commands offer every field that has a `CommandOption` (`cli.spread`). Other records of
+options have such fields, too (`host.check_options`, `tune.options`).
 
     >>> BuildOptions("wasm", quantise="int8", jobs=4).deciding()["quantise"]
     'int8'
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from webmlc.schedule.rules import Chooser
 
 TargetName = Literal["wasm", "webgpu", "both"]
+DeviceName = Literal["wasm", "webgpu"]
 StateMode = Literal["auto", "off"]
 AdapterName = Literal["gpu", "software", "all"]
 
@@ -48,12 +50,13 @@ class CommandOption:
     """The option of the command line for a field.
 
     - `help`, `panel`: the text of the option, and its group.
-    - `flag`: the name of the option, if it differs from the field's name.
+    - `flag`: the name of the option, if it differs from the field's name; several after a space.
     - `least`: the least number.
     - `shown`: the default that the help shows.
     - `kind`: the type of the option's value.
-    - `read`: converts the option's value to the field's value. The default is then an empty value
-      of `kind`.
+    - `read`: converts the option's value, unless it is `None`, to the field's value. The option
+      then has its own `default`.
+    - `metavar`: the name of the value in the help.
     """
 
     help: str
@@ -63,11 +66,14 @@ class CommandOption:
     shown: bool | str = True
     kind: Any = bool
     read: Callable[[Any], Any] | None = None
+    default: Any = None
+    metavar: str | None = None
 
 
 def option(default: Any, command: CommandOption | None = None, *, decides: bool = True) -> Any:
-    """A field of `BuildOptions`. If it `decides`, it may change the bytes of the package of a model
-    in a file, and is part of the key under which the cache keeps the package.
+    """A field of a record of options. If a field of `BuildOptions` `decides`, it may change the
+    bytes of the package of a model in a file, and is part of the key under which the cache keeps
+    the package.
     """
     return field(default=default, metadata={"command": command, "decides": decides})
 
@@ -79,6 +85,17 @@ def constants_of(texts: list[str]) -> Constants:
     from webmlc.frontend.bind_constants import read_constants
 
     return read_constants(texts)
+
+
+CONSTANTS = CommandOption(
+    "An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy (repeatable).",
+    MODEL,
+    "--constant",
+    kind=list[str],
+    default=[],
+    read=constants_of,
+)
+"""The option for inputs that become constants."""
 
 
 def dimensions(texts: list[str]) -> dict[str, int]:
@@ -152,17 +169,7 @@ class BuildOptions:
         "both", CommandOption("What to compile for.", PACKAGE, kind=TargetName)
     )
     _: KW_ONLY
-    constants: Constants | None = option(
-        None,
-        CommandOption(
-            "An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy "
-            "(repeatable).",
-            MODEL,
-            "--constant",
-            kind=list[str],
-            read=constants_of,
-        ),
-    )
+    constants: Constants | None = option(None, CONSTANTS)
     dims: Mapping[str, int] | None = option(
         None,
         CommandOption(
@@ -170,6 +177,7 @@ class BuildOptions:
             "package runs no other size of it. Default: any size.",
             flag="--dim",
             kind=list[str],
+            default=[],
             read=dimensions,
         ),
     )
@@ -182,6 +190,7 @@ class BuildOptions:
             PAGE,
             "--input",
             kind=list[str],
+            default=[],
             read=partial(value_options, "--input"),
         ),
     )
@@ -194,6 +203,7 @@ class BuildOptions:
             PAGE,
             "--output",
             kind=list[str],
+            default=[],
             read=partial(value_options, "--output"),
         ),
     )
@@ -269,6 +279,7 @@ class BuildOptions:
             "model needs one only.",
             least=0,
             kind=int,
+            default=0,
             read=lambda jobs: jobs or processors(),
         ),
         decides=False,
@@ -278,6 +289,7 @@ class BuildOptions:
         CommandOption(
             "Compile everything again, and keep nothing for later builds (webmlc cache).",
             flag="--no-cache",
+            default=False,
             read=lambda is_refused: not is_refused,
         ),
         decides=False,

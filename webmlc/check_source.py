@@ -21,6 +21,7 @@ from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.read_model import Source
 from webmlc.host.check import CheckResult, check_model
+from webmlc.host.check_options import CheckOptions
 from webmlc.pipeline import build_package
 
 
@@ -52,33 +53,24 @@ def check(
 
     Raises every error of building and running.
     """
-    options = BuildOptions(device, constants=constants)
     source = model
     if not isinstance(model, str | Path | onnx.ModelProto):
         source = export_source(model, example_inputs, dynamic_shapes)
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         path = Path(source) if isinstance(source, str | Path) else Path(scratch) / "model.onnx"
-        arrays = None if inputs is None else dict(inputs)
+        examples = None
         if isinstance(source, onnx.ModelProto):
             onnx.save(source, path)
-            arrays = arrays or _named(source, example_inputs)
+            examples = _named(source, example_inputs)
         elif not isinstance(source, str | Path):
             raise UserError("no reference computes this model: give an ONNX model, or its path")
         elif example_inputs is not None:
             raise UserError("example_inputs are for models in memory: give `inputs` by name")
-        return check_model(
-            path,
-            build_package,
-            device,
-            threads,
-            dims,
-            seed,
-            tolerance,
-            arrays,
-            options,
-            None if built_from is None else Path(built_from),
-            batches=inputs is None,
+        built_from = None if built_from is None else Path(built_from)
+        check = CheckOptions(
+            device, threads, inputs, dims, seed, tolerance, built_from, examples=examples
         )
+        return check_model(path, build_package, check, BuildOptions(constants=constants))
 
 
 def _named(model: onnx.ModelProto, examples: Any) -> dict[str, NDArray[Any]] | None:

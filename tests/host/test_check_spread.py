@@ -11,6 +11,7 @@ import pytest
 from tests.graph.graphs import parsed
 from webmlc.core.errors import InputError
 from webmlc.host.check import check_model
+from webmlc.host.check_options import CheckOptions
 from webmlc.host.output_error import compare, with_spread
 from webmlc.host.reference import run_reference
 from webmlc.pipeline import build_package
@@ -46,7 +47,7 @@ def test_an_output_may_agree_with_either_reference(tmp_path: Path) -> None:
     exact = 1 / (1 + np.exp(20 - x.astype(np.float64)))
     off, who = run_reference(path, {"x": x})
     assert who == "onnxruntime" and not compare("y", exact, off["y"], 1e-3).passed
-    result = check_model(path, build_package, "wasm", arrays={"x": x})
+    result = check_model(path, build_package, CheckOptions(examples={"x": x}))
     assert result.verdict == "passed" and result.rows()[0]["against"] == "onnx.reference"
     assert result.notes() == ["y: onnxruntime differs, and webmlc agrees with onnx.reference."]
 

@@ -22,6 +22,7 @@ from webmlc.frontend.gguf.architectures import sizes_of
 from webmlc.frontend.gguf.file import open_gguf
 from webmlc.frontend.read_model import read_model
 from webmlc.host.check import check_model
+from webmlc.host.check_options import CheckOptions
 from webmlc.pipeline import build_package
 
 SMALL = replace(LLAMA, layers=1)
@@ -223,4 +224,4 @@ def test_constants_are_refused(tmp_path: Path) -> None:
 
 def test_check_has_no_reference(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="onnxruntime, which does not read GGUF files"):
-        check_model(written(tmp_path), build_package, "wasm")
+        check_model(written(tmp_path), build_package, CheckOptions())

@@ -12,49 +12,27 @@ import atexit
 import gc
 import sys
 import warnings
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from webmlc.build_options import (
-    DEFAULTS,
-    PACKAGE,
-    PRECISION,
-    SPEED,
-    BuildOptions,
-    dimensions,
-)
-from webmlc.cli.cache import cache
+from webmlc.build_options import BuildOptions
+from webmlc.cli.build import build
 from webmlc.cli.chat import chat
-from webmlc.cli.console import (
-    console,
-    errors,
-    escape,
-    number,
-    print_json,
-    print_table,
-)
+from webmlc.cli.console import console, errors, escape, number, print_json, print_table
 from webmlc.cli.failures import fail
-from webmlc.cli.options import AsJson, BuildPlatform, Dimensions, Model, SingleFile, Tuned
-from webmlc.cli.quantise import measured_loss
+from webmlc.cli.options import AsJson, Model, RunOptions
 from webmlc.cli.report import report
 from webmlc.cli.run import bench, check, run
-from webmlc.cli.single_file import print_use, temporary_folder, write_script
 from webmlc.cli.spread import spread
-from webmlc.cli.tune import chooser, search_first, tune, tune_worker
-from webmlc.core.errors import UserError
-from webmlc.core.garbage import collect_rarely
-from webmlc.core.stage_progress import StageProgress
+from webmlc.cli.tune import tune, tune_worker
 from webmlc.core.stages import Listing, Stage
 from webmlc.version import VERSION
-
-UNUSED = ("dims", "force", "jobs", "cache")
-"""The options of a build that `inspect` does not have. Its --dim gives the sizes for its counts."""
 
 app = typer.Typer(
     name="webmlc",
@@ -81,103 +59,6 @@ def options(
     """Compile a trained ONNX model to WebAssembly and WebGPU, ahead of time."""
 
 
-def build(
-    command: typer.Context,
-    model: Model,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Package folder.",
-            show_default="build/<model>",
-            rich_help_panel=PACKAGE,
-        ),
-    ] = None,
-    single_file: SingleFile = False,
-    options: BuildOptions = DEFAULTS,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --quantise: measure the loss on the arrays of this .npz file; inputs that "
-            "it does not hold are random.",
-            show_default=False,
-            rich_help_panel=PRECISION,
-        ),
-    ] = None,
-    tuned: Tuned = None,
-    platform: BuildPlatform = "",
-    tune_for: Annotated[
-        str | None,
-        typer.Option(
-            "--tune",
-            metavar="TIME",
-            help="Search for so long first, in the file of --tuned (tuned.db).",
-            rich_help_panel=SPEED,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compile a model into a package that any browser runs."""
-    from webmlc.cached_build import CachedBuild
-
-    if options.quantise is None and inputs:
-        raise UserError("--inputs needs --quantise: its loss is measured with them")
-    if tune_for is not None and options.dims:
-        raise UserError("--tune searches kernels of all sizes, and --dim fixes sizes: leave one")
-    out = out or Path("build") / (f"{model.stem}.js" if single_file else model.stem)
-    folder = temporary_folder(command) if single_file else out
-    if tune_for is not None:
-        tuned = tuned or Path("tuned.db")
-        search_first(model, tuned, options, tune_for)
-    is_kept = options.keeps_package and not (tuned or platform)
-    cached_build = CachedBuild.of(model, options) if is_kept else None
-    restored = None if cached_build is None else cached_build.restore(folder, options.force)
-    if restored is not None:
-        report = restored.report
-    else:
-        with ExitStack() as stack:
-            stack.enter_context(collect_rarely())  # before the imports, which make many objects
-            from webmlc.host.report import package_report
-            from webmlc.pipeline import build_package
-
-            choose, algorithms = chooser(stack, tuned, platform, options.adapter)
-            advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
-            options = replace(options, choose=choose, algorithms=algorithms, on_stage=advance)
-            manifest = build_package(model, folder, options, cached_build)
-        report = package_report(manifest, folder)
-    if single_file:
-        report |= write_script(folder, out, force=options.force)
-    if options.quantise is not None:
-        loss = measured_loss(model, folder, options, inputs)
-        report |= {"quantisation": loss.rows(), "weights bytes before": loss.float_bytes}
-    if as_json:
-        print_json(report)
-        return
-    for device, program in report["programs"].items():
-        print_table(f"{report['name']} for {device}", _resource_rows(program))
-        if nodes := program["cpu nodes"]:
-            rows = [{"on the CPU": node, "why": reason} for node, reason in nodes.items()]
-            print_table("Nodes that the GPU cannot run", rows)
-    if options.quantise is not None:
-        print_table(f"{options.quantise} against float", loss.rows())
-        before, after = number(loss.float_bytes), number(loss.quantised_bytes)
-        console.print(f"Bytes of the weights: {before} before, {after} after")
-    if report["tuned"]:
-        print_table("Kernels with tuned schedules", report["tuned"])
-    if single_file:
-        print_use(out, report["bytes"])
-    else:
-        console.print(f"Open it in a browser: [bold]webmlc serve {escape(str(folder))}[/]")
-
-
-app.command("build")(spread(build))
-app.command()(run)
-app.command()(check)
-app.command()(bench)
-
-
-@app.command()
 def serve(
     folder: Annotated[Path, typer.Argument(help="A package, or any folder with a web page.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1. With 0, any free port.")] = 8000,
@@ -194,14 +75,15 @@ def serve(
 
 def inspect(
     model: Model,
+    *,
     stage: Annotated[
         list[str], typer.Option(help="Print only stages whose title contains this (repeatable).")
     ] = [],  # noqa: B006
     kernel: Annotated[
         str | None, typer.Option(help="Print only the stages of this kernel.")
     ] = None,
-    options: BuildOptions = DEFAULTS,
-    dim: Dimensions = [],  # noqa: B006
+    options: BuildOptions,
+    example: RunOptions,
 ) -> None:
     """Print the stages of the pipeline, from the graph to the emitted text.
 
@@ -221,7 +103,7 @@ def inspect(
     stages = Listing()
     options = replace(options, on_stage=stages)
     parts = compile_model(model, options)
-    sizes = symbol_sizes(dimensions(dim), {symbol.name for symbol in parts.manifest.symbols})
+    sizes = symbol_sizes(example.dims, {symbol.name for symbol in parts.manifest.symbols})
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
         stages(Stage(f"{device}: work", work, kernel if kernel in stages.kernels else None))
@@ -233,10 +115,6 @@ def inspect(
         print(line)
 
 
-app.command("inspect")(spread(inspect, UNUSED))
-
-
-@app.command()
 def ops(
     as_json: AsJson = False,
 ) -> None:
@@ -260,11 +138,56 @@ def ops(
         print_table(f"{len(rows)} operators", rows)
 
 
-app.command()(chat)
-app.command()(tune)
-app.command()(tune_worker)
-app.command("report")(spread(report, ("dims", "force")))
-app.command()(cache)
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove everything.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show where builds keep packages and kernels for later builds, and how much they keep.
+
+    WEBMLC_CACHE=DIR keeps them elsewhere, and WEBMLC_CACHE=off keeps nothing.
+    """
+    from webmlc.core.disk_cache import LIMIT, user_cache
+
+    disk = user_cache()
+    if disk is None:
+        print_json(None) if as_json else console.print("The cache is off.")
+        return
+    if clear:
+        disk.clear()
+    entries, size = disk.size()
+    if as_json:
+        print_json({"folder": str(disk.folder), "entries": entries, "bytes": size, "limit": LIMIT})
+        return
+    console.print(f"{disk.folder}", highlight=False, soft_wrap=True)
+    console.print(f"{entries} entries, {number(size)} of at most {number(LIMIT)} bytes")
+
+
+def _add_commands() -> None:
+    """Add the commands, in the order of the help, with the options that each offers."""
+    options = [f.name for f in fields(BuildOptions)]
+    inspected = [name for name in options if name not in ("dims", "force", "jobs", "cache")]
+    reported = [name for name in options if name not in ("dims", "force")]
+    inputs = ("constants", "inputs", "outputs")
+    run_options = ("device", "threads", "dims")
+    commands: dict[str, Callable[..., None]] = {
+        "build": spread(build),
+        "run": spread(run, options=inputs),
+        "check": spread(check, options=("constants", "adapter"), schedules=("tuned", "platform")),
+        "bench": spread(bench, how=run_options, options=inputs),
+        "serve": serve,
+        "inspect": spread(inspect, options=inspected, example=("dims",)),
+        "ops": ops,
+        "chat": spread(chat, how=("device", "threads")),
+        "tune": spread(tune),
+        "tune-worker": tune_worker,
+        "report": spread(report, options=reported, sizes=("dims",), schedules=("tuned",)),
+        "cache": cache,
+    }
+    for name, command in commands.items():
+        app.command(name)(command)
+
+
+_add_commands()
 
 
 def main() -> None:
@@ -283,17 +206,6 @@ def main() -> None:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     errors.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False)
-
-
-def _resource_rows(program: dict[str, Any]) -> list[dict[str, Any]]:
-    """Build a row per figure of a program."""
-    rows = []
-    for name, value in program.items():
-        if name == "arena bytes":
-            rows += [{"figure": f"arena bytes ({d})", "value": number(v)} for d, v in value.items()]
-        elif name != "cpu nodes":
-            rows.append({"figure": name, "value": number(value)})
-    return rows
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The command `webmlc chat`: talk to a language model in the terminal."""
 
+# `option` returns a field, as `dataclasses.field` does
+
 from __future__ import annotations
 
 import hashlib
@@ -8,14 +10,15 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from webmlc.build_options import processors
+from webmlc.build_options import CommandOption, DeviceName, option, processors
 from webmlc.cli.console import console, errors, escape
-from webmlc.cli.options import Device, DeviceChoice, Threads
+from webmlc.cli.options import RunOptions
 from webmlc.core.errors import InputError, UserError
 from webmlc.core.package_files import MANIFEST
 from webmlc.core.stage_progress import StageProgress
@@ -33,35 +36,49 @@ Ctrl-C        stop an answer"""
 """The commands of the conversation."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How the model answers. `None` leaves the choice to the model."""
+
+    max_new_tokens: int = option(
+        512, CommandOption("The most tokens of an answer.", least=1, kind=int)
+    )
+    temperature: float | None = option(
+        None,
+        CommandOption(
+            "Above 1, answers are more random; at 0, not at all.",
+            least=0,
+            shown="the model's",
+            kind=float | None,
+        ),
+    )
+    seed: int | None = option(
+        None, CommandOption("Seed of random answers.", shown="random", kind=int | None)
+    )
+    capacity: int | None = option(
+        None,
+        CommandOption(
+            "Tokens of context to hold in memory.",
+            flag="--context",
+            least=2,
+            shown="grows when needed",
+            kind=int | None,
+        ),
+    )
+
+
 def chat(
     model: Annotated[
         Path,
         typer.Argument(help="A package of a language model, or a model to build first."),
     ],
+    *,
     prompt: Annotated[
         str | None, typer.Option(help="Answer this and end, instead of reading the terminal.")
     ] = None,
     system: Annotated[str, typer.Option(help="The system prompt.")] = "",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Above 1, answers are more random; at 0, not at all.",
-            show_default="the model's",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of random answers.", show_default="random")
-    ] = None,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="Tokens of context to hold in memory.", show_default="grows when needed"
-        ),
-    ] = None,
-    device: Device = DeviceChoice.wasm,
-    threads: Threads = 1,
+    answers: AnswerOptions,
+    how: RunOptions,
 ) -> None:
     """Talk to a language model in the terminal.
 
@@ -69,14 +86,9 @@ def chat(
     """
     from webmlc.host.load import load
 
-    options: GenerateOptions = {"max_new_tokens": max_new_tokens}
-    if temperature is not None:
-        options["temperature"] = temperature
-    if seed is not None:
-        options["seed"] = seed
-    if context is not None:
-        options["capacity"] = context
-    language_model = load(_package_of(model, device.value), device.value, threads)
+    chosen = {name: value for name, value in asdict(answers).items() if value is not None}
+    options = cast("GenerateOptions", chosen)
+    language_model = load(_package_of(model, how.device), how.device, how.threads)
     try:
         if not language_model.is_language_model:
             raise InputError(f"{model} is no language model: its package holds no tokenizer")
@@ -187,7 +199,7 @@ def _printable(text: str) -> str:
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
 
 
-def _package_of(model: Path, device: str) -> Path:
+def _package_of(model: Path, device: DeviceName) -> Path:
     """The folder of a package. A model that was not built before is built into the cache folder."""
     if model.is_dir() and (model / MANIFEST).is_file():
         return model
@@ -212,5 +224,5 @@ def _package_of(model: Path, device: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with StageProgress(f"Building {model.name}", quiet=False) as advance:
             jobs = processors()
-            build(model, folder, device, on_stage=advance, jobs=jobs)  # type: ignore[arg-type]
+            build(model, folder, device, on_stage=advance, jobs=jobs)
     return folder

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from webmlc.build_options import DEFAULTS, BuildOptions, dimensions
+from webmlc.build_options import BuildOptions
 from webmlc.cli.console import console, number
-from webmlc.cli.options import Dimensions, Tuned
-from webmlc.cli.tune import chooser
-from webmlc.core.stage_progress import StageProgress
+from webmlc.cli.options import RunOptions, Schedules, building
 
 
 def report(
@@ -25,12 +21,13 @@ def report(
             show_default=False,
         ),
     ],
+    *,
     out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
         "report.html"
     ),
-    options: BuildOptions = DEFAULTS,
-    dim: Dimensions = [],  # noqa: B006
-    tuned: Tuned = None,
+    options: BuildOptions,
+    sizes: RunOptions,
+    schedules: Schedules,
 ) -> None:
     """Write a page that shows a model's nodes, kernels, code, memory and times.
 
@@ -38,9 +35,6 @@ def report(
     """
     from webmlc.report.write_report import write_report
 
-    with ExitStack() as stack:
-        choose, algorithms = chooser(stack, tuned, "", options.adapter)
-        advance = stack.enter_context(StageProgress(f"Reporting {source.name}", quiet=False))
-        options = replace(options, choose=choose, algorithms=algorithms, on_stage=advance)
-        write_report(source, out, options, dimensions(dim))
+    with building(options, schedules, f"Reporting {source.name}") as options:
+        write_report(source, out, options, sizes.dims)
     console.print(f"Wrote {out} ({number(out.stat().st_size)} bytes). Open it in a browser.")

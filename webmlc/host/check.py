@@ -3,7 +3,7 @@
 In: a model file, or the folder of a package and the model that it was built from. Out: the error of
 each output relative to its scale. On a mismatch, also the first node whose result differs.
 
-    result = check_model(Path("model.onnx"), build_package, "wasm", threads=1)
+    result = check_model(Path("model.onnx"), build_package, CheckOptions("wasm", threads=1))
     assert result.verdict == "passed", result.first_difference
 
 The sizes 1 and 2 of each batch are compared, too, unless the caller chose the inputs. A difference
@@ -32,6 +32,7 @@ from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.gguf.file import is_gguf
 from webmlc.graph.checks.batch_sizes import batch_symbols
 from webmlc.graph.checks.warn_of_training import RANDOM
+from webmlc.host.check_options import CheckOptions
 from webmlc.host.first_difference import first_difference
 from webmlc.host.load import Model, load
 from webmlc.host.output_error import (
@@ -145,29 +146,16 @@ def _finite(value: float) -> float | None:
 
 
 def check_model(
-    path: Path,
-    build: Build,
-    device: Literal["wasm", "webgpu"],
-    threads: int = 1,
-    sizes: Mapping[str, int] | None = None,
-    seed: int = 0,
-    tolerance: float = 1e-3,
-    arrays: Mapping[str, Array] | None = None,
-    options: BuildOptions = DEFAULTS,
-    model_file: Path | None = None,
-    batches: bool = True,
+    path: Path, build: Build, check: CheckOptions, options: BuildOptions = DEFAULTS
 ) -> CheckResult:
     """Run a model and a reference on the same inputs, and compare every output.
 
-    `path` is a model, or a package that was built from `model_file`. Without this file, the
-    programs of the package are compared with each other. `arrays` are inputs; others are random.
-    With `batches`, random inputs with batches of 1 and 2 are compared, too.
-    `options.constants` are built into the package; the reference takes them as inputs.
+    `path` is a model or a package. `options.constants` are built into the package; the reference
+    takes them as inputs.
 
-    `tolerance` is relative to the largest expected element of the output. Integers and booleans
-    must be equal. Elements of a quantised output may be one quantisation step off, because the last
-    bit of a float decides how an element between two steps rounds. A share of at least
-    `MIN_SHARE_WITHIN_ONE_STEP` of the elements must be within one step.
+    Integers and booleans must be equal. Elements of a quantised output may be one quantisation step
+    off, because the last bit of a float decides how an element between two steps rounds. A share of
+    at least `MIN_SHARE_WITHIN_ONE_STEP` of the elements must be within one step.
 
     An output that is too far from onnxruntime may agree with `onnx.reference` instead, and its row
     says so. An example is a sigmoid far below one: onnxruntime computes few digits of it. The error
@@ -176,28 +164,27 @@ def check_model(
     `OutputError.verdict`. A model of another framework is exported once, and the export is checked.
     Raises every error of building and running.
     """
-    options = replace(options, target=device)
+    options = replace(options, target=check.device)
     if not (path / MANIFEST).is_file():
-        if model_file is not None:
+        if check.built_from is not None:
             raise UserError(f"{path}: --model is for the folder of a package; this is a model")
         with _onnx_file(path) as source, tempfile.TemporaryDirectory(prefix="webmlc-check-") as out:
             build(source, Path(out) / "package", options)
-            model = load(Path(out) / "package", device, threads)
-            comparison = _Comparison.of(model, source, tolerance, options)
-            result = comparison.result(arrays, sizes or {}, seed, batches)
+            model = load(Path(out) / "package", check.device, check.threads)
+            comparison = _Comparison.of(model, source, check, options)
+            result = comparison.result()
             model.dispose()
             if not any(o.verdict == "failed" and not o.sizes for o in result.outputs):
                 return result
-            inputs = comparison.inputs(arrays, sizes or {}, seed)
-            first = first_difference(source, build, device, inputs, tolerance, options)
+            inputs = comparison.inputs()
+            first = first_difference(source, build, inputs, check.tolerance, options)
             return replace(result, first_difference=first)
-    model = load(path, device, threads)
+    model = load(path, check.device, check.threads)
     try:
-        if model_file is None:
-            return _check_devices(model, path, tolerance, arrays, sizes or {}, seed)
-        with _onnx_file(model_file) as source:
-            comparison = _Comparison.of(model, source, tolerance, options)
-            return comparison.result(arrays, sizes or {}, seed, batches)
+        if check.built_from is None:
+            return _check_devices(model, path, check)
+        with _onnx_file(check.built_from) as source:
+            return _Comparison.of(model, source, check, options).result()
     finally:
         model.dispose()
 
@@ -220,14 +207,7 @@ def _onnx_file(path: Path) -> Iterator[Path]:
         yield exported
 
 
-def _check_devices(
-    model: Model,
-    folder: Path,
-    tolerance: float,
-    arrays: Mapping[str, Array] | None,
-    sizes: Mapping[str, int],
-    seed: int,
-) -> CheckResult:
+def _check_devices(model: Model, folder: Path, check: CheckOptions) -> CheckResult:
     """Compare the programs of a package with each other. Raises `UserError` if it has only one."""
     other_devices: list[Literal["wasm", "webgpu"]] = [
         device for device in model.manifest.programs if device != model.device
@@ -237,13 +217,13 @@ def _check_devices(
             f"{folder} is a package for {model.device} only: name the model that it was built "
             "from, --model model.onnx, or build it with --target both"
         )
-    inputs = random_inputs(model, sizes, seed, arrays)
+    inputs = random_inputs(model, check.dims or {}, check.seed, check.arrays)
     other = load(folder, other_devices[0])
     try:
         expected, actual = other.run(inputs), model.run(inputs)
     finally:
         other.dispose()
-    errors = tuple(compare(name, expected[name], a, tolerance) for name, a in actual.items())
+    errors = tuple(compare(name, expected[name], a, check.tolerance) for name, a in actual.items())
     return CheckResult(errors, f"the package on {other_devices[0]}")
 
 
@@ -257,54 +237,52 @@ class _Comparison:
 
     model: Model
     path: Path
-    tolerance: float
+    check: CheckOptions
     constants: Mapping[str, Array] = field(default_factory=dict)
     steps: Mapping[str, float] = field(default_factory=dict)
     random: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, model: Model, path: Path, tolerance: float, options: BuildOptions) -> _Comparison:
+    def of(
+        cls, model: Model, path: Path, check: CheckOptions, options: BuildOptions
+    ) -> _Comparison:
         source = onnx.load(path, load_external_data=False)
         constants = bind_constants(source.graph, options.constants or {})[0]
         random = random_outputs(source)
-        return cls(model, path, tolerance, constants, quantisation_steps(source), random)
+        return cls(model, path, check, constants, quantisation_steps(source), random)
 
-    def inputs(
-        self, arrays: Mapping[str, Array] | None, sizes: Mapping[str, int], seed: int
-    ) -> dict[str, Array]:
-        """The inputs of a comparison, constants included."""
-        return {**random_inputs(self.model, sizes, seed, arrays), **self.constants}
+    def inputs(self, sizes: Mapping[str, int] | None = None) -> dict[str, Array]:
+        """The inputs of a comparison, constants included; random inputs if `sizes` are given."""
+        arrays = self.check.arrays if sizes is None else None
+        sizes = {**(self.check.dims or {}), **(sizes or {})}
+        return {**random_inputs(self.model, sizes, self.check.seed, arrays), **self.constants}
 
-    def result(
-        self, arrays: Mapping[str, Array] | None, sizes: Mapping[str, int], seed: int, batches: bool
-    ) -> CheckResult:
-        """Compare on the inputs, and with `batches` on inputs of other batch sizes."""
-        inputs = self.inputs(arrays, sizes, seed)
-        with suggest_options("--dim or --inputs", bool(sizes or arrays)):
+    def result(self) -> CheckResult:
+        """Compare on the inputs, and on inputs of other batch sizes unless the inputs are given."""
+        inputs = self.inputs()
+        with suggest_options("--dim or --inputs", bool(self.check.dims or self.check.arrays)):
             actual = self.model.run(self.fed(inputs))
         errors, reference = self.errors(inputs, actual)
-        if batches:
-            errors += tuple(self.batch_errors(inputs, sizes, seed))
+        if self.check.inputs is None:
+            errors += tuple(self.batch_errors(inputs))
         return CheckResult(errors, reference)
 
     def fed(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs that the package has."""
         return {name: array for name, array in inputs.items() if name not in self.constants}
 
-    def batch_errors(
-        self, first: Mapping[str, Array], sizes: Mapping[str, int], seed: int
-    ) -> Iterator[OutputError]:
+    def batch_errors(self, first: Mapping[str, Array]) -> Iterator[OutputError]:
         """The errors with each size of `BATCHES` that no input of the first comparison had. A
         size that the reference refuses, too, is left out.
         """
-        manifest = self.model.manifest
+        manifest, fixed = self.model.manifest, self.check.dims or {}
         places = {symbol.name: (symbol.input, symbol.axis) for symbol in manifest.symbols}
         for symbol in batch_symbols(map(from_size, port.shape) for port in manifest.inputs):
             name, axis = places.get(symbol, ("", 0))
             for size in BATCHES:
-                if symbol in sizes or not name or first[name].shape[axis] == size:
+                if symbol in fixed or not name or first[name].shape[axis] == size:
                     continue
-                inputs = self.inputs(None, {**sizes, symbol: size}, seed)
+                inputs = self.inputs({symbol: size})
                 text = f"{symbol} = {size}"
                 try:
                     actual = self.model.run(self.fed(inputs))
@@ -332,7 +310,7 @@ class _Comparison:
         expected, reference = run_reference(self.path, inputs)
         errors = tuple(
             replace(
-                compare(name, expected[name], array, self.tolerance, self.steps.get(name)),
+                compare(name, expected[name], array, self.check.tolerance, self.steps.get(name)),
                 is_random=name in self.random,
             )
             for name, array in actual.items()
@@ -364,7 +342,7 @@ class _Comparison:
         for error in errors:
             name = error.output
             step = self.steps.get(name)
-            other = compare(name, expected[name], actual[name], self.tolerance, step)
+            other = compare(name, expected[name], actual[name], self.check.tolerance, step)
             agrees = other.passed and not error.passed
             result.append(replace(other, reference=ONNX_REFERENCE) if agrees else error)
         return tuple(result)

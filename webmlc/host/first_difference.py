@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import onnx.utils
@@ -30,7 +30,6 @@ Array = NDArray[Any]
 def first_difference(
     path: Path,
     build: Build,
-    device: Literal["wasm", "webgpu"],
     inputs: Mapping[str, Array],
     tolerance: float,
     options: BuildOptions,
@@ -49,7 +48,7 @@ def first_difference(
         while low < high:
             middle = (low + high) // 2
             value = nodes[middle].output[0]
-            if _differs_at(path, build, device, inputs, value, tolerance, options):
+            if _differs_at(path, build, inputs, value, tolerance, options):
                 high = middle
             else:
                 low = middle + 1
@@ -60,13 +59,13 @@ def first_difference(
 def _differs_at(
     path: Path,
     build: Build,
-    device: Literal["wasm", "webgpu"],
     inputs: Mapping[str, Array],
     value: str,
     tolerance: float,
     options: BuildOptions,
 ) -> bool:
     """True if the model cut at `value` fails, or gives another result than the reference."""
+    assert options.target != "both"
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         cut = Path(scratch) / "cut.onnx"
         try:
@@ -76,7 +75,7 @@ def _differs_at(
             return False
         try:
             build(cut, Path(scratch) / "package", options)
-            model = load(Path(scratch) / "package", device)
+            model = load(Path(scratch) / "package", options.target)
             actual = model.run({p.name: inputs[p.name] for p in model.all_inputs})
             model.dispose()
         except WebmlcError:

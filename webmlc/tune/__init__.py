@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) -> Result:
     """Search faster schedules for a model's kernels, and store them in the file `database`.
 
-    Options are the fields of `webmlc.tune.run.Request`:
+    Options are the fields of `webmlc.tune.options.TuneOptions`:
 
     - `device`: "wasm" or "webgpu".
     - `engine`: the engine that measures: "chromium", "node", "wasmtime" or "firefox" for `wasm`;
@@ -60,6 +60,7 @@ def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) ->
 
     Raises `UserError` for anything that the caller can mend, before anything is measured.
     """
-    from webmlc.tune.run import Request, run
+    from webmlc.tune.options import TuneOptions
+    from webmlc.tune.run import run
 
-    return run(Request(model, database=Path(database), **options))
+    return run(model, TuneOptions(database=Path(database), **options))

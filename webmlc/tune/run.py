@@ -1,23 +1,22 @@
 """Run a search from start to end: tasks, workers, database and report.
 
-In: the request of `webmlc tune`. Out: a `Result`. An interruption (Ctrl-C) ends the search, not the
-program: all measurements are in the database, and confirm the winners so far.
+In: a model, and the options of `webmlc tune`. Out: a `Result`. An interruption (Ctrl-C) ends the
+search, not the program: all measurements are in the database, and confirm the winners so far.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import DEVICES, PLAIN_ADAPTERS, Device, Features
-from webmlc.frontend.bind_constants import Constants
+from webmlc.core.machine import DEVICES, PLAIN_ADAPTERS, Device
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
 from webmlc.tune.algorithm_search import Variants, plan
@@ -28,6 +27,7 @@ from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.database import AlgorithmRecord
 from webmlc.tune.json_lines import open_to_change
+from webmlc.tune.options import TuneOptions
 from webmlc.tune.pages import PageServer
 from webmlc.tune.priorities import heaviest_first
 from webmlc.tune.report import write_report
@@ -71,41 +71,9 @@ class Result:
     was_interrupted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The request of a search: the arguments of `webmlc.tune.tune`."""
-
-    model: Source
-    device: Device = "wasm"
-    engine: str | None = None
-    variant: Features = "relaxed"
-    adapter: str = "gpu"
-    threads: int = 1
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    constants: Constants | None = None
-    seconds: float = 600.0
-    strategy: str = "auto"
-    algorithms: bool = True
-    database: Path = Path("tuned.db")
-    resume: bool = False
-    seed: int = 0
-    listen_at: tuple[str, int] | None = None
-    scheduler: str | None = None
-    on_change: Callable[[Search], None] | None = None
-    on_listen: Callable[[str], None] | None = None
-
-    @property
-    def has_guests(self) -> bool:
-        """True if other workers also measure. They may join at any time, and their platforms may
-        disagree, so the algorithms stay the defaults.
-        """
-        return self.listen_at is not None or self.scheduler is not None
-
-
-def run(request: Request) -> Result:
+def run(model: Source, request: TuneOptions) -> Result:
     """Search as requested (see `webmlc.tune.tune`)."""
     _check(request)
-    model, device = request.model, request.device
     name = _name(model)
     budget = Budget(request.seconds)
     options = Options(
@@ -120,8 +88,8 @@ def run(request: Request) -> Result:
         builder = CandidateBuilder(request.threads, processes)
         graph = read_graph(
             model,
-            device,
-            request.sizes,
+            request.device,
+            request.sizes or {},
             constants=request.constants,
             machine=_machine(request),
         )
@@ -202,7 +170,7 @@ def _algorithm_records(
 class _Measurer:
     """Lets the requested workers measure all jobs of a search, and of the next search."""
 
-    def __init__(self, request: Request, stack: ExitStack) -> None:
+    def __init__(self, request: TuneOptions, stack: ExitStack) -> None:
         """The stack ends the processes and servers that outlive a search."""
         self.request = request
         self._stack = stack
@@ -251,14 +219,14 @@ class _Measurer:
         return self._worker
 
 
-def _engine(request: Request) -> str | None:
+def _engine(request: TuneOptions) -> str | None:
     """The engine that measures, or None where the workers of a scheduler have their own."""
     if request.engine is not None or request.scheduler is not None:
         return request.engine
     return next(e for e in ENGINES[request.device] if e in LOCAL_ENGINES or is_installed(e))
 
 
-def _machine(request: Request) -> str:
+def _machine(request: TuneOptions) -> str:
     """The name of the machine whose kernels are searched: the machine that `load` would pick, as
     far as the request tells. Browsers have one software adapter, whose subgroups are quads.
     """
@@ -269,7 +237,7 @@ def _machine(request: Request) -> str:
     return request.adapter
 
 
-def _check(request: Request) -> None:
+def _check(request: TuneOptions) -> None:
     """Refuse a request that cannot be searched, before anything takes time."""
     device, engine, threads = request.device, request.engine, request.threads
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # it is being spawned
