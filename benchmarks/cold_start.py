@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from webmlc.loops.count_work import count_work
-from webmlc.tune.candidate_builder import CandidateBuilder
-from webmlc.tune.search import Search
-from webmlc.tune.task_search import Options
+from webmlc.tune.measure.make_trials import CandidateBuilder
+from webmlc.tune.measure.workers import ProcessWorker, ignore_interrupts, work
+from webmlc.tune.search.search import Search
+from webmlc.tune.search.task_search import Options
 from webmlc.tune.tasks import Task, read_graph
-from webmlc.tune.workers import ProcessWorker, ignore_interrupts, work
 
 TASKS = {
     "conv 1x1": "(float[1,128,28,28] x, float[256,128,1,1] w) => (float[1,256,28,28] y)"

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from webmlc.tune.cost_model import CostModel
 from webmlc.tune.database import Record
 from webmlc.tune.json_lines import open_records
+from webmlc.tune.search.cost_model import CostModel
 
 FEWEST = 8
 """Candidates of a kernel whose order says something."""

@@ -26,17 +26,17 @@ from typing import Any
 import onnx.parser
 
 from webmlc.target.wasm.printer import Printed
-from webmlc.tune.candidate_builder import CandidateBuilder
-from webmlc.tune.candidates import Candidate, candidate
 from webmlc.tune.cluster import work_on_cluster
+from webmlc.tune.cluster.local_scheduler import local_scheduler, python_process
+from webmlc.tune.cluster.slots import Slots, serve
 from webmlc.tune.database import Database
-from webmlc.tune.local_scheduler import local_scheduler, python_process
-from webmlc.tune.platforms import Platform
-from webmlc.tune.search import Search
-from webmlc.tune.slots import Slots, serve
-from webmlc.tune.task_search import BATCH, Options
+from webmlc.tune.measure.candidates import Candidate, candidate
+from webmlc.tune.measure.make_trials import CandidateBuilder
+from webmlc.tune.measure.platforms import Platform
+from webmlc.tune.measure.trial import Measurement, Protocol, Trial
+from webmlc.tune.search.search import Search
+from webmlc.tune.search.task_search import BATCH, Options
 from webmlc.tune.tasks import Task, read_graph
-from webmlc.tune.trial import Measurement, Protocol, Trial
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[64,96] a, float[96,32] b) => (float[64,32] y) { y = MatMul(a, b) }"""

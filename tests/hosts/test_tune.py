@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.tune.conftest import good_candidates, idle, matmul_task, trial_of
-from tests.tune.page_trials import check_engine, measure_in
+from tests.tune.measure.page_trials import check_engine, measure_in
 from webmlc.core.machine import ADAPTERS
-from webmlc.tune.trial import Measurement
+from webmlc.tune.measure.trial import Measurement
 
 
 @pytest.mark.parametrize("engine", ["chromium", "firefox"])

@@ -8,10 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webmlc.report.fold_layers import Layers, find_layers
-from webmlc.report.layered_layout import layered_layout
 from webmlc.report.nodes import ModelNode
-from webmlc.report.views import views
+from webmlc.report.views import Layers, find_layers, layered_layout, views
 from webmlc.target.line_stages import line_ranges
 
 

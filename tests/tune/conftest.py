@@ -11,9 +11,10 @@ from webmlc.core.machine import RELAXED, WEBGPU, Device, Machine
 from webmlc.loops.ir import For, LoopFunction, Seq, Store
 from webmlc.schedule.rules import match_kernel
 from webmlc.target.webgpu.emit_shaders import Shaders
-from webmlc.tune.candidates import Candidate, candidate, code_of, make_trial
+from webmlc.tune.measure.candidates import Candidate, candidate, code_of
+from webmlc.tune.measure.make_trials import make_trial
+from webmlc.tune.measure.trial import Protocol, Trial
 from webmlc.tune.tasks import Task
-from webmlc.tune.trial import Protocol, Trial
 
 QUICK = Protocol(rounds=3, grace=2, sample_ms=0.2, warmup_ms=0.5)
 """A protocol for tests, which ask what is measured but not how exactly."""

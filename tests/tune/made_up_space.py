@@ -19,12 +19,11 @@ from webmlc.core.machine import RELAXED
 from webmlc.schedule.rules.rule import Match, Rule
 from webmlc.schedule.rules.space import Product, Space, leaves_of
 from webmlc.target.wasm.printer import Printed
-from webmlc.tune.candidate_builder import CandidateBuilder
-from webmlc.tune.candidates import Candidate
-from webmlc.tune.model_trial import Scheduled
-from webmlc.tune.platforms import Platform
+from webmlc.tune.measure.candidates import Candidate
+from webmlc.tune.measure.make_trials import CandidateBuilder, Scheduled
+from webmlc.tune.measure.platforms import Platform
+from webmlc.tune.measure.trial import Measurement, Protocol, Trial
 from webmlc.tune.tasks import Task
-from webmlc.tune.trial import Measurement, Protocol, Trial
 
 PLATFORM = Platform("an engine", "1", "a CPU", "x86_64")
 CONTROL_MS = 1.0

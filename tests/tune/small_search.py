@@ -9,12 +9,12 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
-from webmlc.tune.platforms import Platform
-from webmlc.tune.search import Search
-from webmlc.tune.task_search import BATCH, Options
+from webmlc.tune.measure.platforms import Platform
+from webmlc.tune.measure.trial import Measurement, Trial
+from webmlc.tune.measure.workers import work
+from webmlc.tune.search.search import Search
+from webmlc.tune.search.task_search import BATCH, Options
 from webmlc.tune.tasks import Task, read_graph
-from webmlc.tune.trial import Measurement, Trial
-from webmlc.tune.workers import work
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[16,24] a, float[24,8] b) => (float[16,8] y) {

@@ -18,7 +18,7 @@ from webmlc.schedule.rules.rule import Match
 from webmlc.schedule.rules.space import plain
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import Database, Record
-from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
+from webmlc.tune.measure.platforms import Platform, cpu_platform, gpu_platform
 from webmlc.tune.tasks import Task, kernel_key
 
 HERE = cpu_platform("chromium", "140", 1)

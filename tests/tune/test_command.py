@@ -27,9 +27,9 @@ from webmlc.tune import json_lines
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.json_lines import shipped
-from webmlc.tune.platforms import Platform
+from webmlc.tune.measure.platforms import Platform
+from webmlc.tune.measure.workers import local_platform
 from webmlc.tune.tasks import read_graph
-from webmlc.tune.workers import local_platform
 
 Run = Callable[..., tuple[int, str, str]]
 

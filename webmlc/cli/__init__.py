@@ -24,10 +24,8 @@ import typer
 from webmlc.build_options import BuildOptions
 from webmlc.cli.build import build
 from webmlc.cli.chat import chat
-from webmlc.cli.console import console, errors, escape, number, print_json, print_table
-from webmlc.cli.failures import fail
-from webmlc.cli.options import AsJson, Model, RunOptions
-from webmlc.cli.report import report
+from webmlc.cli.console import console, errors, escape, fail, number, print_json, print_table
+from webmlc.cli.options import AsJson, Model, RunOptions, Schedules, building
 from webmlc.cli.run import bench, check, run
 from webmlc.cli.spread import spread
 from webmlc.cli.tune import tune, tune_worker
@@ -136,6 +134,34 @@ def ops(
         print_json(rows)
     else:
         print_table(f"{len(rows)} operators", rows)
+
+
+def report(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL|PACKAGE",
+            help="A model file, or the folder of a package.",
+            show_default=False,
+        ),
+    ],
+    *,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    options: BuildOptions,
+    sizes: RunOptions,
+    schedules: Schedules,
+) -> None:
+    """Write a page that shows a model's nodes, kernels, code, memory and times.
+
+    The report of a package lacks what a package does not hold: the model's graph, and schedules.
+    """
+    from webmlc.report.write_report import write_report
+
+    with building(options, schedules, f"Reporting {source.name}") as options:
+        write_report(source, out, options, sizes.dims)
+    console.print(f"Wrote {out} ({number(out.stat().st_size)} bytes). Open it in a browser.")
 
 
 def cache(

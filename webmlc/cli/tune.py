@@ -74,7 +74,7 @@ def tune(
         return
     if model is None:
         raise UserError("name a model to tune, or use --list, --merge or --export")
-    from webmlc.tune.report import rows_of
+    from webmlc.tune.report.write_report import rows_of
 
     result = _search(model, options, model.name)
     if options.adapter == "gpu" and any(s.platform.is_software for s in result.searches):
@@ -101,7 +101,7 @@ def tune(
 
 def _search(model: Path, options: TuneOptions, title: str) -> Result:
     """Search as requested, and show the progress."""
-    from webmlc.tune.progress import Progress
+    from webmlc.tune.report.progress import Progress
     from webmlc.tune.run import run
 
     def show_page(url: str) -> None:
@@ -115,7 +115,7 @@ def _print_result(
     model: Path, options: TuneOptions, result: Result, rows: Sequence[dict[str, Any]]
 ) -> None:
     """Print the gains of a search. `rows` are those of `report.rows_of`."""
-    from webmlc.tune.quantities import budget
+    from webmlc.tune.report.words import budget
 
     if rows:
         table = [
@@ -201,8 +201,7 @@ def tune_worker(
 def _manage(database: Path, model: Path | None, options: RecordsOptions, as_json: bool) -> None:
     """Merge, then export, then list records, as the options ask."""
     from webmlc.tune.json_lines import add_lines, open_records, open_to_change, to_lines
-    from webmlc.tune.summary import summary
-    from webmlc.tune.usage import usage_of
+    from webmlc.tune.usage import summary, usage_of
 
     with open_to_change(database) if options.merge else open_records(database) as records:
         for path in options.merge:

@@ -1,7 +1,7 @@
 """Serve packages to browsers on this machine, with the headers that let pages use threads.
 
 In: a folder. Out: a server on the loopback interface. `serve_forever` runs it, and `shutdown` stops
-it. `webmlc/tune/listen.py` adds calls to the handler, and may listen at another address.
+it. `webmlc/tune/measure/listen.py` adds calls to the handler, and may listen at another address.
 
     with serve(Path("build/digits")) as server:
         print(server.url)

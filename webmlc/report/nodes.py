@@ -12,6 +12,9 @@ per node of the model, in its order. A node ends in one of these ways:
 - `removed`: it has no kernel, because it changes nothing, or because other nodes do its work.
 
 For `folded`, `unused` and `removed`, the record also names the pass.
+
+A package does not hold the graph of its model. Its nodes (`step_nodes`) are the names in its steps,
+without operators.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from webmlc.graph.ir import Function, Module, Node
+from webmlc.package.manifest import Manifest, Step
 from webmlc.report.recorder import GraphStage, inner_functions, used_origins
 
 FATES = {
@@ -185,3 +189,32 @@ def _attribute(value: Any) -> str:
         case tuple():
             return f"[{', '.join(map(_attribute, value[:_SIZE]))}{', …' * (len(value) > _SIZE)}]"
     return str(value)
+
+
+def step_nodes(manifest: Manifest) -> list[ModelNode]:
+    """The nodes. The nodes that runs of the first program name come first, in their order."""
+    steps = [step for program in manifest.programs.values() for step in program.steps]
+    (program, *_) = manifest.programs.values()
+    runs = [run for run in program.runs if not run.once]
+    run_steps = [step for run in runs for step in program.steps[run.first : run.last]]
+    names = dict.fromkeys(origin for step in (*run_steps, *steps) for origin in step.origin)
+    numbers = {name: number for number, name in enumerate(names)}
+    inputs = {name: list[str]() for name in names}
+    for source, target in _edges(run_steps):
+        if numbers[source] < numbers[target]:
+            inputs[target].append(source)
+    return [ModelNode(name, "", tuple(dict.fromkeys(inputs[name])), (name,)) for name in names]
+
+
+def _edges(steps: list[Step]) -> list[tuple[str, str]]:
+    """The pairs of nodes in which the second node reads a result of the first node."""
+    edges: list[tuple[str, str]] = []
+    writers: dict[str, str] = {}
+    for step in steps:
+        if not step.origin:
+            continue
+        reads = step.arguments[: len(step.arguments) - step.outputs]
+        edges += [(writers[buffer], step.origin[0]) for buffer in reads if buffer in writers]
+        edges += zip(step.origin, step.origin[1:], strict=False)
+        writers |= dict.fromkeys(step.written, step.origin[-1])
+    return edges

@@ -39,13 +39,18 @@ from webmlc.package.runtime_files import join_modules
 from webmlc.package.sizes import shape_text
 from webmlc.package.write import write_package
 from webmlc.pipeline import compile_model
-from webmlc.report.code_texts import distinct, function_lines, package_texts, step_lines
-from webmlc.report.downloads import downloads, tensors
 from webmlc.report.measurable import measurable
-from webmlc.report.nodes import FATES, ModelNode, model_nodes
+from webmlc.report.nodes import FATES, ModelNode, model_nodes, step_nodes
+from webmlc.report.package_files import (
+    distinct,
+    downloads,
+    function_lines,
+    package_texts,
+    step_lines,
+    tensors,
+)
 from webmlc.report.programs import VARIANT, Sources, all_symbols, programs
 from webmlc.report.recorder import Recorder
-from webmlc.report.step_nodes import step_nodes
 from webmlc.report.views import View, views
 
 PAGE = Path(__file__).with_name("page")

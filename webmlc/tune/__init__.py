@@ -7,18 +7,15 @@
 
 `webmlc tune` and `webmlc build --tuned tuned.db` do the same from the command line.
 
-- `tasks`: the kernels of a model. `candidates`: members of their spaces as code.
-- `trial`: candidates that are measured together. `engines`, `page`: the engines that measure
-  trials.
-- `strategies`, `cost_model`, `model_search`: the members to measure next; `priorities`: the kernel
-  to search next.
-- `search`, `task_search`: the search of all tasks, and the search of one task, which `starter`
-  starts. `candidate_builder` builds the candidates, and `comparison` decides which schedules the
-  model keeps.
-- `workers`, `listen`, `cluster`: the workers that measure for a search.
-- `budget`: the time that a search may take.
+- `tasks`: the kernels of a model.
+- `search/`: the next trial. `search` runs the searches of all tasks, `task_search` is the search of
+  one task. `strategies` choose its next members, and `priorities` the next task. `comparison`
+  decides which schedules the model keeps.
+- `measure/`: members of spaces as code (`candidates`), candidates that are measured together
+  (`trial`), the engines that measure trials, and the workers that have engines.
+- `cluster/`: workers on other machines.
 - `database`, `choose`: the measurements, and how a build uses them.
-- `outcomes`: the gains of a search. `progress` shows them in the terminal, `report` on a page.
+- `report/`: the gains of a search, in the terminal and on a page.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ from webmlc.schedule.rules.space import changes
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tuning import Tuning
 from webmlc.tune.database import AlgorithmRecord, Database, Record
-from webmlc.tune.platforms import Platform, cpu_platform
+from webmlc.tune.measure.platforms import Platform, cpu_platform
+from webmlc.tune.measure.workers import LOCAL_ENGINES
 from webmlc.tune.tasks import kernel_key
-from webmlc.tune.workers import LOCAL_ENGINES
 
 
 class TunedChooser:

@@ -26,7 +26,7 @@ import numpy as np
 
 from webmlc.core.errors import UserError
 from webmlc.core.machine import MACHINES, Device
-from webmlc.tune.platforms import Platform, platform_of
+from webmlc.tune.measure.platforms import Platform, platform_of
 
 APPLICATION_ID = 0x776D6C63
 """The number in the header of the file that marks it as ours: "wmlc" in ASCII."""

@@ -7,8 +7,8 @@
 `shipped.jsonl` holds the schedules that were confirmed on machines of webmlc's developers, for the
 kernels of the benchmark models:
 
-    python -m webmlc.tune.json_lines tuned.db # add the records of a file python -m
-    webmlc.tune.json_lines --models A.onnx ... # drop records that no model uses any more
+    python -m webmlc.tune.json_lines tuned.db            # add the records of a file
+    python -m webmlc.tune.json_lines --models A.onnx ... # drop records that no model uses any more
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from webmlc.host.check_options import DEVICE, SEED, SIZES, THREADS
 
 if TYPE_CHECKING:
     from webmlc.frontend.bind_constants import Constants
-    from webmlc.tune.search import Search
+    from webmlc.tune.search.search import Search
 
 LOOPBACK = "127.0.0.1"
 """The address that only this machine reaches."""

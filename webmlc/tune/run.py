@@ -19,23 +19,23 @@ from webmlc.core.errors import UserError
 from webmlc.core.machine import DEVICES, PLAIN_ADAPTERS, Device
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
-from webmlc.tune.algorithm_search import Variants, plan
-from webmlc.tune.browsers import ENGINES as BROWSERS
-from webmlc.tune.browsers import is_installed
-from webmlc.tune.budget import Budget
-from webmlc.tune.candidate_builder import CandidateBuilder
 from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.database import AlgorithmRecord
 from webmlc.tune.json_lines import open_to_change
+from webmlc.tune.measure.browsers import ENGINES as BROWSERS
+from webmlc.tune.measure.browsers import is_installed
+from webmlc.tune.measure.make_trials import CandidateBuilder
+from webmlc.tune.measure.pages import PageServer
+from webmlc.tune.measure.workers import LOCAL_ENGINES, ProcessWorker, ignore_interrupts, work
 from webmlc.tune.options import TuneOptions
-from webmlc.tune.pages import PageServer
-from webmlc.tune.priorities import heaviest_first
-from webmlc.tune.report import write_report
-from webmlc.tune.search import Search, gain
-from webmlc.tune.strategies import STRATEGIES
-from webmlc.tune.task_search import Options, TaskSearch
+from webmlc.tune.report.write_report import write_report
+from webmlc.tune.search.algorithm_search import Variants, plan
+from webmlc.tune.search.budget import Budget
+from webmlc.tune.search.priorities import heaviest_first
+from webmlc.tune.search.search import Search, gain
+from webmlc.tune.search.strategies import STRATEGIES
+from webmlc.tune.search.task_search import Options, TaskSearch
 from webmlc.tune.tasks import Graph, read_graph
-from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, ignore_interrupts, work
 from webmlc.version import VERSION
 
 LOWERING_SHARE = 0.1

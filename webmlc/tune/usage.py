@@ -6,6 +6,7 @@ In: models and a database. Out: a `Usage` of the models, which judges records an
     unused = [record for record in database.records() if not usage.has_kernel(record)]
 
 A record serves nothing once a kernel has another loop nest, or its rule other parameters.
+`summary` lists the records of a database, or those that serve some models.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from webmlc.core.machine import MACHINES, Device, Machine
 from webmlc.schedule.rules.rule import Match
@@ -84,3 +86,33 @@ def _algorithms(database: Database) -> Mapping[Device, list[dict[str, str]]]:
     for (device, _, _), chosen in groups.items():
         by_device[device].append(chosen)
     return by_device
+
+
+def summary(database: Database, usage: Usage | None = None) -> list[dict[str, Any]]:
+    """A row for each task and platform: the measurements, and the confirmed gain. With a usage,
+    only records that serve its models count. The time of the default is `None` if no record has
+    it.
+    """
+    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in database.records():
+        if usage is not None and not usage.has_kernel(record):
+            continue
+        groups[record.task, record.sizes, record.platform.key].append(record)
+    rows = []
+    for (_, sizes, platform), records in sorted(groups.items(), key=lambda item: item[0][2]):
+        confirmed = [r.ratio for r in records if r.state == "confirmed" and r.ratio is not None]
+        times = [r.milliseconds for r in records if r.ratio == 1.0 and r.milliseconds is not None]
+        rows.append(
+            {
+                "platform": platform,
+                "kernel": records[-1].name,
+                "rule": records[-1].rule,
+                "sizes": sizes or "–",
+                "model": records[-1].model,
+                "candidates": sum(r.state == "measured" for r in records),
+                "default ms": min(times, default=None),
+                "gain": f"{1 / min(confirmed):.2f}×" if confirmed else "–",
+                "date": max(r.date for r in records)[:10],
+            }
+        )
+    return rows

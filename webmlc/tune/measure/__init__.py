@@ -1,0 +1,1 @@
+"""Measure candidates: trials, the engines that run them, and the workers that have engines."""

@@ -1,0 +1,1 @@
+"""Show the results of a search: in the terminal, and on a page."""

@@ -1,0 +1,1 @@
+"""Choose which members of which kernels to measure next."""
