@@ -17,7 +17,7 @@ from tests.tune.small_search import PLATFORM, FixedWorker
 from webmlc.core.machine import ADAPTERS, SOFTWARE_ADAPTERS
 from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
-from webmlc.tune import algorithm_search
+from webmlc.tune.search import algorithm_search
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.measure.platforms import Platform
