@@ -107,7 +107,7 @@ def test_a_budget_in_which_nothing_is_measured_is_too_short(
     arguments = ("--engine", "wasmtime", "--budget", "0.0001s", "--database", database)
     code, out, _ = run("tune", model, *arguments)
     assert code == 0
-    assert "no kernel was measured in 0.0001s. Try a longer --budget." in " ".join(out.split())
+    assert "no kernel was measured in 0.0001 s. Try a longer --budget." in " ".join(out.split())
     with Database(database, must_exist=True) as records:
         assert not list(records.records())
 

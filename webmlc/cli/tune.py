@@ -115,8 +115,6 @@ def _print_result(
     model: Path, options: TuneOptions, result: Result, rows: Sequence[dict[str, Any]]
 ) -> None:
     """Print the gains of a search. `rows` are those of `report.rows_of`."""
-    from webmlc.tune.report.words import budget
-
     if rows:
         table = [
             {
@@ -131,7 +129,7 @@ def _print_result(
         ]
         print_table(f"{model.name}: kernels {result.gain:.2f}× as fast", table)
     else:
-        time = budget(options.seconds)
+        time = f"{options.seconds:g} s"
         console.print(f"{model.name}: no kernel was measured in {time}. Try a longer --budget.")
     if len(rows) > SHOWN:
         console.print(f"{len(rows) - SHOWN} more kernels are on the page.")

@@ -17,12 +17,12 @@ from tests.tune.small_search import PLATFORM, FixedWorker
 from webmlc.core.machine import ADAPTERS, SOFTWARE_ADAPTERS
 from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.fuse.choose_padding import APART, BEFORE
-from webmlc.tune.search import algorithm_search
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.measure.platforms import Platform
 from webmlc.tune.measure.trial import Measurement, Trial
 from webmlc.tune.measure.workers import work
+from webmlc.tune.search import algorithm_search
 from webmlc.tune.search.algorithm_search import Variants, plan
 from webmlc.tune.search.search import Search, TaskJob
 from webmlc.tune.search.task_search import Options, TaskSearch
