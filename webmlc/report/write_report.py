@@ -17,7 +17,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,30 +173,14 @@ def _port(port: Any) -> dict[str, str]:
 
 def _node(node: ModelNode) -> dict[str, Any]:
     """A node as JSON, without empty fields."""
-    row = {
-        "name": node.name,
-        "op": node.op,
-        "inputs": node.inputs,
-        "outputs": node.outputs,
-        "attributes": node.attributes,
-        "types": node.types,
-        "parent": node.parent,
-        "fate": node.fate,
-        "stage": node.stage,
-    }
-    return {key: value for key, value in row.items() if value not in ("", (), None)}
+    return {k: v for k, v in asdict(node).items() if v not in ("", (), None)}
 
 
 def _view(view: View) -> dict[str, Any]:
-    return {
-        "name": view.name,
-        "items": [
-            {"nodes": item.nodes, **({"label": item.label} if item.label else {})}
-            for item in view.items
-        ],
-        "places": view.places,
-        "edges": view.edges,
-    }
+    """A view as JSON. Items of one node have no label."""
+    data = asdict(view)
+    data["items"] = [{k: v for k, v in item.items() if v != ""} for item in data["items"]]
+    return data
 
 
 def page_text(report: Report) -> str:

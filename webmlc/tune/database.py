@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,13 +180,13 @@ class Database:
         self._is_awaited.wait(GATHER_SECONDS)
         with self._lock:
             records, self._unwritten = self._unwritten, []
-        with self._typed_errors(), self.connection as connection:
+        with self._typed_errors(), self.connection:
             for platform in {r.platform for r in records}:
                 self._add_platform(platform)
-            tasks = {(r.task, r.name, r.device, r.rule): None for r in records}
-            connection.executemany("INSERT OR REPLACE INTO task VALUES (?, ?, ?, ?)", tasks)
-            insert = f"INSERT OR REPLACE INTO record VALUES ({', '.join('?' * 13)})"
-            connection.executemany(insert, map(_row, records))
+            for key, name, device, rule in {(r.task, r.name, r.device, r.rule) for r in records}:
+                self._insert("task", {"key": key, "name": name, "device": device, "rule": rule})
+            for record in records:
+                self._insert("record", _row(record))
 
     def _finish_writing(self) -> None:
         """Wait until all records are written. Raises `UserError` if they could not be."""
@@ -213,22 +213,10 @@ class Database:
     def add_algorithms(self, records: Iterable[AlgorithmRecord]) -> None:
         """Add the algorithms of layers; one of the same layer, machine and platform is replaced."""
         self._finish_writing()
-        with self._typed_errors(), self.connection as connection:
-            for r in records:
-                self._add_platform(r.platform)
-                connection.execute(
-                    f"INSERT OR REPLACE INTO algorithm VALUES ({', '.join('?' * 8)})",
-                    (
-                        r.layer,
-                        r.machine,
-                        r.platform.key,
-                        r.name,
-                        r.ratio,
-                        r.model,
-                        r.compiler,
-                        r.date,
-                    ),
-                )
+        with self._typed_errors(), self.connection:
+            for record in records:
+                self._add_platform(record.platform)
+                self._insert("algorithm", _row(record))
 
     def algorithms(self) -> Iterator[AlgorithmRecord]:
         """The algorithms of all layers on all platforms."""
@@ -260,8 +248,13 @@ class Database:
 
     def _add_platform(self, platform: Platform) -> None:
         description = json.dumps(asdict(platform), sort_keys=True)
+        self._insert("platform", {"key": platform.key, "description": description})
+
+    def _insert(self, table: str, row: Mapping[str, object]) -> None:
+        """Add a row; a row with the same key is replaced."""
+        places = ", ".join(f":{name}" for name in row)
         self.connection.execute(
-            "INSERT OR REPLACE INTO platform VALUES (?, ?)", (platform.key, description)
+            f"INSERT OR REPLACE INTO {table} ({', '.join(row)}) VALUES ({places})", row
         )
 
     def _check(self) -> None:
@@ -293,37 +286,33 @@ class Database:
             ) from error
 
 
-def _row(record: Record) -> tuple[object, ...]:
-    """A record as a row of its table."""
-    return (
-        record.task,
-        record.platform.key,
-        record.sizes,
-        json.dumps(record.parameters, sort_keys=True),
-        record.state,
-        record.milliseconds,
-        record.ratio,
-        record.rounds,
-        record.reason,
-        json.dumps(np.round(record.features, 4).tolist()),
-        record.model,
-        record.compiler,
-        record.date,
-    )
+_OF_TASK = ("name", "device", "rule")
+"""The fields of a record that are columns of its task."""
+
+
+def _row(record: Record | AlgorithmRecord) -> dict[str, object]:
+    """A record as a row of its table. Platforms are named by their keys."""
+    row = {f.name: getattr(record, f.name) for f in fields(record)}
+    row["platform"] = record.platform.key
+    if isinstance(record, Record):
+        row["parameters"] = json.dumps(record.parameters, sort_keys=True)
+        row["features"] = json.dumps(np.round(record.features, 4).tolist())
+        row = {name: value for name, value in row.items() if name not in _OF_TASK}
+    return row
 
 
 def _fields(row: sqlite3.Row) -> dict[str, Any]:
     """The columns of a row, by the names of a record's fields."""
-    fields: dict[str, Any] = {key: row[key] for key in row.keys()}  # noqa: SIM118
-    fields["platform"] = _platform(fields.pop("description"))
-    return fields
+    values: dict[str, Any] = {key: row[key] for key in row.keys()}  # noqa: SIM118
+    values["platform"] = _platform(values.pop("description"))
+    return values
 
 
 def _record(row: sqlite3.Row) -> Record:
-    fields = _fields(row)
-    fields["parameters"] = _parsed(fields["parameters"])
-    fields["features"] = tuple(_parsed(fields["features"]))
-    return Record(**fields)
+    values = _fields(row)
+    values["parameters"] = _parsed(values["parameters"])
+    values["features"] = tuple(_parsed(values["features"]))
+    return Record(**values)
 
 
 def _platform(description: str) -> Platform:
