@@ -32,6 +32,7 @@ VALUES: dict[str, Any] = {
     "example_inputs": (1,),
     "dynamic_shapes": {"x": {0: "n"}},
     "output_names": ["scores"],
+    "operators": (len,),
     "force": True,
     "on_stage": print,
     "progress": False,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from webmlc.pipeline import build
     from webmlc.programs import te, tir
     from webmlc.programs.compiled import compile_program as compile
+    from webmlc.programs.operators import operator
     from webmlc.programs.script import from_source, kernel
     from webmlc.programs.vocabulary import T
 
@@ -40,6 +41,7 @@ __all__ = [
     "from_source",
     "kernel",
     "load",
+    "operator",
     "te",
     "tir",
     "tune",
@@ -52,6 +54,7 @@ _PLACES = {
     "compile": ("webmlc.programs.compiled", "compile_program"),
     "from_source": ("webmlc.programs.script", "from_source"),
     "kernel": ("webmlc.programs.script", "kernel"),
+    "operator": ("webmlc.programs.operators", "operator"),
     "load": ("webmlc.host.load", "load"),
     "te": ("webmlc.programs", "te"),
     "tir": ("webmlc.programs", "tir"),

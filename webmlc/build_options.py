@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 from webmlc.core.errors import UserError
 
@@ -30,9 +30,18 @@ if TYPE_CHECKING:
     from webmlc.core.machine import Device
     from webmlc.core.stages import Watcher
     from webmlc.frontend.bind_constants import Constants
+    from webmlc.graph.ops.operator import Operator
     from webmlc.graph.quantise.quantise_weights import Quantisation
     from webmlc.graph.typed.options import ValueOptions
     from webmlc.schedule.rules import Chooser
+
+
+class HasRow(Protocol):
+    """An operator of one's own (`programs.operators`): a row of the operator table."""
+
+    @property
+    def row(self) -> Operator: ...
+
 
 TargetName = Literal["wasm", "webgpu", "both"]
 DeviceName = Literal["wasm", "webgpu"]
@@ -149,6 +158,7 @@ class BuildOptions:
     - `adapter`: the adapters for which the shaders are fast: "gpu" or "software". The shaders run
       on both. With "all", the package has both variants, and variants for GPUs with more features
       (`core.machine.ADAPTERS`); `load` chooses a variant.
+    - `operators`: operators of one's own that the model has (`programs.operators`).
     - `algorithms`: the algorithms that a device uses for some layers (`Target.alternatives`).
     - `choose`: chooses the schedule of each kernel. The default is each kernel's default schedule.
     - `example_inputs`: tensors for a module of PyTorch, arrays or shapes for a function of JAX:
@@ -260,6 +270,7 @@ class BuildOptions:
             kind=AdapterName,
         ),
     )
+    operators: Sequence[HasRow] = option((), decides=False)
     algorithms: Mapping[Device, Mapping[str, str]] | None = None
     output_names: Sequence[str] | None = None
     choose: Chooser | None = option(None, decides=False)
@@ -298,11 +309,12 @@ class BuildOptions:
     @property
     def keeps_package(self) -> bool:
         """True if the cache may hold the package. It may not if a function chooses the schedules,
-        if examples describe the inputs, or if values are typed: the key covers no files of labels.
+        if examples describe the inputs, if values are typed, or if the build has operators of its
+        own: the key covers no files of labels and no functions.
         """
         is_described = self.example_inputs is not None or self.dynamic_shapes is not None
         is_plain = not (self.inputs or self.outputs or is_described)
-        return self.cache and self.choose is None and is_plain
+        return self.cache and self.choose is None and not self.operators and is_plain
 
     def deciding(self) -> dict[str, Any]:
         """The options that decide the bytes of a package, by name. An empty mapping is given as

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class CachedBuild:
         self.state = FileState.of(self.model)
         digest = hashlib.sha256(f"package {compiler_key()} {model_name(self.model)}".encode())
         digest.update(file_hash(self.model).encode())
+        digest.update(repr(installed_operators()).encode())
         for name, value in sorted(self.options.deciding().items()):
             digest.update(f"\n{name} ".encode() + _bytes(value))
         self.key = digest.hexdigest()
@@ -107,6 +109,12 @@ class CachedBuild:
             package_report(manifest, package),
         )
         self.cache.evict()
+
+
+def installed_operators() -> list[tuple[str, str]]:
+    """The names and versions of the installed packages that offer operators."""
+    points = entry_points(group="webmlc.operators")
+    return sorted({(p.dist.name, p.dist.version) for p in points if p.dist is not None})
 
 
 def _bytes(value: Any) -> bytes:

@@ -51,6 +51,7 @@ from webmlc.graph.simplify.constants import (
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
 from webmlc.graph.simplify.use_states import use_buffer_states, use_states
+from webmlc.graph.table import with_rows
 from webmlc.graph.typed.connect_values import check_labels, connect_values
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.emit_code import (
@@ -137,18 +138,19 @@ def compile_model(
     devices = [d for d in targets if options.target in (d, "both")]
     if not devices:
         raise UserError(f"unknown target {options.target!r}: choose {', '.join(targets)} or both")
-    graph = shared_graph(model, options, watch)
     jobs = options.jobs
     if dump_folder() or verify_level() > 1:
         jobs, cache = 1, None
     choose = options.choose or default_schedule
-    modules = (
-        (device, kernel_module(replace(graph, algorithms=chosen), targets[device], watch))
-        for device in devices
-        for chosen in [(options.algorithms or {}).get(device, {})]
-    )
-    with use_cache(cache), KernelCompiler(choose, watch, cache, jobs, report_sizes) as compiler:
-        return package_of(graph, modules, targets, compiler, options)
+    with with_rows(operator.row for operator in options.operators):
+        graph = shared_graph(model, options, watch)
+        modules = (
+            (device, kernel_module(replace(graph, algorithms=chosen), targets[device], watch))
+            for device in devices
+            for chosen in [(options.algorithms or {}).get(device, {})]
+        )
+        with use_cache(cache), KernelCompiler(choose, watch, cache, jobs, report_sizes) as compiler:
+            return package_of(graph, modules, targets, compiler, options)
 
 
 def package_of(

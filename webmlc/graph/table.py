@@ -7,8 +7,15 @@ ONNX's operators are in `ops/`. An operator that only one pass writes is beside 
 'elementwise'
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import entry_points
 from types import ModuleType
 
+from webmlc.core.errors import UserError
 from webmlc.graph.algorithms.attention import causal
 from webmlc.graph.algorithms.attention import operators as attention
 from webmlc.graph.algorithms.strassen import operators as strassen
@@ -68,3 +75,41 @@ MODULES: tuple[ModuleType, ...] = (
 OPS: dict[tuple[str, str], Operator] = {
     (row.domain, row.name): row for module in MODULES for row in module.OPS
 }
+
+ENTRY_POINTS = "webmlc.operators"
+"""The group of entry points by which installed packages offer operators (`programs.operators`)."""
+
+
+@contextmanager
+def with_rows(rows: Iterable[Operator]) -> Iterator[None]:
+    """Have further rows in the table, for one build. Raises `UserError` if another build has other
+    rows of these names at the same time.
+    """
+    added: list[tuple[str, str]] = []
+    try:
+        for row in rows:
+            key = row.domain, row.name
+            if OPS.setdefault(key, row) is not row:
+                raise UserError(f"the operator {row.domain}.{row.name} is defined twice")
+            added.append(key)
+            if row.kind == "elementwise":
+                derivative.DIFFERENTIABLE[derivative.full_name(*key)] = row
+        yield
+    finally:
+        for key in added:
+            OPS.pop(key, None)
+            derivative.DIFFERENTIABLE.pop(derivative.full_name(*key), None)
+
+
+@cache
+def installed_rows() -> dict[tuple[str, str], Operator]:
+    """The rows that installed packages offer. Each entry point names a custom operator."""
+    rows = (point.load().row for point in entry_points(group=ENTRY_POINTS))
+    return {(row.domain, row.name): row for row in rows}
+
+
+def find_row(domain: str, name: str) -> Operator | None:
+    """The row of an operator, or `None`. A row of an installed package is added to the table."""
+    if (domain, name) not in OPS and (row := installed_rows().get((domain, name))) is not None:
+        OPS[domain, name] = row
+    return OPS.get((domain, name))

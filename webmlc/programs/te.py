@@ -28,6 +28,9 @@ from webmlc.loops.ir import Axis, Block, Buffer, For, Load, LoopFunction, Stmt, 
 from webmlc.loops.verify import verify
 from webmlc.programs.script import Program
 
+__all__ = ["Tensor", "all", "any", "cast", "compute", "const", "create_prim_func", "if_then_else",
+           "max", "min", "placeholder", "reduce_axis", "sigmoid", "sum"]  # fmt: skip
+
 Size = int | Expr
 Shape = Size | Sequence[Size]
 
@@ -58,14 +61,29 @@ Axes = IterVar | Sequence[IterVar]
 class _Fold(Expr):
     """A reduction inside the body of `compute`, until `compute` makes a tensor of it."""
 
-    reduction: Reduction
+    combine: str
+    axes: tuple[IterVar, ...]
+    value: Expr
 
     def __post_init__(self) -> None:
         set_lanes(self, 1)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return self.reduction.value.dtype
+        return self.value.dtype
+
+    def reduction(self, name: str) -> Reduction:
+        """The reduction of the tensor `name`, whose axes have names of their own."""
+        variables = {axis.var: Var(f"{name}_{axis.var.name}") for axis in self.axes}
+
+        def rule(node: Expr) -> Expr | None:
+            return variables.get(node.var) if isinstance(node, IterVar) else None
+
+        along = tuple(ReduceAxis(variables[a.var], a.extent) for a in self.axes)
+        value = rewrite(self.value, rule)
+        if strangers := [part for part in _parts(value) if isinstance(part, IterVar)]:
+            raise UserError(f"{name}: {strangers[0].var.name} is an axis of no reduction around it")
+        return Reduction(self.combine, along, value, identity(self.combine, value.dtype))
 
 
 def _shape(shape: Shape) -> tuple[Expr, ...]:
@@ -99,10 +117,10 @@ def compute(shape: Shape, fcompute: Callable[..., Expr | float], name: str = "co
     body = fcompute(*axes)
     value = body if isinstance(body, Expr) else core.const(body, DType.float32)
     if isinstance(value, _Fold):
-        return Tensor(name, sizes, value.dtype, axes, value.reduction)
+        return Tensor(name, sizes, value.dtype, axes, value.reduction(name))
     if [part for part in _parts(value) if isinstance(part, _Fold)]:
         raise UserError(f"{name}: a reduction is the whole body of a compute; use two computes")
-    return Tensor(name, sizes, value.dtype, axes, value, True)
+    return Tensor(name, sizes, value.dtype, axes, value)
 
 
 def _parts(root: Expr) -> list[Expr]:
@@ -118,9 +136,7 @@ def _parts(root: Expr) -> list[Expr]:
 
 
 def _reduced(combine: str, value: Expr, axis: Axes) -> Expr:
-    axes = (axis,) if isinstance(axis, IterVar) else tuple(axis)
-    along = tuple(ReduceAxis(a.var, a.extent) for a in axes)
-    return _Fold(Reduction(combine, along, value, identity(combine, value.dtype)))
+    return _Fold(combine, (axis,) if isinstance(axis, IterVar) else tuple(axis), value)
 
 
 def sum(expr: Expr, axis: Axes) -> Expr:
@@ -257,8 +273,8 @@ def _nest(tensor: Tensor, buffers: dict[Tensor, Buffer], taken: set[str]) -> Stm
     """The loops and the block that compute a tensor."""
     name = buffers[tensor].name
     along = tensor.body.axes if isinstance(tensor.body, Reduction) else ()
-    short = [axis.name.removeprefix(f"{tensor.name}_") for axis in tensor.axes]
-    loops = [_variable(text, taken) for text in (*short, *(axis.var.name for axis in along))]
+    over = (*tensor.axes, *(axis.var for axis in along))
+    loops = [_variable(axis.name.removeprefix(f"{tensor.name}_"), taken) for axis in over]
     variables_of_block = [_variable(f"v_{loop.name}", taken) for loop in loops]
     extents = (*tensor.shape, *(axis.extent for axis in along))
     kinds = ["spatial"] * len(tensor.axes) + ["reduce"] * len(along)
@@ -266,9 +282,7 @@ def _nest(tensor: Tensor, buffers: dict[Tensor, Buffer], taken: set[str]) -> Stm
         Axis(var, extent, kind)  # type: ignore[arg-type]
         for var, extent, kind in zip(variables_of_block, extents, kinds, strict=True)
     )
-    mapping: dict[Var, Expr] = dict(
-        zip((*tensor.axes, *(a.var for a in along)), variables_of_block, strict=True)
-    )
+    mapping = dict(zip(over, variables_of_block, strict=True))
     buffer = buffers[tensor]
     index = tuple(variables_of_block[: len(tensor.axes)])
 
@@ -276,12 +290,7 @@ def _nest(tensor: Tensor, buffers: dict[Tensor, Buffer], taken: set[str]) -> Stm
         return rewrite(substitute(value, mapping), read)
 
     def read(node: Expr) -> Expr | None:
-        match node:
-            case Read(tensor=tensor, indices=indices):
-                return Load(buffers[tensor], indices)
-            case IterVar(var=var):
-                return mapping[var]
-        return None
+        return Load(buffers[node.tensor], node.indices) if isinstance(node, Read) else None
 
     match tensor.body:
         case Reduction(combine=combine, value=value, init=init):

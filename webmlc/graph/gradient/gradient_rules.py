@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ops.derivative import DERIVATIVE, DIFFERENTIABLE, attributes_of
+from webmlc.graph.ops.derivative import DERIVATIVE, DIFFERENTIABLE, attributes_of, full_name
 from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.reduction import axes_of, reduced_shape, softmax_axes
 from webmlc.graph.ops.shapes import ONE, Shape, same
@@ -248,6 +248,6 @@ better computed from their result than from their expression.
 
 def rule_of(domain: str, op: str) -> Rule | None:
     """The rule that differentiates an operator; None if webmlc has no rule for it."""
-    if (domain, op) not in RULES and op in DIFFERENTIABLE and domain in ("", DERIVATIVE[0]):
+    if (domain, op) not in RULES and full_name(domain, op) in DIFFERENTIABLE:
         return _elementwise
     return RULES.get((domain, op))

@@ -19,7 +19,7 @@ from dataclasses import replace
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops.control import names_in
-from webmlc.graph.table import OPS
+from webmlc.graph.table import find_row
 
 _TEXT = "it works on text, which webmlc does not compile: do it before the model"
 _MAP = "it works on dictionaries, which webmlc does not compile: do it before the model"
@@ -58,10 +58,10 @@ def _function(
     nodes: list[Node] = []
     names = set(names_in(function))
     for node in filter(lambda node: any(node.outputs), function.nodes):
-        row = OPS.get((node.domain, node.op))
+        row = find_row(node.domain, node.op)
         if row is None or (node.domain == "webmlc" and node.domain not in opsets):
             name = f"{node.domain}.{node.op}" if node.domain else node.op
-            reason = REFUSED.get(name, "this operator is not in webmlc's table")
+            reason = REFUSED.get(name, _advice(node.domain))
             missing.append(Unsupported(node.name, name, reason))
             continue
         attributes = {k: _attribute(v, opsets, missing) for k, v in node.attributes.items()}
@@ -70,6 +70,13 @@ def _function(
         node = replace(node, attributes=attributes, outputs=outputs, version=version)
         nodes.append(row.normalise(node, version) if row.normalise else node)
     return replace(function, nodes=tuple(nodes))
+
+
+def _advice(domain: str) -> str:
+    """Why a node of a domain has no row, and what to do."""
+    if domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "webmlc"):
+        return "this operator is not in webmlc's table"
+    return "webmlc does not know this operator; @webmlc.operator defines it (docs/programs.md)"
 
 
 def _named_outputs(node: Node, names: set[str]) -> tuple[str, ...]:

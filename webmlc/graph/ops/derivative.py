@@ -25,7 +25,12 @@ DERIVATIVE = ("webmlc", "Derivative")
 def attributes_of(node: Node, position: int) -> dict[str, Attribute]:
     """The attributes of the derivative of `node` by its input `position`."""
     attributes = tuple(sorted(node.attributes.items()))
-    return {"of": node.op, "given": attributes, "position": position}
+    return {"of": full_name(node.domain, node.op), "given": attributes, "position": position}
+
+
+def full_name(domain: str, op: str) -> str:
+    """The name of an operator in `DIFFERENTIABLE`: with its domain, if this is not ONNX's."""
+    return op if domain in ("", DERIVATIVE[0]) else f"{domain}.{op}"
 
 
 def _type(context: Context) -> tuple[TensorType, ...]:
@@ -84,6 +89,8 @@ def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
 
 _ROW = Operator(DERIVATIVE[1], _type, _derivative, kind="broadcast", domain=DERIVATIVE[0])
 DIFFERENTIABLE: dict[str, Operator] = {row.name: row for row in (*elementwise.OPS, _ROW)}
-"""The operators whose expression can be differentiated, by name."""
+"""The operators whose expression can be differentiated, by name. Those of other domains are here
+while the table has them (`table.with_rows`).
+"""
 
 OPS: tuple[Operator, ...] = (_ROW,)
