@@ -26,9 +26,9 @@ from webmlc.core.stage_progress import StageProgress
 from webmlc.core.stages import Stage, Watcher, ignore, watcher
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.read_model import Source, add_tokenizer, read_model
-from webmlc.graph.checks.batch_sizes import warn_of_refused_sizes
 from webmlc.graph.checks.check_bodies import check_bodies
 from webmlc.graph.checks.check_indices import check_indices
+from webmlc.graph.checks.example_sizes import warn_of_refused_sizes
 from webmlc.graph.checks.warn_of_training import warn_of_training
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise

@@ -33,7 +33,7 @@ from onnx.backend.base import Backend, BackendRep
 from webmlc.core.errors import UnsupportedError
 from webmlc.core.machine import ADAPTERS, PLAIN_ADAPTERS
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import UnknownShapeError, infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array, Module, producers

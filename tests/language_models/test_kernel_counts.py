@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as Type
 
 from tests.language_models.small_models import LLAMA, write_model
 from webmlc.core.stages import watcher
-from webmlc.graph.fuse.concat_in_place import constant_values
+from webmlc.graph.fuse.kernels import constant_values
 from webmlc.pipeline import kernel_module, shared_graph
 from webmlc.target.targets import TARGETS
 

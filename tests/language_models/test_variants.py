@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import LLAMA, QWEN2, QWEN3, SmallModel, write_model
 from webmlc.frontend.gguf.read_gguf import read_gguf
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.quantise.compute_exactly import compute_exactly

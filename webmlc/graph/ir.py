@@ -230,9 +230,10 @@ class Module:
 
     `length` is the symbol of a model with states: the number of rows that a session holds before a
     run. `states` are these values of `main`, once their rows are written in place
-    (`append_in_place.py`). `state_ports` are the inputs and outputs that states replace. `capacity`
-    is the symbol of the rows of states that are buffers, which a session chooses. `equal_symbols`
-    maps each symbol that only such an input has to an equal symbol of another input.
+    (`fuse/write_in_place.py`). `state_ports` are the inputs and outputs that states replace.
+    `capacity` is the symbol of the rows of states that are buffers, which a session chooses.
+    `equal_symbols` maps each symbol that only such an input has to an equal symbol of another
+    input.
 
     `assets` are files that the package holds beside the model, such as a tokeniser. `typed` says
     which inputs and outputs are values of the page (`typed/connect_values.py`). `halves` are the

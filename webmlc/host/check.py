@@ -30,7 +30,7 @@ from webmlc.core.errors import InputError, UserError
 from webmlc.frontend.bind_constants import bind_constants
 from webmlc.frontend.doors.export_source import export_source
 from webmlc.frontend.gguf.file import is_gguf
-from webmlc.graph.checks.batch_sizes import batch_symbols
+from webmlc.graph.checks.example_sizes import batch_symbols
 from webmlc.graph.checks.warn_of_training import RANDOM
 from webmlc.host.check_options import CheckOptions
 from webmlc.host.first_difference import first_difference

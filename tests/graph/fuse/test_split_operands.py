@@ -10,7 +10,7 @@ import pytest
 from tests.graph.graphs import module
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.split_operands import split_operands
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 
 
 def _text(count: int, size: str = "3") -> str:

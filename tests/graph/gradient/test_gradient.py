@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.graph.ops.test_rows import make_input
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array, Module

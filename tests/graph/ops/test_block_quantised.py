@@ -17,7 +17,7 @@ from webmlc.core.expr import Const, Var
 from webmlc.core.machine import PAIRS, RELAXED, Features
 from webmlc.core.stages import watcher
 from webmlc.graph.builder import Builder, Expansion
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Function, Module, Node, TensorType

@@ -23,7 +23,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from tests.graph.ops.test_rows import NEWEST, by_onnxruntime, make_model
 from webmlc.core.errors import WebmlcError
 from webmlc.frontend.read_model import NEWEST_OPSET, read_model
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array

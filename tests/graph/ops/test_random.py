@@ -11,8 +11,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.compute import Tensor, compute
-from webmlc.graph.infer.evaluate import evaluate
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate, evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from webmlc.core.dtypes import DType
 from webmlc.frontend.read_model import NEWEST_OPSET, read_model
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array

@@ -10,7 +10,7 @@ from tests.graph.ops.test_block_quantised import weights
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
 from webmlc.graph.builder import Builder, Expansion
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Function, Module, Node, TensorType

@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.against_onnxruntime import parse
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.ir import Module
 from webmlc.graph.quantise.join_shifts import join_shifts

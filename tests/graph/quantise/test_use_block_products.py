@@ -16,7 +16,7 @@ from tests.against_onnxruntime import ERRORS_ONLY, SETTINGS
 from tests.small_models import decoder, text_encoder
 from webmlc.core.errors import InputError, UserError
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module

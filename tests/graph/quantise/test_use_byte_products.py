@@ -11,7 +11,7 @@ from webmlc.core.machine import DOT, RELAXED, SIMD128, Features, Machine
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module

@@ -11,7 +11,7 @@ import pytest
 from tests.graph.quantise.test_join_products import DEPTH, products, records
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.ir import Module
 from webmlc.graph.ops.block_quantised import BlockQuantised
 from webmlc.graph.quantise.join_products import join_products

@@ -15,7 +15,7 @@ import pytest
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_expr, const
 from webmlc.graph.builder import Builder
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 from webmlc.graph.quantise import compute_in_integers
 from webmlc.graph.rewrite.patterns import (

@@ -20,7 +20,7 @@ from webmlc.build_options import BuildOptions
 from webmlc.core.dtypes import DType
 from webmlc.core.stages import ignore
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module

@@ -13,10 +13,12 @@ Third, the other nodes form groups among themselves, forward and backward.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from webmlc.core.expr import Expr, as_int
+from webmlc.core.simplify import prove_equal
 from webmlc.graph.algorithms.attention.nodes import (
     is_attention,
     is_transpose,
@@ -25,9 +27,8 @@ from webmlc.graph.algorithms.attention.nodes import (
 )
 from webmlc.graph.compute import placeholder
 from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
-from webmlc.graph.fuse.compare_shapes import is_same, may_be_same
 from webmlc.graph.fuse.fusion_limits import FusionLimits
-from webmlc.graph.fuse.kernel_name import kernel_name
+from webmlc.graph.fuse.kernels import POINTWISE, kernel, kernel_name
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
 from webmlc.graph.ops.control import CONTROL
@@ -36,7 +37,6 @@ from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols, in_order_of_binds
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node, row_of
 
-POINTWISE = MAPS | {"injective"}
 _MAX_LOOK_AHEAD = 24
 """The most nodes after an anchor that are tried for its epilogue (chosen by hand: build time)."""
 
@@ -49,11 +49,9 @@ def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
     together. A value leaves its group only if another group or the caller reads it.
     """
     chosen_limits = limits or FusionLimits()
-    functions = {
-        name: _Fusion(f, chosen_limits, module.algorithms).run()
-        for name, f in module.functions.items()
-    }
-    return replace(module, functions=functions)
+    return module.map_functions(
+        lambda function: _Fusion(function, chosen_limits, module.algorithms).run()
+    )
 
 
 @dataclass(slots=True)
@@ -64,29 +62,31 @@ class _Fusion:
 
     function: Function
     limits: FusionLimits
-    algorithms: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, str]
     groups: dict[Node, list[Node]] = field(default_factory=dict)
-    users: dict[str, list[Node]] = field(default_factory=dict)
-    makers: dict[str, Node] = field(default_factory=dict)
-    position: dict[Node, int] = field(default_factory=dict)
-    symbolic: dict[str, Node] = field(default_factory=dict)
-    returned: frozenset[str] = frozenset()
     regions: dict[str, Region] = field(default_factory=dict)
+    users: dict[str, list[Node]] = field(init=False)
+    makers: dict[str, Node] = field(init=False)
+    position: dict[Node, int] = field(init=False)
+    symbolic: dict[str, Node] = field(init=False)
+    returned: frozenset[str] = field(init=False)
     bound: BoundSymbols = field(init=False)
     scope: Scope = field(init=False)
 
-    def run(self) -> Function:
-        self.scope = Scope.of(self.function)
-        self.returned = frozenset(self.function.outputs)
-        self.users = consumers(self.function)
-        self.makers = producers(self.function)
-        self.position = {node: p for p, node in enumerate(self.function.nodes)}
+    def __post_init__(self) -> None:
+        function = self.function
+        self.users, self.makers = consumers(function), producers(function)
+        self.position = {node: p for p, node in enumerate(function.nodes)}
         self.symbolic = {
             node.outputs[0]: symbolic_constant_of(node)
-            for node in self.function.nodes
+            for node in function.nodes
             if is_symbolic(node)
         }
-        self.bound = BoundSymbols(self.function)
+        self.returned = frozenset(function.outputs)
+        self.bound, self.scope = BoundSymbols(function), Scope.of(function)
+
+    def run(self) -> Function:
+        """The function of kernels."""
         for node in filter(is_attention, self.function.nodes):
             self.take_attention(node)
         for kind in ("contraction", "reduction"):
@@ -105,7 +105,7 @@ class _Fusion:
             if row_of(node).trait == "pool":
                 self.take_prologue(self.groups[node], self.is_padding_of_pool)
         for node in self.function.nodes if self.limits.quantises_rows else ():
-            if (node.domain, node.op) == QUANTISE_BLOCKS:
+            if node.operator == QUANTISE_BLOCKS:
                 self.groups[node] = [node]
                 self.take_rows(self.groups[node])
         for node in sorted(self.function.nodes, key=lambda node: node.op != "Concat"):
@@ -130,8 +130,12 @@ class _Fusion:
         self.take_prologue(group, members.__contains__)
         after = self.only_reader(group)
         if self.limits.joins_transposes and after is not None and is_transpose(after):
-            group.append(after)
-            self.groups[after] = group
+            self.take(group, after, at=len(group))
+
+    def take(self, group: list[Node], node: Node, at: int = 0) -> None:
+        """Put a node into a group, before the member at this place."""
+        group.insert(at, node)
+        self.groups[node] = group
 
     def only_reader(self, group: list[Node]) -> Node | None:
         """The only reader of the only value that leaves a group. `None` if there are several values
@@ -189,8 +193,7 @@ class _Fusion:
         if parts := parts_of_node(pad, self.scope, (data,)):
             if len(self.users[value]) > 1:
                 self.regions[value] = parts[-1].region
-            group.append(pad)
-            self.groups[pad] = group
+            self.take(group, pad, at=len(group))
 
     def padding_of(self, group: list[Node]) -> Node | None:
         """The `Pad` of the only value that leaves a group, if its other consumers can read this
@@ -231,8 +234,7 @@ class _Fusion:
                 if maker is None or maker.op != "DequantizeLinear" or maker in self.groups:
                     continue
                 if self.live_out([maker, *group]) == self.live_out(group):
-                    group.insert(0, maker)
-                    self.groups[maker] = group
+                    self.take(group, maker)
 
     def followers(self, value: str) -> Iterator[Node]:
         """The nodes that depend on `value` within a short distance, in topological order.
@@ -275,7 +277,7 @@ class _Fusion:
         is_small = len(group) <= self.limits.nodes
         return is_small and len(self.inputs_of(group)) + 1 <= self.limits.buffers
 
-    def inputs_of(self, group: list[Node]) -> list[str]:
+    def inputs_of(self, group: Sequence[Node]) -> list[str]:
         """The values that the group reads from outside, in order of first use, without constants of
         one element.
         """
@@ -310,8 +312,7 @@ class _Fusion:
                 continue
             if not self.fits_limits([maker, *group]):
                 continue
-            group.insert(0, maker)
-            self.groups[maker] = group
+            self.take(group, maker)
             queue += [i for i in maker.inputs if i]
 
     def take_rows(self, group: list[Node]) -> None:
@@ -347,26 +348,6 @@ class _Fusion:
 
     def build(self) -> Function:
         """The function of `fused` and `View` nodes, ordered by their dependences."""
-        done: set[int] = set()
-        nodes: list[Node] = []
-
-        def emit(group: list[Node]) -> None:
-            stack: list[tuple[list[Node], bool]] = [(group, False)]
-            while stack:
-                current, expanded = stack.pop()
-                if id(current) in done:
-                    continue
-                if expanded:
-                    done.add(id(current))
-                    whole = len(current) == 1 and is_no_kernel(current[0])
-                    nodes.append(current[0] if whole else self.fused_node(current))
-                    continue
-                stack.append((current, True))
-                read = [i for n in current for i in n.inputs if i not in virtual]
-                makers = [self.makers[i] for i in read if i in self.makers]
-                makers += [binder for n in current for binder in self.bound.needed_by(n)]
-                stack += [(self.groups[m], False) for m in makers if self.groups[m] is not current]
-
         read_from_memory = set(self.function.outputs)
         for node in self.function.nodes:
             if is_no_kernel(node):
@@ -374,37 +355,54 @@ class _Fusion:
                 read_from_memory.update(node.inputs)
         checked = self.bound.checked_by(self.function.requirements)
         virtual = self.symbolic.keys() - read_from_memory - {b.outputs[0] for b in checked}
-        for node in self.function.nodes:
-            if node.outputs[0] not in virtual:
-                emit(self.groups[node])
+        nodes: list[Node] = []
+        done: set[int] = set()
+        stack = [
+            (self.groups[node], False)
+            for node in reversed(self.function.nodes)
+            if node.outputs[0] not in virtual
+        ]
+        while stack:
+            group, expanded = stack.pop()
+            if id(group) in done:
+                continue
+            if expanded:
+                done.add(id(group))
+                is_whole = len(group) == 1 and is_no_kernel(group[0])
+                nodes.append(group[0] if is_whole else self.fused_node(group))
+                continue
+            stack.append((group, True))
+            read = [i for n in group for i in n.inputs if i not in virtual]
+            makers = [self.makers[i] for i in read if i in self.makers]
+            makers += [binder for n in group for binder in self.bound.needed_by(n)]
+            stack += [(self.groups[m], False) for m in makers if self.groups[m] is not group]
         regions = {**self.function.regions, **self.regions}
         nodes_in_order = in_order_of_binds(nodes, self.bound)
         return replace(self.function, nodes=nodes_in_order, regions=regions)
 
     def fused_node(self, group: list[Node]) -> Node:
+        """The kernel of a group."""
         members = sorted(group, key=self.position.__getitem__)
         ordered = (*self.symbolic_nodes(members), *members)
-        inputs = tuple(self.inputs_of(list(ordered)))
         live = self.live_out(members)
-        outputs = tuple(o for node in members for o in node.outputs if o in live)
         values = sorted({v for node in ordered for v in (*node.inputs, *node.outputs) if v})
+        constants = self.function.constants
         body = Function(
             kernel_name(members),
-            inputs,
-            outputs,
+            tuple(self.inputs_of(ordered)),
+            tuple(o for node in members for o in node.outputs if o in live),
             ordered,
             {v: t for v in values if (t := self.scope.type_of(v)) is not None},
-            {v: a for v in values if (a := self.function.constants.get(v)) is not None},
+            {v: constants[v] for v in values if v in constants},
         )
-        origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
-        return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+        return kernel(body, *ordered)
 
 
 def is_no_kernel(node: Node) -> bool:
     """True for nodes that become no kernel: views, appended rows, sizes that a run reads, and
     control flow.
     """
-    return node.op == "View" or is_bind(node) or (node.domain, node.op) in {*CONTROL, APPEND}
+    return node.op == "View" or is_bind(node) or node.operator in {*CONTROL, APPEND}
 
 
 def symbolic_constant_of(node: Node) -> Node:
@@ -415,7 +413,7 @@ def symbolic_constant_of(node: Node) -> Node:
 
 def is_block_product(node: Node) -> bool:
     """True for a product of float32 data and block-quantised weights."""
-    return (node.domain, node.op) == ("webmlc", "FloatBlockProduct")
+    return node.operator == ("webmlc", "FloatBlockProduct")
 
 
 def is_operand(function: Function, product: Node, maker: Node) -> bool:
@@ -435,3 +433,20 @@ def is_operand(function: Function, product: Node, maker: Node) -> bool:
         return maker.inputs[0] == product.inputs[0]
     shapes = (function.type(node.outputs[0]).shape for node in (maker, product))
     return kind_of(maker) in MAPS and is_same(*shapes)
+
+
+def is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
+    """True for shapes that are certainly equal."""
+    return len(shape) == len(other) and all(map(prove_equal, shape, other))
+
+
+def may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
+    """True if the shapes are equal, or if only symbolic sizes before the last one differ in form:
+    `(n + 1, 4)` and `(m, 4)`. Such sizes are taken as equal: a wrong guess only repeats cheap work,
+    if one of the two sizes is 1.
+    """
+    if len(shape) != len(other):
+        return False
+    pairs = [pair for pair in zip(shape, other, strict=True) if not prove_equal(*pair)]
+    last = not shape or prove_equal(shape[-1], other[-1])
+    return last and all(as_int(size) is None for pair in pairs for size in pair)

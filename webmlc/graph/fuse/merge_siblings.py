@@ -18,14 +18,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from webmlc.core.expr import as_int
-from webmlc.graph.fuse.concat_in_place import constant_values
-from webmlc.graph.fuse.fuse import POINTWISE
 from webmlc.graph.fuse.fusion_limits import FusionLimits
-from webmlc.graph.fuse.kernel_name import kernel_name
+from webmlc.graph.fuse.kernels import constant_values, is_pointwise, kernel, kernel_name
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols
-from webmlc.graph.rewrite.meaning import kind_of
 
 _MAX_ELEMENTS = 1 << 13
 """The most elements in the result of a kernel that is merged, with symbolic sizes taken as 1. If a
@@ -42,8 +39,8 @@ def merge_siblings(module: Module, limits: FusionLimits | None = None) -> Module
     needs: a fused module, regions decided. guarantees: topological order; nodes that read a value
     come after those that write its parts.
     """
-    functions = {name: _merge(f, limits or FusionLimits()) for name, f in module.functions.items()}
-    return replace(module, functions=functions)
+    chosen_limits = limits or FusionLimits()
+    return module.map_functions(lambda function: _merge(function, chosen_limits))
 
 
 @dataclass(slots=True)
@@ -56,6 +53,12 @@ class _Group:
     reads: set[str]
     writes: set[str]
 
+    def with_group(self, other: _Group) -> _Group:
+        """The kernels of both groups."""
+        return _Group(
+            self.members + other.members, self.reads | other.reads, self.writes | other.writes
+        )
+
 
 def _merge(function: Function, limits: FusionLimits) -> Function:
     """Move each kernel down to the last kernel that it can be merged with."""
@@ -65,7 +68,7 @@ def _merge(function: Function, limits: FusionLimits) -> Function:
     groups: list[_Group] = []
     open_groups: dict[str, _Group] = {}
     for node in function.nodes:
-        if (node.domain, node.op) in CONTROL:
+        if node.operator in CONTROL:
             open_groups.clear()  # its functions may read any value
         if node.op == "View":
             roots[node.outputs[0]] = roots.get(node.inputs[0], node.inputs[0])
@@ -78,15 +81,14 @@ def _merge(function: Function, limits: FusionLimits) -> Function:
             joins = value == key and not reads & group.writes
             if not joins and (reads & group.writes or writes & (group.writes | group.reads)):
                 del open_groups[value]
+        group = _Group([node], reads, writes)
         open_group = open_groups.get(key) if key is not None else None
-        members = [*(open_group.members if open_group is not None else ()), node]
-        buffers = {value for member in members for value in (*member.inputs, *member.outputs)}
-        fits = len(members) <= _MAX_RESULTS and len(buffers) <= limits.buffers
-        if open_group is not None and fits:
-            groups.remove(open_group)
-            group = _Group(members, open_group.reads | reads, open_group.writes | writes)
-        else:
-            group = _Group([node], reads, writes)
+        if open_group is not None:
+            both = open_group.with_group(group)
+            buffers = {value for n in both.members for value in (*n.inputs, *n.outputs)}
+            if len(both.members) <= _MAX_RESULTS and len(buffers) <= limits.buffers:
+                groups.remove(open_group)
+                group = both
         groups.append(group)
         if key is not None:
             open_groups[key] = group
@@ -102,30 +104,23 @@ def _places(value: str, function: Function) -> tuple[str, ...]:
 
 def _shared_value(node: Node, function: Function, constants: set[str]) -> str | None:
     """The first value that a small pointwise kernel of one result reads; `None` for others."""
-    body = node.attributes.get("body")
-    if node.op != "fused" or not isinstance(body, Function) or len(node.outputs) != 1:
+    if len(node.outputs) != 1 or not is_pointwise(node):
         return None
     read = [value for value in node.inputs if value not in constants]
     sizes = [as_int(size) or 1 for size in function.type(node.outputs[0]).shape]
-    is_small = prod(sizes) <= _MAX_ELEMENTS
-    is_pointwise = all(kind_of(inner) in POINTWISE for inner in body.nodes)
-    return read[0] if read and is_small and is_pointwise else None
+    return read[0] if read and prod(sizes) <= _MAX_ELEMENTS else None
 
 
 def _merged(nodes: Sequence[Node]) -> Node:
     """One kernel that computes the results of several kernels."""
     bodies = [node.attributes["body"] for node in nodes]
-    inputs = tuple(dict.fromkeys(value for node in nodes for value in node.inputs))
-    outputs = tuple(value for node in nodes for value in node.outputs)
-    inner = {node.outputs: node for body in bodies for node in body.nodes}
-    members = tuple(inner.values())
+    members = tuple({node.outputs: node for body in bodies for node in body.nodes}.values())
     body = Function(
         kernel_name(members),
-        inputs,
-        outputs,
+        tuple(dict.fromkeys(value for node in nodes for value in node.inputs)),
+        tuple(value for node in nodes for value in node.outputs),
         members,
         {value: type_ for body in bodies for value, type_ in body.types.items()},
         {value: array for body in bodies for value, array in body.constants.items()},
     )
-    origin = tuple(dict.fromkeys(o for node in nodes for o in node.origin))
-    return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+    return kernel(body, *nodes)

@@ -1,4 +1,5 @@
-"""Evaluate tensor expressions with numpy, to test the operators' rows and to fold constants.
+"""Evaluate tensor expressions with numpy, to test the operators' rows and to fold constants; and
+run a module node by node, control flow included (`evaluate_module`).
 
 In: output tensors of a `compute`, arrays for its placeholders, integers for its symbols. Out: the
 outputs' arrays. Each stage is evaluated at once over broadcast index arrays; a large reduction is
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -30,8 +32,10 @@ from webmlc.core.rewrite import evaluate as evaluate_expr
 from webmlc.core.rewrite import rewrite
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
-from webmlc.graph.ir import Array
-from webmlc.graph.ops.operator import Context, Operator
+from webmlc.graph.ir import Array, Function, Module, Node
+from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.operator import Context, Operator, Scope, is_bind
+from webmlc.graph.rewrite.meaning import row_of
 
 __all__ = ["compute", "evaluate", "evaluate_node", "placeholder"]
 
@@ -254,3 +258,93 @@ def evaluate_node(
     pairs = zip(tensors, inputs, strict=True)
     arrays = {t: a for t, a in pairs if t is not None and a is not None}
     return evaluate(row.compute(context, tensors), arrays, symbols)
+
+
+def evaluate_module(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run `main` of a module after `infer_shapes`. Returns the arrays of its outputs by name."""
+    evaluation = _Evaluation(module, bind_symbols(module.main, inputs))
+    return dict(zip(module.main.outputs, evaluation.function(module.main, inputs), strict=True))
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    module: Module
+    symbols: dict[str, int]
+
+    def function(self, function: Function, inputs: Mapping[str, Array]) -> list[Array]:
+        """The function's outputs. A value is dropped after the last node that reads it."""
+        scope = Scope.of(function)
+        values: dict[str, Array] = {**function.constants, **inputs}
+        last = last_uses(function)
+        for position, node in enumerate(function.nodes):
+            arrays = [values[i] if i else None for i in node.inputs]
+            if node.operator in CONTROL:
+                results = self.control(node, arrays)
+            else:
+                if is_bind(node):
+                    self.bind(node, values[node.inputs[0]].reshape(-1))
+                context = scope.context(node)
+                results = evaluate_node(row_of(node), context, arrays, self.symbols)
+            values.update(zip(filter(None, node.outputs), results, strict=True))
+            for name in filter(None, node.inputs):
+                if last[name] == position:
+                    values.pop(name, None)
+        return [values[name] for name in function.outputs]
+
+    def bind(self, node: Node, read: Array) -> None:
+        """Set symbols to elements of a tensor."""
+        places = zip(node.attributes["symbols"], node.attributes["positions"], strict=True)
+        self.symbols |= {symbol: int(read[place]) for symbol, place in places}
+
+    def control(self, node: Node, arrays: Sequence[Array | None]) -> list[Array]:
+        """The results of an If or a Loop."""
+        functions = [self.module.functions[name] for name in node.attributes["functions"]]
+        if node.op == "Loop":
+            return self.loop(node, functions[0], arrays)
+        then, other = functions
+        operands = [a for a in arrays if a is not None]
+        split = 1 + len(then.inputs)
+        if operands[0].reshape(-1)[0]:
+            return self.function(then, dict(zip(then.inputs, operands[1:split], strict=True)))
+        return self.function(other, dict(zip(other.inputs, operands[split:], strict=True)))
+
+    def loop(self, node: Node, body: Function, arrays: Sequence[Array | None]) -> list[Array]:
+        """The values that the loop carries at its end, then the values that it scanned."""
+        asks, carried = int(node.attributes["asks"]), node.attributes["carried"]
+        operands = [a for a in arrays[1:] if a is not None]
+        state, captured = operands[:carried], operands[carried:]
+        going = arrays[0] is None or bool(arrays[0].reshape(-1)[0])
+        trips, symbol = node.attributes["trips"], node.attributes["symbol"].name
+        limit = None if trips is None else int(evaluate_expr(trips, self.symbols))
+        rows: list[list[Array]] = []
+        while going and (limit is None or len(rows) < limit):
+            self.symbols[symbol] = len(rows)
+            feeds = dict(zip(body.inputs, (*state, *captured), strict=True))
+            results = self.function(body, feeds)
+            going = not asks or bool(results[0].reshape(-1)[0])
+            state = results[asks : asks + carried]
+            rows.append(results[asks + carried :])
+        types = node.attributes["types"][carried:]
+        scans = []
+        for k, (axis, backward) in enumerate(node.attributes["places"]):
+            parts = [row[k] for row in (reversed(rows) if backward else rows)]
+            shape = [int(evaluate_expr(d, self.symbols)) for d in types[k].shape]
+            empty = np.zeros(shape, types[k].dtype.numpy)
+            scans.append(np.stack(parts, axis) if parts else empty)
+        return [*state, *scans]
+
+
+def last_uses(function: Function) -> dict[str, int]:
+    """The position of the last node that reads each value; for an output, the number of nodes."""
+    last = {name: i for i, node in enumerate(function.nodes) for name in node.inputs}
+    return last | {name: len(function.nodes) for name in function.outputs}
+
+
+def bind_symbols(function: Function, inputs: Mapping[str, Array]) -> dict[str, int]:
+    """The values of the symbolic dimensions, from the inputs' shapes."""
+    symbols: dict[str, int] = {}
+    for name in function.inputs:
+        for dimension, size in zip(function.type(name).shape, inputs[name].shape, strict=True):
+            if isinstance(dimension, Var):
+                symbols.setdefault(dimension.name, size)
+    return symbols

@@ -21,7 +21,7 @@ all nodes that cannot be compiled at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -34,8 +34,7 @@ from webmlc.core.expr import Expr, Var, as_int, const
 from webmlc.core.rewrite import variables, written_out
 from webmlc.core.symbol_names import symbol_name
 from webmlc.graph.builder import Builder, Expansion, type_numbers
-from webmlc.graph.checks.check_signature import check_signature
-from webmlc.graph.checks.check_types import check_types
+from webmlc.graph.checks.check_node import check_node
 from webmlc.graph.checks.requirements import (
     count_requirements,
     live_requirements,
@@ -75,7 +74,7 @@ from webmlc.graph.ops.operator import (
     symbolic_constant,
     symbolic_value,
 )
-from webmlc.graph.table import OPS
+from webmlc.graph.rewrite.meaning import row_of
 
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """The errors of rows whose operator has inputs, outputs or attributes that no valid model has. A
@@ -169,7 +168,7 @@ class _Inference:
         self.outlines = outlines
         self.binds_symbols = binds_symbols
         self.types: dict[str, TensorType] = dict(outer.types)
-        self.types |= {i: function.types[i] for i in _typed_inputs(function)}
+        self.types |= {i: function.types[i] for i in function.inputs if i in function.types}
         self.constants: dict[str, Array] = {**outer.constants, **function.constants}
         self.values: dict[str, KnownValue] = dict(outer.values)
         self.sequences: dict[str, tuple[str, ...] | None] = dict(outer.sequences)
@@ -199,42 +198,10 @@ class _Inference:
         pending = list(reversed(targets_first(self.function.nodes)))
         while pending:
             node = pending.pop()
-            if any(i in self.failed_values for i in node.inputs):
+            if self.failed_values.isdisjoint(node.inputs):
+                pending.extend(reversed(self.infer_or_report(node)))
+            else:
                 self.failed_values.update(node.outputs)
-                continue
-            try:
-                pending.extend(reversed(self.infer(node)))
-            except NotSupportedError as error:
-                if isinstance(error, UnknownValueError) and self.bind(error.name, node):
-                    names = {error.name: self.bound_names[error.name]}
-                    pending.append(
-                        replace(node, inputs=tuple(names.get(i, i) for i in node.inputs))
-                    )
-                    continue
-                self.failed_values.update(node.outputs)
-                reason = str(error)
-                for value, name in self.bound_names.items():  # report the model's names
-                    reason = reason.replace(repr(name), repr(value))
-                self.unsupported.append(Unsupported(node.name, node.op, reason))
-                if isinstance(error, UnknownValueError):
-                    self.unknown_sources.append(self.sources_of(error.name))
-            except UnsupportedError as error:  # raised by a function inside this one
-                values = error.values if isinstance(error, UnknownShapeError) else ()
-                if values and all(self.bind(value, node) for value in values):
-                    pending.append(
-                        rename_captures(node, {value: self.bound_names[value] for value in values})
-                    )
-                    continue
-                self.failed_values.update(node.outputs)
-                self.unsupported += error.nodes
-                if values:
-                    deciding = [s for v in values for s in self.sources_of(v)]
-                    self.unknown_sources += [tuple(deciding)] * len(error.nodes)
-            except UNFIT as error:
-                raise ModelError(
-                    f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
-                    f"fit the operator ({type(error).__name__}: {error})"
-                ) from error
         if len(self.unknown_sources) == len(self.unsupported) > 0:
             sources = dict.fromkeys(value for group in self.unknown_sources for value in group)
             raise UnknownShapeError(tuple(self.unsupported), tuple(sources))
@@ -251,6 +218,40 @@ class _Inference:
             requirements=live_requirements(outputs, self.requirements),
         )
 
+    def infer_or_report(self, node: Node) -> list[Node]:
+        """Infer a node, and return the nodes to infer in its place. A node that cannot be compiled
+        becomes an entry of `unsupported`.
+        """
+        values: tuple[str, ...] = ()
+        try:
+            return self.infer(node)
+        except NotSupportedError as error:
+            is_inner, reason = False, str(error)
+            if isinstance(error, UnknownValueError):
+                values = (error.name,)
+        except UnsupportedError as error:  # raised by a function inside this one
+            is_inner, nodes = True, error.nodes
+            if isinstance(error, UnknownShapeError):
+                values = error.values
+        except UNFIT as error:
+            raise ModelError(
+                f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
+                f"fit the operator ({type(error).__name__}: {error})"
+            ) from error
+        if values and all(self.bind(value, node) for value in values):
+            names = {value: self.bound_names[value] for value in values}
+            return [rename_captures(node, names) if is_inner else node.reading(names)]
+        if not is_inner:
+            for value, name in self.bound_names.items():  # report the model's names
+                reason = reason.replace(repr(name), repr(value))
+            nodes = (Unsupported(node.name, node.op, reason),)
+        self.failed_values.update(node.outputs)
+        self.unsupported += nodes
+        if values:
+            deciding = tuple(source for value in values for source in self.sources_of(value))
+            self.unknown_sources += [deciding] * len(nodes)
+        return []
+
     def bind(self, value: str, node: Node) -> bool:
         """Make the elements of `value` symbols that a run reads from memory. Return False if
         `value` does not hold a small number of integers.
@@ -258,22 +259,16 @@ class _Inference:
         if value in self.bound_names:
             return reads(node, value)
         type_ = self.types.get(value)
-        if (
-            not self.binds_symbols
-            or not reads(node, value)
-            or type_ is None
-            or value in self.values
-        ):
+        shape = None if type_ is None else type_.static_shape
+        if type_ is None or shape is None or not type_.dtype.is_integer:
+            return False
+        if not self.binds_symbols or not reads(node, value) or value in self.values:
             return False  # the node needs a number, and already has a symbol
-        if not type_.dtype.is_integer:
-            return False
-        shape = type_.static_shape
-        if shape is None or not 0 < prod(shape) <= MAX_BOUND_ELEMENTS:
-            return False
         count = prod(shape)
-        partial_elements = (
-            self.partial_values.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
-        )
+        if not 0 < count <= MAX_BOUND_ELEMENTS:
+            return False
+        partial = self.partial_values.get(value)
+        partial_elements = [None] * count if partial is None else partial.reshape(-1).tolist()
         names = {
             i: self.symbol(value if count == 1 else f"{value}_{i}")
             for i, element in enumerate(partial_elements)
@@ -340,18 +335,17 @@ class _Inference:
 
     def infer(self, node: Node) -> list[Node]:
         """Infer the node's types and append it, or return the nodes that it expands to."""
-        row = OPS[node.domain, node.op]
+        row = row_of(node)
         type_numbers(node, self.constants, self.scope.type_of)
         context = self.scope.context(node)
-        check_types(node, context.types)
-        check_signature(node, row)
+        check_node(node, row, context.types)
         if row.expand is not None:
             expansion = Expansion(self.value_names)
             results = row.expand(context, Builder(node, expansion))
             if results is not None:
                 self.requirements[node] = context.requirements
                 return self.expansion_nodes(node, expansion, results)
-        if (node.domain, node.op) == GRADIENT:
+        if node.operator == GRADIENT:
             expansion = Expansion(self.value_names)
             build = Builder(node, expansion)
             derivatives = derive_gradient(node, self.typed_nodes, self.scope, build)
@@ -378,7 +372,7 @@ class _Inference:
             *context.requirements,
             *count_requirements(node, context.types, outputs),
         ]
-        if (node.domain, node.op) == SYMBOLIC_CONSTANT:
+        if node.operator == SYMBOLIC_CONSTANT:
             self.values[node.outputs[0]] = symbolic_value(node)
         elif self.evaluate(node, row, replace(context, outputs=outputs)):
             return []
@@ -430,7 +424,7 @@ class _Inference:
                 names[result] = output
             else:
                 copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))
-        return [_renamed(n, names) for n in (*expansion.nodes, *copies)]
+        return [n.renamed(names) for n in (*expansion.nodes, *copies)]
 
     def is_read(self, value: str) -> bool:
         """True if the function returns a value, or if a node reads it."""
@@ -505,15 +499,3 @@ def _may_be_shape(node: Node, context: Context) -> bool:
     if all(t.dtype.is_integer or t.dtype is DType.bool for t in context.outputs):
         return True
     return all(context.value(i) is not None for i, name in enumerate(node.inputs) if name)
-
-
-def _typed_inputs(function: Function) -> list[str]:
-    return [i for i in function.inputs if i in function.types]
-
-
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    return replace(
-        node,
-        inputs=tuple(names.get(i, i) for i in node.inputs),
-        outputs=tuple(names.get(o, o) for o in node.outputs),
-    )

@@ -13,13 +13,12 @@ from webmlc.graph.algorithms.attention.tile_rows import tile_rows
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.algorithms.strassen.use_strassen import use_strassen
 from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
-from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.choose_padding import padding_alternatives
-from webmlc.graph.fuse.concat_in_place import concat_in_place
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.merge_siblings import merge_siblings
 from webmlc.graph.fuse.split_operands import split_operands
+from webmlc.graph.fuse.write_in_place import append_in_place, concat_in_place
 from webmlc.graph.ir import Module
 from webmlc.graph.quantise.join_shifts import join_shifts
 from webmlc.graph.quantise.use_byte_products import use_byte_products

@@ -1,13 +1,14 @@
-"""Check the element types of a node's inputs against the types that ONNX's schemas list.
+"""Check a node: the element types of its inputs, and that its row reads all inputs and attributes.
 
-In: a node and the types of its inputs. A model whose types do not fit is malformed, so no row of
-the operator table has to check for it. The types fit if they fit the operator's newest schema or
-the schema of the opset that the model imports: ReduceLogSum took integers until opset 27. Inputs
-that a schema describes by one variable (`T`) must have the same type. Rows may accept further types
-of a kind (float, integer, boolean). Operators without a schema (our own, `com.microsoft`'s) accept
-the types that their rows accept.
+In: a node, its row, and the types of its inputs. A model whose types do not fit ONNX's schemas is
+malformed, so no row of the operator table has to check for it. The types fit if they fit the
+operator's newest schema or the schema of the opset that the model imports: ReduceLogSum took
+integers until opset 27. Inputs that a schema describes by one variable (`T`) must have the same
+type. Rows may accept further types of a kind (float, integer, boolean). Operators without a schema
+(our own, `com.microsoft`'s) accept the types that their rows accept. Schemas say neither which
+texts an attribute may be nor which attributes are flags: rows do.
 
-    check_types(node, types)    # raises: input 0 is int64; it takes bfloat16, float16, ...
+    check_node(node, row, types)    # raises: input 0 is int64; it takes bfloat16, float16, ...
 """
 
 from __future__ import annotations
@@ -22,8 +23,16 @@ from onnx import TensorProto, defs
 from webmlc.core.dtypes import DType
 from webmlc.frontend.element_types import dtype_of
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.operator import NotSupportedError
+from webmlc.graph.ops.operator import NotSupportedError, Operator
 
+FLAGS = frozenset(
+    {"align_corners", "allowzero", "antialias", "causal", "ceil_mode", "center_point_box"}
+    | {"channels_last", "count_include_pad", "do_rotary", "exclude_outside", "exclusive", "fmod"}
+    | {"interleaved", "largest", "reverse", "rotary_interleaved", "saturate", "select_last_index"}
+    | {"sorted", "storage_order", "training_mode", "transA", "transB", "transBatchA"}
+    | {"transBatchB", "unidirectional", "upper"}
+)
+"""Attributes that are 0 or 1. Runtimes differ on other numbers: they read them as 0 or as 1."""
 _NUMBERS: dict[str, int] = dict(TensorProto.DataType.items())
 
 
@@ -51,12 +60,18 @@ class _Schema:
         return self.inputs + self.inputs[-1:] * repeats
 
 
-def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
-    """Raise `NotSupportedError` if the types of a node's inputs do not fit its operator. An input
-    has the wrong type if the operator does not accept the type, or if another input that shares its
-    type variable has another type. A node must not leave out an input that the operator needs.
-    Nodes of an expansion are checked, too. Inputs without a type or without an entry in the schema
-    are not checked.
+def check_node(node: Node, row: Operator, types: Sequence[TensorType | None]) -> None:
+    """Raise `NotSupportedError` if the types of a node's inputs do not fit its operator, or for the
+    first input or attribute that the row does not know. Nodes of an expansion are checked, too.
+    """
+    _check_types(node, types)
+    _check_signature(node, row)
+
+
+def _check_types(node: Node, types: Sequence[TensorType | None]) -> None:
+    """An input has the wrong type if the operator does not accept the type, or if another input
+    that shares its type variable has another type. A node must not leave out an input that the
+    operator needs. Inputs without a type or without an entry in the schema are not checked.
     """
     misfit = _misfit(node, types, _schema(node.domain, node.op))
     if misfit is None:
@@ -123,3 +138,21 @@ def _dtype(text: str) -> DType | None:
     """`tensor(float)` as a dtype; None for a sequence, an optional, or text."""
     name = text.removeprefix("tensor(").removesuffix(")").upper()
     return dtype_of(_NUMBERS[name]) if name in _NUMBERS else None
+
+
+def _check_signature(node: Node, row: Operator) -> None:
+    """Raise `NotSupportedError` for the first input or attribute that the row does not know."""
+    if row.signature is not None:
+        for name in sorted(node.attributes.keys() - row.signature.attributes):
+            raise NotSupportedError(f"the attribute {name!r} is not supported")
+        for index, value in enumerate(node.inputs[row.signature.inputs :], row.signature.inputs):
+            if value:
+                raise NotSupportedError(f"input {index}, {value!r}, is not supported")
+    for name in sorted(node.attributes.keys() & FLAGS):
+        if node.attributes[name] not in (0, 1):
+            raise NotSupportedError(f"{name} is {node.attributes[name]!r}; it must be 0 or 1")
+    for name, choices in row.choices.items():
+        text = node.attributes.get(name, choices[0])
+        if text not in choices:
+            expected = ", ".join(repr(choice) for choice in choices if choice)
+            raise NotSupportedError(f"{name} is {text!r}; it must be one of {expected}")
