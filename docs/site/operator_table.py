@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from webmlc.frontend.operator_versions import first_opset
+from webmlc.frontend.protos import first_opset
 from webmlc.graph.table import OPS
 
 HEAD = """\

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from tests.command_line import run
 from tests.small_models import vision_transformer
-from webmlc.frontend import operator_versions
+from webmlc.frontend import protos
 from webmlc.version import VERSION
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker builds what the tests share
@@ -320,7 +320,7 @@ def test_a_bug_is_json_too_and_shows_where_it_is(webmlc, monkeypatch) -> None:  
     def break_down(*_: object) -> None:
         raise KeyError("opset")
 
-    monkeypatch.setattr(operator_versions, "first_opset", break_down)
+    monkeypatch.setattr(protos, "first_opset", break_down)
     result = webmlc("ops", "--json")
     assert result.code == 3 and "break_down" in result.err
     error = json.loads(result.out)["error"]

@@ -13,9 +13,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.node import answer_once
 from webmlc.core.errors import ModelError
-from webmlc.frontend.gguf.assets import assets_of
 from webmlc.frontend.gguf.file import GgufFile
-from webmlc.frontend.gguf.tokenizer import PATTERNS, tokenizer_json
+from webmlc.frontend.gguf.tokenizer import PATTERNS, assets_of, tokenizer_json
 
 SPLIT = Path(__file__).parent / "tokens_of_texts.mjs"
 NORMAL, CONTROL, BYTE = 1, 3, 6

@@ -117,7 +117,7 @@ def ops(
     as_json: AsJson = False,
 ) -> None:
     """List the operators that can be compiled."""
-    from webmlc.frontend.operator_versions import first_opset
+    from webmlc.frontend.protos import first_opset
     from webmlc.graph.table import OPS
 
     rows = [

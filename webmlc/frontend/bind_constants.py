@@ -23,7 +23,7 @@ from onnx import GraphProto, ValueInfoProto
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
-from webmlc.frontend.element_types import dtype_of
+from webmlc.frontend.protos import dtype_of
 from webmlc.graph.ir import Array
 
 Constants = Mapping[str, ArrayLike]

@@ -8,15 +8,17 @@ operators without a schema pass: `normalise` and the rows of the operators check
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, defs
+from onnx import AttributeProto, ModelProto, NodeProto, defs
 
 from webmlc.core.errors import ModelError
-from webmlc.frontend.operator_versions import (
+from webmlc.frontend.protos import (
+    all_nodes,
     first_opset,
+    name_of,
     plain_domain,
     version_of,
     versions_of,
@@ -33,25 +35,13 @@ _KIND_NAMES: dict[int, str] = {
 def check_nodes(model: ModelProto) -> None:
     """Raise `ModelError` for the first node that its operator's schema does not permit."""
     versions = versions_of(model.opset_import)
-    for node in nodes_of(model.graph):
+    for node in all_nodes(model.graph.node):
         _check_node(node, versions)
-
-
-def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph and of its sub-graphs."""
-    pending = [graph]
-    while pending:
-        for node in pending.pop().node:
-            yield node
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    pending.append(attribute.g)
-                pending += attribute.graphs
 
 
 def _check_node(node: NodeProto, versions: Mapping[str, int]) -> None:
     domain, version = plain_domain(node.domain), version_of(node, versions)
-    label = f"{node.op_type} (node {_name(node)!r})"
+    label = f"{node.op_type} (node {name_of(node)!r})"
     names = [attribute.name for attribute in node.attribute]
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ModelError(f"{label} has the attribute {repeated[0]!r} twice")
@@ -115,8 +105,3 @@ def _check_attributes(node: NodeProto, schema: Any, label: str) -> None:
     for name in sorted(missing):
         if schema.attributes[name].required:
             raise ModelError(f"{label} needs the attribute {name!r}")
-
-
-def _name(node: NodeProto) -> str:
-    """The name of a node in messages: its own name, else the name of its first output."""
-    return node.name or next(filter(None, node.output), node.op_type)

@@ -24,8 +24,7 @@ from onnx import (
 )
 
 from webmlc.core.errors import ModelError
-from webmlc.frontend.check_nodes import nodes_of
-from webmlc.frontend.operator_versions import plain_domain, version_of, versions_of
+from webmlc.frontend.protos import all_nodes, plain_domain, subgraphs, version_of, versions_of
 from webmlc.frontend.resolve_names import resolve_names
 
 FUNCTIONS: dict[str, frozenset[str]] = {
@@ -61,7 +60,7 @@ Chosen by hand: ONNX's own definitions nest less deep.
 def expand_functions(model: ModelProto) -> ModelProto:
     """Replace the operators of `FUNCTIONS` by ONNX's function bodies, also within these bodies."""
     for _ in range(MAX_DEFINITION_DEPTH):
-        if not any(_is_function(node) for node in nodes_of(model.graph)):
+        if not any(_is_function(node) for node in all_nodes(model.graph.node)):
             break
         model = _expand(model)
     return model
@@ -77,7 +76,7 @@ def _expand(model: ModelProto) -> ModelProto:
     versions = versions_of(model.opset_import)
     result = ModelProto()
     result.CopyFrom(model)
-    for number, node in enumerate(nodes_of(result.graph)):
+    for number, node in enumerate(all_nodes(result.graph.node)):
         if not _is_function(node):
             continue
         body = _body(node, [types.get(i, TypeProto()) for i in node.input], versions)
@@ -101,10 +100,8 @@ def _types(graph: GraphProto) -> dict[str, TypeProto]:
     types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                types |= _types(attribute.g)
+    for inner in (inner for node in graph.node for inner in subgraphs(node)):
+        types |= _types(inner)
     return types
 
 

@@ -15,7 +15,7 @@ from onnx.external_data_helper import uses_external_data
 
 from webmlc.core.dependencies import note_file
 from webmlc.core.errors import ModelError
-from webmlc.frontend.element_types import dtype_of
+from webmlc.frontend.protos import dtype_of, subgraphs
 
 MAX_DIGITS = 18
 """The most digits of a number of bytes. Every number of 18 digits fits into 64 bits."""
@@ -98,7 +98,5 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
                 if attribute.HasField("t"):
                     yield attribute.t
                 yield from attribute.tensors
-                if attribute.HasField("g"):
-                    graphs.append(attribute.g)
-                graphs += attribute.graphs
+            graphs += subgraphs(node)
         nodes = []

@@ -37,23 +37,21 @@ from onnx import (
 
 from webmlc.core.dependencies import note_file
 from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError, UserError
+from webmlc.core.expr import Const, Expr, Var
 from webmlc.core.package_files import model_name
 from webmlc.core.rewrite import variables
-from webmlc.core.symbol_names import symbol_sizes
+from webmlc.core.symbol_names import symbol_name, symbol_sizes
 from webmlc.frontend.bind_constants import Constants, bind_constants
-from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
 from webmlc.frontend.check_nodes import check_nodes
-from webmlc.frontend.check_texts import check_texts
+from webmlc.frontend.check_parsed import check_dense, check_expansion, check_texts, nesting_error
 from webmlc.frontend.doors.export_source import export_source
-from webmlc.frontend.element_types import dtype_of
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
-from webmlc.frontend.gguf.file import is_gguf
+from webmlc.frontend.file_kinds import is_kind
 from webmlc.frontend.gguf.read_gguf import read_gguf
-from webmlc.frontend.operator_versions import kept_version, plain_domain, versions_of
+from webmlc.frontend.protos import dtype_of, kept_version, name_of, plain_domain, versions_of
 from webmlc.frontend.resolve_names import resolve_names
 from webmlc.frontend.sort_nodes import sort_nodes
-from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
@@ -84,19 +82,17 @@ def read_model(
     or if a name in `dims` is no dimension.
     """
     source = export_source(source)
-    gguf = None
-    if not isinstance(source, ModelProto | Module) and is_gguf(Path(source)):
-        gguf = Path(source)
-    if context is not None and gguf is None:
+    is_gguf = is_kind(source, ".gguf")
+    if context is not None and not is_gguf:
         raise InputError("a context can be limited for models in GGUF files only")
-    if constants and (gguf is not None or isinstance(source, Module)):
+    if constants and (is_gguf or isinstance(source, Module)):
         raise InputError(f"no input of this model can be a constant: {next(iter(constants))!r}")
-    if dims and (gguf is not None or isinstance(source, Module)):
+    if dims and (is_gguf or isinstance(source, Module)):
         raise InputError(f"no size of this model can be fixed: {next(iter(dims))!r}")
     if isinstance(source, Module):
         return source
-    if gguf is not None:
-        return read_gguf(gguf, context=context)
+    if is_gguf and isinstance(source, str | Path):
+        return read_gguf(source, context=context)
     if isinstance(source, ModelProto):
         model, folder, stem = source, None, source.graph.name or "model"
     else:
@@ -244,6 +240,50 @@ def _has_no_rank(info: ValueInfoProto) -> bool:
     return info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape")
 
 
+class Symbols:
+    """The symbols of one model: unique identifiers for ONNX's `dim_param` texts.
+
+        >>> symbols = Symbols()
+        >>> str(symbols.named("p2o.DynamicDimension.0")), str(symbols.named("unk__7"))
+        ('p2o_DynamicDimension_0', 'unk__7')
+
+    Equal texts are the same symbol, and different texts are different symbols. A text or a symbol's
+    name that `sizes` contains is a number instead. `fixed` holds the keys of `sizes` that occurred.
+    """
+
+    def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
+        self._sizes = dict(sizes or {})
+        self._by_text: dict[str, Expr] = {}
+        self._names: set[str] = set()
+        self.fixed: set[str] = set()
+
+    def dimension(self, dim: onnx.TensorShapeProto.Dimension, value: str, axis: int) -> Expr:
+        """A dimension of `value`: a number, a named symbol, or a new symbol named by its axis."""
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            return Const(dim.dim_value)
+        if dim.dim_param not in ("", "?"):
+            return self.named(dim.dim_param)
+        return self._new(f"{value}_{axis}")
+
+    def named(self, text: str) -> Expr:
+        """The symbol of a `dim_param`, or its size if `sizes` has one."""
+        if text not in self._by_text:
+            self._by_text[text] = self._new(text)
+        return self._by_text[text]
+
+    def _new(self, text: str) -> Expr:
+        base_name = symbol_name(text)
+        name, count = base_name, 2
+        while name in self._names:
+            name, count = f"{base_name}_{count}", count + 1
+        self._names.add(name)
+        for key in (text, name):
+            if key in self._sizes:
+                self.fixed.add(key)
+                return Const(self._sizes[key])
+        return Var(name)
+
+
 class _Reader:
     """A converter of graphs that share one set of symbols."""
 
@@ -283,7 +323,7 @@ class _Reader:
             outputs,
             attributes,
             plain_domain(proto.domain),
-            (proto.name or next(filter(None, outputs), proto.op_type),),
+            (name_of(proto),),
             version=kept_version(proto),
         )
 

@@ -14,7 +14,7 @@ another sub-graph has it. Inner names shadow outer names, as in any language wit
 
 An attribute of a function has the value of the call, else its default. If it has neither, the
 attributes that refer to it are left out. A function may import another opset than the model. Its
-nodes then keep their versions (`operator_versions.keep_version`), which later passes read.
+nodes then keep their versions (`protos.keep_version`), which later passes read.
 
 Raises `ModelError` if an input or an output has no name, if a node reads a name that nothing
 writes, or if a name is written twice in one scope.
@@ -29,20 +29,14 @@ from typing import Any
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from webmlc.core.errors import ModelError
-from webmlc.frontend.operator_versions import (
+from webmlc.frontend.protos import (
     keep_version,
     kept_version,
+    key_of,
+    name_of,
     plain_domain,
     versions_of,
 )
-
-Key = tuple[str, str, str]
-"""The domain, name and overload by which nodes call a function."""
-
-
-def key_of(node: NodeProto) -> Key:
-    """The key of the function that a node calls, if there is such a function."""
-    return (plain_domain(node.domain), node.op_type, node.overload)
 
 
 def resolve_names(model: ModelProto) -> ModelProto:
@@ -162,7 +156,7 @@ class _Resolver:
 
     def call(self, node: NodeProto, function: FunctionProto, scope: _Scope) -> _Call:
         """Begin the nodes of a function."""
-        label = _label(node)
+        label = repr(name_of(node))
         if len(node.input) > len(function.input) or len(node.output) > len(function.output):
             raise ModelError(
                 f"node {label} calls {function.name!r} with {len(node.input)} inputs and "
@@ -178,7 +172,7 @@ class _Resolver:
             dict(zip(function.input, inputs, strict=True)),
             attributes={a.name: a for a in function.attribute_proto} | attributes,
             versions=self.versions | versions_of(function.opset_import),
-            prefix=f"{scope.prefix}{node.name or next(filter(None, node.output), node.op_type)}/",
+            prefix=f"{scope.prefix}{name_of(node)}/",
         )
         for formal, value in results:
             if formal not in body.names:
@@ -198,7 +192,7 @@ class _Resolver:
 
     def node(self, node: NodeProto, scope: _Scope) -> NodeProto:
         """Resolve one node that calls no function."""
-        label = _label(node)
+        label = repr(name_of(node))
         inputs = [scope.read(name, f"node {label} reads") for name in node.input]
         attributes = self.attributes(node, scope)
         outputs = [self.write(name, scope, label) for name in node.output]
@@ -309,8 +303,3 @@ class _Resolver:
         self.counts[name] = count
         self.taken.add(unique)
         return unique
-
-
-def _label(node: NodeProto) -> str:
-    """The name of a node in messages: its own name, else the name of its first output."""
-    return repr(node.name or next(filter(None, node.output), node.op_type))

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from webmlc.core.errors import ModelError
+from webmlc.frontend.protos import name_of, subgraphs
 
 Body = GraphProto | FunctionProto
 
@@ -46,20 +47,13 @@ def _bodies(model: ModelProto) -> Iterator[Body]:
     while pending:
         body = pending.pop()
         yield body
-        pending += [graph for node in body.node for graph in _subgraphs(node)]
-
-
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+        pending += [graph for node in body.node for graph in subgraphs(node)]
 
 
 def _reads(node: NodeProto) -> Iterator[str]:
     """Yield the values that a node needs: its inputs, and the outer values its sub-graphs read."""
     yield from filter(None, node.input)
-    for graph in _subgraphs(node):
+    for graph in subgraphs(node):
         inner = {value.name for value in graph.input} | {t.name for t in graph.initializer}
         inner |= {sparse.values.name for sparse in graph.sparse_initializer}
         inner |= {output for inside in graph.node for output in inside.output}
@@ -126,15 +120,10 @@ def _cycle(nodes: Sequence[NodeProto], needs: Sequence[dict[str, int]], start: i
         position = needed[position][1]
     cycle = list(path)[list(path).index(position) :]
     links = (
-        f"needs {name!r} from node {_name(nodes[producer])}"
+        f"needs {name!r} from node {name_of(nodes[producer])!r}"
         for name, producer in (needed[consumer] for consumer in cycle)
     )
     return (
-        f"the model has a cycle: node {_name(nodes[position])} {', which '.join(links)}. "
+        f"the model has a cycle: node {name_of(nodes[position])!r} {', which '.join(links)}. "
         "No value may depend on itself: export the model again"
     )
-
-
-def _name(node: NodeProto) -> str:
-    """The name of a node in messages: its own name, else the name of its first output."""
-    return repr(node.name or next(filter(None, node.output), node.op_type))

@@ -29,7 +29,8 @@ from webmlc.build_options import DEFAULTS, BuildOptions
 from webmlc.core.errors import InputError, UserError
 from webmlc.frontend.bind_constants import bind_constants
 from webmlc.frontend.doors.export_source import export_source
-from webmlc.frontend.gguf.file import is_gguf
+from webmlc.frontend.file_kinds import is_kind
+from webmlc.frontend.protos import subgraphs
 from webmlc.graph.checks.example_sizes import batch_symbols
 from webmlc.graph.checks.warn_of_training import RANDOM
 from webmlc.host.check_options import CheckOptions
@@ -192,7 +193,7 @@ def check_model(
 @contextmanager
 def _onnx_file(path: Path) -> Iterator[Path]:
     """The path of an ONNX file. A model of another framework is exported to a temporary file."""
-    if is_gguf(path):
+    if is_kind(path, ".gguf"):
         raise UserError(
             f"{path}: webmlc check compares with onnxruntime, which does not read GGUF files. "
             "Use webmlc run."
@@ -382,10 +383,6 @@ def _draws(nodes: Iterable[onnx.NodeProto], functions: frozenset[str] | set[str]
     return any(
         (node.op_type in RANDOM and node.domain in ("", "ai.onnx"))
         or node.op_type in functions
-        or any(
-            _draws(graph.node, functions)
-            for attribute in node.attribute
-            for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
-        )
+        or any(_draws(graph.node, functions) for graph in subgraphs(node))
         for node in nodes
     )

@@ -28,9 +28,9 @@ from webmlc.core.errors import UserError
 from webmlc.core.replace_file import replace_file
 from webmlc.core.stages import ignore
 from webmlc.core.symbol_names import symbol_name
-from webmlc.frontend.constant_nodes import constant_nodes
 from webmlc.frontend.doors.export_source import export_source
-from webmlc.frontend.gguf.file import is_gguf
+from webmlc.frontend.file_kinds import is_kind
+from webmlc.frontend.protos import constant_nodes
 from webmlc.graph.ir import Module
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import MANIFEST, Manifest
@@ -105,7 +105,7 @@ def model_report(
     computed = {
         origin for program in parts.programs.values() for s in program.steps for origin in s.origin
     }
-    constants_of_file = {} if is_gguf(source) else constant_nodes(model)
+    constants_of_file = {} if is_kind(source, ".gguf") else constant_nodes(model)
     nodes = model_nodes(recorder.graphs, computed, constants_of_file)
     texts = {v: m.text for v, m in recorder.modules.items() if v == VARIANT}
     texts |= distinct({variant: shaders.text for variant, shaders in recorder.shaders.items()})

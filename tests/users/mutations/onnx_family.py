@@ -18,7 +18,7 @@ from tests.users.mutations.onnx_references import Values, explicit_results, refe
 from tests.users.mutations.onnx_writings import OUTSIDE_FILE, move_outside
 from tests.users.mutations.outcome import Outcome, outcome_of_error
 from webmlc.core.machine import Device
-from webmlc.frontend.check_nodes import nodes_of
+from webmlc.frontend.protos import all_nodes
 from webmlc.graph.table import OPS
 from webmlc.host.load import load
 
@@ -195,7 +195,7 @@ def _without_tails(
 
 def _is_random(model: onnx.ModelProto) -> bool:
     """True if a node may draw random numbers. Dropout without an input that says so does not."""
-    nodes = [*nodes_of(model.graph), *(node for f in model.functions for node in f.node)]
+    nodes = [*all_nodes(model.graph.node), *(node for f in model.functions for node in f.node)]
     return any(
         node.op_type in RANDOM
         or "Random" in node.op_type
@@ -207,7 +207,7 @@ def _is_random(model: onnx.ModelProto) -> bool:
 def _operators(model: onnx.ModelProto) -> set[str]:
     """The names of the operators of a model and of its functions."""
     bodies = [f.node for f in model.functions]
-    nodes = [*nodes_of(model.graph), *(node for body in bodies for node in body)]
+    nodes = [*all_nodes(model.graph.node), *(node for body in bodies for node in body)]
     return {node.op_type for node in nodes}
 
 
@@ -216,7 +216,7 @@ def _is_ordinary(model: onnx.ModelProto, folder: Path) -> bool:
     tiny (`EXTREME`). A constant that cannot be read counts as ordinary.
     """
     tensors = [*model.graph.initializer]
-    attributes = [a for node in nodes_of(model.graph) for a in node.attribute]
+    attributes = [a for node in all_nodes(model.graph.node) for a in node.attribute]
     arrays = [np.asarray([a.f, *a.floats]) for a in attributes]
     tensors += [a.t for a in attributes if a.HasField("t")]
     for tensor in tensors:

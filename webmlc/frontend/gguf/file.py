@@ -28,9 +28,6 @@ from webmlc.graph.ops.block_quantised import BlockQuantised
 if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
 
-MAGIC = b"GGUF"
-"""The first bytes of every GGUF file."""
-
 MAX_COUNT = 1 << 24
 """The largest width, number of layers or context of a model. Larger numbers are defects of a file.
 Chosen by hand: the longest context of a published model has 10 million tokens.
@@ -56,16 +53,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def is_gguf(path: Path) -> bool:
-    """True for a file with the suffix or the first bytes of a GGUF file."""
-    if path.suffix.lower() == ".gguf":
-        return True
-    if not path.is_file():
-        return False
-    with path.open("rb") as stream:
-        return stream.read(len(MAGIC)) == MAGIC
-
-
 @dataclass(frozen=True, slots=True)
 class GgufFile:
     """The metadata by key, and the tensors by name. `read_names` are the names of tensors that
@@ -77,6 +64,10 @@ class GgufFile:
     tensors: Mapping[str, ReaderTensor]
     read_names: set[str] = field(default_factory=set)
 
+    def error(self, text: str) -> ModelError:
+        """The error about a defect of the file."""
+        return ModelError(f"{self.path}: {text}")
+
     @property
     def architecture(self) -> str:
         """The name of the architecture, such as `llama`."""
@@ -86,7 +77,7 @@ class GgufFile:
         """The metadata under a key. Raises `ModelError` if it is missing and has no default."""
         value = self.metadata.get(key, default)
         if value is None:
-            raise ModelError(f"{self.path}: the metadata has no {key!r}. The file is incomplete.")
+            raise self.error(f"the metadata has no {key!r}. The file is incomplete.")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -94,20 +85,20 @@ class GgufFile:
         name = f"{self.architecture}.{key}"
         value = self.value(name, default)
         if isinstance(value, list):
-            raise ModelError(
-                f"{self.path}: {name!r} is {shown(value)}, not one number. Layers that differ from "
+            raise self.error(
+                f"{name!r} is {shown(value)}, not one number. Layers that differ from "
                 "each other are not supported."
             )
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            raise ModelError(f"{self.path}: {name!r} is {shown(value)}, not a finite number.")
+            raise self.error(f"{name!r} is {shown(value)}, not a finite number.")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A number of the architecture that is above 0, and at most 1e12."""
         value = self.number(key, default)
         if not 0 < value <= MAX_NUMBER:
-            raise ModelError(
-                f"{self.path}: {self.architecture}.{key} is {value}. It must be above 0, and at "
+            raise self.error(
+                f"{self.architecture}.{key} is {value}. It must be above 0, and at "
                 f"most {MAX_NUMBER:g}."
             )
         return value
@@ -116,8 +107,8 @@ class GgufFile:
         """A number of the architecture that is a positive integer, `MAX_COUNT` at most."""
         value = self.number(key, default)
         if not 1 <= value <= MAX_COUNT or value != int(value):
-            raise ModelError(
-                f"{self.path}: {self.architecture}.{key} is {value}. It must be an integer from 1 "
+            raise self.error(
+                f"{self.architecture}.{key} is {value}. It must be an integer from 1 "
                 f"to {MAX_COUNT}."
             )
         return int(value)
@@ -126,23 +117,21 @@ class GgufFile:
         """The text under a key."""
         value = self.value(key, default)
         if not isinstance(value, str):
-            raise ModelError(f"{self.path}: {key!r} is {shown(value)}, not a text.")
+            raise self.error(f"{key!r} is {shown(value)}, not a text.")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
         """The truth value under a key."""
         value = self.value(key, default)
         if not isinstance(value, bool):
-            raise ModelError(f"{self.path}: {key!r} is {shown(value)}, neither true nor false.")
+            raise self.error(f"{key!r} is {shown(value)}, neither true nor false.")
         return value
 
     def items(self, key: str, kind: type[T], default: Sequence[T] | None = None) -> Sequence[T]:
         """The list under a key, whose elements are all of one kind: str, int or float."""
         value = self.value(key, default)
         if not isinstance(value, list) or not all(type(element) is kind for element in value):
-            raise ModelError(
-                f"{self.path}: {key!r} is {shown(value)}, not a list of {kind.__name__} elements."
-            )
+            raise self.error(f"{key!r} is {shown(value)}, not a list of {kind.__name__} elements.")
         return value
 
     @property
@@ -150,7 +139,7 @@ class GgufFile:
         """The texts of the vocabulary."""
         tokens = self.items("tokenizer.ggml.tokens", str)
         if not tokens:
-            raise ModelError(f"{self.path}: the list of tokens is empty.")
+            raise self.error("the list of tokens is empty.")
         return tokens
 
     def token_number(self, name: str) -> int | None:
@@ -160,8 +149,8 @@ class GgufFile:
         if number is None:
             return None
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-            raise ModelError(
-                f"{self.path}: {key!r} is {shown(number)}. The file has {count} tokens, which are "
+            raise self.error(
+                f"{key!r} is {shown(number)}. The file has {count} tokens, which are "
                 "numbered from 0."
             )
         return number
@@ -183,8 +172,8 @@ class GgufFile:
         tensor = self._tensor(name, (size,))
         vector = read_matrix(tensor.data.reshape(1, -1), tensor.tensor_type.name, (1, size))
         if isinstance(vector, BlockQuantised):
-            raise ModelError(
-                f"{self.path}: the vector {name!r} has the type {tensor.tensor_type.name}. "
+            raise self.error(
+                f"the vector {name!r} has the type {tensor.tensor_type.name}. "
                 "Vectors must be of floats."
             )
         self._check_finite(name, vector)
@@ -195,8 +184,8 @@ class GgufFile:
         bits = EXPONENTS[floats.dtype.name]
         for part in np.array_split(floats.reshape(-1), max(floats.size // CHECKED_AT_ONCE, 1)):
             if np.any(np.bitwise_and(part.view(bits.dtype), bits) == bits):
-                raise ModelError(
-                    f"{self.path}: the tensor {name!r} has numbers that are not finite. The "
+                raise self.error(
+                    f"the tensor {name!r} has numbers that are not finite. The "
                     "file is damaged, or its conversion failed."
                 )
 
@@ -211,21 +200,21 @@ class GgufFile:
     def _tensor(self, name: str, shape: tuple[int, ...]) -> ReaderTensor:
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise ModelError(
-                f"{self.path}: the tensor {name!r} is missing. The file is incomplete, or its "
+            raise self.error(
+                f"the tensor {name!r} is missing. The file is incomplete, or its "
                 f"architecture is not {self.architecture!r}."
             )
         self.read_names.add(name)
         # GGUF lists dimensions from the innermost one on.
         stored = tuple(int(d) for d in reversed(tensor.shape.tolist()))
         if stored != shape:
-            raise ModelError(
-                f"{self.path}: the tensor {name!r} has the shape {list(stored)}. The metadata "
+            raise self.error(
+                f"the tensor {name!r} has the shape {list(stored)}. The metadata "
                 f"says {list(shape)}."
             )
         if tensor.tensor_type.name not in READERS:
-            raise ModelError(
-                f"{self.path}: the tensor {name!r} has the quantisation type "
+            raise self.error(
+                f"the tensor {name!r} has the quantisation type "
                 f"{tensor.tensor_type.name}. webmlc reads {', '.join(READERS)}. Convert the model "
                 "with llama-quantize."
             )

@@ -1,7 +1,7 @@
 """Read a language model from a GGUF file as a graph module.
 
 In: the path of a file. Out: a `Module` with the function `main` (see `decoder.py`), and the files
-of its tokeniser as assets (see `assets.py`).
+of its tokeniser as assets (see `tokenizer.py`).
 
     >>> read_gguf("smollm2.gguf").main.inputs        # doctest: +SKIP
     ('input_ids',)
@@ -15,11 +15,10 @@ from pathlib import Path
 
 from webmlc.core.errors import ModelError
 from webmlc.core.package_files import model_name
-from webmlc.frontend.gguf.architectures import architecture_of, sizes_of
-from webmlc.frontend.gguf.assets import assets_of
+from webmlc.frontend.gguf.architectures import architecture_of, check_settings, sizes_of
 from webmlc.frontend.gguf.decoder import PAST, Decoder
 from webmlc.frontend.gguf.file import open_gguf
-from webmlc.frontend.gguf.settings import check_settings
+from webmlc.frontend.gguf.tokenizer import assets_of
 from webmlc.graph.ir import Module
 
 OPSETS = {"": 24, "webmlc": 1}

@@ -1,7 +1,13 @@
-"""Convert the tokeniser of a GGUF file to Hugging Face's `tokenizer.json`.
+"""Write the files that turn text into tokens and back, from the metadata of a GGUF file.
 
-In: a file. Out: the contents of the JSON, which the library `tokenizers` loads. Two kinds of
-tokenisers can be read, by `tokenizer.ggml.model`:
+In: a file. Out: files by name, in the formats of Hugging Face. Hugging Face's libraries read them
+in Python and in the page:
+
+- `tokenizer.json`: the tokeniser.
+- `chat_template.jinja`: the template that makes a prompt of messages, if the file has a template.
+- `generation_config.json`: the tokens that begin and end a text, and the longest context.
+
+Two kinds of tokenisers can be read, by `tokenizer.ggml.model`:
 
 - `gpt2`: byte-level BPE. A regular expression splits the text first (`PATTERNS`). The file lists
   the merges.
@@ -12,11 +18,12 @@ tokenisers can be read, by `tokenizer.ggml.model`:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from webmlc.core.errors import ModelError
+from webmlc.core.chat_template import template_environment
 from webmlc.frontend.gguf.file import GgufFile
 
 Json = dict[str, Any]
@@ -24,6 +31,19 @@ Json = dict[str, Any]
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
 """Kinds of tokens in `tokenizer.ggml.token_type`. From llama.cpp."""
 
+END_TOKENS = frozenset(
+    {
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+        "<EOT>",
+    }
+)
+"""Tokens that end a text or a turn, from llama.cpp's vocabulary. A file names only one token."""
 SPACE, NO_SPACE = r"\p{White_Space}", r"\P{White_Space}"
 r"""White space, as Unicode defines it. The class `\s` differs in JavaScript."""
 GPT_2 = (
@@ -83,17 +103,14 @@ def tokenizer_json(file: GgufFile) -> Json:
         return _byte_level(file)
     if model == "llama":
         return _sentence_piece(file)
-    raise ModelError(
-        f"{file.path}: the tokeniser {model!r} is not supported. webmlc reads 'gpt2' and 'llama'."
-    )
+    raise file.error(f"the tokeniser {model!r} is not supported. webmlc reads 'gpt2' and 'llama'.")
 
 
 def _byte_level(file: GgufFile) -> Json:
     pre = file.text("tokenizer.ggml.pre", "default")
     if pre not in PATTERNS:
-        raise ModelError(
-            f"{file.path}: the pre-tokeniser {pre!r} is not supported. webmlc reads "
-            f"{', '.join(PATTERNS)}."
+        raise file.error(
+            f"the pre-tokeniser {pre!r} is not supported. webmlc reads {', '.join(PATTERNS)}."
         )
     steps = PATTERNS[pre]
     return _contents(
@@ -112,8 +129,8 @@ def _listed_merges(file: GgufFile) -> list[list[str]]:
     merges = [merge.split(" ", 1) for merge in file.items("tokenizer.ggml.merges", str)]
     for parts in merges:
         if len(parts) != 2 or not tokens.issuperset((*parts, "".join(parts))):
-            raise ModelError(
-                f"{file.path}: the merge {' '.join(parts)!r} makes no token. The file is malformed."
+            raise file.error(
+                f"the merge {' '.join(parts)!r} makes no token. The file is malformed."
             )
     return merges
 
@@ -122,8 +139,8 @@ def _sentence_piece(file: GgufFile) -> Json:
     tokens, kinds = file.tokens, kinds_of(file)
     scores = file.items("tokenizer.ggml.scores", float)
     if len(scores) != len(tokens) or not all(map(isfinite, scores)):
-        raise ModelError(
-            f"{file.path}: {len(tokens)} tokens have {len(scores)} scores. Each token needs one, "
+        raise file.error(
+            f"{len(tokens)} tokens have {len(scores)} scores. Each token needs one, "
             "which is finite."
         )
     unknown = tokens[file.token_number("unknown") or 0]
@@ -257,5 +274,55 @@ def kinds_of(file: GgufFile) -> Sequence[int]:
     count = len(file.tokens)
     kinds = file.items("tokenizer.ggml.token_type", int, [1] * count)
     if len(kinds) != count:
-        raise ModelError(f"{file.path}: {count} tokens have {len(kinds)} kinds.")
+        raise file.error(f"{count} tokens have {len(kinds)} kinds.")
     return kinds
+
+
+def assets_of(file: GgufFile, positions: int) -> Mapping[str, bytes]:
+    """The files of a model whose longest context is `positions`. Without a tokeniser in the
+    metadata, there is only the configuration.
+    """
+    assets = {"generation_config.json": _json(_generation(file, positions))}
+    if "tokenizer.ggml.model" in file.metadata:
+        assets["tokenizer.json"] = _json(tokenizer_json(file))
+    if template := file.text("tokenizer.chat_template", ""):
+        check_template(file, template)
+        assets["chat_template.jinja"] = template.encode()
+    return assets
+
+
+def check_template(file: GgufFile, template: str) -> None:
+    """Raise `ModelError` if a chat template cannot be parsed. Without Jinja, nothing is checked."""
+    try:
+        from jinja2 import TemplateSyntaxError
+    except ImportError:
+        return
+    try:
+        template_environment().parse(template)
+    except TemplateSyntaxError as error:
+        raise file.error(
+            f"the chat template cannot be parsed: {error.message}, in line {error.lineno}."
+        ) from None
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _generation(file: GgufFile, positions: int) -> dict[str, Any]:
+    """The configuration under the keys of `transformers.GenerationConfig`."""
+    special = {
+        "bos_token_id": file.token_number("bos"),
+        "eos_token_id": _ends(file) or None,
+        "pad_token_id": file.token_number("padding"),
+        "max_length": positions,
+    }
+    return {key: value for key, value in special.items() if value is not None}
+
+
+def _ends(file: GgufFile) -> list[int]:
+    """The tokens after which generation stops. The tokens that the file names come first."""
+    named = [file.token_number(name) for name in ("eos", "eot", "eom")]
+    pairs = enumerate(zip(file.tokens, kinds_of(file), strict=True))
+    listed = [number for number, (t, k) in pairs if k == CONTROL and t in END_TOKENS]
+    return list(dict.fromkeys([*(n for n in named if n is not None), *listed]))

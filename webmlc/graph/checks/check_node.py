@@ -21,7 +21,7 @@ from typing import Any
 from onnx import TensorProto, defs
 
 from webmlc.core.dtypes import DType
-from webmlc.frontend.element_types import dtype_of
+from webmlc.frontend.protos import dtype_of
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.operator import NotSupportedError, Operator
 
