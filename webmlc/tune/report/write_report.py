@@ -102,6 +102,22 @@ def rows_of(searches: Iterable[TaskSearch]) -> list[dict[str, Any]]:
     ]
 
 
+def _titled(title: str, intro: str) -> list[Element]:
+    """The heading of a section, and what it shows."""
+    return [element("h2", title), element("p", intro, class_="intro")]
+
+
+def _folded(summary: str, *content: Element, **attributes: object) -> Element:
+    """Content below a line that opens it."""
+    return element("details", element("summary", summary), *content, **attributes)
+
+
+def _terms(pairs: Iterable[tuple[str, str]], kind: str) -> Element:
+    """Terms, each with its text."""
+    terms = (element("div", element("dt", name), element("dd", text)) for name, text in pairs)
+    return element("dl", *terms, class_=kind)
+
+
 def _platform_sections(
     searches: Sequence[TaskSearch], options: Options, limits: Mapping[str, float]
 ) -> Iterator[Element]:
@@ -148,10 +164,7 @@ def _head(
         "Kernels": f"{len(outcomes)} of {len(searches)} measured, "
         f"{sum(o.ratio < 1 for o in outcomes)} faster",
     }
-    terms = [
-        element("div", element("dt", name), element("dd", text)) for name, text in facts.items()
-    ]
-    yield element("dl", *terms, class_="facts")
+    yield _terms(facts.items(), "facts")
 
 
 def _machine(platform: Platform) -> str:
@@ -165,20 +178,18 @@ def _kernel_section(outcomes: Sequence[Outcome]) -> Iterator[Element]:
     longest = max(o.calls * max(o.default_ms, o.tuned_ms) for o in outcomes)
     changed = [o for o in outcomes if o.ratio != 1.0]
     same = [o for o in outcomes if o.ratio == 1.0]
-    yield element("h2", "Kernels")
-    yield element(
-        "p",
+    yield from _titled(
+        "Kernels",
         "The time that all calls of a kernel take in one run, with the default schedule and with "
         "the fastest one. The kernel that saves the most time comes first. If the best gain of a "
         "search and the confirmed one differ much, measurements were noisy: search again on an "
         "idle machine.",
-        class_="intro",
     )
     yield from (_kernel(outcome, longest) for outcome in changed)
     if same:
         verb = "keeps its" if len(same) == 1 else "keep their"
-        summary = element("summary", f"{count(len(same), 'kernel')} {verb} default schedule")
-        yield element("details", summary, *(_kernel(o, longest) for o in same), class_="more")
+        title = f"{count(len(same), 'kernel')} {verb} default schedule"
+        yield _folded(title, *(_kernel(o, longest) for o in same), class_="more")
 
 
 def _kernel(outcome: Outcome, longest: float) -> Element:
@@ -197,8 +208,8 @@ def _kernel(outcome: Outcome, longest: float) -> Element:
             element("p", "Not confirmed, so a build keeps the default schedule.", class_="note")
         )
     if task.origin:
-        nodes = element("summary", count(len(task.origin), "ONNX node"))
-        details.append(element("details", nodes, element("code", ", ".join(task.origin))))
+        nodes = element("code", ", ".join(task.origin))
+        details.append(_folded(count(len(task.origin), "ONNX node"), nodes))
     return element(
         "article",
         element("div", element("h3", task.name), element("p", " · ".join(note), class_="note")),
@@ -258,24 +269,20 @@ def _limit_section(
         else "both are the best that any kernel of this search reached, and no measured limit of "
         "the machine"
     )
-    yield element("h2", "Share of the limit")
-    yield element(
-        "p",
+    yield from _titled(
+        "Share of the limit",
         f"The limit is {digits(limit.gflops)} GFLOPS and {digits(limit.gigabytes)} GB/s: {source}. "
         "A kernel at the limit takes as long as its operations or its bytes do, whichever is more; "
         "each byte counts once, even if it comes from a cache. The line marks "
         f"{percent(TARGET_SHARE)}.",
-        class_="intro",
     )
-    title = f"{count(len(below), 'kernel')} under {percent(TARGET_SHARE)}"
     if below:
+        title = f"{count(len(below), 'kernel')} under {percent(TARGET_SHARE)}"
         yield element("h3", f"{title}, by the time that remains above the limit")
         yield _limit_table(below, limit)
     if reached:
-        summary = element(
-            "summary", f"{count(len(reached), 'kernel')} at {percent(TARGET_SHARE)} or more"
-        )
-        yield element("details", summary, _limit_table(reached, limit), class_="more")
+        title = f"{count(len(reached), 'kernel')} at {percent(TARGET_SHARE)} or more"
+        yield _folded(title, _limit_table(reached, limit), class_="more")
 
 
 def _limit_table(rows: Iterable[tuple[Outcome, KernelWork, float, float]], limit: Limit) -> Element:
@@ -308,9 +315,9 @@ def _attempts(search: TaskSearch) -> str:
     if not search.measured:
         return "no candidates"
     text = f"{count(search.measured, 'candidate')}: best {times(1 / search.best)}"
-    return (
-        text if search.confirmed is None else f"{text}, confirmed {times(1 / search.confirmed[1])}"
-    )
+    if search.confirmed is None:
+        return text
+    return f"{text}, confirmed {times(1 / search.confirmed[1])}"
 
 
 def _cell(heading: str, content: Element | str) -> Element:
@@ -332,13 +339,11 @@ def _curve_section(outcomes: Sequence[Outcome]) -> Iterator[Element]:
         names = (element("span", name, title=name), element("span", times(outcome.gain)))
         chart = curve(outcome.search, lowest)
         figures.append(element("figure", element("figcaption", *names), chart))
-    yield element("h2", "Search curves")
-    yield element(
-        "p",
+    yield from _titled(
+        "Search curves",
         "The best time so far, relative to the default schedule, over the number of measurements. "
         "Each dot is a candidate. Those slower than 1.5 lie on the upper edge. The circle at the "
         "end is the winner as it was measured once more, with more rounds.",
-        class_="intro",
     )
     yield element("div", *figures, class_="curves")
 
@@ -352,12 +357,10 @@ def _disqualified_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
         return
     wrong = [item for item in disqualified if item[2].startswith("wrong")]
     failed = Counter(reason for *_, reason in disqualified if not reason.startswith("wrong"))
-    yield element("h2", "Disqualified candidates")
-    yield element(
-        "p",
+    yield from _titled(
+        "Disqualified candidates",
         f"{count(len(wrong), 'candidate')} computed a wrong result, and "
         f"{count(failed.total(), 'candidate')} could not be run.",
-        class_="intro",
     )
     if wrong:
         yield element(
@@ -381,13 +384,11 @@ def _refusal_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
     """Members that no primitives build, by the reason."""
     refused = Counter(reason for search in searches for reason in search.refusals.values())
     if refused:
-        yield element("h2", "Refused candidates")
-        yield element(
-            "p",
+        yield from _titled(
+            "Refused candidates",
             f"{count(refused.total(), 'candidate')} could not be built: a step of the schedule "
             "would change what the kernel computes, or cannot be proved to keep it. None of them "
             "was measured.",
-            class_="intro",
         )
         yield _counts(refused)
 
@@ -414,9 +415,5 @@ def _parameter_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
             names = changed_pairs(default, member).keys() & documented.keys()
             meanings |= {(own_name_in_words(name), documented[name]) for name in names}
     if meanings:
-        terms = [
-            element("div", element("dt", name), element("dd", text))
-            for name, text in sorted(meanings)
-        ]
         yield element("h2", "What the parameters mean")
-        yield element("dl", *terms, class_="meanings")
+        yield _terms(sorted(meanings), "meanings")

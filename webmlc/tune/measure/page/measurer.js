@@ -29,7 +29,7 @@ export class Measurer {
     return new Promise((resolve) => {
       this.settle = resolve;
       this.onProgress = onProgress;
-      this.thread ??= openThread("./measure_worker.js", (answer) => this.#receive(answer), (message) => this.#fail(message));
+      this.thread ??= openThread((answer) => this.#receive(answer), (message) => this.#fail(message));
       this.#watch();
       this.thread.post(trial);
     });

@@ -1,6 +1,6 @@
 // Threads of this engine: workers in a browser, worker threads in Node, Deno and Bun.
 //
-//   const thread = openThread("./helper_worker.js", onAnswer, onError);
+//   const thread = openThread(onAnswer, onError);              it runs worker.js
 //   thread.post(data);
 //   onData((data) => answer(result));           in the thread itself
 
@@ -14,13 +14,12 @@ export const isNode = node !== undefined;
 
 /**
  * Start a thread.
- * @param {string} script  the path of its script beside this file
  * @param {(answer: any) => void} onAnswer
  * @param {(message: string) => void} onError  called if the thread fails
  * @returns {Thread}
  */
-export function openThread(script, onAnswer, onError) {
-  const url = new URL(script, import.meta.url);
+export function openThread(onAnswer, onError) {
+  const url = new URL("./worker.js", import.meta.url);
   if (node) {
     const thread = new node.Worker(url);
     thread.on("message", onAnswer).on("error", (/** @type {Error} */ error) => onError(error.message));
@@ -28,7 +27,7 @@ export function openThread(script, onAnswer, onError) {
   }
   const thread = new Worker(url, { type: "module" });
   thread.onmessage = ({ data }) => onAnswer(data);
-  thread.onerror = ({ message }) => onError(message || `${script} did not start`);
+  thread.onerror = ({ message }) => onError(message || "the thread did not start");
   return { post: (data) => thread.postMessage(data), stop: () => thread.terminate() };
 }
 

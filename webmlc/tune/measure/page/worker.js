@@ -1,8 +1,12 @@
-// The thread that measures.
+// A thread that measures trials, or that takes part in trials as a helper, one after the other.
 //
 //   in:  a trial
 //   out: { progress } while it measures; then { measurement } or { error }
+//
+//   in:  what a helper needs (see `Help` in types.d.ts)
+//   out: {} when it listens for calls
 
+import { help } from "./helpers.js";
 import { measure } from "./measure.js";
 import { answer, onData, openThread } from "./threads.js";
 
@@ -29,15 +33,18 @@ function openHelper() {
   /** @type {Helper} */
   const helper = {
     settle: () => {},
-    thread: openThread("./helper_worker.js", () => helper.settle(), (message) => helper.settle(new Error(message))),
+    thread: openThread(() => helper.settle(), (message) => helper.settle(new Error(message))),
   };
   return helper;
 }
 
-onData(async (trial) => {
+/** Measure a trial, and answer. @param {any} trial */
+async function measureTrial(trial) {
   try {
     answer({ measurement: await measure(trial, startHelper, (progress) => answer({ progress })) });
   } catch (error) {
     answer({ error: String(/** @type {Partial<Error>} */ (error)?.message ?? error) });
   }
-});
+}
+
+onData((data) => ("tid" in data ? help(data, () => answer({})) : measureTrial(data)));
