@@ -3,7 +3,7 @@
 import { build, byId, countText } from "./parts.js";
 import { MODULE } from "./state.js";
 
-/** @typedef {import("./state.js").State} State */
+/** @import { State } from "./state.js" */
 
 const LINE_HEIGHT = 18; // pixels of a line, as in report.css
 const MARGIN = 12; // lines above and below those in view

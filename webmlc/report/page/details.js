@@ -2,9 +2,8 @@
 
 import { build, byId, byteText, countText, short, timeText } from "./parts.js";
 
-/** @typedef {import("./state.js").State} State */
-/** @typedef {import("./types.d.ts").Code} Code */
-/** @typedef {import("./types.d.ts").Step} Step */
+/** @import { State } from "./state.js" */
+/** @import { Code, Step } from "./types.d.ts" */
 
 const MOST_CHIPS = 60; // buttons in one list
 const DEVICE_NAMES = { wasm: "CPU (WebAssembly)", webgpu: "GPU (WGSL)" };

@@ -2,7 +2,7 @@
 
 import { build, byId, byteText, countText } from "./parts.js";
 
-/** @typedef {import("./state.js").State} State */
+/** @import { State } from "./state.js" */
 
 /** @param {State} state */
 export function openDownloads(state) {

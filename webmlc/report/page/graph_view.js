@@ -2,8 +2,8 @@
 
 import { build, byId, countText } from "./parts.js";
 
-/** @typedef {import("./state.js").State} State */
-/** @typedef {import("./types.d.ts").View} View */
+/** @import { State } from "./state.js" */
+/** @import { View } from "./types.d.ts" */
 
 const COLUMN = 176; // distances of columns and rows, and the size of a box, at a zoom of 1
 const ROW = 66;

@@ -2,7 +2,7 @@
 
 import { build, byId, draw, short, timeText } from "./parts.js";
 
-/** @typedef {import("./state.js").State} State */
+/** @import { State } from "./state.js" */
 /** @typedef {{ title: string, value: (step: number) => number | string, text: (step: number) => string | Node }} Column */
 
 const [CHART_WIDTH, CHART_HEIGHT, CHART_LEFT, CHART_BOTTOM] = [640, 260, 56, 34]; // of the roofline

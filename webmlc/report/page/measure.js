@@ -5,10 +5,7 @@
 
 import { hasPart, inflate, partBytes } from "./parts.js";
 
-/** @typedef {import("./types.d.ts").Data} Data */
-/** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").Step} Step */
-/** @typedef {import("./types.d.ts").Times} Times */
+/** @import { Data, Run, Step, Times } from "./types.d.ts" */
 /** @typedef {{ run: (first: number, last: number, thread: number, threads: number) => void, warm: (loop: number, calls: number) => number }} Exports */
 
 const PAGE = 65536;

@@ -2,8 +2,8 @@
 
 import { build, byId, byteText, draw } from "./parts.js";
 
-/** @typedef {import("./state.js").State} State */
-/** @typedef {import("./types.d.ts").Memory} Memory */
+/** @import { State } from "./state.js" */
+/** @import { Memory } from "./types.d.ts" */
 
 const [PLAN_WIDTH, PLAN_HEIGHT, PLAN_LEFT, PLAN_BOTTOM] = [720, 360, 64, 30];
 const PLAN_TITLES = { wasm: "Memory of the CPU", webgpu: "Memory of the GPU" };

@@ -2,7 +2,7 @@
 
 import { build, byId } from "./parts.js";
 
-/** @typedef {import("./state.js").State} State */
+/** @import { State } from "./state.js" */
 /** @typedef {{ text: string, kind: string, rank: number, choose: () => void }} Hit */
 
 const MOST_HITS = 60; // hits that are listed

@@ -1,9 +1,6 @@
 // The report's data with its indices, and what is selected. Every view listens to it.
 
-/** @typedef {import("./types.d.ts").Data} Data */
-/** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").Selection} Selection */
-/** @typedef {import("./types.d.ts").Times} Times */
+/** @import { Data, Program, Selection, Times } from "./types.d.ts" */
 
 export const MODULE = "relaxed"; // the text of the WebAssembly module; all others are shaders
 

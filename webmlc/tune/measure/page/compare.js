@@ -1,6 +1,6 @@
 // Fill inputs, and compare outputs. The twin of `fill` and `difference` in webmlc/tune/measure/trial.py.
 
-/** @typedef {import("./types.d.ts").TrialBuffer} TrialBuffer */
+/** @import { TrialBuffer } from "./types.d.ts" */
 
 const HASH = 2654435761; // Knuth's multiplicative hash
 

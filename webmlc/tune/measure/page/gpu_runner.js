@@ -2,9 +2,7 @@
 
 import { fill, isOutput, POISON } from "./compare.js";
 
-/** @typedef {import("./types.d.ts").Runner} Runner */
-/** @typedef {import("./types.d.ts").Trial} Trial */
-/** @typedef {import("./types.d.ts").TrialBuffer} TrialBuffer */
+/** @import { Runner, Trial, TrialBuffer } from "./types.d.ts" */
 /** A GPU buffer that holds a part of the trial's memory. `start` is the offset of its first byte. */
 /** @typedef {{ buffer: GPUBuffer, start: number }} Memory */
 

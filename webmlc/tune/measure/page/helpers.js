@@ -4,10 +4,7 @@
 // (see webmlc/target/wasm/threads.py). The leader never waits for helpers, except after a failure: a helper may then still be
 // inside of a chunk, and would disturb the next candidate.
 
-/** @typedef {import("./types.d.ts").Help} Help */
-/** @typedef {import("./types.d.ts").RunFunction} RunFunction */
-/** @typedef {import("./types.d.ts").StartHelper} StartHelper */
-/** @typedef {import("./types.d.ts").Trial} Trial */
+/** @import { Help, RunFunction, StartHelper, Trial } from "./types.d.ts" */
 
 const RUNNING = 128 / 4; // the index of the word that is 1 while helpers take chunks
 const OFFER_WORDS = 2; // words at the start of memory, which describe the free chunks

@@ -4,9 +4,7 @@ import { Session } from "./join.js";
 import { Measurer } from "./measurer.js";
 import { describe } from "./platform.js";
 
-/** @typedef {import("./types.d.ts").Gain} Gain */
-/** @typedef {import("./types.d.ts").Platform} Platform */
-/** @typedef {import("./types.d.ts").State} State */
+/** @import { Gain, Platform, State } from "./types.d.ts" */
 
 const SHOWN_KERNELS = 12; // the kernels measured last, which the table shows
 const SMALLEST_GAIN = 1.005; // a smaller gain reads 1.00, and is noise

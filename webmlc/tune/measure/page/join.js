@@ -3,11 +3,8 @@
 //   const session = new Session(new URL("./", location.href), new Measurer(), (state) => show(state));
 //   await session.run(await describe());
 
-/** @typedef {import("./measurer.js").Measurer} Measurer */
-/** @typedef {import("./types.d.ts").Outcome} Outcome */
-/** @typedef {import("./types.d.ts").Platform} Platform */
-/** @typedef {import("./types.d.ts").State} State */
-/** @typedef {import("./types.d.ts").Trial} Trial */
+/** @import { Measurer } from "./measurer.js" */
+/** @import { Outcome, Platform, State, Trial } from "./types.d.ts" */
 
 const RETRY_MS = 1000;
 const RETRIES = 10; // a search whose server does not answer so often has ended

@@ -11,11 +11,7 @@ import { difference, isOutput } from "./compare.js";
 import { GpuRunner } from "./gpu_runner.js";
 import { WasmRunner } from "./wasm_runner.js";
 
-/** @typedef {import("./types.d.ts").Measurement} Measurement */
-/** @typedef {import("./types.d.ts").Progress} Progress */
-/** @typedef {import("./types.d.ts").Runner} Runner */
-/** @typedef {import("./types.d.ts").StartHelper} StartHelper */
-/** @typedef {import("./types.d.ts").Trial} Trial */
+/** @import { Measurement, Progress, Runner, StartHelper, Trial } from "./types.d.ts" */
 
 const TIMER_STEPS = 50; // a sample takes at least this many steps of the timer, whose error is then at most 2 %
 const OVERHEADS = 10; // a sample takes at least this many times as long as an empty one: submitting it says nothing of a kernel

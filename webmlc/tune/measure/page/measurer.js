@@ -2,10 +2,8 @@
 
 import { openThread } from "./threads.js";
 
-/** @typedef {import("./types.d.ts").Outcome} Outcome */
-/** @typedef {import("./types.d.ts").Progress} Progress */
-/** @typedef {import("./types.d.ts").Trial} Trial */
-/** @typedef {import("./threads.js").Thread} Thread */
+/** @import { Thread } from "./threads.js" */
+/** @import { Outcome, Progress, Trial } from "./types.d.ts" */
 
 const SILENCE_MS = 120_000; // without progress in this time the thread hangs: software adapters compile shaders for a minute
 

@@ -3,7 +3,7 @@
 import { bytesOf } from "./compare.js";
 import { isNode } from "./threads.js";
 
-/** @typedef {import("./types.d.ts").Platform} Platform */
+/** @import { Platform } from "./types.d.ts" */
 
 // Modules that use a feature, from runtime_js/variants.js, which shows their text.
 const SIMD_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF7AwIBAAoIAQYAQQD9Dws=");

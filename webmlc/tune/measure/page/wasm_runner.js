@@ -3,10 +3,7 @@
 import { bytesOf, fill, isOutput, POISON } from "./compare.js";
 import { Helpers, instantiate } from "./helpers.js";
 
-/** @typedef {import("./types.d.ts").RunFunction} RunFunction */
-/** @typedef {import("./types.d.ts").Runner} Runner */
-/** @typedef {import("./types.d.ts").StartHelper} StartHelper */
-/** @typedef {import("./types.d.ts").Trial} Trial */
+/** @import { RunFunction, Runner, StartHelper, Trial } from "./types.d.ts" */
 
 /** @implements {Runner} */
 export class WasmRunner {

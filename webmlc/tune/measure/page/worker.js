@@ -10,8 +10,8 @@ import { help } from "./helpers.js";
 import { measure } from "./measure.js";
 import { answer, onData, openThread } from "./threads.js";
 
-/** @typedef {import("./types.d.ts").Help} Help */
-/** @typedef {import("./threads.js").Thread} Thread */
+/** @import { Thread } from "./threads.js" */
+/** @import { Help } from "./types.d.ts" */
 
 /** A thread, and the function that takes in its answer: nothing, or why it failed. @typedef {{ thread: Thread, settle: (error?: Error) => void }} Helper */
 
