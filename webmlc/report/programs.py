@@ -22,8 +22,7 @@ from webmlc.package.memory_plan import Layout, buffer_bytes, layout
 from webmlc.package.plan_memory import lifetimes, load_lifetimes
 from webmlc.package.sizes import shape_text
 from webmlc.package.step_work import StepWork
-from webmlc.report.nodes import ModelNode
-from webmlc.report.recorder import Recorder
+from webmlc.report.nodes import ModelNode, Recorder
 from webmlc.target.kernel_work import KernelWork
 from webmlc.target.line_stages import Stages
 from webmlc.target.webgpu.names import wgsl_name

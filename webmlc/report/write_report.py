@@ -40,7 +40,7 @@ from webmlc.package.sizes import shape_text
 from webmlc.package.write import write_package
 from webmlc.pipeline import compile_model
 from webmlc.report.measurable import measurable
-from webmlc.report.nodes import FATES, ModelNode, model_nodes, step_nodes
+from webmlc.report.nodes import FATES, ModelNode, Recorder, model_nodes, step_nodes
 from webmlc.report.package_files import (
     distinct,
     downloads,
@@ -50,7 +50,6 @@ from webmlc.report.package_files import (
     tensors,
 )
 from webmlc.report.programs import VARIANT, Sources, all_symbols, programs
-from webmlc.report.recorder import Recorder
 from webmlc.report.views import View, views
 
 PAGE = Path(__file__).with_name("page")
