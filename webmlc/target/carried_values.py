@@ -16,7 +16,6 @@ from webmlc.loops.ir import For, Seq
 from webmlc.target.offset_digits import (
     Access,
     Region,
-    digit_ranges,
     divide_term,
     outer_terms,
     term_variables,
@@ -24,13 +23,12 @@ from webmlc.target.offset_digits import (
 
 
 def carrying_variables(
-    accesses: list[Access], loops: list[For], depth: int, outer: frozenset[Var], region: Region
+    accesses: list[Access], loops: list[For], depth: int, region: Region
 ) -> frozenset[Var]:
     """The variables of outer terms under a loop whose later iterations may read values that earlier
     iterations wrote. Empty where shrinking is safe.
     """
-    outer_variables = {v for t in outer_terms(accesses[0].offset, outer) for v in term_variables(t)}
-    outer_variables &= {loop.var for loop in loops}
+    outer_variables = _outer_variables(accesses[0], region) & {loop.var for loop in loops}
     if not outer_variables or _is_written_first(accesses, depth, region):
         return frozenset()
     has_carrier = False
@@ -43,6 +41,11 @@ def carrying_variables(
     if not carried and not _is_injective(accesses[0], loops, region):
         carried |= outer_variables
     return frozenset(carried)
+
+
+def _outer_variables(access: Access, region: Region) -> set[Var]:
+    """The variables of the outer terms of an access's offset."""
+    return {v for t in outer_terms(access.offset, region.digits.outer) for v in term_variables(t)}
 
 
 def _is_written_first(accesses: list[Access], depth: int, region: Region) -> bool:
@@ -58,10 +61,7 @@ def _is_written_first(accesses: list[Access], depth: int, region: Region) -> boo
     if any(not access.is_store for access in first_accesses):
         return False
     for dimension, (low, extent) in enumerate(zip(region.lows, region.extents, strict=True)):
-        boxes = [
-            digit_ranges(a, region.strides, region.outer, region.nearest)[dimension]
-            for a in first_accesses
-        ]
+        boxes = [region.digits.ranges(access)[dimension] for access in first_accesses]
         if min(b.low for b in boxes) > low or max(b.high for b in boxes) < low + extent - 1:
             return False
     return True
@@ -69,9 +69,8 @@ def _is_written_first(accesses: list[Access], depth: int, region: Region) -> boo
 
 def _is_injective(access: Access, loops: list[For], region: Region) -> bool:
     """True where different iterations of the outer loops use disjoint parts of the full buffer."""
-    return _are_variables_in_indices(access, loops, region) or _are_steps_disjoint(
-        access, loops, region
-    )
+    arguments = access, loops, region
+    return _are_variables_in_indices(*arguments) or _are_steps_disjoint(*arguments)
 
 
 def _are_variables_in_indices(access: Access, loops: list[For], region: Region) -> bool:
@@ -80,7 +79,7 @@ def _are_variables_in_indices(access: Access, loops: list[For], region: Region) 
     Each variable is an index itself, or several indices are its digits. A variable has digits if it
     was fused from several loops (`f // (n * 4), f // 4 % n, f % 4`).
     """
-    outer = {v for t in outer_terms(access.offset, region.outer) for v in term_variables(t)}
+    outer = _outer_variables(access, region)
     return all(
         loop.var in access.indices or _is_in_digits(loop.var, access)
         for loop in loops
@@ -110,19 +109,17 @@ def _are_steps_disjoint(access: Access, loops: list[For], region: Region) -> boo
     it cover.
     """
     extents = {loop.var: as_int(loop.extent) for loop in loops}
-    levels: list[list[tuple[int, int]]] = [[] for _ in region.strides]
-    for term, factor in outer_terms(access.offset, region.outer).items():
+    levels: list[list[tuple[int, int]]] = [[] for _ in region.digits.strides]
+    for term, factor in outer_terms(access.offset, region.digits.outer).items():
         if not term_variables(term) & extents.keys():
             continue  # symbols alone are the same in every iteration
-        for level, stride in zip(levels, region.strides, strict=True):
+        for level, stride in zip(levels, region.digits.strides, strict=True):
             quotient = divide_term(term, factor, stride)
             if quotient is None:
                 continue
             (atom, *more_atoms) = quotient[0]
             extent = extents.get(atom) if isinstance(atom, Var) and not more_atoms else None
-            if extent is None:
-                extent = -1
-            level.append((quotient[1], extent))
+            level.append((quotient[1], -1 if extent is None else extent))
             break
     for level, inner_extent in zip(levels, region.extents, strict=True):
         reach = inner_extent

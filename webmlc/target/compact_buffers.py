@@ -35,11 +35,10 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.carried_values import carrying_variables
 from webmlc.target.offset_digits import (
     Access,
+    Digits,
     Region,
     collect_accesses,
-    digit_ranges,
     outer_terms,
-    split_offset,
     strides_of,
     term_variables,
 )
@@ -100,14 +99,14 @@ def _compact(
     if buffer.scope == "shared":
         by_indices = [_by_indices(access) for access in accesses]
         other = _region(buffer, by_indices, symbols)
-        if other is not None and (region is None or _elements(other) < _elements(region)):
+        if other is not None and (region is None or other.elements < region.elements):
             accesses, region = by_indices, other
     if region is None:
         return None
     if has_gaps and buffer.scope == "shared":
         region = _spread(region, accesses)
     offsets = [_compact_offset(access.offset, region) for access in accesses]
-    return _Compact(_elements(region), offsets)
+    return _Compact(region.elements, offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +205,9 @@ def _region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> 
         if not clash:
             clash = outer
             for nearest in (True, False):
-                region = _box(buffer, accesses, strides, outer, nearest)
+                region = _box(buffer, accesses, Digits(strides, outer, nearest))
                 if region is not None:
-                    carried = carrying_variables(accesses, common_loops, depth, outer, region)
+                    carried = carrying_variables(accesses, common_loops, depth, region)
                     if not carried:
                         return region
                     clash = carried if clash is outer else clash
@@ -242,7 +241,7 @@ def _threads_read_rows(region: Region, accesses: list[Access], inner: int) -> bo
     reads = [access for access in accesses if not access.is_store]
     for access in reads:
         threads = {f.var for f in access.loops() if (f.thread or "").startswith("threadIdx")}
-        digits = split_offset(access.offset, region.strides, region.outer, region.nearest)
+        digits = region.digits.split(access.offset)
         by_thread = [not threads.isdisjoint(variables(digit)) for digit in digits]
         if not any(by_thread[:inner]) or any(by_thread[inner:]):
             return False
@@ -262,10 +261,6 @@ def _joint_region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var
         for a in accesses
     ]
     return _region(replace(buffer, shape=shape), joint, symbols)
-
-
-def _elements(region: Region) -> int:
-    return math.prod(region.extents)
 
 
 def _by_indices(access: Access) -> Access:
@@ -291,20 +286,14 @@ def _clashing(
     return frozenset(clash)
 
 
-def _box(
-    buffer: Buffer,
-    accesses: list[Access],
-    strides: tuple[Expr, ...],
-    outer: frozenset[Var],
-    nearest: bool,
-) -> Region | None:
+def _box(buffer: Buffer, accesses: list[Access], digits: Digits) -> Region | None:
     """The smallest box around the digits of all accesses: one interval per dimension. `None` where
     an interval is not finite, or where a digit may carry into the next dimension.
     """
-    boxes = [digit_ranges(access, strides, outer, nearest) for access in accesses]
+    boxes = [digits.ranges(access) for access in accesses]
     lows: list[int] = []
     extents: list[int] = []
-    for dimension in range(len(strides)):
+    for dimension in range(len(digits.strides)):
         low = min(box[dimension].low for box in boxes)
         high = max(box[dimension].high for box in boxes)
         if math.isinf(low) or math.isinf(high):
@@ -314,21 +303,19 @@ def _box(
         full = as_int(buffer.shape[dimension])
         wraps = extents[-1] > (1 if full is None else full)
         moves = any(extent > 1 for extent in extents[:-1])
-        if wraps and moves and not all(_is_by_index(a, strides, outer, nearest) for a in accesses):
+        if wraps and moves and not all(_is_by_index(a, digits) for a in accesses):
             return None
-    return Region(strides, outer, nearest, tuple(lows), tuple(extents))
+    return Region(digits, tuple(lows), tuple(extents))
 
 
-def _is_by_index(
-    access: Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
-) -> bool:
+def _is_by_index(access: Access, digits: Digits) -> bool:
     """True where the digits of the offset are the inner parts of the indices themselves. Indices
     lie within their dimensions, so such digits cannot carry.
     """
-    digits = split_offset(access.offset, strides, outer, nearest)
-    for digit, index, stride in zip(digits, access.indices, strides, strict=True):
+    parts = zip(digits.split(access.offset), access.indices, digits.strides, strict=True)
+    for digit, index, stride in parts:
         simple_index = simplify(index, access.scope)
-        outer_part = outer_terms(simple_index, outer)
+        outer_part = outer_terms(simple_index, digits.outer)
         inner_part = {
             term: factor for term, factor in terms(simple_index).items() if term not in outer_part
         }
@@ -353,7 +340,7 @@ def _rewrite(function: LoopFunction, places: Mapping[Buffer, _Places]) -> LoopFu
 
 def _compact_offset(index: Expr, region: Region) -> Expr:
     """The offset of an access in the compact buffer."""
-    digits = split_offset(index, region.strides, region.outer, region.nearest)
+    digits = region.digits.split(index)
     result: Expr = Const(0)
     for digit, low, extent in zip(digits, region.lows, region.extents, strict=True):
         result = result * extent + (digit - low)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var, as_int
-from webmlc.core.rewrite import variables, walk
+from webmlc.core.rewrite import postorder, variables, walk
 from webmlc.loops.ir import (
     Binder,
     Buffer,
@@ -246,16 +246,8 @@ def _replace_values(item: Item, names: dict[Expr, Expr]) -> Item:
 def _use(root: Expr, names: dict[Expr, Expr]) -> Expr:
     """Replace whole values by their names, from the root down. Indices stay."""
     results: dict[Expr, Expr] = dict(names)
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if node in results:
-            continue
+    for node in postorder(root, operands, results):
         node_operands = operands(node)
-        if node_operands and not expanded:
-            stack.append((node, True))
-            stack.extend([(child, False) for child in node_operands])
-            continue
         children = tuple([results[c] if c in node_operands else c for c in node.children])
         results[node] = node if children == node.children else node.rebuild(children)
     return results[root]

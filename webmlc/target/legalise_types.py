@@ -14,12 +14,14 @@ before (uint8, then float16)       after
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var, call, literal, select
+from webmlc.core.rewrite import postorder
 from webmlc.loops.ir import (
     Buffer,
     Let,
@@ -303,19 +305,10 @@ class _Legaliser:
         return None
 
     def expression(self, root: Expr) -> Expr:
-        """Rewrite an expression bottom-up with an explicit stack. Rules see the original types."""
+        """Rewrite an expression bottom-up. Rules see the original types."""
         results = self.results
-        stack: list[tuple[Expr, bool]] = [(root, False)]
-        while stack:
-            node, expanded = stack.pop()
-            if node in results:
-                continue
-            children = node.children
-            if children and not expanded:
-                stack.append((node, True))
-                stack.extend([(child, False) for child in children])
-                continue
-            results[node] = self.node(node, tuple(map(results.__getitem__, children)))
+        for node in postorder(root, attrgetter("children"), results):
+            results[node] = self.node(node, tuple(map(results.__getitem__, node.children)))
         return results[root]
 
     def node(self, node: Expr, children: tuple[Expr, ...]) -> Expr:

@@ -12,6 +12,7 @@ term belongs to the dimension with the largest stride that divides it. Fused loo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -78,19 +79,43 @@ def collect_accesses(function: LoopFunction) -> dict[Buffer, list[Access]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """The part of a buffer that is live at once, and how offsets shrink to it.
-
-    `strides` are the full buffer's strides. Terms over `outer` variables alone are dropped.
-    `nearest` says how constants are split (`_split_constant`). `lows` and `extents` bound the digit
-    of each dimension.
+class Digits:
+    """The way to split offsets: the full buffer's `strides`, and the `outer` variables over which
+    terms are dropped. `nearest` says how constants are split (`_split_constant`).
     """
 
     strides: tuple[Expr, ...]
     outer: frozenset[Var]
     nearest: bool
+
+    def outer_terms(self, offset: Expr) -> dict[Term, int]:
+        """The terms of an offset that are dropped."""
+        return outer_terms(offset, self.outer, self.strides)
+
+    def split(self, offset: Expr) -> tuple[Expr, ...]:
+        """The digits of an offset, one expression per dimension, without its outer terms."""
+        return _split(offset, self)
+
+    def ranges(self, access: Access) -> list[Interval]:
+        """The interval of each digit of an access's offset."""
+        parts = self.split(access.offset)
+        return [bounds(simplify(part, access.scope), access.scope) for part in parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part of a buffer that is live at once: the least digit of each dimension, and the number
+    of digits from there on.
+    """
+
+    digits: Digits
     lows: tuple[int, ...]
     extents: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of the region."""
+        return math.prod(self.extents)
 
 
 def strides_of(buffer: Buffer) -> tuple[Expr, ...]:
@@ -147,19 +172,17 @@ def divide_term(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | Non
 
 
 @lru_cache(maxsize=1024)
-def split_offset(
-    index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
-) -> tuple[Expr, ...]:
-    """The digits of an offset, one expression per dimension, without its outer terms. `nearest`
-    says how constants are split (`_split_constant`). Cached: `compact_buffers` asks again
-    for each region that it tries, and many accesses have the same offset.
+def _split(index: Expr, by: Digits) -> tuple[Expr, ...]:
+    """Split an offset. Cached: `compact_buffers` asks again for each region that it tries, and many
+    accesses have the same offset.
     """
-    outer_part = outer_terms(index, outer, strides)
+    strides = by.strides
+    outer_part = by.outer_terms(index)
     inner_part = {t: factor for t, factor in terms(index).items() if t not in outer_part}
     digits: list[dict[Term, int]] = [{} for _ in strides]
     for term, factor in _with_remainders(inner_part, strides).items():
         if not term:
-            _split_constant(factor, strides, digits, nearest)
+            _split_constant(factor, strides, digits, by.nearest)
             continue
         for digit, stride in zip(digits, strides, strict=True):
             quotient = divide_term(term, factor, stride)
@@ -207,11 +230,3 @@ def _split_constant(
         quotient = (value + (unit // 2 if nearest else 0)) // unit if unit > 1 else value
         digit[()] = quotient
         value -= quotient * unit
-
-
-def digit_ranges(
-    access: Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
-) -> list[Interval]:
-    """The interval of each digit of an access's offset."""
-    parts = split_offset(access.offset, strides, outer, nearest)
-    return [bounds(simplify(part, access.scope), access.scope) for part in parts]

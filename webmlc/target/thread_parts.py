@@ -27,8 +27,6 @@ from webmlc.target.offset_digits import (
     Access,
     Region,
     divide_term,
-    outer_terms,
-    split_offset,
     term_variables,
 )
 
@@ -78,9 +76,7 @@ def part_of_thread(
     """
     digits = [
         [simplify(d - low) for d, low in zip(parts, region.lows, strict=True)]
-        for parts in (
-            split_offset(a.offset, region.strides, region.outer, region.nearest) for a in accesses
-        )
+        for parts in (region.digits.split(access.offset) for access in accesses)
     ]
     if any(variables(digit) & threads.keys() for parts in digits for digit in parts):
         return None
@@ -106,11 +102,11 @@ def _are_disjoint(
     access: Access, region: Region, units: list[int], counts: list[int], threads: dict[Var, int]
 ) -> bool:
     """True if no two threads access the same element of the whole buffer."""
-    starts: list[Expr] = [Const(0)] * len(region.strides)
-    for term, factor in outer_terms(access.offset, region.outer, region.strides).items():
+    starts: list[Expr] = [Const(0)] * len(region.digits.strides)
+    for term, factor in region.digits.outer_terms(access.offset).items():
         if not term_variables(term) & threads.keys():
             continue
-        for dimension, stride in enumerate(region.strides):
+        for dimension, stride in enumerate(region.digits.strides):
             quotient = divide_term(term, factor, stride)
             if quotient is not None and term_variables(quotient[0]) <= threads.keys():
                 starts[dimension] = starts[dimension] + from_terms({quotient[0]: quotient[1]})

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, call
+from webmlc.core.rewrite import postorder
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.choose_storage import vector_index
@@ -82,24 +83,15 @@ class ExpressionPrinter:
 
     def operand(self, root: Expr) -> str:
         """The text as an operand, where `a < b >> c` would look like a template."""
-        text, level = self.printed(root)
-        return text if level == ATOM else f"({text})"
+        return _enclosed(*self.printed(root))
 
     def printed(self, root: Expr) -> Printed:
-        """The text and the precedence of an expression. An explicit stack allows any depth."""
-        results: dict[int, Printed] = {}
-        stack: list[tuple[Expr, bool]] = [(root, False)]
-        while stack:
-            node, expanded = stack.pop()
-            if id(node) in results:
-                continue
-            children = () if isinstance(node, Load) else node.children
-            if children and not expanded:
-                stack.append((node, True))
-                stack.extend((child, False) for child in children)
-                continue
-            results[id(node)] = self.node(node, [results[id(child)] for child in children])
-        return results[id(root)]
+        """The text and the precedence of an expression, which may be deep."""
+        results: dict[Expr, Printed] = {}
+        for node in postorder(root, _printed_children, results):
+            parts = [results[child] for child in _printed_children(node)]
+            results[node] = self.node(node, parts)
+        return results[root]
 
     def node(self, node: Expr, parts: list[Printed]) -> Printed:
         """The text and the precedence of a node, given its printed children."""
@@ -127,12 +119,9 @@ class ExpressionPrinter:
                 return f"{type_name(dtype, width)}()", ATOM
             case Broadcast(dtype=dtype, width=width):
                 return f"{type_name(dtype, width)}({parts[0][0]})", ATOM
-            case Ramp(base=base, stride=stride, width=width):
-                steps = ", ".join(
-                    self.text(call("add", base, call("mul", stride, Const(lane))))
-                    for lane in range(width)
-                )
-                return f"{type_name(node.dtype, width)}({steps})", ATOM
+            case Ramp():
+                steps = ", ".join(map(self.text, lane_indices(node)))
+                return f"{type_name(node.dtype, node.width)}({steps})", ATOM
         raise self.unsayable(f"{type_name(node.dtype)} expression {type(node).__name__}")
 
     def spelled(self, spelling: Spelling, *parts: Printed, lanes: int = 1) -> Printed:
@@ -141,9 +130,7 @@ class ExpressionPrinter:
             self.declare(spelling.helper, DType.uint32, lanes)
         operands = parts
         if spelling.level == LOOSE:
-            operands = tuple(
-                (t if precedence == ATOM else f"({t})", ATOM) for t, precedence in parts
-            )
+            operands = tuple((_enclosed(*part), ATOM) for part in parts)
         fields = type_fields(DType.uint32, lanes)
         return spelling.text.format(*(text for text, _ in operands), **fields), spelling.level
 
@@ -200,8 +187,10 @@ class ExpressionPrinter:
             case Call(op="shift_left" | "shift_right", args=(_, Const(value=value))) if (
                 node.dtype.bytes < 8
             ):
-                inner = parts[0][0] if parts[0][1] == ATOM else f"({parts[0][0]})"
-                return f"{inner} {'<<' if node.op == 'shift_left' else '>>'} {value}u", LOOSE
+                return (
+                    f"{_enclosed(*parts[0])} {'<<' if node.op == 'shift_left' else '>>'} {value}u",
+                    LOOSE,
+                )
         if node.op in _MIXED and any(not isinstance(a, Broadcast) for a in node.args):
             parts = [
                 self.printed(arg.value) if isinstance(arg, Broadcast) else part
@@ -275,14 +264,12 @@ class ExpressionPrinter:
                 words = f"{name}[{self.text(vector_index(base))}]"
                 if buffer.storage not in WORDS:
                     return words
-                text, level = self.spelled(PARTS[buffer.dtype].vector, (words, ATOM))
-                return text if level == ATOM else f"({text})"
-            case (Ramp(base=base, stride=stride, width=width),):
-                places = [call("add", base, call("mul", stride, Const(n))) for n in range(width)]
-                elements = [self.element(buffer, place) for place in places]
+                return _enclosed(*self.spelled(PARTS[buffer.dtype].vector, (words, ATOM)))
+            case (Ramp() as ramp,):
+                elements = [self.element(buffer, index) for index in lane_indices(ramp)]
                 if buffer.storage == "halves":
                     elements = [f"f32({element})" for element in elements]
-                return f"{type_name(buffer.dtype, width)}({', '.join(elements)})"
+                return f"{type_name(buffer.dtype, ramp.width)}({', '.join(elements)})"
             case (index,) if index.lanes == 1:
                 return self.element(buffer, index)
             case (index,):
@@ -299,8 +286,7 @@ class ExpressionPrinter:
         match index:
             case Const(value=int() as value):
                 return f"{name}[{value // VECTOR_LANES}].{_COMPONENTS[value % VECTOR_LANES]}"
-        text, level = self.printed(index)
-        inner = text if level == ATOM else f"({text})"
+        inner = self.operand(index)
         return f"{name}[{inner} >> 2u][{inner} & 3]"
 
     def part(self, buffer: Buffer, index: Expr) -> str:
@@ -312,12 +298,29 @@ class ExpressionPrinter:
             word = f"{word}[({position} >> 1u) & 1]"
         if buffer.storage == "atomic words":
             word = f"atomicLoad(&{word})"
-        text, level = self.spelled(PARTS[buffer.dtype].scalar, (word, ATOM), (position, ATOM))
-        return text if level == ATOM else f"({text})"
+        parts = (word, ATOM), (position, ATOM)
+        return _enclosed(*self.spelled(PARTS[buffer.dtype].scalar, *parts))
 
     def unsayable(self, construct: str) -> InternalError:
         """The error for a construct that WGSL does not have."""
         return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {construct}")
+
+
+def _enclosed(text: str, level: int) -> str:
+    """A text in the parentheses that it needs as an operand of any operator."""
+    return text if level == ATOM else f"({text})"
+
+
+def _printed_children(node: Expr) -> tuple[Expr, ...]:
+    """The children whose own text is part of a node's text."""
+    return () if isinstance(node, Load) else node.children
+
+
+def lane_indices(ramp: Ramp) -> list[Expr]:
+    """The index of each lane of a ramp."""
+    return [
+        call("add", ramp.base, call("mul", ramp.stride, Const(lane))) for lane in range(ramp.width)
+    ]
 
 
 def _operands(template: str, level: int, parts: list[Printed]) -> list[str]:

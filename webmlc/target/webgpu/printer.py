@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Cast, Const, Expr, Ramp, Var, as_int, call
+from webmlc.core.expr import Cast, Const, Expr, Ramp, Var, as_int
 from webmlc.core.printable import printable
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Barrier, Buffer, For, If, Let, LoopFunction, Seq, Stmt, Store, stores
@@ -34,7 +34,7 @@ from webmlc.target.webgpu.declarations import (
 )
 from webmlc.target.webgpu.join_updates import matrix_product
 from webmlc.target.webgpu.names import NAME, NUMBER, memory_name, wgsl_name
-from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.print_expression import ExpressionPrinter, lane_indices
 from webmlc.target.webgpu.quad_exchanges import exchanges, lane_lines
 from webmlc.target.webgpu.quad_loads import LANE, QUADS, quad_loads
 from webmlc.target.webgpu.storage import PARTS, WORDS, store_lines
@@ -335,15 +335,11 @@ class _Printer:
             text = f"{text} % {self.expressions.operand(self.section.blocks[position])}"
         return text
 
-    def is_register(self, buffer: Buffer) -> bool:
-        """True for a buffer that is a WGSL variable."""
-        return buffer.storage == "register"
-
     def store(self, stmt: Store) -> None:
         """Print an assignment. A vector goes to a scalar view element by element."""
         buffer = stmt.buffer
         addend = added_value(stmt)
-        if addend is not None and buffer.dtype.bytes == 4 and self.is_register(buffer):
+        if addend is not None and buffer.dtype.bytes == 4 and buffer.storage == "register":
             addend_text = self.matrix_text(addend) or self.text(addend)
             self.write(f"{wgsl_name(buffer.name)} += {addend_text};")
             return
@@ -368,16 +364,13 @@ class _Printer:
         if not is_spread:
             self.write(f"{self.expressions.reference(buffer, stmt.indices)} = {value};")
             return
-        match stmt.indices:
-            case (Ramp(base=base, stride=stride, width=width),):
-                pass
-            case _:
-                raise self.expressions.unsayable(f"a store at {stmt.indices[0]}")
+        (ramp,) = stmt.indices
+        if not isinstance(ramp, Ramp):
+            raise self.expressions.unsayable(f"a store at {ramp}")
         with self.braces(""):
             self.write(f"let vector = {value};")
-            for lane in range(width):
-                index = call("add", base, call("mul", stride, Const(lane)))
-                self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
+            for index, component in zip(lane_indices(ramp), "xyzw", strict=True):
+                self.write(f"{self.expressions.element(buffer, index)} = vector.{component};")
 
     def matrix_text(self, value: Expr) -> str | None:
         """The text of a sum as the product of a matrix and a vector. The matrix is declared before
@@ -410,13 +403,11 @@ class _Printer:
                 packed, _ = expressions.spelled(part.packed, bits)
                 self.write(f"{name}[{self.text(vector_index(base))}] = {packed};")
                 return
-            case (Ramp(base=base, stride=stride, width=width),):
-                places = [call("add", base, call("mul", stride, Const(n))) for n in range(width)]
-                values = [f"vector.{'xyzw'[lane]}" for lane in range(width)]
+            case (Ramp() as ramp,):
                 with self.braces(""):
                     self.write(f"let vector = {bits[0]};")
-                    for place, element in zip(places, values, strict=True):
-                        self.store_in_word(buffer, place, element)
+                    for index, component in zip(lane_indices(ramp), "xyzw", strict=True):
+                        self.store_in_word(buffer, index, f"vector.{component}")
             case (index,):
                 self.store_in_word(buffer, index, bits[0])
 
@@ -424,8 +415,6 @@ class _Printer:
         """Print the store of one element into its word. Other threads may write the word's
         other elements.
         """
-        name = memory_name(buffer)
-        self.write("{")
-        for line in store_lines(name, buffer.dtype, self.text(index), bits):
-            self.write(f"{INDENT}{line}")
-        self.write("}")
+        with self.braces(""):
+            for line in store_lines(memory_name(buffer), buffer.dtype, self.text(index), bits):
+                self.write(line)
