@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.target.test_small_types import elementwise, run
+from tests.target.test_legalise_types import elementwise, run
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, Var, call, const
 from webmlc.core.machine import RELAXED, WEBGPU

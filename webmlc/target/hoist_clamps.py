@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 
 from webmlc.core.affine import stride
 from webmlc.core.dtypes import INDEX
@@ -78,11 +80,8 @@ def _copied(nest: Stmt, clamps: Clamps, names: Names) -> Stmt:
     plain = map_expressions(
         nest, rewriter(lambda node: clamps[node][0] if node in clamps else None)
     )
-    conditions = list(dict.fromkeys(condition for _, condition in clamps.values()))
-    condition = conditions[0]
-    for other in conditions[1:]:
-        condition = condition & other
-    return If(condition, plain, rename_bound(nest, names))
+    conditions = dict.fromkeys(condition for _, condition in clamps.values())
+    return If(reduce(and_, conditions), plain, rename_bound(nest, names))
 
 
 def _clamps(nest: For) -> Clamps:

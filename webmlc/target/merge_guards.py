@@ -14,6 +14,8 @@ before                                      after
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr
@@ -79,7 +81,4 @@ def _factors(condition: Expr) -> list[Expr]:
 
 def _guarded(factors: list[Expr], body: Stmt) -> Stmt:
     """`body` under the conjunction of `factors`."""
-    condition: Expr | None = None
-    for factor in dict.fromkeys(factors):
-        condition = factor if condition is None else condition & factor
-    return body if condition is None else If(condition, body)
+    return If(reduce(and_, dict.fromkeys(factors)), body) if factors else body

@@ -10,8 +10,7 @@ and count the vector registers that a loop occupies at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence, Set
 
 from webmlc.core.expr import Call, Const, Expr, Ramp
 from webmlc.loops.ir import Buffer, Load, LoopFunction, Stmt, Store, distinct_loads, loads, stores
@@ -60,9 +59,7 @@ def register_index(register: Buffer) -> tuple[Expr, ...]:
     return (LANES,) if register.shape else ()
 
 
-def registers_stored_once(
-    function: LoopFunction, registers: AbstractSet[Buffer]
-) -> frozenset[Buffer]:
+def registers_stored_once(function: LoopFunction, registers: Set[Buffer]) -> frozenset[Buffer]:
     """The registers that have one store in a function."""
     counts = Counter(store.buffer for store in stores(function.body))
     return frozenset(buffer for buffer in registers if counts[buffer] == 1)
@@ -70,8 +67,8 @@ def registers_stored_once(
 
 def register_pressure(
     body: Sequence[Stmt],
-    vectors: AbstractSet[Buffer],
-    stored_once: AbstractSet[Buffer],
+    vectors: Set[Buffer],
+    stored_once: Set[Buffer],
     before: Sequence[Stmt] = (),
 ) -> int:
     """The registers among `vectors` that a loop occupies at once. The loop repeats the statements

@@ -19,8 +19,7 @@ from webmlc.loops.text import parse_function
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower, machine_of
 from webmlc.target.webgpu.emit_shaders import emit_shaders
-from webmlc.target.webgpu.quad_exchanges import Exchanges, Place, Swap, exchanges
-from webmlc.target.webgpu.quad_loads import quad_loads
+from webmlc.target.webgpu.quad_loads import Exchanges, Place, Swap, exchanges, quad_loads
 
 Array = NDArray[Any]
 FEATURES = SOFTWARE_SUBGROUPS.features

@@ -12,9 +12,9 @@ from webmlc.core.machine import SOFTWARE_SUBGROUPS
 from webmlc.loops.ir import Let, LoopFunction, walk_statements
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower
-from webmlc.target.webgpu.emit_shaders import emit_shader
 from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.legalise import legalise
+from webmlc.target.webgpu.printer import emit_shader
 from webmlc.target.webgpu.share_indices import share_indices
 
 S = k.S

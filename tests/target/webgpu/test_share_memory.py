@@ -10,7 +10,7 @@ from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function, print_function
 from webmlc.target.share_memory import apart_bytes, share_memory, shared_bytes
-from webmlc.target.webgpu.emit_shaders import emit_shader
+from webmlc.target.webgpu.printer import emit_shader
 
 KERNEL = """\
 @T.kernel

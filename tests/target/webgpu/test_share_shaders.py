@@ -10,7 +10,8 @@ import pytest
 from tests.target.webgpu import gpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
-from webmlc.target.webgpu.emit_shaders import Shaders, emit_shader, join_shaders
+from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
+from webmlc.target.webgpu.printer import emit_shader
 
 SHIFT = """\
 @T.kernel

@@ -60,7 +60,7 @@ class ExprPrinter:
         """The text of one node, given the texts of its operands."""
         match expr:
             case Const():
-                return self.literal(expr)
+                return f"({value_type(expr.dtype, 1)}.const {spell(expr)})"
             case Var(name=name):
                 return f"(local.get ${name})"
             case Load():
@@ -95,10 +95,6 @@ class ExprPrinter:
         return [str(step * lane) for lane in range(VECTOR_LANES)]
 
     # -- literals and conversions ----------------------------------------------------------------
-
-    def literal(self, expr: Const) -> str:
-        kind = value_type(expr.dtype, 1)
-        return f"({kind}.const {spell(expr)})"
 
     def broadcast(self, value: Expr) -> str:
         if value.dtype is DType.bool:
@@ -159,10 +155,8 @@ class ExprPrinter:
                 x, y, z = self.value(a), self.value(b), self.value(c)
                 return f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {y} {x} {z})"
             case Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)) if lanes > 1:
-                zero = "(i32x4.splat (i32.const 0))"
-                return (
-                    f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {self.value(b)} {self.value(a)} {zero})"
-                )
+                x, y, zero = self.value(a), self.value(b), "(i32x4.splat (i32.const 0))"
+                return f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {y} {x} {zero})"
             case Call(op="pairs_u7_i8", args=(a, b)):
                 return f"(i16x8.relaxed_dot_i8x16_i7x16_s {self.value(b)} {self.value(a)})"
             case Call(op="word_u8", args=args):
@@ -175,10 +169,7 @@ class ExprPrinter:
                 return f"(v128.not {self.value(a)})"
             case Call(op="bit_not", args=(a,), dtype=DType.bool):
                 return f"(i32.eqz {self.value(a)})"
-            case Call(op="eq", args=(a, Const(value=0))) if value_type(a.dtype, 1) in (
-                "i32",
-                "i64",
-            ):
+            case Call(op="eq", args=(a, Const(value=0))) if not a.dtype.is_float:
                 return f"({value_type(a.dtype, 1)}.eqz {self.value(a)})"
             case Call(op="eq", args=(a, b)) if kind == "mask":
                 return f"(v128.not (v128.xor {self.value(a)} {self.value(b)}))"
@@ -206,11 +197,8 @@ class ExprPrinter:
         condition, then, otherwise = expr.args
         a, b, c = self.value(then), self.value(otherwise), self.value(condition)
         if a.startswith("(call "):  # a function that is right for every lane
-            kind, test = (
-                ("v128", f"(v128.any_true {c})")
-                if expr.lanes > 1
-                else (value_type(expr.dtype, 1), c)
-            )
+            kind = value_type(expr.dtype, expr.lanes)
+            test = f"(v128.any_true {c})" if expr.lanes > 1 else c
             return f"(if (result {kind}) {test} (then {a}) (else {b}))"
         match condition:
             case Call(op="lt", args=(x, y)) if condition.lanes > 1 and x.dtype is DType.float32:

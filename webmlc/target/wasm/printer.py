@@ -12,14 +12,14 @@ such a loop, it writes the outer values that the loop reads to the control area.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.affine import depends
 from webmlc.core.control_area import CONTROL
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
+from webmlc.core.expr import Call, Const, Ramp, Var, as_int
 from webmlc.core.printable import printable
 from webmlc.loops.ir import (
     Barrier,
@@ -216,12 +216,11 @@ class _KernelPrinter:
             *(b.name for b in (*self.scratch.shared, *self.scratch.private)),
         }
         outer_kinds = dict.fromkeys(self.parameters(), "i32") | self.locals
-        arguments = [
-            n for n in names_taken(inner.lines) if n in outer_kinds and n not in inner_names
-        ]
+        passed = outer_kinds.keys() - inner_names
+        arguments = [n for n in names_taken(inner.lines) if n in passed]
         addresses = argument_addresses([outer_kinds[n] for n in arguments])
         if addresses is None:  # too many values to pass
-            self.loop(loop, depth, lambda d: self.statement(loop.body, d))
+            self.loop(loop, depth)
             return
         kinds = inner.locals | {n: outer_kinds[n] for n in arguments}
         first, end = loop.var.name, f"{loop.var.name}.end"
@@ -266,7 +265,8 @@ class _KernelPrinter:
                 for child in statements:
                     self.statement(child, depth)
             case Let(var=var, value=value, body=body):
-                self.set_let(var, value, depth)
+                self.locals[var.name] = value_type(var.dtype, 1)
+                self.line(depth, f"(local.set ${var.name} {self.expr.value(value)})")
                 self.statement(body, depth)
             case If(condition=condition, then=then, otherwise=otherwise):
                 self.line(depth, f"(if {self.expr.value(condition)} (then")
@@ -277,19 +277,14 @@ class _KernelPrinter:
                 self.line(depth, "))")
             case For(kind="parallel") if not self.in_parallel_loop:
                 self.parallel(stmt, depth)
-            case For(kind="serial" | "parallel", body=body):
-                self.loop(stmt, depth, lambda d: self.statement(body, d))
+            case For(kind="serial" | "parallel"):
+                self.loop(stmt, depth)
             case Barrier():
                 pass  # a workgroup is one thread here
             case _:
                 raise InternalError(f"wasm: kernel {self.function.name}: cannot print {stmt}")
 
-    def set_let(self, var: Var, value: Expr, depth: int) -> None:
-        """Print the local of a let."""
-        self.locals[var.name] = value_type(var.dtype, 1)
-        self.line(depth, f"(local.set ${var.name} {self.expr.value(value)})")
-
-    def loop(self, loop: For, depth: int, body: Callable[[int], None]) -> None:
+    def loop(self, loop: For, depth: int) -> None:
         """Print a serial loop."""
         name = loop.var.name
         self.locals[name] = "i32"
@@ -301,7 +296,7 @@ class _KernelPrinter:
         start, continues = self.steps(loop)
         self.line(depth, f"(local.set ${name} {start})")
         self.line(depth, f"(loop $L_{name}")
-        body(depth + 1)
+        self.statement(loop.body, depth + 1)
         self.line(depth + 1, f"(br_if $L_{name} {continues})")
         self.line(depth, ")))" if may_be_empty else ")")
 

@@ -15,18 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr
 from webmlc.loops.ir import LoopFunction
-from webmlc.loops.kernel_form import gpu_obstacle
-from webmlc.target.line_stages import line_ranges, stage_marks
-from webmlc.target.webgpu.lowering import passes_to_print
+from webmlc.target.line_stages import line_ranges
 from webmlc.target.webgpu.names import wgsl_name
-from webmlc.target.webgpu.printer import Shader, print_shader
+from webmlc.target.webgpu.printer import Shader, emit_shader
 from webmlc.target.webgpu.quad_loads import DIRECTIVE, LANE
 from webmlc.target.webgpu.share_shaders import SharedShader, share_shaders
 from webmlc.target.webgpu.table import ENABLE, INFINITY
-from webmlc.target.webgpu.threads import grid_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +100,3 @@ def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shad
 
 def _entry(name: str, shader: Shader, integers: tuple[int, ...]) -> Entry:
     return Entry(wgsl_name(name), shader.workgroups, shader.symbols, integers, shader.sections)
-
-
-def emit_shader(
-    function: LoopFunction,
-    constants: frozenset[str],
-    features: frozenset[str] = frozenset(),
-    *,
-    is_software: bool = False,
-    shows_stages: bool = False,
-) -> Shader:
-    """Print one kernel after its last passes. The pipelines of a software adapter may leave out
-    sections. If the text shows its stages, its lines end with their marks (`line_stages`).
-    """
-    if reason := gpu_obstacle(function):
-        raise InternalError(f"webgpu: kernel {function.name}: {reason}")
-    kernel = function
-    for step in passes_to_print(features, is_software):
-        kernel = step(kernel)
-    grid = grid_of(function)  # with divisions, as hosts evaluate them
-    optional = grid.optional if is_software else {}
-    marks = stage_marks(kernel.body) if shows_stages else {}
-    return print_shader(kernel, constants, grid.workgroups, features, marks, optional)

@@ -21,7 +21,7 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.choose_storage import vector_index
 from webmlc.target.webgpu.legalise import is_literal
 from webmlc.target.webgpu.names import memory_name, wgsl_name
-from webmlc.target.webgpu.quad_exchanges import (
+from webmlc.target.webgpu.quad_loads import (
     OFFSET,
     Exchanges,
     Place,

@@ -1,7 +1,7 @@
 """Print one kernel as WGSL.
 
-In: a legalised, hoisted function, and which of its buffers are constants. Out: its declarations and
-entry point, its grid, and the helper functions that it calls.
+In: a lowered function, and which of its buffers are constants. Out: its declarations and entry
+point, its grid, and the helper functions that it calls.
 
     @group(0) @binding(0) var<storage, read_write> relu_in0: array<vec4<f32>>;
     @compute @workgroup_size(64)
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
@@ -22,8 +21,11 @@ from webmlc.core.expr import Cast, Const, Expr, Ramp, Var, as_int
 from webmlc.core.printable import printable
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Barrier, Buffer, For, If, Let, LoopFunction, Seq, Stmt, Store, stores
+from webmlc.loops.kernel_form import gpu_obstacle
 from webmlc.target.insert_barriers import differs
+from webmlc.target.line_stages import stage_marks
 from webmlc.target.registers import added_value
+from webmlc.target.target import run_passes
 from webmlc.target.webgpu.choose_storage import HALVES, vector_index
 from webmlc.target.webgpu.declarations import (
     array_type,
@@ -33,10 +35,10 @@ from webmlc.target.webgpu.declarations import (
     word,
 )
 from webmlc.target.webgpu.join_updates import matrix_product
+from webmlc.target.webgpu.lowering import passes_to_print
 from webmlc.target.webgpu.names import NAME, NUMBER, memory_name, wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter, lane_indices
-from webmlc.target.webgpu.quad_exchanges import exchanges, lane_lines
-from webmlc.target.webgpu.quad_loads import LANE, QUADS, quad_loads
+from webmlc.target.webgpu.quad_loads import LANE, QUADS, exchanges, lane_lines, quad_loads
 from webmlc.target.webgpu.storage import PARTS, WORDS, store_lines
 from webmlc.target.webgpu.subgroup_folds import FEATURE, LANES_LINES, fold_lines, subgroup_fold
 from webmlc.target.webgpu.table import half_type, type_name
@@ -50,10 +52,6 @@ _BUILTINS = (
 """The built-in values that an entry point may take, and the names of its parameters."""
 _AXES = "xyz"
 """The axes of a grid, in the order of its dimensions."""
-NO_MARKS: Mapping[int, str] = MappingProxyType({})
-"""The marks of a text that does not show its stages."""
-NO_SECTIONS: Mapping[int, Expr] = MappingProxyType({})
-"""The optional sections of a kernel whose pipelines contain all of it."""
 INDENT = " "
 """The indentation per level: one space, because shaders are downloaded."""
 
@@ -90,19 +88,25 @@ class Shader:
         return f"{comment}\n{text}"
 
 
-def print_shader(
+def emit_shader(
     function: LoopFunction,
     constants: frozenset[str],
-    workgroups: tuple[Expr, Expr, Expr],
     features: frozenset[str] = frozenset(),
-    marks: Mapping[int, str] = NO_MARKS,
-    optional: Mapping[int, Expr] = NO_SECTIONS,
+    *,
+    is_software: bool = False,
+    shows_stages: bool = False,
 ) -> Shader:
-    """Print a kernel, which may use some features of WebGPU. The lines of a statement end with its
-    mark, by identity. A pipeline may leave out the sections at the positions in `optional`, whose
-    values are their workgroups. Raises InternalError, with the kernel's name, where WGSL has no
-    spelling.
+    """Print a lowered kernel after its last passes. It may use some `features` of WebGPU. The
+    pipelines of a software adapter may leave out sections. If the text shows its stages, its lines
+    end with their marks (`line_stages`).
+
+    Raises InternalError, with the kernel's name, where WGSL has no spelling.
     """
+    if reason := gpu_obstacle(function):
+        raise InternalError(f"webgpu: kernel {function.name}: {reason}")
+    dispatched = grid_of(function)  # with divisions, as hosts evaluate them
+    optional = dispatched.optional if is_software else {}
+    function = run_passes(function, passes_to_print(features, is_software))
     grid = grid_of(function)
     stored = {store.buffer for store in stores(function.body)}
     inputs = frozenset(b.name for b in function.params if b.in_vectors and b not in stored)
@@ -111,12 +115,13 @@ def print_shader(
     swapped = exchanges(function, quads, inputs)
     expressions = ExpressionPrinter(function.name, quads, swapped, has_halves)
     declared = declared_in_place(function)
+    marks = stage_marks(function.body) if shows_stages else {}
     printer = _Printer(function, grid, expressions, declared, features, marks, tuple(optional))
     body = printer.entry()
     head = declarations(function, constants, len(optional))
     return Shader(
         "\n".join([*head, *body, ""]),
-        workgroups,
+        dispatched.workgroups,
         tuple(symbol.name for symbol in function.symbols),
         tuple(expressions.helpers),
         expressions.needs_infinity,

@@ -20,7 +20,7 @@ for b in workgroups:                         for b in workgroups:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set as AbstractSet
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.expr import Cast, Expr, Var
@@ -67,9 +67,9 @@ class _Section:
     kernel writes `once`. The variables of `scope` have a value where the section starts.
     """
 
-    inputs: AbstractSet[str]
-    once: AbstractSet[str]
-    scope: AbstractSet[Var]
+    inputs: Set[str]
+    once: Set[str]
+    scope: Set[Var]
     ahead: list[Stmt] = field(default_factory=list)
     count: int = 0
     """The statements that `ahead` holds."""

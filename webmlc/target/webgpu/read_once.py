@@ -23,8 +23,7 @@ as a copy of the rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.expr import Const, Expr, Var, as_int
@@ -91,8 +90,8 @@ class _Section:
     The variables of `scope` have a value where the section starts.
     """
 
-    inputs: AbstractSet[str]
-    scope: AbstractSet[Var]
+    inputs: Set[str]
+    scope: Set[Var]
     registers: dict[Read, Buffer] = field(default_factory=dict)
 
     def choose(self, body: Stmt, names: Names) -> None:

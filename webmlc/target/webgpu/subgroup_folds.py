@@ -16,7 +16,7 @@ Each subgroup folds all elements: no barrier is needed to exchange the sums of s
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Set
 from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
@@ -79,7 +79,7 @@ class SubgroupFold:
         return FOLDS[self.op][0 if self.value.dtype.is_float else 1]
 
 
-def subgroup_fold(loop: For, differing: AbstractSet[Var]) -> SubgroupFold | None:
+def subgroup_fold(loop: For, differing: Set[Var]) -> SubgroupFold | None:
     """The fold of a loop whose iterations the threads of a subgroup may share; `None` for other
     loops. The `differing` variables have other values in other threads.
     """
@@ -98,7 +98,7 @@ def subgroup_fold(loop: For, differing: AbstractSet[Var]) -> SubgroupFold | None
     return None
 
 
-def _is_common(value: Expr, differing: AbstractSet[Var]) -> bool:
+def _is_common(value: Expr, differing: Set[Var]) -> bool:
     """True for a value of workgroup memory that is the same in all threads."""
     buffers = [load.buffer for load in loads_in(value)]
     is_shared = bool(buffers) and all(buffer.scope == "shared" for buffer in buffers)

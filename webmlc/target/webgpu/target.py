@@ -39,9 +39,9 @@ from webmlc.target.factor_reductions import factor_reductions, reduction_alterna
 from webmlc.target.split_kernels import fits_dispatch, split_kernels
 from webmlc.target.target import Alternatives, ModulePass, Need, Target, Task, Variant
 from webmlc.target.wasm.target import split_for_scratch
-from webmlc.target.webgpu.emit_shaders import Shaders, emit_shader, join_shaders
+from webmlc.target.webgpu.emit_shaders import Shaders, join_shaders
 from webmlc.target.webgpu.lowering import lowering
-from webmlc.target.webgpu.printer import Shader
+from webmlc.target.webgpu.printer import Shader, emit_shader
 
 
 def has_halves(kernel: LoopFunction) -> bool:
