@@ -72,8 +72,7 @@ def to_data(code: Code) -> list[Any]:
         case Shader(text=text, workgroups=sizes, symbols=symbols, helpers=helpers):
             workgroups = [to_size(size) for size in sizes]
             sections = [to_size(size) for size in code.sections]
-            flags = code.needs_infinity, code.features
-            return [text, workgroups, symbols, helpers, *flags, sections]
+            return [text, workgroups, symbols, helpers, code.features, sections]
 
 
 def code_of(data: list[Any]) -> Code:
@@ -81,13 +80,12 @@ def code_of(data: list[Any]) -> Code:
     match data:
         case [text, int(loops), parameters, scratch]:
             return Printed(text, loops, parameters, scratch)
-        case [text, [x, y, z], symbols, helpers, needs_infinity, features, sections]:
+        case [text, [x, y, z], symbols, helpers, features, sections]:
             return Shader(
                 text,
                 (from_size(x), from_size(y), from_size(z)),
                 tuple(symbols),
                 tuple(helpers),
-                needs_infinity,
                 features=tuple(features),
                 sections=tuple(from_size(size) for size in sections),
             )

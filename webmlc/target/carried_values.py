@@ -105,9 +105,7 @@ def _is_in_digits(var: Var, access: Access) -> bool:
 
 
 def _are_steps_disjoint(access: Access, loops: list[For], region: Region) -> bool:
-    """True where each step of an outer loop is at least as large as the part that the loops inside
-    it cover.
-    """
+    """True where no step of an outer loop is smaller than what its inner loops cover."""
     extents = {loop.var: as_int(loop.extent) for loop in loops}
     levels: list[list[tuple[int, int]]] = [[] for _ in region.digits.strides]
     for term, factor in outer_terms(access.offset, region.digits.outer).items():

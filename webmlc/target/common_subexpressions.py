@@ -43,9 +43,7 @@ Key = tuple[Expr, tuple[int | None, ...]]
 
 @dataclass(slots=True)
 class _Pass:
-    """One walk over a function: the names and registers in use, and the vector registers it
-    creates.
-    """
+    """One walk over a function, and the vector registers that it creates."""
 
     names: Names
     registers: frozenset[Buffer]

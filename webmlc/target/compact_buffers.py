@@ -56,6 +56,10 @@ VECTOR_GAP = 8
 and the columns of a panel of weights (derived: four gaps of eight words span all banks)."""
 
 
+_Compact = tuple[int, list[Expr]]
+"""The number of elements of a buffer to keep, and the offset of each access among them."""
+
+
 def compact_buffers(function: LoopFunction) -> LoopFunction:
     """Shrink every allocation of `function` that can be shrunk. If workgroup memory has no room for
     gaps between rows, there are none.
@@ -75,9 +79,10 @@ def _compacted(function: LoopFunction, has_gaps: bool) -> LoopFunction:
         accesses = accesses_of.get(buffer, [])
         compact = _compact(buffer, accesses, symbols, has_gaps)
         if compact is not None:
-            pairs = zip(accesses, compact.offsets, strict=True)
+            size, new_offsets = compact
+            pairs = zip(accesses, new_offsets, strict=True)
             offsets = {access.indices: offset for access, offset in pairs}
-            places[buffer] = _Places(replace(buffer, shape=(Const(compact.size),)), offsets)
+            places[buffer] = _Places(replace(buffer, shape=(Const(size),)), offsets)
     indices = {index for place in places.values() for key in place.offsets for index in key}
     if any(map(loads_in, indices)):  # a load inside an index is rewritten later than the access
         for buffer, place in places.items():
@@ -91,7 +96,7 @@ def _compact(
 ) -> _Compact | None:
     """The elements of a buffer to keep; `None` to leave the buffer unchanged."""
     if _is_one_element(buffer, accesses, symbols):
-        return _Compact(1, [Const(0)] * len(accesses))
+        return 1, [Const(0)] * len(accesses)
     part = _part_of_thread(buffer, accesses, symbols)
     if part is not None:
         return part
@@ -106,22 +111,12 @@ def _compact(
     if has_gaps and buffer.scope == "shared":
         region = _spread(region, accesses)
     offsets = [_compact_offset(access.offset, region) for access in accesses]
-    return _Compact(region.elements, offsets)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compact:
-    """The number of elements of a buffer to keep, and the offset of each access among them."""
-
-    size: int
-    offsets: list[Expr]
+    return region.elements, offsets
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The compact form of a buffer, and the offset of each access in the compact form, by the
-    access's indices in the full buffer.
-    """
+    """A compact buffer, and the new offsets of accesses by their indices before."""
 
     buffer: Buffer
     offsets: Mapping[tuple[Expr, ...], Expr]
@@ -130,9 +125,7 @@ class _Places:
 def _part_of_thread(
     buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]
 ) -> _Compact | None:
-    """The part of a local buffer that one thread keeps, if several loops over threads access the
-    buffer; `None` for other buffers.
-    """
+    """The part of a local buffer in several loops over threads that one thread keeps."""
     if buffer.scope != "local" or not accesses or not buffer.shape:
         return None
     joined = in_one_loop(accesses)
@@ -140,8 +133,7 @@ def _part_of_thread(
         return None
     renamed, threads = joined
     region = _region(buffer, renamed, symbols.union(threads))
-    part = None if region is None else part_of_thread(renamed, region, threads)
-    return None if part is None else _Compact(*part)
+    return None if region is None else part_of_thread(renamed, region, threads)
 
 
 def _is_one_element(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> bool:
@@ -160,9 +152,7 @@ def _is_one_element(buffer: Buffer, accesses: list[Access], symbols: frozenset[V
 
 
 def _ancestor_depth(accesses: list[Access]) -> int:
-    """The number of steps that the paths of all accesses share. A step is a statement and the
-    number of its child.
-    """
+    """The number of steps (a statement and its child) that the paths of accesses share."""
     first = accesses[0].path
     depth = len(first)
     for access in accesses[1:]:

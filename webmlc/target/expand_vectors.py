@@ -30,6 +30,7 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
+    expressions,
     map_children,
     seq,
     substitute_statement,
@@ -101,28 +102,20 @@ class _Expander:
         substituted.
         """
         match stmt:
-            case Seq(statements=statements):
-                return seq(*(self.statement(s, lets) for s in statements))
-            case For(extent=extent, body=body):
-                self.check_uniform(substitute(extent, lets))
-                return replace(stmt, body=self.statement(body, lets))
-            case If(condition=condition, then=then, otherwise=otherwise):
-                self.check_uniform(substitute(condition, lets))
-                new_otherwise = None if otherwise is None else self.statement(otherwise, lets)
-                return replace(stmt, then=self.statement(then, lets), otherwise=new_otherwise)
+            case Seq() | For() | If():
+                if any(depends(substitute(e, lets), self.var) for e in expressions(stmt)):
+                    raise _NotVectorizable
+                return map_children(stmt, lambda child: self.statement(child, lets))
             case Let(var=var, value=value, body=body):
                 value = substitute(value, lets)
                 if depends(value, self.var):
                     return self.statement(body, {**lets, var: value})
                 return Let(var, value, self.statement(body, lets))
             case Store():
-                return self.store(substitute_store(stmt, lets))
+                new = substitute_statement(stmt, lets)
+                assert isinstance(new, Store)
+                return self.store(new)
         raise _NotVectorizable
-
-    def check_uniform(self, expr: Expr) -> None:
-        """Raise `_NotVectorizable` for an expression that depends on the lane."""
-        if depends(expr, self.var):
-            raise _NotVectorizable
 
     def store(self, store: Store) -> Stmt:
         """The vector stores of a store, then the scalar stores of the remainder."""
@@ -233,13 +226,6 @@ def _has_power(exponent: Expr, dtype: DType) -> bool:
     if not isinstance(exponent, Const):
         return False
     return exponent.value in FEW_ROUNDINGS if dtype.is_float else is_quarters(exponent)
-
-
-def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:
-    """Replace variables in one store."""
-    new = substitute_statement(store, mapping)
-    assert isinstance(new, Store)
-    return new
 
 
 def compares_indices(condition: Expr) -> bool:

@@ -171,9 +171,7 @@ def _limit(machine: Gpu) -> int:
 
 
 def _sharers_of_columns(function: LoopFunction, machine: Gpu) -> int:
-    """The number of threads of a workgroup that share the rows of a kernel's reduction; 1 if the
-    rows are not shared.
-    """
+    """The threads of a workgroup that share the rows of a reduction; 1 without sharing."""
     match = match_kernel(name_dimensions(function).function, machine)
     return match.default().down if match is not None and match.rule is COLUMNS else 1
 

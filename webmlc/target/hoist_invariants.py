@@ -71,9 +71,7 @@ def hoist_invariants(function: LoopFunction, vector_registers: int = 15) -> Loop
 
 
 def _registers_of_threads(function: LoopFunction) -> frozenset[Buffer]:
-    """The local buffers that loops over threads of a workgroup store to: each thread has its
-    values.
-    """
+    """The local buffers whose values differ between the threads of a workgroup."""
     return frozenset(
         store.buffer
         for loop in walk_statements(function.body)
@@ -85,9 +83,7 @@ def _registers_of_threads(function: LoopFunction) -> frozenset[Buffer]:
 
 @dataclass(slots=True)
 class _Hoister:
-    """One walk over a function: its registers with their lanes, the registers with a single store,
-    the registers whose values differ between threads, and the vector registers that it creates.
-    """
+    """One walk over a function: its registers by kind, and those that it creates."""
 
     names: Names
     registers: dict[Buffer, int]
@@ -194,9 +190,7 @@ class _Hoister:
 
 @dataclass(slots=True)
 class _Variant:
-    """The variables and buffers that change from one iteration to the next, and whether a load may
-    move before the loop.
-    """
+    """What changes between the iterations of a loop, and if loads may move before it."""
 
     names: set[Var]
     buffers: set[Buffer]

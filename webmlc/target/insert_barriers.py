@@ -138,9 +138,7 @@ Threads = Mapping[str, For]
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """The surroundings of a statement: the loops over thread axes, and the variables whose values
-    may differ between the threads of a workgroup.
-    """
+    """The loops over thread axes around a statement, and the variables that may differ."""
 
     threads: Threads = field(default_factory=dict)
     differing: frozenset[Var] = frozenset()

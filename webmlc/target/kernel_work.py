@@ -72,9 +72,7 @@ def least_bytes(function: LoopFunction, sizes: Mapping[str, int]) -> int:
 
 
 def _least(function: LoopFunction, work: Work, sizes: Mapping[str, int]) -> int:
-    """The least bytes of a run. If only a part of a buffer is read (a gather's table), only that
-    part counts.
-    """
+    """The least bytes of a run. Of a table that a gather reads in part, the part counts."""
     inputs = len(function.params) - function.outputs
     symbol_values = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
 

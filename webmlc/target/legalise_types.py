@@ -280,9 +280,7 @@ def legalise_types(function: LoopFunction, printed: frozenset[DType] = frozenset
 
 @dataclass(frozen=True, slots=True)
 class _Legaliser:
-    """The types to store as bits, and the types to widen for arithmetic. `results` are the legal
-    forms of expressions, because many expressions share nodes.
-    """
+    """The types to store as bits and to widen, and the legal forms of expressions so far."""
 
     stored: frozenset[DType]
     small: frozenset[DType]

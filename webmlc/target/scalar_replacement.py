@@ -126,9 +126,7 @@ def _is_replaceable(indices: dict[Expr, None]) -> bool:
 
 
 def _register(buffer: Buffer, index: Expr, count: int, names: Names) -> Buffer:
-    """The register that holds the elements at `index`. The buffer has `count` registers; a single
-    register keeps the buffer's name.
-    """
+    """The register for an index; the only one of a buffer keeps the buffer's name."""
     name = buffer.name if count == 1 else names.fresh(f"{buffer.name}_{_first_element(index)}")
     shape = (Const(VECTOR_LANES),) if isinstance(index, Ramp) else ()
     return Buffer(name, shape, buffer.dtype, "local")

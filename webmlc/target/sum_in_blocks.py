@@ -241,9 +241,7 @@ def _used(values: Sequence[Expr]) -> frozenset[Buffer]:
 
 
 def _starts(stmt: If, scope: Scope) -> frozenset[Var]:
-    """The variables of the loops in whose first iterations a statement sets an element to a
-    constant; empty for any other statement.
-    """
+    """The loops in whose first iterations a statement sets an element to a constant."""
     match stmt:
         case If(
             condition=Call(op="eq", args=(index, Const(value=0))),

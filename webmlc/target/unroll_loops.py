@@ -64,9 +64,7 @@ variables.
 
 
 def _tidier() -> Callable[[Expr, Ranges], Expr]:
-    """Return a rule that folds the parts of a function's expressions that unrolling made
-    constant.
-    """
+    """Return a rule that folds what unrolling made constant."""
     fold = rewriter(_tidy_index)
 
     def tidy(expr: Expr, ranges: Ranges) -> Expr:

@@ -315,9 +315,7 @@ def _sinh_near(x: Expr) -> Expr:
 
 
 def _log1p(y: Expr) -> Expr:
-    """log(1 + y) for y > -1, accurate near 0: the logarithm of u = 1 + y as rounded,
-    corrected for the rounding.
-    """
+    """log(1 + y) for y > -1: log(u) of u = 1 + y as rounded, plus a correction."""
     u = y + 1.0
     result = log(u)
     finite = call("abs", result) < math.inf

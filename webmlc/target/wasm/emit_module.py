@@ -136,9 +136,7 @@ def _printable(kernel: LoopFunction) -> StrengthReduced:
 def _program(
     kernels: Mapping[str, Printed], steps: Sequence[Step], alternatives: Alternatives
 ) -> str:
-    """The program: a jump to the first step, after which each step continues with the next
-    until `last`.
-    """
+    """The program: it jumps to the first step, and runs the steps until `last`."""
     head = "(func $program (param $first i32) (param $last i32)"
     if not steps:
         return head + ")"

@@ -166,9 +166,7 @@ def _dot(a: Expr, b: Expr) -> Expr:
 
 
 def _limit(op: str, a: Expr, b: Expr) -> Expr | None:
-    """A min or max with a literal as the comparison that `pmin` and `pmax` perform: NaN
-    stays NaN.
-    """
+    """A min or max with a literal, as `pmin` and `pmax` compare: NaN stays NaN."""
     for x, limit in ((a, b), (b, a)):
         if is_number(limit):
             return _compare(op, x, limit)

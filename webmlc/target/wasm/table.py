@@ -89,24 +89,6 @@ INTERLEAVED = {
 LOWEST_BYTES = "(i8x16.swizzle {} (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12))"
 """Text that moves the lowest byte of each lane to the first four bytes."""
 
-_BYTES = "(i8x16.swizzle {} (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12))"
-"""Text that moves the lowest byte of each lane to the first four bytes."""
-
-LOADS = {
-    DType.bool: "i32.load8_u",
-    DType.uint8: "i32.load8_u",
-    DType.int8: "i32.load8_s",
-    DType.uint16: "i32.load16_u",
-    DType.int16: "i32.load16_s",
-    DType.int32: "i32.load",
-    DType.uint32: "i32.load",
-    DType.int64: "i64.load",
-    DType.uint64: "i64.load",
-    DType.float32: "f32.load",
-    DType.float64: "f64.load",
-}
-"""The instruction that loads an element."""
-
 _BYTES = "i32x4.extend_low_i16x8_u (i16x8.extend_low_i8x16_u (v128.load32_zero{}))"
 """Text that loads four unsigned bytes into 32-bit lanes."""
 LANE_LOADS = {

@@ -77,14 +77,14 @@ def join_shaders(shaders: Mapping[str, Shader], *, shares: bool = False) -> Shad
     """
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     features = sorted({feature for shader in shaders.values() for feature in shader.features})
+    if shares:
+        shared = share_shaders(shaders)
+    else:
+        shared = [SharedShader(shader, {name: ()}) for name, shader in shaders.items()]
+    code = "".join((*helpers, *(shader.text for shader in shaders.values())))
     preamble = [f"{ENABLE[feature]}\n" for feature in features]
-    preamble += [DIRECTIVE] if any(LANE in shader.text for shader in shaders.values()) else []
-    preamble += [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
-    shared = (
-        share_shaders(shaders)
-        if shares
-        else [SharedShader(shader, {name: ()}) for name, shader in shaders.items()]
-    )
+    preamble += [DIRECTIVE] if LANE in code else []
+    preamble += [INFINITY] if "infinity_bits" in code else []
     texts = [s.shader.named(s.name, number) for number, s in enumerate(shared)]
     text = "\n".join([*preamble, *helpers, *texts])
     first = sum(part.count("\n") + 1 for part in (*preamble, *helpers))

@@ -51,9 +51,7 @@ def hoist_indices(function: LoopFunction) -> LoopFunction:
 
 
 def _hoist(function: LoopFunction, counts: dict[Expr, int]) -> Stmt:
-    """Walk the function once. The first walk counts the common parts of sums, and the second
-    binds them.
-    """
+    """Count the common parts of sums in a first walk, and bind them in a second one."""
     hoister = _Hoister(Names.of(function), counts, bool(counts))
     hoister.levels = dict.fromkeys(function.symbols, 0)
     return hoister.scope(False, lambda: hoister.statement(function.body))
@@ -61,9 +59,7 @@ def _hoist(function: LoopFunction, counts: dict[Expr, int]) -> Stmt:
 
 @dataclass(slots=True)
 class _Hoister:
-    """One walk over a function. It holds the scopes around the current statement, with the lets
-    that will open each scope.
-    """
+    """One walk over a function, with the scopes around the current statement."""
 
     names: Names
     counts: dict[Expr, int]  # how often the text has each sum, constants left out

@@ -65,9 +65,7 @@ class _Update:
 
 @dataclass(slots=True)
 class _StraightLine:
-    """The statements of a sequence so far, and the updates that wait for further updates of the
-    same registers.
-    """
+    """The statements of a sequence so far, and the updates that may still grow."""
 
     registers: frozenset[Buffer]
     statements: list[Stmt] = field(default_factory=list)

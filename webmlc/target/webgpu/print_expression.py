@@ -75,7 +75,6 @@ class ExpressionPrinter:
     has_halves: bool = False
     offsets: dict[tuple[int, int], str] = field(default_factory=dict)
     helpers: dict[str, None] = field(default_factory=dict)
-    needs_infinity: bool = False
 
     def text(self, root: Expr) -> str:
         """The text of a whole expression."""
@@ -97,9 +96,7 @@ class ExpressionPrinter:
         """The text and the precedence of a node, given its printed children."""
         match node:
             case Const(value=value, dtype=dtype):
-                text = literal(value, dtype)
-                self.needs_infinity |= "infinity_bits" in text
-                return text, ATOM
+                return literal(value, dtype), ATOM
             case Var(name=name):
                 return wgsl_name(name), ATOM
             case Load():
@@ -136,9 +133,7 @@ class ExpressionPrinter:
 
     def declare(self, helper: str, dtype: DType, lanes: int) -> None:
         """Record that the shader calls a helper."""
-        for definition in definitions(helper, dtype, lanes):
-            self.helpers.setdefault(definition)
-            self.needs_infinity |= "infinity_bits" in definition
+        self.helpers |= dict.fromkeys(definitions(helper, dtype, lanes))
 
     def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
         """32-bit values, rounded to the small type that they stand for."""

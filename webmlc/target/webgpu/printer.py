@@ -63,7 +63,7 @@ class Shader:
     - `text`: the bindings and the entry point, with `NAME` in place of the kernel's name and
       `NUMBER` in the names of its bindings.
     - `workgroups`: the size of the dispatch, over the `symbols` of the uniform buffer.
-    - `helpers`, `needs_infinity`: the declarations that the module must have.
+    - `helpers`: the functions that the module must have.
     - `origin`: the ONNX nodes that the kernel computes.
     - `features`: the features of WebGPU that it needs.
     - `sections`: the workgroups of each optional section.
@@ -73,7 +73,6 @@ class Shader:
     workgroups: tuple[Expr, Expr, Expr]
     symbols: tuple[str, ...]
     helpers: tuple[str, ...]
-    needs_infinity: bool
     origin: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     sections: tuple[Expr, ...] = ()
@@ -124,7 +123,6 @@ def emit_shader(
         dispatched.workgroups,
         tuple(symbol.name for symbol in function.symbols),
         tuple(expressions.helpers),
-        expressions.needs_infinity,
         function.origin,
         tuple(sorted({*printer.used_features, *([HALVES] if has_halves else [])})),
         tuple(optional.values()),

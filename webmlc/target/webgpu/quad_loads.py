@@ -126,9 +126,7 @@ def _floored(node: Expr) -> Expr | None:
 
 @dataclass(slots=True)
 class _Search:
-    """A walk over a kernel. `masks` holds the mask of each load; None if some threads do not run
-    the load.
-    """
+    """A walk over a kernel, and the mask of each load; None if not all threads run it."""
 
     inputs: Set[str]
     width: int

@@ -172,9 +172,7 @@ def _nests(body: Stmt) -> Iterator[For]:
 
 
 def _threads(nest: For) -> tuple[dict[Var, tuple[str, int]], Stmt]:
-    """The variables of a nest of loops over threads, each with its axis and the number of threads,
-    and the body of the nest.
-    """
+    """The axis and the count of each variable of a nest over threads, and the body."""
     axes: dict[Var, tuple[str, int]] = {}
     stmt: Stmt = nest
     while isinstance(stmt, For) and stmt.thread is not None:

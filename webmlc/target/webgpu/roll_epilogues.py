@@ -62,9 +62,7 @@ def roll_epilogues(function: LoopFunction) -> LoopFunction:
 
 
 def _rolled(root: Stmt, tiles: frozenset[Buffer], later: frozenset[Buffer]) -> Stmt:
-    """Roll the loops in a statement outside serial loops. Statements after it access the buffers of
-    `later`.
-    """
+    """Roll the loops outside serial loops, if no `later` statement accesses their tiles."""
     match root:
         case Seq(statements=statements):
             after = [*_accessed_after(statements, later)]

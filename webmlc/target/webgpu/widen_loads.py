@@ -94,9 +94,7 @@ def _scalars_in_lanes(function: LoopFunction) -> frozenset[str]:
 
 @dataclass(slots=True)
 class _Widener:
-    """One walk over a function: the registers it created, the registers whose value is a component,
-    and the place of each load.
-    """
+    """One walk over a function: its new registers, components, and places of loads."""
 
     names: Names
     readable: frozenset[str]
