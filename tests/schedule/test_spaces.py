@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tests.graph.graphs import module
 from tests.schedule.rules import kernels as k
@@ -219,6 +220,15 @@ def test_the_default_is_a_member_and_plain_data(case: Case) -> None:
     assert match.build(default).trace == match.default_schedule().trace
 
 
+def test_choices_that_primitives_refuse_are_no_members() -> None:
+    match = matched(k.transposed_matmul(3, 4, 64), WEBGPU)  # 64 threads leave no loop over turns
+    chosen = structs.replace(match.default(), workgroup=64)
+    assert match.space().at(leaves_of(chosen)) == chosen
+    assert chosen not in match.space()
+    with pytest.raises(InternalError, match="cannot build"):
+        match.build(chosen)
+
+
 @pytest.mark.parametrize("machine", (RELAXED, WEBGPU), ids=lambda machine: machine.device)
 def test_every_rule_has_a_case(machine: Machine) -> None:
     cases: list[Any] = [*CASES.values()]
@@ -331,7 +341,7 @@ def test_a_sum_has_no_empty_spaces() -> None:
 
 
 def test_a_search_may_leave_proofs_out() -> None:
-    space = made_up_space().that("it is proven", lambda member: member.block == 12)
+    space = replace(made_up_space(), proof=lambda member: member.block == 12)
     assert {member.block for member in space.members()} == {12}
     assert len(list(space.without_proofs().members())) == 14
     assert all(space.random(Random(seed)).block == 12 for seed in range(20))
@@ -365,10 +375,8 @@ def refusing(function: LoopFunction) -> Iterator[Rule[Any, Any, Any]]:
 
 def test_a_refused_default_is_reported_as_a_bug() -> None:
     function = k.add(4)
-    match = match_rules(refusing(function), function, RELAXED)
-    assert match is not None
     with pytest.raises(InternalError, match=r"rule 'refused' .* cannot build .*: split: it is"):
-        match.build(match.default())
+        match_rules(refusing(function), function, RELAXED)
 
 
 def test_what_proofs_decide_goes_to_the_next_rule() -> None:

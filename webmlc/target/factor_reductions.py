@@ -25,7 +25,7 @@ from webmlc.loops.ir import Axis, Block, LoopFunction, blocks
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules import match_kernel
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
+from webmlc.schedule.rules.tiling.nests import axes_of_kind, loops_along
 from webmlc.schedule.rules.webgpu.attention.attention import ATTENTION
 from webmlc.schedule.rules.webgpu.columns import COLUMNS
 from webmlc.schedule.rules.webgpu.contraction import CONTRACTION

@@ -20,7 +20,7 @@ from webmlc.core.errors import InternalError
 from webmlc.core.machine import ADAPTERS
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import match_kernel, rules_of
-from webmlc.schedule.rules.webgpu.attention.parameters import (
+from webmlc.schedule.rules.webgpu.attention.facts import (
     Parameters,
     PlainTile,
     RegisterRow,

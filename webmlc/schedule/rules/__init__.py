@@ -17,10 +17,14 @@ from webmlc.core.machine_class import MachineClass
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import wasm, webgpu
 from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
+from webmlc.schedule.rules.slabs import cpu_slabs, gpu_slabs
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tuning import Tuning
 
-RULES: dict[Device, tuple[AnyRule, ...]] = {"wasm": wasm.RULES, "webgpu": webgpu.RULES}
+RULES: dict[Device, tuple[AnyRule, ...]] = {
+    "wasm": (cpu_slabs(wasm.RULES), *wasm.RULES),
+    "webgpu": (gpu_slabs(webgpu.RULES), *webgpu.RULES),
+}
 """The rules of each target, in order of preference."""
 
 
@@ -73,23 +77,16 @@ def choose_rule(function: LoopFunction, machine: Machine) -> tuple[str, Schedule
 
     Raises `InternalError` if no rule does, or if the rule cannot build its default.
     """
-    name, schedule = _choice(function, machine)
-    return name, schedule.copy()
+    match = find_match(function, machine)
+    return match.rule.name, match.default_schedule()
 
 
 @lru_cache(maxsize=1024)
 def match_kernel(function: LoopFunction, machine: Machine) -> Match | None:
     """The rule that answers for a kernel, with its facts of the kernel; `None` if one dispatch
-    cannot compute the kernel. Cached: `split_kernels` asks before a kernel is compiled.
+    cannot compute the kernel. Cached: a kernel of several programs is scheduled once.
     """
     return match_rules(rules_of(machine), function, machine)
-
-
-@lru_cache(maxsize=1024)
-def _choice(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
-    """Cached: a kernel of several programs is scheduled once."""
-    match = find_match(function, machine)
-    return match.rule.name, match.default_schedule()
 
 
 def rules_of(machine: Machine) -> tuple[AnyRule, ...]:

@@ -109,10 +109,6 @@ class Space(ABC, Generic[P]):
         """See `at`. Raises `KeyError` where a leaf is missing, or is no choice."""
 
     @abstractmethod
-    def without_proofs(self) -> Space[P]:
-        """A space that holds every member of this space, and also members that cannot be built."""
-
-    @abstractmethod
     def __contains__(self, member: object) -> bool:
         """True for a member."""
 
@@ -166,34 +162,35 @@ class Choice(Space[Any]):
             raise KeyError(path)
         return leaves[path]
 
-    def without_proofs(self) -> Choice:
-        return self
-
     def __contains__(self, member: object) -> bool:
         return any(member == v and type(member) is type(v) for v in self.values)  # 1 is not True
 
 
+def _holds(_member: object) -> bool:
+    """The proof of a space that needs none."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A condition on some parts together that every member of a product meets.
-
-    A `proof` takes the whole member, and builds its schedule: a proof takes as long as all other
-    constraints of a hundred members.
-    """
+    """A condition on some parts together that every member of a product meets."""
 
     text: str
     names: tuple[str, ...]
     holds: Callable[..., bool]
-    is_proof: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Product(Space[P]):
-    """The records, or tuples, with a member of each space, which meet all constraints."""
+    """The records, or tuples, with a member of each space, which meet all constraints. A `proof`
+    takes the whole member, and builds its schedule: it takes as long as all constraints of a
+    hundred members.
+    """
 
     record: Any
     parts: Mapping[str, Space[Any]]
     constraints: tuple[Constraint, ...] = ()
+    proof: Callable[[P], bool] = _holds
 
     def where(self, text: str, holds: Callable[..., bool]) -> Product[P]:
         """The members for which `holds` is true. Each parameter of `holds` has the name of a part,
@@ -204,10 +201,9 @@ class Product(Space[P]):
         assert not missing, f"the constraint {text!r} is on {missing}, which are no parts"
         return replace(self, constraints=(*self.constraints, Constraint(text, names, holds)))
 
-    def that(self, text: str, holds: Callable[[P], bool]) -> Product[P]:
-        """The members for which a proof is true."""
-        proof = Constraint(text, tuple(self.parts), holds, is_proof=True)
-        return replace(self, constraints=(*self.constraints, proof))
+    def without_proofs(self) -> Product[P]:
+        """A space that holds every member of this space, and also members that cannot be built."""
+        return replace(self, proof=_holds)
 
     @property
     def tag(self) -> str | None:
@@ -225,7 +221,7 @@ class Product(Space[P]):
     def _members(self, values: dict[str, Any], missing: list[str]) -> Iterator[P]:
         """The members with some values. A constraint is checked when its last part is chosen."""
         if not missing:
-            yield self._made(values)
+            yield from filter(self.proof, [self._made(values)])
             return
         name, *others = missing
         due = [c for c in self.constraints if name in c.names and not set(others) & set(c.names)]
@@ -254,9 +250,9 @@ class Product(Space[P]):
         """The member with these values, after parts of violated constraints are drawn again."""
         for _ in range(DRAWS):
             violated = next((c for c in self.constraints if not self._meets(values, c)), None)
-            if violated is None:
-                return self._made(values)
-            name = generator.choice(violated.names)
+            if violated is None and self.proof(member := self._made(values)):
+                return member
+            name = generator.choice(tuple(self.parts) if violated is None else violated.names)
             values[name] = self.parts[name].random(generator)
         raise ValueError(f"{DRAWS} draws did not meet the constraints of the space")
 
@@ -268,11 +264,6 @@ class Product(Space[P]):
         parts = self.parts.items()
         return self._made({name: space.choose(leaves, inside(path, name)) for name, space in parts})
 
-    def without_proofs(self) -> Product[P]:
-        parts = {name: space.without_proofs() for name, space in self.parts.items()}
-        cheap = tuple(c for c in self.constraints if not c.is_proof)
-        return Product(self.record, parts, cheap)
-
     def __contains__(self, member: object) -> bool:
         if type(member) is not self.record:
             return False
@@ -280,11 +271,10 @@ class Product(Space[P]):
         if values.keys() != self.parts.keys():
             return False
         listed = all(value in self.parts[name] for name, value in values.items())
-        return listed and all(self._meets(values, c) for c in self.constraints)
+        fits = listed and all(self._meets(values, c) for c in self.constraints)
+        return fits and self.proof(cast("P", member))
 
     def _meets(self, values: Mapping[str, Any], constraint: Constraint) -> bool:
-        if constraint.is_proof:
-            return constraint.holds(self._made(values))
         return constraint.holds(*(values[name] for name in constraint.names))
 
     def _made(self, values: Mapping[str, Any]) -> P:
@@ -325,9 +315,6 @@ class Sum(Space[Any]):
     def choose(self, leaves: Leaves, path: str = "") -> Any:
         space = self.spaces[str(leaves[path]) if leaves[path] is not None else None]
         return space.choose(leaves, path if space.tag is None else inside(path, space.tag))
-
-    def without_proofs(self) -> Sum:
-        return Sum({tag: space.without_proofs() for tag, space in self.spaces.items()})
 
     def __contains__(self, member: object) -> bool:
         return any(member in space for space in self.spaces.values())

@@ -92,3 +92,22 @@ def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str
 def divisors(count: int, largest: int) -> tuple[int, ...]:
     """The divisors of a count up to `largest`, smallest first: tiles that leave nothing over."""
     return tuple(n for n in range(1, largest + 1) if count % n == 0)
+
+
+def unroll_factor(extent: Expr, largest: int) -> int:
+    """The largest divisor of a constant extent up to `largest`; 1 for a symbolic one."""
+    count = as_int(simplify(extent))
+    return 1 if count is None else divisors(count, largest)[-1]
+
+
+def write_out(schedule: Schedule, loop: str, most: int) -> None:
+    """Unroll a loop, or the largest part of up to `most` iterations that divides it. The loads of
+    written-out iterations do not wait for each other. An unrolled loop stays as it is.
+    """
+    extent = schedule.extent(loop)
+    factor = unroll_factor(extent, most)
+    if factor == 1 or schedule.loop(loop).kind != "serial":
+        return
+    if factor != as_int(simplify(extent)):
+        _, loop = schedule.split(loop, [None, factor])
+    schedule.unroll(loop)

@@ -9,12 +9,17 @@ tiled reduction begins with:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
-from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import Block, Buffer, LoopFunction, Store, blocks, loads, stores
-from webmlc.schedule.analysis import fold_of, stride, takes_polynomial
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Axis, Block, Buffer, Load, LoopFunction, Store, blocks, loads, stores
+from webmlc.schedule.analysis import contraction_of, fold_of, stride, takes_polynomial
+from webmlc.schedule.primitives.roll_maximum import exponential_of
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import outer_blocks
 
@@ -59,9 +64,7 @@ def readers(function: LoopFunction, buffer: Buffer) -> list[Block]:
 
 
 def epilogue_of(function: LoopFunction, update: Block) -> Block | None:
-    """The only block that reads the results of `update`, if it does so element by element in the
-    same order.
-    """
+    """The only block that reads results of `update`, if element by element in its order."""
     buffer = written_buffer(update)
     if buffer is None or is_parameter(function, buffer):
         return None
@@ -98,9 +101,7 @@ def _is_own_element(indices: tuple[Expr, ...], block: Block) -> bool:
 
 
 def accumulate_locally(schedule: Schedule, update: str) -> Nest:
-    """Give a reduction a `local` buffer to accumulate in, and find (or make) the block that reads
-    it.
-    """
+    """Let a reduction accumulate in a `local` buffer, and find (or make) its reader."""
     epilogue = epilogue_of(schedule.function, schedule.block(update))
     if epilogue is None:
         return Nest(update, schedule.cache_write(update, "local"))
@@ -143,7 +144,7 @@ def blocks_under(schedule: Schedule, loop: str) -> list[str]:
 
 def extent_of(schedule: Schedule, loop: str) -> int | None:
     """The iterations of a loop; `None` if symbolic."""
-    return as_int(schedule.extent(loop))
+    return as_int(simplify(schedule.extent(loop)))
 
 
 def innermost(schedule: Schedule, block: str) -> str:
@@ -151,12 +152,112 @@ def innermost(schedule: Schedule, block: str) -> str:
     return schedule.loops(block)[-1]
 
 
-def product(extents: list[Expr]) -> int | None:
-    """The product of extents; `None` if an extent is symbolic."""
-    total = 1
-    for extent in extents:
-        size = as_int(extent)
-        if size is None:
-            return None
-        total *= size
-    return total
+def product(extents: Iterable[Expr]) -> Expr:
+    """The product of extents."""
+    return prod(extents, start=Const(1))
+
+
+def size_of(extents: Iterable[Expr]) -> int | None:
+    """The product of extents; `None` if it is symbolic."""
+    return as_int(simplify(product(extents)))
+
+
+def loop_of(block: Block, axis: Axis) -> str | None:
+    """The loop that runs along an axis of an unscheduled block; `None` if the axis is fixed."""
+    for candidate, binding in block.bound_axes():
+        if candidate.var == axis.var:
+            return binding.name if isinstance(binding, Var) else None
+    return None
+
+
+def loops_along(block: Block, axes: Iterable[Axis]) -> list[str]:
+    """The loops along these axes, in their order."""
+    return [name for axis in axes if (name := loop_of(block, axis)) is not None]
+
+
+def axes_of_kind(block: Block, kind: str) -> tuple[Axis, ...]:
+    """The spatial, or the reduce axes of a block."""
+    return tuple(axis for axis in block.axes if axis.kind == kind)
+
+
+def live_axes(axes: Iterable[Axis]) -> list[Axis]:
+    """The axes that have several values."""
+    return [axis for axis in axes if as_int(simplify(axis.extent)) != 1]
+
+
+def joined_axes(axes: Sequence[Axis], joins: Callable[[Axis, Axis], bool]) -> int:
+    """How many of the last axes are one: each of them joins the next axis."""
+    count = min(1, len(axes))
+    while 0 < count < len(axes) and joins(axes[-count - 1], axes[-count]):
+        count += 1
+    return count
+
+
+def result_axes(block: Block) -> tuple[Axis, ...]:
+    """The spatial axes of a block in the order of its result's indices, if each is an axis."""
+    axes = {axis.var: axis for axis in axes_of_kind(block, "spatial")}
+    indices = (index for store in stores(block.body) for index in store.indices)
+    order = [axes[index] for index in indices if isinstance(index, Var) and index in axes]
+    return tuple(order) if len(order) == len(axes) else tuple(axes.values())
+
+
+def fuse_all(schedule: Schedule, loops: Sequence[str]) -> str:
+    """Fuse perfectly nested loops, and return the loop.
+
+    Loops that run once stay outside: a quotient by a symbolic size would not be known to be 0.
+    """
+    live = [loop for loop in loops if as_int(simplify(schedule.extent(loop))) != 1]
+    once = [loop for loop in loops if loop not in live]
+    if not live:
+        return loops[-1]
+    if once:
+        schedule.reorder(*once, *live)
+    return live[0] if len(live) == 1 else schedule.fuse(*live)
+
+
+def written(function: LoopFunction) -> dict[str, list[Block]]:
+    """The blocks that write each buffer, in program order."""
+    result: dict[str, list[Block]] = {}
+    for block in blocks(function.body):
+        for name in dict.fromkeys(s.buffer.name for s in stores(block.body)):
+            result.setdefault(name, []).append(block)
+    return result
+
+
+def reads(block: Block) -> set[str]:
+    """The buffers that a block reads, except the buffers that it folds into."""
+    targets = {s.buffer.name for s in stores(block.body)}
+    return {load.buffer.name for load in loads(block.body)} - targets
+
+
+class SoftmaxBlocks(NamedTuple):
+    """The names of the blocks of logits, of the maximum, of exponentials relative to the maximum,
+    of the sum of exponentials, and of the sums of their products with other values.
+    """
+
+    logits: str
+    maximum: str
+    exponentials: str
+    total: str
+    product: str
+
+
+def softmax_blocks(every: Mapping[str, Block]) -> SoftmaxBlocks | None:
+    """The blocks of the only softmax in a kernel; `None` if there is no softmax, if a buffer has
+    several writers, or if other blocks read the exponentials.
+    """
+    exponentials = [name for name, block in every.items() if exponential_of(block) is not None]
+    writers = {store.buffer.name: name for name, b in every.items() for store in stores(b.body)}
+    if len(exponentials) != 1 or len(writers) != len(every):
+        return None
+    operands = exponential_of(every[exponentials[0]])
+    if operands is None or not isinstance(operands[0], Load):
+        return None
+    logits, maximum = (writers.get(load.buffer.name) for load in (operands[0], operands[1]))
+    readers = [b for b in every.values() if exponentials[0] in {writers.get(n) for n in reads(b)}]
+    products = [b.name for b in readers if contraction_of(b) is not None]
+    folds = {b.name: fold_of(b) for b in readers}
+    totals = [name for name, fold in folds.items() if fold and isinstance(fold.value, Load)]
+    if logits is None or maximum is None or (len(readers), len(products), len(totals)) != (2, 1, 1):
+        return None
+    return SoftmaxBlocks(logits, maximum, exponentials[0], totals[0], products[0])

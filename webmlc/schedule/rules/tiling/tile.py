@@ -14,13 +14,12 @@ with the tile's loops unrolled and vectorized: `target` turns the tile of `Y` in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from webmlc.schedule.analysis import is_vectorizable
-from webmlc.schedule.rules.tiling.axes import write_out
+from webmlc.schedule.rules.tiling.cover import write_out
 from webmlc.schedule.rules.tiling.nests import Nest, extent_of
-from webmlc.schedule.rules.tiling.strips import split_strips
 from webmlc.schedule.schedule import Schedule
 
 
@@ -60,24 +59,37 @@ def make_tile(
     if strips > 1:
         split_strips(schedule, partial or nest.update, strips)
     if steps > 1 and partial is None:
-        _unroll_steps(schedule, nest.update, steps)
+        reduced = schedule.reduce_loops(nest.update)
+        for name in [name for name in reduced if schedule.loop(name).kind == "serial"][-1:]:
+            write_out(schedule, name, steps)
     for loop in (columns, rows):
         if loop is not None:
             schedule.fission(loop)
     if is_ragged and columns is not None and nest.copy is not None:
-        _round_up(schedule, (columns, schedule.loops(nest.copy)[-1]), lanes)
+        for name in (columns, schedule.loops(nest.copy)[-1]):
+            if not schedule.allows("round_up", name, lanes):
+                break  # the right operand is not padded to whole vectors
+            schedule.round_up(name, lanes)
     tile = [loop for loop in (rows, columns) if loop is not None]
     sums = [nest.update] if partial is None else [partial, nest.update]
-    starts = [_put_inside(schedule, s, len(tile)) for s in sums if schedule.reduce_loops(s)]
-    for block in dict.fromkeys((*starts, *sums, *nest.unrolled)):
+    starts = [put_inside(schedule, s, len(tile)) for s in sums if schedule.reduce_loops(s)]
+    write_out_tile(schedule, (*starts, *sums, *nest.unrolled), rows, columns, lanes)
+    if nest.copy is not None and columns is not None:
+        loop = schedule.loops(nest.result)[-1]
+        vectorize_columns(schedule, nest.result, loop, lanes, unroll=rows is not None)
+
+
+def write_out_tile(
+    schedule: Schedule, blocks: Iterable[str], rows: str | None, columns: str | None, lanes: int
+) -> None:
+    """Make vectors of the columns of a tile, and unroll its rows, in the nest of each block."""
+    tile = [loop for loop in (rows, columns) if loop is not None]
+    for block in dict.fromkeys(blocks):
         loops = schedule.loops(block)[-len(tile) :] if tile else []
         if columns is not None:
             vectorize_columns(schedule, block, loops[-1], lanes)
         if rows is not None:
             schedule.unroll(loops[0])
-    if nest.copy is not None and columns is not None:
-        loop = schedule.loops(nest.result)[-1]
-        vectorize_columns(schedule, nest.result, loop, lanes, unroll=rows is not None)
 
 
 def _is_ragged(schedule: Schedule, nest: Nest, columns: str | None, lanes: int) -> bool:
@@ -87,18 +99,8 @@ def _is_ragged(schedule: Schedule, nest: Nest, columns: str | None, lanes: int) 
     return is_vectorizable(schedule.function, nest.update, columns, lanes)
 
 
-def _round_up(schedule: Schedule, loops: Sequence[str], lanes: int) -> None:
-    """Compute whole vectors of columns, if the right operand is padded to whole vectors."""
-    for loop in loops:
-        if not schedule.allows("round_up", loop, lanes):
-            return
-        schedule.round_up(loop, lanes)
-
-
 def _split_phases(schedule: Schedule, update: str, phases: int) -> str:
-    """Give `phases` neighbouring steps of a reduction an accumulator each; returns the block that
-    fills the accumulators.
-    """
+    """Give `phases` neighbouring steps an accumulator each; returns the block that fills them."""
     _, phase = schedule.split(schedule.reduce_loops(update)[-1], [None, phases])
     partial = schedule.rfactor(phase, 0)
     schedule.set_scope(partial, "local")
@@ -107,16 +109,7 @@ def _split_phases(schedule: Schedule, update: str, phases: int) -> str:
     return partial
 
 
-def _unroll_steps(schedule: Schedule, update: str, steps: int) -> None:
-    """Let an iteration of the innermost loop of a reduction take several steps, if they divide its
-    steps.
-    """
-    loops = [n for n in schedule.reduce_loops(update) if schedule.loop(n).kind == "serial"]
-    if loops:
-        write_out(schedule, loops[-1], steps)
-
-
-def _put_inside(schedule: Schedule, update: str, depth: int) -> str:
+def put_inside(schedule: Schedule, update: str, depth: int) -> str:
     """Put the `depth` loops of a tile inside the loops of a reduction, and the block that
     initialises the tile before them; returns this block.
     """
@@ -152,3 +145,38 @@ def vectorize_columns(
         schedule.vectorize(lane)
     if unroll:
         schedule.unroll(loop)
+
+
+def strip_counts(schedule: Schedule, update: str, strips: int) -> list[int]:
+    """The strips of each outermost loop of a reduction, at most `strips` together. An inner loop
+    has strips only if each iteration of the loops around it is a strip.
+    """
+    counts: list[int] = []
+    for loop in schedule.reduce_loops(update):
+        steps = extent_of(schedule, loop) or 1
+        counts.append(max((n for n in range(1, strips + 1) if steps % n == 0), default=1))
+        strips //= counts[-1]
+        if counts[-1] != steps:
+            break
+    return counts
+
+
+def split_strips(schedule: Schedule, update: str, strips: int) -> None:
+    """Let the reduction `update` take a step of each strip in turn, if there are several."""
+    counts = strip_counts(schedule, update, strips)
+    loops = schedule.reduce_loops(update)
+    across: list[str] = []
+    along: list[str] = []
+    for loop, count in zip(loops, counts, strict=False):
+        if count == 1:
+            along.append(loop)
+        elif count == extent_of(schedule, loop):
+            across.append(loop)
+        else:
+            strip, step = schedule.split(loop, [count, None])
+            across.append(strip)
+            along.append(step)
+    if across:
+        schedule.reorder(*along, *loops[len(counts) :], *across)
+    for strip in across:
+        schedule.unroll(strip)

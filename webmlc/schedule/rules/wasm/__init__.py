@@ -10,19 +10,18 @@ from webmlc.schedule.rules.wasm.attention import ATTENTION
 from webmlc.schedule.rules.wasm.bands import BANDS
 from webmlc.schedule.rules.wasm.block_product import BLOCK_PRODUCT
 from webmlc.schedule.rules.wasm.contraction import CONTRACTION
-from webmlc.schedule.rules.wasm.row_epilogue import ROW_EPILOGUE
+from webmlc.schedule.rules.wasm.fold import ROW_EPILOGUE
 from webmlc.schedule.rules.wasm.rows import ROWS
 from webmlc.schedule.rules.wasm.sections import SECTIONS
-from webmlc.schedule.rules.wasm.slabs import slabs
-from webmlc.schedule.rules.wasm.stages import STAGES
+from webmlc.schedule.rules.wasm.stages import STAGES, Left, Stages
 from webmlc.schedule.rules.wasm.strassen import STRASSEN
 from webmlc.schedule.rules.wasm.threads import shared
 from webmlc.schedule.rules.wasm.transform import TRANSFORM
 from webmlc.schedule.rules.wasm.updates import UPDATES
 from webmlc.schedule.rules.wasm.window import WINDOW
 
-KERNELS: tuple[AnyRule, ...] = (
-    shared(UPDATES, lambda facts: facts.are_independent),
+RULES: tuple[AnyRule, ...] = (
+    shared(UPDATES, lambda facts: not isinstance(facts, Left)),
     shared(CONTRACTION),
     shared(BLOCK_PRODUCT),
     shared(WINDOW),
@@ -33,7 +32,6 @@ KERNELS: tuple[AnyRule, ...] = (
     shared(ATTENTION),
     shared(ROW_EPILOGUE),
     shared(ROWS),
-    shared(STAGES, lambda facts: facts.are_independent),
+    shared(STAGES, lambda facts: isinstance(facts, Stages) and facts.are_independent),
 )
-RULES: tuple[AnyRule, ...] = (slabs(KERNELS), *KERNELS)
 """In order of preference; `STAGES` matches every kernel."""

@@ -12,33 +12,26 @@ The scores of a block stay in the second-level cache, and no other scores exist:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec import Struct
 
-from webmlc.core.expr import Const, as_int
+from webmlc.core.expr import as_int
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
-from webmlc.schedule.rules.rule import Rule, proven
+from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.tiling.nests import axis_loops, epilogue_of, extent_of
+from webmlc.schedule.rules.tiling.nests import axis_loops, epilogue_of, extent_of, live_axes
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
-from webmlc.schedule.rules.wasm.contraction_defaults import (
+from webmlc.schedule.rules.wasm.contraction_facts import (
+    ContractionFacts,
     ContractionParameters,
-    contraction_space,
-    default_contraction,
+    contraction_facts,
 )
-from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, contraction_facts
-from webmlc.schedule.rules.wasm.stages import (
-    StageFacts,
-    StageParameters,
-    default_stages,
-    schedule_stages,
-    stage_facts,
-    stages_space,
-)
+from webmlc.schedule.rules.wasm.stages import Stages, find_stages
 from webmlc.schedule.schedule import Schedule
 
 
@@ -48,14 +41,12 @@ class Facts:
     iterations; `columns`: scores of a row; `stages`: the blocks between the products.
     """
 
-    function: LoopFunction
     row: str
     rows: int
     columns: int
     scores: ContractionFacts
     values: ContractionFacts
-    stages: tuple[StageFacts, ...]
-    lanes: int
+    stages: Stages
 
 
 class Parameters(Struct, frozen=True):
@@ -65,7 +56,7 @@ class Parameters(Struct, frozen=True):
     """Rows whose scores exist at once."""
     scores: ContractionParameters
     values: ContractionParameters
-    stages: tuple[StageParameters, ...]
+    stages: tuple[Any, ...]
 
 
 def match(function: LoopFunction, machine: Cpu) -> Facts | None:
@@ -80,7 +71,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     if product is None or result is None or result.name != last:
         return None
     spatial = [axis for axis in schedule.block(products[1]).axes if axis.kind == "spatial"]
-    row_axes = [axis for axis in product.rows if as_int(axis.extent) != 1]
+    row_axes = live_axes(product.rows)
     columns = as_int(product.reduced[-1].extent)
     if len(row_axes) != 1 or columns is None:
         return None
@@ -97,11 +88,11 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         for name in producers
         if name not in products and (logits is None or name != logits.name)
     )
-    stages = stage_facts(schedule, machine, fixed, between)
+    stages = find_stages(schedule, machine, fixed, between)
     scores, values = (contraction_facts(schedule, name, machine, fixed) for name in products)
     if scores is None or values is None:
         return None
-    return Facts(function, row, rows, columns, scores, values, stages, machine.lanes)
+    return Facts(row, rows, columns, scores, values, stages)
 
 
 def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
@@ -112,14 +103,13 @@ def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
         for height in divisors(facts.rows, facts.rows)
         if height == chosen or height % tile == 0 or height <= 2 * tile
     ]
-    parts = Space.of(
+    return Space.of(
         Parameters,
         block_rows=tuple(blocks),
-        scores=contraction_space(facts.scores, machine),
-        values=contraction_space(facts.values, machine),
-        stages=stages_space(facts.stages, machine),
+        scores=facts.scores.space(machine),
+        values=facts.values.space(machine),
+        stages=facts.stages.space(machine),
     )
-    return proven(parts, facts.function, build, facts)
 
 
 def default(facts: Facts, machine: Cpu) -> Parameters:
@@ -127,24 +117,20 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
     block = _block_rows(facts.rows, facts.columns, machine)
     assert block is not None
     scores, values = (
-        default_contraction(
-            replace(product, rows=tuple(replace(a, steps=Const(block)) for a in product.rows)),
-            machine,
-        )
-        for product in (facts.scores, facts.values)
+        product.in_blocks(block).default(machine) for product in (facts.scores, facts.values)
     )
-    return Parameters(block, scores, values, default_stages(facts.stages, machine))
+    return Parameters(block, scores, values, facts.stages.default(machine))
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Put all stages under one loop over blocks of rows, then schedule each."""
     fixed = _place_stages(schedule, facts.row, parameters.block_rows)
-    schedule_stages(schedule, facts.stages, parameters.stages, facts.lanes, fixed)
+    facts.stages.build(schedule, parameters.stages)
     schedule_contraction(schedule, facts.scores, parameters.scores, fixed)
     schedule_contraction(schedule, facts.values, parameters.values, fixed)
 
 
-ATTENTION = Rule("attention", match, space, default, build)
+ATTENTION = Rule("attention", match, space, default, build, needs_proof=True)
 
 
 def _place_stages(schedule: Schedule, row: str, block_rows: int) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from msgspec import Struct
 
 from webmlc.core.affine import terms
-from webmlc.core.expr import Const, as_int
+from webmlc.core.expr import as_int
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
@@ -27,19 +27,15 @@ from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.tiling.transforms import TileLoops, find_loops, is_transform
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
-from webmlc.schedule.rules.wasm.contraction_defaults import (
+from webmlc.schedule.rules.wasm.contraction_facts import (
+    ContractionFacts,
     ContractionParameters,
-    contraction_space,
-    default_contraction,
+    contraction_facts,
 )
-from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, contraction_facts
 from webmlc.schedule.rules.wasm.transform import (
     TransformFacts,
     TransformParameters,
-    default_transform,
     transform_facts,
-    transform_space,
-    transform_tiles,
 )
 from webmlc.schedule.schedule import Schedule
 
@@ -99,17 +95,15 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
 
 
 def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
-    """Rows of tiles, or equal parts of rows; and the spaces of the transforms and of the
-    product.
-    """
+    """Rows of tiles or equal parts of rows, and the spaces of all stages."""
     least = 2 if facts.tiles is not None else 1
     parts = [n for n in range(least, facts.multiple + 1) if facts.multiple % n == 0]
     return Space.of(
         Parameters,
         part=(None, *parts),
-        inputs=transform_space(facts.inputs, machine),
-        product=contraction_space(facts.product, machine),
-        outputs=transform_space(facts.outputs, machine),
+        inputs=facts.inputs.space(machine),
+        product=facts.product.space(machine),
+        outputs=facts.outputs.space(machine),
     )
 
 
@@ -117,16 +111,12 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
     """Bands whose planes and products stay in the second-level cache."""
     part = _default_part(facts, machine)
     steps = part if part is not None else facts.tiles
-    product = facts.product
-    if steps is not None:
-        rows = [replace(axis, steps=Const(steps)) if as_int(axis.steps) != 1 else axis
-                for axis in product.rows]  # fmt: skip
-        product = replace(product, rows=tuple(rows))
+    product = facts.product if steps is None else facts.product.in_blocks(steps)
     return Parameters(
         part,
-        default_transform(facts.inputs, machine),
-        default_contraction(product, machine),
-        default_transform(facts.outputs, machine),
+        facts.inputs.default(machine),
+        product.default(machine),
+        facts.outputs.default(machine),
     )
 
 
@@ -135,8 +125,8 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     outputs, inputs = facts.outputs, facts.inputs
     fixed, loops = _place_stages(schedule, outputs.producers, outputs.last, parameters.part)
     planes = find_loops(schedule, inputs.producers, inputs.last, fixed)
-    transform_tiles(schedule, inputs, planes, parameters.inputs)
-    transform_tiles(schedule, outputs, loops, parameters.outputs)
+    inputs.build_tiles(schedule, planes, parameters.inputs)
+    outputs.build_tiles(schedule, loops, parameters.outputs)
     schedule_contraction(schedule, facts.product, parameters.product, fixed)
 
 

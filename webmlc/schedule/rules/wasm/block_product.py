@@ -30,9 +30,9 @@ from msgspec import Struct
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import Block, LoopFunction, loads
+from webmlc.loops.ir import Axis, Block, LoopFunction, loads
 from webmlc.schedule.analysis import collapses, fold_of
-from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import (
     Part,
@@ -44,17 +44,21 @@ from webmlc.schedule.rules.tiling.cover import (
 )
 from webmlc.schedule.rules.tiling.nests import (
     accumulate_locally,
+    axes_of_kind,
     axis_loops,
     compute_results_at,
     epilogue_of,
     extent_of,
     is_parameter,
+    joined_axes,
+    live_axes,
     order,
+    product,
     readers,
     written_buffer,
 )
-from webmlc.schedule.rules.tiling.tile import vectorize_columns
-from webmlc.schedule.rules.wasm.contraction_defaults import FETCHED_LINES
+from webmlc.schedule.rules.tiling.tile import put_inside, write_out_tile
+from webmlc.schedule.rules.wasm.contraction_facts import FETCHED_LINES
 from webmlc.schedule.schedule import Schedule
 
 UNROLLED_PRODUCTS = 16
@@ -127,48 +131,38 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     products = prod(size or 1 for size in sizes)
     if as_int(column.extent) is None or words is None:
         return None
-    live = [axis for axis in rows if as_int(axis.extent) != 1]
-    joined = min(1, len(live))
-    while joined and joined < len(live):
-        outer, inner = live[-joined - 1], live[-joined]
-        blocks = (update,) if epilogue is None else (update, epilogue)
-        is_one = all(_collapse(block, rows.index(outer)) for block in blocks)
-        if not is_one or rows.index(inner) != rows.index(outer) + 1:
-            break
-        joined += 1
-    extent: Expr = Const(1)
-    for axis in live[len(live) - joined :]:
-        extent = extent * axis.extent
-    facts = Facts(
+    live, blocks = live_axes(rows), (update,) if epilogue is None else (update, epilogue)
+
+    def can_join(outer: Axis, inner: Axis) -> bool:
+        first, second = rows.index(outer), rows.index(inner)
+        if second != first + 1:
+            return False
+        spatial = [axes_of_kind(block, "spatial") for block in blocks]
+        pairs = zip(blocks, spatial, strict=True)
+        return all(collapses(axes[first], axes[second], block) for block, axes in pairs)
+
+    joined = joined_axes(live, can_join)
+    return Facts(
         dots.name,
         update.name,
         _scales(function, update),
         joined,
-        extent,
+        product(axis.extent for axis in live[len(live) - joined :]),
         column.extent,
         words,
         products,
         machine.lanes,
         machine.tile.columns,
     )
-    return facts if accepts(lambda: build(schedule, facts, default(facts, machine))) else None
 
 
 def _is_repeated(fold: Block) -> bool:
     """True for a fold of several values."""
-    return any(axis.kind == "reduce" and as_int(axis.extent) != 1 for axis in fold.axes)
-
-
-def _collapse(block: Block, position: int) -> bool:
-    """True if the spatial axis at a position and the next axis are one axis in memory."""
-    spatial = [axis for axis in block.axes if axis.kind == "spatial"]
-    return collapses(spatial[position], spatial[position + 1], block)
+    return bool(live_axes(axes_of_kind(fold, "reduce")))
 
 
 def _reads_blocks(function: LoopFunction, dots: Block, update: Block) -> bool:
-    """True if `update` alone reads the results of `dots`, in the order of its axes, and folds them
-    along one axis.
-    """
+    """True if only `update` reads `dots`, in the order of its axes, and folds along one axis."""
     buffer = written_buffer(dots)
     if buffer is None or is_parameter(function, buffer):
         return False
@@ -212,9 +206,7 @@ def default(facts: Facts, _machine: Cpu) -> Parameters:
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Put the products of a block under their sum, panels outermost, then tile each part of the
-    columns and of the rows.
-    """
+    """Put the products under their sum, panels outermost, then tile columns and rows."""
     nest = accumulate_locally(schedule, facts.update)
     *outer, column = [n for n in axis_loops(schedule, nest.result) if n is not None]
     compute_results_at(schedule, nest, column)
@@ -235,7 +227,7 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
         tiling.columns(copy.with_blocks(names), copy.with_loops(roles), width)
 
 
-BLOCK_PRODUCT = Rule("block product", match, space, default, build)
+BLOCK_PRODUCT = Rule("block product", match, space, default, build, needs_proof=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,31 +300,14 @@ class _Tiling:
         tile = [loop for loop in (row, lane) if loop is not None]
         for loop in reversed(tile):
             schedule.fission(loop)
-        starts = [self.put_inside(update, len(tile))]
+        starts = [put_inside(schedule, update, len(tile))]
         inner = schedule.loops(update)[len(schedule.loops(update)) - len(tile) :]
         for loop in reversed(inner):
             schedule.fission(loop)
         word, *parts = schedule.reduce_loops(dots)
         if self.parameters.words != self.facts.words:
             _, word = schedule.split(word, [None, self.parameters.words])
-        starts.append(self.put_inside(dots, len(tile)))
-        for name in (*starts, update, dots, *names.results):
-            loops = schedule.loops(name)[-len(tile) :] if tile else []
-            if lane is not None:
-                vectorize_columns(schedule, name, loops[-1], lanes)
-            if row is not None:
-                schedule.unroll(loops[0])
+        starts.append(put_inside(schedule, dots, len(tile)))
+        write_out_tile(schedule, (*starts, update, dots, *names.results), row, lane, lanes)
         for loop in (*parts, word):
             schedule.unroll(loop)
-
-    def put_inside(self, fold: str, depth: int) -> str:
-        """Put the `depth` loops of a tile inside the loops of a fold, and the block that clears its
-        results before them; returns this block.
-        """
-        schedule = self.schedule
-        loops, reduced = schedule.loops(fold), schedule.reduce_loops(fold)
-        start = loops.index(reduced[0])
-        tile = loops[start - depth : start]
-        if tile:
-            schedule.reorder(*loops[start:], *tile)
-        return schedule.decompose_reduction(fold, reduced[0])

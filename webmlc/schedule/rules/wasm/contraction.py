@@ -31,22 +31,21 @@ from webmlc.schedule.rules.tiling.cover import (
 )
 from webmlc.schedule.rules.tiling.nests import (
     Nest,
+    axes_of_kind,
     axis_loops,
     compute_results_at,
     extent_of,
+    joined_axes,
+    live_axes,
     only_fold,
     order,
+    product,
 )
-from webmlc.schedule.rules.tiling.strips import strip_counts
-from webmlc.schedule.rules.tiling.tile import Reduction, make_tile
-from webmlc.schedule.rules.wasm.contraction_defaults import (
-    ContractionParameters,
-    Prefetch,
-    contraction_space,
-    default_contraction,
-)
+from webmlc.schedule.rules.tiling.tile import Reduction, make_tile, strip_counts
 from webmlc.schedule.rules.wasm.contraction_facts import (
     ContractionFacts,
+    ContractionParameters,
+    Prefetch,
     contraction_facts,
     start_nest,
 )
@@ -71,7 +70,7 @@ def schedule_contraction(
 
 
 CONTRACTION = Rule(
-    "contraction", match, contraction_space, default_contraction, schedule_contraction
+    "contraction", match, ContractionFacts.space, ContractionFacts.default, schedule_contraction
 )
 
 
@@ -105,28 +104,24 @@ class _Tiling:
     fixed: int
 
     def run(self, nest: Nest) -> None:
-        """Order the loops, then tile."""
+        """Order the loops by the roles of their axes, then tile."""
         schedule, facts, parameters = self.schedule, self.facts, self.parameters
-        loops = axis_loops(schedule, nest.result, self.fixed)
-        named = {position: loop for position, loop in enumerate(loops) if loop is not None}
         positions = [axis.position for axis in facts.rows]
         first = len(positions) - parameters.joined
-        joined, around = positions[first:], positions[:first]
-        walked = around
+        joined, walked, grouped = positions[first:], positions[:first], list[int]()
         if 0 < parameters.joined < facts.joinable:
-            batch = around[-1:] if parameters.walks_batch else []
-            walked = [*batch, *around[:-1]]
+            *walked, batch = walked
+            walked = [batch, *walked] if parameters.walks_batch else walked
         blocks = parameters.blocks
-        grouped = []
         if blocks is not None and blocks.has_groups and facts.group is not None:
             grouped = [facts.group[0]]
         inside = {*joined, *walked, *grouped, facts.column}
         outside = sorted({*positions, *facts.others} - inside)
-        outer, rows, walk, groups = (
-            [named[p] for p in chosen if p in named]
-            for chosen in (outside, joined, walked, grouped)
+        loops = axis_loops(schedule, nest.result, self.fixed)
+        outer, rows, walk, groups, (column,) = (
+            [loop for position in chosen if (loop := loops[position]) is not None]
+            for chosen in (outside, joined, walked, grouped, [facts.column])
         )
-        column = named[facts.column]
         if parameters.walks_outside:
             outer, walk = [*outer, *walk], []
         schedule.reorder(*outer, *rows, *groups, *walk, column)
@@ -136,20 +131,13 @@ class _Tiling:
         self.rows_outermost(nest, Roles(row, tuple(walk), tuple(groups), column))
 
     def fuse_reduction(self, update: str) -> None:
-        """Fuse the inner reduction loops that step evenly through both operands: a longer inner
-        loop.
-        """
+        """Fuse the inner reduction loops that step evenly through both operands."""
         schedule = self.schedule
         block = schedule.block(update)
-        axes = [axis for axis in block.axes if axis.kind == "reduce"]
+        axes = live_axes(axes_of_kind(block, "reduce"))
         loops = schedule.reduce_loops(update)
-        if len(loops) != len([a for a in axes if as_int(a.extent) != 1]) or len(loops) < 2:
-            return
-        axes = [axis for axis in axes if as_int(axis.extent) != 1]
-        joined = 1
-        while joined < len(axes) and collapses(axes[-joined - 1], axes[-joined], block):
-            joined += 1
-        if joined > 1:
+        joined = joined_axes(axes, lambda outer, inner: collapses(outer, inner, block))
+        if joined > 1 and len(loops) == len(axes):
             schedule.fuse(*loops[-joined:])
 
     def rows_outermost(self, nest: Nest, roles: Roles) -> None:
@@ -183,9 +171,7 @@ class _Tiling:
             self.column_part(copy.with_blocks(nest), copy.with_loops(roles), width, heights)
 
     def column_part(self, nest: Nest, roles: Roles, width: Part, heights: tuple[Part, ...]) -> None:
-        """Tile one part of the columns: panels outermost, then parts of rows, then narrower
-        panels.
-        """
+        """Tile a part of the columns: panels outermost, then rows, then narrower panels."""
         schedule, row = self.schedule, roles.row
         assert roles.lane is not None
         panels, lane = split_off(schedule, roles.lane, width.size)
@@ -195,9 +181,12 @@ class _Tiling:
         times = self.fetches(heights, roles.walk)
         prefetch = self.prefetch_of(nest.update, width.size, heights[0])
         together: str | None = None
-        if panels is not None and prefetch is not None and as_int(times) != 0:
+        if panels is None or as_int(times) == 0:
+            prefetch = None
+        elif prefetch is not None:
+            most = prefetch.burst_bytes // max(1, self.facts.panel_size(width.size))
             panel_count = extent_of(schedule, panels) or 1
-            count = self.burst(panel_count, width.size, prefetch)
+            count = divisors(panel_count, max(1, min(most, panel_count - 1)))[-1]
             if count > 1:
                 panels, together = schedule.split(panels, [None, count])
         around, within = (together, None) if half is None else (None, together)
@@ -208,8 +197,8 @@ class _Tiling:
         roles = replace(roles, half=half, together=within, lane=lane)
         for copy, height in partition_into(schedule, row, heights):
             self.row_part(copy.with_blocks(nest), copy.with_loops(roles), height)
-        fetched = panels if half is None else half
-        if fetched is not None and prefetch is not None and as_int(times) != 0:
+        fetched = half or panels
+        if fetched is not None and prefetch is not None:
             self.fetch(fetched, times, prefetch)
 
     def fetches(self, heights: tuple[Part, ...], walk: Sequence[str]) -> Expr:
@@ -222,15 +211,10 @@ class _Tiling:
             return minimum(first.count, 1)
         if others or count != 1:
             return Const(1)
-        walks: Expr = Const(1)
-        for loop in walk:
-            walks = walks * self.schedule.extent(loop)
-        return minimum(walks - 1, 1)
+        return minimum(product(map(self.schedule.extent, walk)) - 1, 1)
 
     def in_pairs(self, widths: Sequence[Part], heights: tuple[Part, ...]) -> list[Part]:
-        """The same columns. If panels are read in pairs, the last panel of an odd number is a part
-        by itself.
-        """
+        """The same columns; where panels come in pairs, an odd last panel is a part by itself."""
         if not self.reads_halves(heights):
             return list(widths)
         parts: list[Part] = []
@@ -315,8 +299,3 @@ class _Tiling:
         if (extent_of(schedule, lines) or 1) % count == 0:
             _, lines = schedule.split(lines, [None, count])
             schedule.unroll(lines)
-
-    def burst(self, panels: int, columns: int, prefetch: Prefetch) -> int:
-        """How many panels are fetched together: a divisor of their number."""
-        most = prefetch.burst_bytes // max(1, self.facts.panel_size(columns))
-        return divisors(panels, max(1, min(most, panels - 1)))[-1]

@@ -7,12 +7,14 @@ permutation is blocked so that both sides stay in the cache.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from msgspec import Struct
 
 from webmlc.core.affine import split_linear
 from webmlc.core.expr import Call, Const, Var, as_int
+from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import substitute
 from webmlc.core.simplify import prove_equal
 from webmlc.loops.ir import For, LoopFunction, Store
@@ -55,54 +57,50 @@ class PointwiseParameters(Struct, frozen=True):
     """Parts of a Concat that have loops of their own, at most."""
 
 
-def pointwise_space(lanes: int) -> Product[PointwiseParameters]:
-    """The parameters to choose from for a pointwise block on a machine of `lanes` lanes."""
-    return Space.of(
-        PointwiseParameters,
-        vectors=(1, VECTORS, 4, 8),
-        block=(1, 8, BLOCK, 32),
-        short_columns=(lanes - 1, BLOCK - 1),
-        most_parts=(1, MOST_PARTS),
-    )
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A pointwise block. `fuses`: loops that step evenly through memory become one loop."""
 
+    block: str
+    lanes: int
+    fuses: bool = True
 
-DEFAULT_POINTWISE = PointwiseParameters(VECTORS, BLOCK, BLOCK - 1, MOST_PARTS)
-"""The default of pointwise blocks on all machines: these blocks wait for memory."""
+    def space(self, _machine: Cpu) -> Product[PointwiseParameters]:
+        """The parameters to choose from."""
+        return Space.of(
+            PointwiseParameters,
+            vectors=(1, VECTORS, 4, 8),
+            block=(1, 8, BLOCK, 32),
+            short_columns=(self.lanes - 1, BLOCK - 1),
+            most_parts=(1, MOST_PARTS),
+        )
 
+    def default(self, _machine: Cpu) -> PointwiseParameters:
+        """The same parameters on all machines: these blocks wait for memory."""
+        return PointwiseParameters(VECTORS, BLOCK, BLOCK - 1, MOST_PARTS)
 
-def schedule_pointwise(
-    schedule: Schedule,
-    block: str,
-    lanes: int,
-    parameters: PointwiseParameters,
-    fixed: int = 0,
-    fuse: bool = True,
-) -> None:
-    """Schedule one pointwise block; the outermost `fixed` loops around it are not its own.
-
-    `fuse`: make one loop of the loops that step evenly through memory.
-    """
-    loops = schedule.loops(block)[fixed:]
-    if fuse and loops:
-        loops = fuse_even(schedule, block, loops)
-    loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
-    if not loops:
-        return
-    ends = _ends(schedule, block, loops[-1], lanes)
-    if not 1 < len(ends) <= parameters.most_parts:
-        _schedule_lanes(schedule, block, loops, lanes, parameters)
-        return
-    parts = [Part(end - begin, Const(1)) for begin, end in pairwise((0, *ends))]
-    for copy, part in partition_into(schedule, loops[-1], parts):
-        if part.size > 1:
-            piece = copy.blocks.get(block, block)
-            _schedule_lanes(schedule, piece, [copy.loop], lanes, parameters)
+    def build(self, schedule: Schedule, parameters: PointwiseParameters, fixed: int = 0) -> None:
+        """Schedule the block; the outermost `fixed` loops around it are not its own."""
+        block, lanes = self.block, self.lanes
+        loops = schedule.loops(block)[fixed:]
+        if self.fuses and loops:
+            loops = fuse_even(schedule, block, loops)
+        loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
+        if not loops:
+            return
+        ends = _ends(schedule, block, loops[-1], lanes)
+        if not 1 < len(ends) <= parameters.most_parts:
+            _schedule_lanes(schedule, block, loops, lanes, parameters)
+            return
+        parts = [Part(end - begin, Const(1)) for begin, end in pairwise((0, *ends))]
+        for copy, part in partition_into(schedule, loops[-1], parts):
+            if part.size > 1:
+                piece = copy.blocks.get(block, block)
+                _schedule_lanes(schedule, piece, [copy.loop], lanes, parameters)
 
 
 def _ends(schedule: Schedule, block: str, loop: str, lanes: int) -> list[int]:
-    """Where along `loop` the parts of a Concat that a block reads end; empty for a block that is
-    vectorized as it is.
-    """
+    """Where along `loop` the parts of a Concat end; empty if a block is vectorized as it is."""
     extent, reader = extent_of(schedule, loop), schedule.block(block)
     if (
         extent is None
@@ -220,9 +218,7 @@ def _steps_evenly(function: LoopFunction, block: str, outer: str, inner: str) ->
 
 
 def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> str | None:
-    """The loop along which some load is contiguous, if the stores are contiguous along the last
-    loop.
-    """
+    """The loop along which a load is contiguous, if the stores are along the last loop."""
     path, stage = path_to_block(schedule.function, "transpose", block)
     ranges = ranges_along(schedule.function, path)
     values = stage.axis_values()

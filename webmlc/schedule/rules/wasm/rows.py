@@ -11,6 +11,7 @@ that a row stays in the first-level cache and its statistics in registers:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Cpu
@@ -18,17 +19,10 @@ from webmlc.core.rewrite import variables
 from webmlc.loops.ir import LoopFunction, loads
 from webmlc.schedule.analysis import fold_of, operations
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.rule import Rule, proven
+from webmlc.schedule.rules.rule import rule_of
 from webmlc.schedule.rules.space import Product
 from webmlc.schedule.rules.tiling.nests import extent_of, is_parameter, written_buffer
-from webmlc.schedule.rules.wasm.stages import (
-    StageFacts,
-    StageParameters,
-    default_stages,
-    schedule_stages,
-    stage_facts,
-    stages_space,
-)
+from webmlc.schedule.rules.wasm.stages import Stages, find_stages
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.trace import Trace
 
@@ -41,44 +35,36 @@ memory whose size is known only at run time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Stages that share rows. `gathering`: the steps that put all stages under `shared` loops over
-    rows. The kernel has one set of parameters for each stage.
-    """
+class Rows:
+    """Stages that share rows. `gathering`: the steps that put all stages under loops over rows."""
 
-    function: LoopFunction
     gathering: Trace
-    shared: int
-    stages: tuple[StageFacts, ...]
-    lanes: int
+    stages: Stages
+
+    def space(self, machine: Cpu) -> Product[tuple[Any, ...]]:
+        """The parameters of each stage."""
+        return self.stages.space(machine)
+
+    def default(self, machine: Cpu) -> tuple[Any, ...]:
+        """The parameters that each stage has without a search."""
+        return self.stages.default(machine)
+
+    def build(self, schedule: Schedule, parameters: tuple[Any, ...]) -> None:
+        """Gather the stages of a row, and schedule each."""
+        schedule.follow(self.gathering)
+        self.stages.build(schedule, parameters)
 
 
-def match(function: LoopFunction, machine: Cpu) -> Facts | None:
+def match(function: LoopFunction, machine: Cpu) -> Rows | None:
     """Matches stages, with a reduction among them, that share rows."""
     schedule = Schedule(function)
     if all(fold_of(schedule.block(name)) is None for name in schedule.blocks()):
         return None
     gathered, shared = _gather_rows(schedule)
-    if shared == 0:
-        return None
-    stages = stage_facts(gathered, machine, shared)
-    return Facts(function, gathered.trace, shared, stages, machine.lanes)
+    return Rows(gathered.trace, find_stages(gathered, machine, shared)) if shared else None
 
 
-def space(facts: Facts, machine: Cpu) -> Product[tuple[StageParameters, ...]]:
-    """The parameters to choose from for each stage."""
-    return proven(stages_space(facts.stages, machine), facts.function, build, facts)
-
-
-def default(facts: Facts, machine: Cpu) -> tuple[StageParameters, ...]:
-    """The default parameters of each stage."""
-    return default_stages(facts.stages, machine)
-
-
-def build(schedule: Schedule, facts: Facts, parameters: tuple[StageParameters, ...]) -> None:
-    """Gather the stages of a row, and schedule each."""
-    schedule.follow(facts.gathering)
-    schedule_stages(schedule, facts.stages, parameters, facts.lanes, facts.shared)
+ROWS = rule_of("rows", match, needs_proof=True)
 
 
 def _gather_rows(schedule: Schedule) -> tuple[Schedule, int]:
@@ -209,6 +195,3 @@ def _keep_near(schedule: Schedule, producer: str) -> None:
     buffer = written_buffer(schedule.block(producer))
     if fold_of(schedule.block(producer)) is not None and buffer and buffer.scope == "global":
         schedule.set_scope(producer, "local")
-
-
-ROWS = Rule("rows", match, space, default, build)

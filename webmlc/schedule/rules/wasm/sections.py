@@ -19,36 +19,32 @@ by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import Struct
 
 from webmlc.core.expr import Call, Const, Var, as_int
 from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import Axis, Block, Buffer, LoopFunction, stores
+from webmlc.loops.ir import Axis, Block, LoopFunction, loads
 from webmlc.schedule.analysis import Contraction, contraction_of, fold_of
-from webmlc.schedule.rules.rule import Rule, accepts, proven
+from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import loop_of, reads
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import (
     accumulate_locally,
     compute_results_at,
     epilogue_of,
     extent_of,
+    live_axes,
+    loop_of,
+    softmax_blocks,
+    written_buffer,
 )
-from webmlc.schedule.rules.tiling.softmax_blocks import softmax_blocks
 from webmlc.schedule.rules.tiling.tile import Reduction, make_tile, vectorize_columns
-from webmlc.schedule.rules.wasm.stages import (
-    StageFacts,
-    StageParameters,
-    default_stages,
-    schedule_stages,
-    stage_facts,
-    stages_space,
-)
+from webmlc.schedule.rules.wasm.stages import Stages, find_stages
 from webmlc.schedule.schedule import Schedule
 
 MOST_HEADS = 8
@@ -82,14 +78,15 @@ class Layout:
 class Facts:
     """A kernel of attention to sections.
 
-    `scores` and `product` are the blocks of the products, and `stages` the other blocks. The loops
+    `scores` and `product` are the blocks of the products, `operands` the buffers of the values and
+    the keys, and `stages` the other blocks. The loops
     `around` all blocks are the loops over sections and over rows.
     """
 
-    function: LoopFunction
     scores: str
     product: str
-    stages: tuple[StageFacts, ...]
+    operands: tuple[str, ...]
+    stages: Stages
     around: tuple[str, ...]
     layout: Layout
     lanes: int
@@ -111,7 +108,7 @@ class Parameters(Struct, frozen=True):
     takes_turns: bool
     """Whether each of these keys has a tile of the product of its own, so that sums wait less for
     each other."""
-    stages: tuple[StageParameters, ...]
+    stages: tuple[Any, ...]
     is_fetched: bool
     """Whether keys and values come from memory at once, before a section begins."""
     is_shared: bool
@@ -127,7 +124,8 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         return None
     first, *others = every
     layout, products = _layout(every[first]), {first, names.product}
-    if layout is None or first not in _sources(every, names.logits):
+    read = {load.buffer for load in loads(every[names.logits].body)}
+    if layout is None or written_buffer(every[first]) not in read:
         return None
     if layout.size % machine.lanes:
         return None
@@ -137,17 +135,12 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
         return None
     ends = (epilogue_of(gathered.function, gathered.block(name)) for name in products)
     tiled = products | {block.name for block in ends if block is not None}
-    stages = stage_facts(
+    stages = find_stages(
         gathered, machine, len(around), tuple(name for name in others if name not in tiled)
     )
-    facts = Facts(function, first, names.product, stages, tuple(around), layout, machine.lanes)
-    return facts if accepts(lambda: build(schedule, facts, default(facts, machine))) else None
-
-
-def _sources(every: Mapping[str, Block], reader: str) -> set[str]:
-    """The blocks that write a block's operands."""
-    read = reads(every[reader])
-    return {name for name, b in every.items() if read & {s.buffer.name for s in stores(b.body)}}
+    contractions = (contraction_of(every[name]) for name in (names.product, first))
+    operands = tuple(c.right.buffer.name for c in contractions if c is not None)
+    return Facts(first, names.product, operands, stages, tuple(around), layout, machine.lanes)
 
 
 def _layout(scores: Block) -> Layout | None:
@@ -156,7 +149,7 @@ def _layout(scores: Block) -> Layout | None:
     if contraction is None or len(contraction.batch) != 1 or len(contraction.columns) != 2:
         return None
     section, key = contraction.columns
-    rows = [axis for axis in contraction.rows if as_int(axis.extent) != 1]
+    rows = live_axes(contraction.rows)
     (head,), size = contraction.batch, as_int(contraction.reduced[-1].extent)
     row = loop_of(scores, rows[0]) if len(rows) == 1 else None
     heads, sections, along = (loop_of(scores, axis) for axis in (head, section, key))
@@ -185,7 +178,7 @@ def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
     """Tiles that fit the registers, and the spaces of the stages between the products."""
     layout, registers = facts.layout, machine.vector_registers
     vectors = layout.size // facts.lanes
-    parts = (
+    return (
         Space.of(
             Parameters,
             heads=divisors(layout.shared, MOST_HEADS),
@@ -194,7 +187,7 @@ def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
             vectors=divisors(vectors, registers),
             values=divisors(layout.keys, MOST_VALUES),
             takes_turns=(False, True),
-            stages=stages_space(facts.stages, machine),
+            stages=facts.stages.space(machine),
             is_fetched=(False, True),
             is_shared=(False, True),
         )
@@ -209,7 +202,6 @@ def space(facts: Facts, machine: Cpu) -> Product[Parameters]:
             ),
         )
     )
-    return proven(parts, facts.function, build, facts)
 
 
 def default(facts: Facts, machine: Cpu) -> Parameters:
@@ -234,7 +226,7 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
         vectors=width,
         values=values,
         takes_turns=_registers(heads, width, values) <= registers,
-        stages=default_stages(facts.stages, machine),
+        stages=facts.stages.default(machine),
         is_fetched=True,
         is_shared=True,
     )
@@ -251,17 +243,18 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Put all stages under the loops over sections and rows, then schedule each."""
     _gather(schedule, facts.scores, facts.around)
     _tile_scores(schedule, facts, parameters)
-    fixed = len(facts.around)
-    schedule_stages(schedule, facts.stages, parameters.stages, facts.lanes, fixed)
+    facts.stages.build(schedule, parameters.stages)
     _tile_product(schedule, facts, parameters)
     if parameters.is_fetched:
-        for product in (facts.product, facts.scores):
-            _fetch(schedule, facts, product)
+        for operand in facts.operands:
+            block = schedule.prefetch(facts.around[0], operand, Const(1))
+            for loop in schedule.loops(block)[2:]:
+                schedule.unroll(loop)
     if parameters.is_shared:
         schedule.parallel(facts.around[0])
 
 
-SECTIONS = Rule("attention to sections", match, space, default, build)
+SECTIONS = Rule("attention to sections", match, space, default, build, needs_proof=True)
 
 
 def _gather(schedule: Schedule, first: str, around: Sequence[str]) -> None:
@@ -352,17 +345,3 @@ def _tile_product(schedule: Schedule, facts: Facts, parameters: Parameters) -> N
     _, unrolled = schedule.split(schedule.reduce_loops(product)[-1], [None, parameters.values])
     make_tile(schedule, nest, head, column, facts.lanes)
     schedule.unroll(unrolled)
-
-
-def _fetch(schedule: Schedule, facts: Facts, product: str) -> None:
-    """Bring the keys or the values of a section into the cache before it begins."""
-    block = schedule.prefetch(facts.around[0], _operand(facts, product).name, Const(1))
-    for loop in schedule.loops(block)[2:]:
-        schedule.unroll(loop)
-
-
-def _operand(facts: Facts, product: str) -> Buffer:
-    """The keys or the values that a product reads."""
-    contraction = contraction_of(Schedule(facts.function).block(product))
-    assert contraction is not None
-    return contraction.right.buffer

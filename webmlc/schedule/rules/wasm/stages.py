@@ -11,154 +11,130 @@ Threads share the work only where no stage reads another's results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from webmlc.core.machine import Cpu
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import fold_of
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.rule import NoParameters, Rule
+from webmlc.schedule.rules.rule import NoParameters, rule_of
 from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
-from webmlc.schedule.rules.wasm.fold import (
-    FoldFacts,
-    FoldParameters,
-    contiguous_loop,
-    default_fold,
-    fold_facts,
-    fold_space,
-    schedule_fold,
-)
-from webmlc.schedule.rules.wasm.pointwise import (
-    DEFAULT_POINTWISE,
-    PointwiseParameters,
-    pointwise_space,
-    schedule_pointwise,
-)
-from webmlc.schedule.rules.wasm.window import (
-    WindowFacts,
-    WindowParameters,
-    default_window,
-    schedule_window,
-    window_facts,
-    window_space,
-)
+from webmlc.schedule.rules.wasm.fold import FoldFacts, contiguous_loop, fold_facts
+from webmlc.schedule.rules.wasm.pointwise import Pointwise
+from webmlc.schedule.rules.wasm.window import WindowFacts, window_facts
 from webmlc.schedule.schedule import Schedule
-
-Form = Literal["fused", "apart", "left"]
-"""How a stage's loops are scheduled. "fused": loops that step evenly through memory become one
-loop. "apart": every loop stays. "left": no loop is scheduled, because primitives cannot prove the
-steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class StageFacts:
-    """The kind of a stage: pointwise, or a fold by its facts; `None` if it stays as it is.
-
-    `form`: the first form that the primitives accept.
-    """
+class Fold:
+    """A fold along the contiguous axis or along lanes; with `None`, its loops are only ordered."""
 
     block: str
-    kind: FoldFacts | WindowFacts | Literal["pointwise"] | None
-    form: Form
+    kind: FoldFacts | WindowFacts | None
+
+    def space(self, machine: Cpu) -> Product[Any]:
+        """The parameters to choose from."""
+        return Space.of(NoParameters) if self.kind is None else self.kind.space(machine)
+
+    def default(self, machine: Cpu) -> Any:
+        """The parameters without a search."""
+        return NoParameters() if self.kind is None else self.kind.default(machine)
+
+    def build(self, schedule: Schedule, parameters: Any, fixed: int) -> None:
+        """Schedule the fold, under `fixed` loops that it shares with other stages."""
+        around = _put_around(schedule, self.block, fixed)
+        if isinstance(self.kind, FoldFacts):
+            self.kind.build(schedule, parameters, around)
+            return
+        contiguous_loop(schedule, self.block)
+        if self.kind is not None:
+            self.kind.build(schedule, parameters, fixed)
 
 
-StageParameters = PointwiseParameters | FoldParameters | WindowParameters | NoParameters
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A stage whose loops stay as they are, because primitives cannot prove the steps."""
+
+    def space(self, _machine: Cpu) -> Product[NoParameters]:
+        """One choice."""
+        return Space.of(NoParameters)
+
+    def default(self, _machine: Cpu) -> NoParameters:
+        """No parameters."""
+        return NoParameters()
+
+    def build(self, schedule: Schedule, parameters: NoParameters, fixed: int = 0) -> None:
+        """Apply no primitives."""
 
 
-def stage_facts(
-    schedule: Schedule, machine: Cpu, fixed: int, blocks: tuple[str, ...] | None = None
-) -> tuple[StageFacts, ...]:
-    """The facts of the stages of a schedule (or of some `blocks`), under `fixed` loops that they
-    share. The default steps are tried: the steps of earlier stages may unroll loops that a later
-    stage shares, so that only the primitives can tell whether the later stage may fuse these loops.
+Stage = Pointwise | Fold | Left
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a kernel under the `fixed` loops that they share, with the parameters of each.
+    `are_independent`: no stage reads another's results.
     """
-    trial = schedule.copy()
-    stages: list[StageFacts] = []
+
+    stages: tuple[Stage, ...]
+    fixed: int
+    are_independent: bool = False
+
+    def space(self, machine: Cpu) -> Product[tuple[Any, ...]]:
+        """The parameters of each stage."""
+        return Space.each([stage.space(machine) for stage in self.stages])
+
+    def default(self, machine: Cpu) -> tuple[Any, ...]:
+        """The parameters that each stage has without a search."""
+        return tuple(stage.default(machine) for stage in self.stages)
+
+    def build(self, schedule: Schedule, parameters: tuple[Any, ...]) -> None:
+        """Schedule one stage after the other."""
+        for stage, chosen in zip(self.stages, parameters, strict=True):
+            stage.build(schedule, chosen, self.fixed)
+
+
+def find_stages(
+    schedule: Schedule, machine: Cpu, fixed: int, blocks: tuple[str, ...] | None = None
+) -> Stages:
+    """The stages of a schedule (or some `blocks`), under `fixed` loops that they share. The default
+    steps are tried: the steps of earlier stages may unroll loops that a later stage shares, so that
+    only the primitives can tell whether the later stage may fuse these loops.
+    """
+    stages: list[Stage] = []
     for block in blocks or tuple(schedule.blocks()):
-        stage = StageFacts(block, _kind(trial, block, machine.lanes, fixed), "fused")
-        stage, trial = _provable(trial, stage, machine, fixed)
+        stage, schedule = _provable(schedule, block, machine, fixed)
         stages.append(stage)
-    return tuple(stages)
+    return Stages(tuple(stages), fixed)
 
 
-def _provable(
-    schedule: Schedule, stage: StageFacts, machine: Cpu, fixed: int
-) -> tuple[StageFacts, Schedule]:
-    """The stage in the first form that primitives accept, and the schedule with it."""
-    forms: tuple[Form, ...] = ("fused", "apart")
-    for form in forms:
-        candidate, trial = StageFacts(stage.block, stage.kind, form), schedule.copy()
+def _provable(schedule: Schedule, block: str, machine: Cpu, fixed: int) -> tuple[Stage, Schedule]:
+    """The first form of a stage that primitives accept, and the schedule with it."""
+    for stage in _forms(schedule, block, machine.lanes, fixed):
+        trial = schedule.copy()
         try:
-            schedule_stage(
-                trial, candidate, default_stage(candidate, machine), machine.lanes, fixed
-            )
+            stage.build(trial, stage.default(machine), fixed)
         except ScheduleError:
             continue
-        return candidate, trial
-    return StageFacts(stage.block, stage.kind, "left"), schedule
+        return stage, trial
+    return Left(), schedule
 
 
-def _kind(
+def _forms(
     schedule: Schedule, block: str, lanes: int, fixed: int
-) -> FoldFacts | WindowFacts | Literal["pointwise"] | None:
+) -> tuple[Pointwise, Pointwise] | tuple[Fold]:
+    """The forms of a stage, the best first."""
     if fold_of(schedule.block(block)) is None:
-        return "pointwise"
+        return Pointwise(block, lanes), Pointwise(block, lanes, fuses=False)
     trial = schedule.copy()
     around = _put_around(trial, block, fixed)
     fold = fold_facts(trial, block, around, lanes)
     if fold is not None:
-        return fold
+        return (Fold(block, fold),)
     contiguous_loop(trial, block)
-    return window_facts(trial, block, lanes, fixed)
-
-
-def stage_space(stage: StageFacts, machine: Cpu) -> Product[Any]:
-    """The parameters that a stage may have."""
-    match stage.kind:
-        case _ if stage.form == "left":
-            return Space.of(NoParameters)
-        case FoldFacts():
-            return fold_space(stage.kind, machine)
-        case WindowFacts():
-            return window_space(stage.kind, machine)
-        case "pointwise":
-            return pointwise_space(machine.lanes)
-    return Space.of(NoParameters)
-
-
-def default_stage(stage: StageFacts, machine: Cpu) -> StageParameters:
-    """The parameters that a stage has by default."""
-    match stage.kind:
-        case _ if stage.form == "left":
-            return NoParameters()
-        case FoldFacts():
-            return default_fold(stage.kind, machine)
-        case WindowFacts():
-            return default_window(stage.kind, machine)
-        case "pointwise":
-            return DEFAULT_POINTWISE
-    return NoParameters()
-
-
-def schedule_stage(
-    schedule: Schedule, stage: StageFacts, parameters: StageParameters, lanes: int, fixed: int
-) -> None:
-    """Schedule the loops of one stage, under `fixed` loops that it shares with others."""
-    block = stage.block
-    if isinstance(parameters, PointwiseParameters):
-        schedule_pointwise(schedule, block, lanes, parameters, fixed, stage.form == "fused")
-        return
-    if stage.form == "left":
-        return
-    around = _put_around(schedule, block, fixed)
-    if isinstance(parameters, FoldParameters):
-        schedule_fold(schedule, block, lanes, parameters, around)
-        return
-    contiguous_loop(schedule, block)
-    if isinstance(parameters, WindowParameters) and isinstance(stage.kind, WindowFacts):
-        schedule_window(schedule, stage.kind, parameters, fixed)
+    return (Fold(block, window_facts(trial, block, lanes, fixed)),)
 
 
 def _put_around(schedule: Schedule, block: str, fixed: int) -> str | None:
@@ -170,57 +146,10 @@ def _put_around(schedule: Schedule, block: str, fixed: int) -> str | None:
     return around
 
 
-def stages_space(
-    stages: tuple[StageFacts, ...], machine: Cpu
-) -> Product[tuple[StageParameters, ...]]:
-    """The parameters of several stages."""
-    return Space.each([stage_space(stage, machine) for stage in stages])
-
-
-def default_stages(stages: tuple[StageFacts, ...], machine: Cpu) -> tuple[StageParameters, ...]:
-    """The parameters that several stages have by default."""
-    return tuple(default_stage(stage, machine) for stage in stages)
-
-
-def schedule_stages(
-    schedule: Schedule,
-    stages: tuple[StageFacts, ...],
-    parameters: tuple[StageParameters, ...],
-    lanes: int,
-    fixed: int,
-) -> None:
-    """Schedule the loops of several stages, under `fixed` loops that they share."""
-    for stage, chosen in zip(stages, parameters, strict=True):
-        schedule_stage(schedule, stage, chosen, lanes, fixed)
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A kernel of stages of any kind. `are_independent`: no stage reads another's results.
-
-    The kernel has one set of parameters for each stage.
-    """
-
-    stages: tuple[StageFacts, ...]
-    are_independent: bool
-    lanes: int
-
-
-def match(function: LoopFunction, machine: Cpu) -> Facts:
+def match(function: LoopFunction, machine: Cpu) -> Stages:
     """Matches every kernel."""
-    stages = stage_facts(Schedule(function), machine, 0)
-    return Facts(stages, not function.allocations, machine.lanes)
+    stages = find_stages(Schedule(function), machine, 0)
+    return replace(stages, are_independent=not function.allocations)
 
 
-def build(schedule: Schedule, facts: Facts, parameters: tuple[StageParameters, ...]) -> None:
-    """Schedule every stage."""
-    schedule_stages(schedule, facts.stages, parameters, facts.lanes, 0)
-
-
-STAGES: Rule[Facts, tuple[StageParameters, ...], Cpu] = Rule(
-    "stages",
-    match,
-    lambda facts, machine: stages_space(facts.stages, machine),
-    lambda facts, machine: default_stages(facts.stages, machine),
-    build,
-)
+STAGES = rule_of("stages", match)

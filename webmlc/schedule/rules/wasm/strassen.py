@@ -30,7 +30,7 @@ from webmlc.schedule.rules.tiling.nests import (
     Nest,
     axis_loops,
     extent_of,
-    product,
+    size_of,
     written_buffer,
 )
 from webmlc.schedule.rules.tiling.tile import Reduction, make_tile
@@ -73,7 +73,7 @@ def match(function: LoopFunction, machine: Cpu) -> Facts | None:
     if contraction is None:
         return None
     planes, panels = contraction.left.buffer, contraction.right.buffer
-    planes_size, sums = (product(list(buffer.shape)) for buffer in (planes, panels))
+    planes_size, sums = (size_of(list(buffer.shape)) for buffer in (planes, panels))
     trial = schedule.copy()
     pair, _ = _nest(trial, 1, machine.tile.columns, machine.lanes)
     return Facts(
@@ -110,9 +110,7 @@ def default(facts: Facts, machine: Cpu) -> Parameters:
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
-    """Make a loop over panels, and under it a loop over tiles, each with its products and their
-    sums.
-    """
+    """Make a loop over panels, and in it one over tiles, each with products and their sums."""
     pair, nest = _nest(schedule, parameters.group, facts.panel, facts.lanes)
     parts = cover(schedule.extent(pair), parameters.rows)
     for copy, part in partition_into(schedule, pair, parts):
@@ -121,9 +119,7 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
 
 
 def _nest(schedule: Schedule, group: int, panel: int, lanes: int) -> tuple[str, Nest]:
-    """Nest sums, products and their sums; returns the loop over pairs of rows, and the blocks
-    of the products.
-    """
+    """Nest sums, products and their sums; returns the loop over rows, and the product's nest."""
     panels, products, last = schedule.blocks()
     *loops, row, column = axis_loops(schedule, last)
     assert row is not None and column is not None

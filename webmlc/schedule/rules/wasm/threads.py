@@ -88,7 +88,7 @@ def shared(
         if parameters.sharing is not None:
             share_work(schedule, parameters.sharing)
 
-    return Rule(rule.name, rule.match, space, default, build)
+    return Rule(rule.name, rule.match, space, default, build, needs_proof=rule.needs_proof)
 
 
 MOST = 16
@@ -157,9 +157,7 @@ def _operations(schedule: Schedule, body: Stmt) -> int:
 
 
 def _independent_nests(body: Seq) -> list[For]:
-    """The nests of `body` that exchange no values with its other statements: each nest may be
-    shared out by itself.
-    """
+    """The nests of `body` that exchange no values with its other statements."""
     written = [{store.buffer.name for store in stores(s)} for s in body.statements]
     read = [{load.buffer.name for load in loads(s)} for s in body.statements]
 

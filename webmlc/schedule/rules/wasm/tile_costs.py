@@ -41,16 +41,7 @@ def tile_height(rows: Expr, machine: Cpu, widens: bool = True) -> int:
 
 
 def _cycles(count: int, height: int, widens: bool) -> float:
-    """Cycles of a reduction step of all tiles of a height, including a last tile of the remaining
-    rows.
-    """
+    """Cycles of a reduction step of all tiles, and of a last tile of the remaining rows."""
     full, left = divmod(count, height)
     least = 0.0 if widens else LATENCY
     return full * max(CYCLES[height], least) + (max(CYCLES[left], least) if left else 0.0)
-
-
-def tile_columns(rows: int, machine: Cpu) -> int:
-    """Columns of a tile of some rows: enough for 8 accumulators, as many as registers allow."""
-    if rows <= 1:
-        return machine.narrow_tile.columns
-    return machine.narrow_tile.columns // 2 if rows == 2 else machine.tile.columns

@@ -30,7 +30,7 @@ from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
-from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.rule import rule_of
 from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.tiling.transforms import (
@@ -48,6 +48,17 @@ FEW_VECTORS = 2
 body (measured on basic_pitch, with forms for long windows)."""
 
 
+class TransformParameters(Struct, frozen=True):
+    """The parameters of transforms of tiles."""
+
+    channels: int
+    """Channels that are transformed together."""
+    has_lines: bool
+    """Whether a tile's lines are computed in a `local` buffer and copied to their planes whole."""
+    few_vectors: int
+    """The most vectors of channels whose loop is unrolled."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransformFacts:
     """Stages that transform tiles, of `channels` channels. `planes`: whether the result is planes;
@@ -61,16 +72,54 @@ class TransformFacts:
     plane_bytes: Expr
     lanes: int
 
+    def space(self, machine: Cpu) -> Product[TransformParameters]:
+        """Whole vectors of channels, up to a cache line."""
+        return Space.of(
+            TransformParameters,
+            channels=self._widths(machine),
+            has_lines=(False, True) if self.planes else (False,),
+            few_vectors=(1, FEW_VECTORS, 4),
+        )
 
-class TransformParameters(Struct, frozen=True):
-    """The parameters of transforms of tiles."""
+    def default(self, machine: Cpu) -> TransformParameters:
+        """One vector, or a cache line of each plane if the line divides the channels. Planes that
+        share a set of the first-level cache get whole lines.
+        """
+        channels = self._widths(machine)[-1] if self.planes else machine.lanes
+        aliases = divides(machine.way_bytes, self.plane_bytes, {})
+        has_lines = self.planes and channels == LINE_ELEMENTS and aliases
+        return TransformParameters(channels, has_lines, FEW_VECTORS)
 
-    channels: int
-    """Channels that are transformed together."""
-    has_lines: bool
-    """Whether a tile's lines are computed in a `local` buffer and copied to their planes whole."""
-    few_vectors: int
-    """The most vectors of channels whose loop is unrolled."""
+    def _widths(self, machine: Cpu) -> tuple[int, ...]:
+        """Whole vectors that divide the channels, up to a cache line."""
+        widths = (vectors * machine.lanes for vectors in (1, 2, 4))
+        return tuple(width for width in widths if self.channels % width == 0)
+
+    def build(self, schedule: Schedule, parameters: TransformParameters) -> None:
+        """Give each tile its stages."""
+        self.build_tiles(schedule, find_loops(schedule, self.producers, self.last), parameters)
+
+    def build_tiles(
+        self, schedule: Schedule, loops: TileLoops, parameters: TransformParameters
+    ) -> None:
+        """Give each tile its stages, the last after its producers."""
+        producers, last = self.producers, self.last
+        tiles, short, lane = list(loops.tiles), list(loops.short), loops.lane
+        if parameters.has_lines:
+            names = schedule.loops(last)
+            producers, last = (*producers, last), schedule.cache_write(last, "local")
+            copied = dict(zip(names, schedule.loops(last), strict=True))
+            tiles, short = ([copied[loop] for loop in group] for group in (tiles, short))
+            lane = copied[lane]
+        across, line = schedule.split(lane, [None, parameters.channels])
+        schedule.reorder(*tiles, across, *short, line)
+        for name in reversed(producers):
+            schedule.compute_at(name, across)
+            schedule.set_scope(name, "local")
+        for name in (*producers, last):
+            under = schedule.loops(name)
+            inner = under[under.index(across) + 1 :]
+            _finish(schedule, name, inner, self.lanes, parameters.few_vectors)
 
 
 def transform_facts(
@@ -86,58 +135,6 @@ def transform_facts(
     return TransformFacts(
         tuple(producers), last, channels, loops.planes, simplify(plane), machine.lanes
     )
-
-
-def transform_space(facts: TransformFacts, machine: Cpu) -> Product[TransformParameters]:
-    """Whole vectors of channels, up to a cache line."""
-    return Space.of(
-        TransformParameters,
-        channels=_widths(facts, machine),
-        has_lines=(False, True) if facts.planes else (False,),
-        few_vectors=(1, FEW_VECTORS, 4),
-    )
-
-
-def default_transform(facts: TransformFacts, machine: Cpu) -> TransformParameters:
-    """One vector, or a cache line of each plane if the line divides the channels. Planes that share
-    a set of the first-level cache get whole lines.
-    """
-    channels = _widths(facts, machine)[-1] if facts.planes else machine.lanes
-    aliases = divides(machine.way_bytes, facts.plane_bytes, {})
-    has_lines = facts.planes and channels == LINE_ELEMENTS and aliases
-    return TransformParameters(channels, has_lines, FEW_VECTORS)
-
-
-def _widths(facts: TransformFacts, machine: Cpu) -> tuple[int, ...]:
-    """Whole vectors that divide the channels, up to a cache line."""
-    widths = (vectors * machine.lanes for vectors in (1, 2, 4))
-    return tuple(width for width in widths if facts.channels % width == 0)
-
-
-def transform_tiles(
-    schedule: Schedule,
-    facts: TransformFacts,
-    loops: TileLoops,
-    parameters: TransformParameters,
-) -> None:
-    """Give each tile its stages, the last after its producers."""
-    producers, last = facts.producers, facts.last
-    tiles, short, lane = list(loops.tiles), list(loops.short), loops.lane
-    if parameters.has_lines:
-        names = schedule.loops(last)
-        producers, last = (*producers, last), schedule.cache_write(last, "local")
-        copied = dict(zip(names, schedule.loops(last), strict=True))
-        tiles, short = ([copied[loop] for loop in group] for group in (tiles, short))
-        lane = copied[lane]
-    across, line = schedule.split(lane, [None, parameters.channels])
-    schedule.reorder(*tiles, across, *short, line)
-    for name in reversed(producers):
-        schedule.compute_at(name, across)
-        schedule.set_scope(name, "local")
-    for name in (*producers, last):
-        under = schedule.loops(name)
-        inner = under[under.index(across) + 1 :]
-        _finish(schedule, name, inner, facts.lanes, parameters.few_vectors)
 
 
 def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_vectors: int) -> None:
@@ -173,10 +170,4 @@ def match(function: LoopFunction, machine: Cpu) -> TransformFacts | None:
     return transform_facts(schedule, producers, last, machine)
 
 
-def build(schedule: Schedule, facts: TransformFacts, parameters: TransformParameters) -> None:
-    """Give each tile its stages."""
-    loops = find_loops(schedule, facts.producers, facts.last)
-    transform_tiles(schedule, facts, loops, parameters)
-
-
-TRANSFORM = Rule("transform", match, transform_space, default_transform, build)
+TRANSFORM = rule_of("transform", match)

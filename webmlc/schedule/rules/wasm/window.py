@@ -23,7 +23,7 @@ from webmlc.core.machine import Cpu
 from webmlc.core.rewrite import walk
 from webmlc.loops.ir import Block, Load, LoopFunction, expressions, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, is_vectorizable, stride
-from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.rule import rule_of
 from webmlc.schedule.rules.space import Product, Space
 from webmlc.schedule.rules.tiling.cover import (
     Part,
@@ -35,11 +35,13 @@ from webmlc.schedule.rules.tiling.cover import (
 from webmlc.schedule.rules.tiling.nests import (
     Nest,
     accumulate_locally,
+    axes_of_kind,
     axis_loops,
     compute_results_at,
     extent_of,
+    live_axes,
     only_fold,
-    product,
+    size_of,
 )
 from webmlc.schedule.rules.tiling.tile import make_tile
 from webmlc.schedule.schedule import Schedule
@@ -53,22 +55,6 @@ UNROLLED_SELECTIONS = 9
 """Taps of the largest window that is unrolled if each tap selects by the values that it loads: 3x3.
 An update is then a dozen instructions for each lane; tiles of 5x5 would nest a thousand values.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class WindowFacts:
-    """The fold `update`, whose lanes are contiguous, with its epilogue.
-
-    `edge`: columns at both ends whose windows reach beyond the lane axis. `has_rows`: whether the
-    loop around the lanes is the fold's own. `is_small`: whether the window is short enough to be
-    unrolled.
-    """
-
-    update: str
-    edge: int
-    has_rows: bool
-    is_small: bool
-    lanes: int
 
 
 class WindowParameters(Struct, frozen=True):
@@ -87,27 +73,84 @@ class WindowParameters(Struct, frozen=True):
     """Whether the window is unrolled."""
 
 
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """The fold `update`, whose lanes are contiguous, with its epilogue.
+
+    `column`: the position of the axis of lanes; `row`: that of the axis around it, if its loop is
+    the fold's own. `edge`: columns at both ends whose windows reach beyond the lane axis.
+    `is_small`: whether the window is short enough to be unrolled.
+    """
+
+    update: str
+    column: int
+    row: int | None
+    edge: int
+    is_small: bool
+    lanes: int
+
+    def space(self, machine: Cpu) -> Product[WindowParameters]:
+        """Tiles that fit the registers beside one vector of weights."""
+        lanes, registers = machine.lanes, machine.vector_registers
+        panel, widest = machine.tile.columns, machine.narrow_tile.columns
+        return Space.of(
+            WindowParameters,
+            pixels=(1, 2, PIXELS, 6, 8) if self.row is not None else (1,),
+            columns=(lanes, panel, 2 * panel),
+            single_columns=(panel, 2 * panel, widest),
+            rest_columns=(panel, widest // 2),
+            is_unrolled=(False, True) if self.is_small else (False,),
+        ).where(
+            "a tile fits the registers",
+            lambda pixels, columns: pixels == 1 or pixels * columns // lanes < registers,
+        )
+
+    def default(self, machine: Cpu) -> WindowParameters:
+        """A few pixels share the loads of a small window; a large one is walked for one pixel."""
+        widest = machine.narrow_tile.columns
+        pixels = PIXELS if self.row is not None and self.is_small else 1
+        return WindowParameters(pixels, machine.tile.columns, widest, widest // 2, self.is_small)
+
+    def build(self, schedule: Schedule, parameters: WindowParameters, fixed: int = 0) -> None:
+        """Schedule the fold with its epilogue, under `fixed` loops that are not its own."""
+        nest = accumulate_locally(schedule, self.update)
+        loops = axis_loops(schedule, nest.result)
+        column = loops[self.column]
+        row = None if self.row is None or parameters.pixels == 1 else loops[self.row]
+        assert column is not None
+        inner = schedule.loops(nest.result)[fixed:]
+        if column != inner[-1]:
+            schedule.reorder(*[loop for loop in inner if loop != column], column)
+        compute_results_at(schedule, nest, column)
+        tiles = _Tiles(schedule, self.lanes, parameters)
+        if self.edge:
+            tiles.between_edges(nest, column, self.edge)
+        elif row is not None:
+            tiles.rows(nest, row, column)
+        else:
+            tiles.columns(nest, None, column, parameters.single_columns)
+
+
 def window_facts(schedule: Schedule, update: str, lanes: int, fixed: int = 0) -> WindowFacts | None:
     """The facts of the fold `update`, under `fixed` loops that are not its own; `None` if its lanes
     are not contiguous.
     """
-    block = schedule.block(update)
-    live = _live_loops(schedule, update)
-    if fold_of(block) is None or not live:
-        return None
+    block, loops = schedule.block(update), axis_loops(schedule, update)
+    spatial = enumerate(axes_of_kind(block, "spatial"))
+    live = [p for p, axis in spatial if as_int(axis.extent) != 1 and loops[p]]
     inner = schedule.loops(update)[fixed:]
-    if live[-1] not in inner:
+    lane = loops[live[-1]] if live else None
+    if fold_of(block) is None or lane is None or lane not in inner:
         return None
-    taps = product([schedule.extent(loop) for loop in schedule.reduce_loops(update)])
+    taps = size_of([schedule.extent(loop) for loop in schedule.reduce_loops(update)])
     longest = UNROLLED_SELECTIONS if _has_data_conditions(block) else UNROLLED_TAPS
     is_small = taps is not None and taps <= longest
-    edge = _edge(schedule, update, live[-1], lanes, is_small)
+    edge = _edge(schedule, update, lane, lanes, is_small)
     if edge is None:
         return None
-    spatial = [loop for loop in inner if loop not in schedule.reduce_loops(update)]
-    outer = [loop for loop in spatial if loop != live[-1]]
-    has_rows = len(live) > 1 and outer[-1:] == [live[-2]] and edge == 0
-    return WindowFacts(update, edge, has_rows, is_small, lanes)
+    outer = [loop for loop in inner if loop not in (lane, *schedule.reduce_loops(update))]
+    has_rows = len(live) > 1 and outer[-1:] == [loops[live[-2]]] and edge == 0
+    return WindowFacts(update, live[-1], live[-2] if has_rows else None, edge, is_small, lanes)
 
 
 def _has_data_conditions(block: Block) -> bool:
@@ -119,68 +162,6 @@ def _has_data_conditions(block: Block) -> bool:
         if isinstance(node, Call) and node.op == "select"
         for condition in walk(node.args[0])
     )
-
-
-def window_space(facts: WindowFacts, machine: Cpu) -> Product[WindowParameters]:
-    """Tiles that fit the registers beside one vector of weights."""
-    lanes, registers = machine.lanes, machine.vector_registers
-    panel, widest = machine.tile.columns, machine.narrow_tile.columns
-    return Space.of(
-        WindowParameters,
-        pixels=(1, 2, PIXELS, 6, 8) if facts.has_rows else (1,),
-        columns=(lanes, panel, 2 * panel),
-        single_columns=(panel, 2 * panel, widest),
-        rest_columns=(panel, widest // 2),
-        is_unrolled=(False, True) if facts.is_small else (False,),
-    ).where(
-        "a tile fits the registers",
-        lambda pixels, columns: pixels == 1 or pixels * columns // lanes < registers,
-    )
-
-
-def default_window(facts: WindowFacts, machine: Cpu) -> WindowParameters:
-    """A few pixels share the loads of a small window; a large window is walked for one pixel."""
-    widest = machine.narrow_tile.columns
-    pixels = PIXELS if facts.has_rows and facts.is_small else 1
-    return WindowParameters(pixels, machine.tile.columns, widest, widest // 2, facts.is_small)
-
-
-def schedule_window(
-    schedule: Schedule, facts: WindowFacts, parameters: WindowParameters, fixed: int = 0
-) -> None:
-    """Schedule the fold with its epilogue, under `fixed` loops that are not its own."""
-    positions = _live_positions(schedule, facts.update)
-    nest = accumulate_locally(schedule, facts.update)
-    named = axis_loops(schedule, nest.result)
-    column = named[positions[-1]]
-    assert column is not None
-    inner = schedule.loops(nest.result)[fixed:]
-    if column != inner[-1]:
-        schedule.reorder(*[loop for loop in inner if loop != column], column)
-    compute_results_at(schedule, nest, column)
-    tiles = _Tiles(schedule, facts.lanes, parameters)
-    if facts.edge:
-        tiles.between_edges(nest, column, facts.edge)
-    elif parameters.pixels > 1:
-        row = named[positions[-2]]
-        assert row is not None
-        tiles.rows(nest, row, column)
-    else:
-        tiles.columns(nest, None, column, parameters.single_columns)
-
-
-def _live_positions(schedule: Schedule, update: str) -> list[int]:
-    """The positions of the spatial axes that have a loop of several iterations."""
-    block = schedule.block(update)
-    spatial = [axis for axis in block.axes if axis.kind == "spatial"]
-    loops = axis_loops(schedule, update)[: len(spatial)]
-    return [p for p, axis in enumerate(spatial) if as_int(axis.extent) != 1 and loops[p]]
-
-
-def _live_loops(schedule: Schedule, update: str) -> list[str]:
-    """The loops along these axes."""
-    loops = axis_loops(schedule, update)
-    return [loop for p in _live_positions(schedule, update) if (loop := loops[p]) is not None]
 
 
 def _edge(schedule: Schedule, update: str, lane: str, lanes: int, is_small: bool) -> int | None:
@@ -219,9 +200,7 @@ class _Tiles:
             self.columns(copy.with_blocks(nest), pixel, across, widest)
 
     def between_edges(self, nest: Nest, column: str, edge: int) -> None:
-        """Separate both ends of the columns from the other columns: windows along the columns share
-        no rows.
-        """
+        """Separate both ends of the columns; windows along the columns share no rows."""
         schedule = self.schedule
         inside = schedule.extent(column) - 2 * edge
         parts = Part(edge, Const(1)), Part(1, inside), Part(edge, Const(1))
@@ -260,7 +239,7 @@ class _Tiles:
 
 def _step(block: Block) -> int:
     """How many taps of a row further the next pixel's are: the stride of a convolution."""
-    axes = [axis for axis in block.axes if as_int(axis.extent) != 1]
+    axes = live_axes(block.axes)
     rows = [axis for axis in axes if axis.kind == "spatial"][-2:-1]
     taps = [axis for axis in axes if axis.kind == "reduce"][-1:]
     ranges = axis_ranges(block)
@@ -279,4 +258,4 @@ def match(function: LoopFunction, machine: Cpu) -> WindowFacts | None:
     return None if update is None else window_facts(schedule, update, machine.lanes)
 
 
-WINDOW = Rule("window", match, window_space, default_window, schedule_window)
+WINDOW = rule_of("window", match)

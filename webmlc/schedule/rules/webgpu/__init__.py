@@ -16,14 +16,12 @@ from webmlc.schedule.rules.webgpu.columns import COLUMNS
 from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
 from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
 from webmlc.schedule.rules.webgpu.reduction import REDUCTION
-from webmlc.schedule.rules.webgpu.rows import ROWS
-from webmlc.schedule.rules.webgpu.slabs import slabs
+from webmlc.schedule.rules.webgpu.rows import ROWS, UPDATES
 from webmlc.schedule.rules.webgpu.transform import TRANSFORM
 from webmlc.schedule.rules.webgpu.transpose import TRANSPOSE
-from webmlc.schedule.rules.webgpu.updates import UPDATES
 from webmlc.schedule.rules.webgpu.window import WINDOW
 
-KERNELS: tuple[AnyRule, ...] = (
+RULES: tuple[AnyRule, ...] = (
     UPDATES,
     TRANSPOSE,
     TRANSFORM,
@@ -36,5 +34,4 @@ KERNELS: tuple[AnyRule, ...] = (
     WINDOW,
     ROWS,
 )
-RULES: tuple[AnyRule, ...] = (slabs(KERNELS), *KERNELS)
 """In order of preference: the first that matches a kernel answers for it."""

@@ -33,23 +33,20 @@ from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, lane_stride
-from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import (
-    axes_of_kind,
-    fuse_all,
-    loops_along,
-    write_out,
-    written,
-)
-from webmlc.schedule.rules.tiling.cover import cover, divisors, partition_into
+from webmlc.schedule.rules.tiling.cover import cover, divisors, partition_into, write_out
 from webmlc.schedule.rules.tiling.nests import (
+    axes_of_kind,
     epilogue_of,
     extent_of,
+    loops_along,
+    written,
     written_buffer,
 )
 from webmlc.schedule.rules.webgpu.reduction import STEPS, Tree, fold_together
 from webmlc.schedule.rules.webgpu.rows import clear_first
+from webmlc.schedule.rules.webgpu.threads import bind_groups, put_in_shared_memory
 from webmlc.schedule.schedule import Schedule
 
 PANEL = 8
@@ -143,7 +140,7 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         return None  # no two threads could share a row
     live = [a.extent for a in axes_of_kind(last, "spatial")[:-1] if as_int(a.extent) != 1]
     rows = simplify(live[-1]) if live else simplify(column.extent // column.extent)
-    facts = Facts(
+    return Facts(
         tuple(block.name for block in row_folds),
         tuple(block.name for block in products),
         None if final is None else final.name,
@@ -152,11 +149,6 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         units,
         machine.lanes,
         bool(row_folds) and "subgroups" in machine.features,
-    )
-    return (
-        facts
-        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
-        else None
     )
 
 
@@ -180,9 +172,7 @@ def _is_product(block: Block) -> bool:
 
 
 def _is_row_fold(function: LoopFunction, block: Block, products: list[Block]) -> bool:
-    """True for a reduction of rows: the products, or other reductions of rows, read its results at
-    their rows.
-    """
+    """True for a reduction of rows whose results are read at their rows."""
     buffer = written_buffer(block)
     if buffer is None or fold_of(block) is None or len(written(function)[buffer.name]) > 1:
         return False
@@ -253,7 +243,7 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     vectors = PANEL // facts.lanes
     panels = parameters.single.panels if isinstance(parameters.single, Divided) else 1
     group, *inner = schedule.split(columns, [None, panels, vectors, facts.lanes])
-    live = [loop for loop in outer if as_int(simplify(schedule.extent(loop))) != 1]
+    live = [loop for loop in outer if extent_of(schedule, loop) != 1]
     row = live[-1] if live else schedule.add_unit_loop(final) if not outer else outer[-1]
     if len(outer) > 1:
         schedule.reorder(*(loop for loop in outer if loop != row), row)
@@ -272,7 +262,9 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
             nest.tile(part.size)
 
 
-BLOCK_PRODUCT = Rule("block product", match, space, default, build, is_product=True)
+BLOCK_PRODUCT = Rule(
+    "block product", match, space, default, build, is_product=True, needs_proof=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +337,7 @@ class _Nest:
         buffer = written_buffer(schedule.block(product))
         assert buffer is not None
         axis = len(buffer.shape) - 1
-        loop = self.flat_units(product)
+        loop = schedule.fuse(*self.unroll_values(product))
         if single.depth < self.facts.units:
             _, loop = schedule.split(loop, [None, single.depth])
         partials = [schedule.rfactor(loop, axis)]
@@ -357,14 +349,8 @@ class _Nest:
             partials.append(schedule.rfactor(loop, axis))
         return partials
 
-    def flat_units(self, product: str) -> str:
-        """Make one loop over a product's words, around its unrolled values; returns it."""
-        return self.schedule.fuse(*self.unroll_values(product))
-
     def unroll_values(self, product: str) -> tuple[str, str]:
-        """Unroll the loops over a word's values; returns the loops over blocks and over their
-        words.
-        """
+        """Unroll a word's values; returns the loops over blocks and over their words."""
         block, word, *values = self.schedule.reduce_loops(product)
         for loop in values:
             self.schedule.unroll(loop)
@@ -379,9 +365,7 @@ class _Nest:
         panel, half, lane, *inner = loops[loops.index(self.roles.group) + 1 :]
         (thread,) = (loop for loop in inner if loop not in reduced)
         schedule.reorder(thread, panel, half, *reduced, lane)
-        copy = schedule.cache_write(name, "local")
-        schedule.reverse_compute_at(copy, half)
-        schedule.set_scope(copy, "shared")
+        copy = put_in_shared_memory(schedule, name, half)
         for block in (schedule.decompose_reduction(name, reduced[0]), name, copy):
             schedule.vectorize(schedule.loops(block)[-1])
         write_out(schedule, reduced[0], steps)
@@ -401,7 +385,7 @@ class _Nest:
         """Let each thread compute a tile of rows times a panel's columns."""
         schedule = self.schedule
         tile, row = schedule.split(self.roles.row, [None, rows])
-        across = divisors(as_int(schedule.extent(self.roles.group)) or 1, self.threads)[-1]
+        across = divisors(extent_of(schedule, self.roles.group) or 1, self.threads)[-1]
         schedule.reorder(tile, self.roles.group, row)
         group, thread = schedule.split(self.roles.group, [None, across])
         if self.blocks.row_folds:
@@ -454,6 +438,4 @@ class _Nest:
 
     def bind_groups(self, *loops: str) -> None:
         """Give each iteration of these loops to a workgroup."""
-        group = fuse_all(self.schedule, loops)
-        assert group is not None
-        self.schedule.bind(group, "blockIdx.x")
+        bind_groups(self.schedule, loops)

@@ -25,19 +25,26 @@ from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import has_vector_types
-from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loop_of, result_axes, size_of
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.tiling.fold_tile import (
-    TileLoop,
+from webmlc.schedule.rules.tiling.nests import (
+    axes_of_kind,
+    extent_of,
+    fuse_all,
+    live_axes,
+    loops_along,
+    result_axes,
+    size_of,
+)
+from webmlc.schedule.rules.webgpu.fold_tile import (
     attach_epilogue,
     fold_with_followers,
     run_tile,
 )
-from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.webgpu.pointwise import lane_steps
 from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
+from webmlc.schedule.rules.webgpu.threads import bind_groups, put_in_shared_memory
 from webmlc.schedule.rules.webgpu.window import SHORT_WINDOW
 from webmlc.schedule.schedule import Schedule
 
@@ -115,12 +122,7 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     has_vectors = steps is not None and columns is not None and columns % machine.lanes == 0
     vectors = columns // machine.lanes if has_vectors and columns is not None else 0
     results = prod(n or 1 for n in extents)
-    facts = Facts(fold.name, rows, results, vectors, machine.lanes)
-    return (
-        facts
-        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
-        else None
-    )
+    return Facts(fold.name, rows, results, vectors, machine.lanes)
 
 
 def _are_many(fold: Block, machine: Gpu) -> bool:
@@ -205,27 +207,19 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     loops = schedule.loops(facts.fold)
     across, *lane = loops[loops.index(groups) + 1 :][: len(tile)]
     schedule.bind(across, "threadIdx.x")
-    run_tile(schedule, facts.fold, [TileLoop(loop, "vectorized") for loop in lane], levels)
-    group = fuse_all(schedule, [*outer, groups])
-    assert group is not None
-    schedule.bind(group, "blockIdx.x")
+    run_tile(schedule, facts.fold, [], lane, levels)
+    bind_groups(schedule, [*outer, groups])
 
 
 def _column_loop(schedule: Schedule, fold: str) -> str:
     """The loop over the columns: the innermost one of the result that has several iterations."""
     block = schedule.block(fold)
-    loops = [loop_of(block, a) for a in result_axes(block) if as_int(simplify(a.extent)) != 1]
-    column = loops[-1]
-    assert column is not None
-    return column
+    return loops_along(block, live_axes(result_axes(block)))[-1]
 
 
 def _factor(schedule: Schedule, fold: str, reduced: list[str], parameters: Parameters) -> list[str]:
-    """Divide a fold into the fold of each thread and the levels of the tree. Returns the blocks of
-    all but the last level.
-    """
+    """Divide a fold into levels of a tree; returns the blocks of all but the last level."""
     rows = fuse_all(schedule, reduced)
-    assert rows is not None
     size = parameters.down
     count = extent_of(schedule, rows)
     is_one_turn = count is not None and count <= size * parameters.steps
@@ -249,14 +243,12 @@ def _fold_apart(schedule: Schedule, partial: str, depth: int) -> None:
     part = loops[-1]
     tile = loops[: loops.index(reduced[0])][-depth:]
     schedule.reorder(part, *tile, *reduced)
-    copy = schedule.cache_write(partial, "local")
-    schedule.reverse_compute_at(copy, tile[-1])
-    schedule.set_scope(copy, "shared")
+    put_in_shared_memory(schedule, partial, tile[-1])
     schedule.unroll(reduced[-1])
     schedule.bind(part, "threadIdx.y")
     across, *lane = tile
     schedule.bind(across, "threadIdx.x")
-    run_tile(schedule, partial, [TileLoop(loop, "vectorized") for loop in lane], reduced)
+    run_tile(schedule, partial, [], lane, reduced)
 
 
-COLUMNS = Rule("columns", match, space, default, build)
+COLUMNS = Rule("columns", match, space, default, build, needs_proof=True)

@@ -5,8 +5,8 @@ last axis of the right operand. Each thread owns a tile, 8 rows by 8 columns, in
 weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
 rows. Rows and columns that do not fill a tile are separate sections. Or the last tiles overlap,
 because each section takes time to compile. On a GPU, workgroups that are full copy the weights to
-their own memory first (`stage_panels`). Where there are too few tiles for a GPU, several threads of
-a workgroup divide the reduction of a tile (`share_reduction`).
+their own memory first. Where there are too few tiles for a GPU, several threads of a workgroup
+divide the reduction of a tile (`contraction_workgroups.py`).
 
     Y[m, o] += A[m, k] * B[o // 8, k, o % 8]   ->   for k: b0, b1 = B[...]; for r in 8: Y_r += A[m +
     r, k] * (b0, b1)
@@ -36,25 +36,16 @@ from webmlc.schedule.analysis import (
     stride,
 )
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.rule import Rule, accepts, proven
+from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import (
+from webmlc.schedule.rules.tiling.cover import divisors, unroll_factor
+from webmlc.schedule.rules.tiling.nests import (
     axes_of_kind,
+    extent_of,
     fuse_all,
     loops_along,
     size_of,
-    unroll_factor,
 )
-from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.tiling.fold_tile import (
-    Threads,
-    TileLoop,
-    attach_epilogue,
-    fold_with_followers,
-    run_tile,
-    unroll_reduction,
-)
-from webmlc.schedule.rules.tiling.sections import Section, is_zero, split_columns, split_rows
 from webmlc.schedule.rules.webgpu.contraction_defaults import (
     ACROSS,
     BODY,
@@ -73,14 +64,28 @@ from webmlc.schedule.rules.webgpu.contraction_facts import (
     can_divide,
     can_stage,
     cover_cost,
+    divided_grid,
     multiple_of,
     paired_columns,
+    staged_grid,
     stages,
-    staging_of,
 )
-from webmlc.schedule.rules.webgpu.quad_tiles import bind_quads
-from webmlc.schedule.rules.webgpu.share_reduction import Sharing, share_reduction
-from webmlc.schedule.rules.webgpu.stage_panels import is_even, stage_panels
+from webmlc.schedule.rules.webgpu.contraction_workgroups import (
+    bind_blocks,
+    bind_quads,
+    divide_reduction,
+    stage_columns,
+)
+from webmlc.schedule.rules.webgpu.fold_tile import (
+    Section,
+    Threads,
+    attach_epilogue,
+    fold_with_followers,
+    is_zero,
+    split_columns,
+    split_rows,
+    unroll_reduction,
+)
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
@@ -118,7 +123,6 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         fold.name,
         None if nest.rows is None else simplify(schedule.extent(nest.rows)),
         simplify(schedule.extent(nest.columns)),
-        _are_rows_adjacent(fold, roles),
         prod(multiple_of(axis.extent) for axis in axes_of_kind(fold, "spatial")),
         simplify(schedule.extent(nest.reduced[-1])),
         size_of([schedule.extent(loop) for loop in nest.reduced]) or 0,
@@ -130,19 +134,16 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
         may_overlap=machine.compiles_slowly,
     )
     facts = replace(facts, quad_rows=quad_rows(facts, machine))
-    if facts.quad_rows and not accepts(
-        lambda: build(Schedule(function), facts, default(facts, machine))
-    ):
+    if facts.quad_rows and not _builds(facts, machine):
         facts = replace(facts, quad_rows=0)
-    if function.symbols and not accepts(
-        lambda: build(Schedule(function), facts, default(facts, machine))
-    ):
+    if function.symbols and not _builds(facts, machine):
         facts = replace(facts, can_share=False)
-    if not facts.are_rows_adjacent and not accepts(
-        lambda: build(Schedule(function), facts, default(facts, machine))
-    ):
-        return None
     return facts
+
+
+def _builds(facts: Facts, machine: Gpu) -> bool:
+    """True if primitives build the default schedule."""
+    return accepts(lambda: build(Schedule(facts.function), facts, default(facts, machine)))
 
 
 def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
@@ -165,7 +166,7 @@ def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
             Space.of(Staged, stage=stages(facts)),
         ),
     )
-    tiles = (
+    return (
         tiles.where(
             "half of the registers hold the tile",
             lambda rows, columns: 2 * rows * columns <= machine.vector_registers * machine.lanes,
@@ -191,9 +192,6 @@ def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
             ),
         )
     )
-    if facts.are_rows_adjacent:
-        return tiles
-    return proven(tiles, facts.function, build, facts)
 
 
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
@@ -202,10 +200,10 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     if parameters.parts > 1:
         sections = split_rows(schedule, nest, parameters.rows)
         for section in sections:
-            sharing = _sharing(facts, parameters)
+            grid = divided_grid(facts, parameters)
             if len(sections) > 1:
-                sharing = replace(sharing, down=1, rows=_tile_rows(schedule, section, parameters))
-            share_reduction(schedule, section, sharing, facts.lanes)
+                grid = replace(grid, down=1, rows=_tile_rows(schedule, section, parameters))
+            divide_reduction(schedule, section, facts, parameters, grid)
         return
     panels = [nest]
     if not _paired_tiles(schedule, nest, facts, parameters):
@@ -228,13 +226,13 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     if not tiled:
         return
     # The sections share their workgroups: tiles that fit beside the widest section fit beside all.
-    across = [_across(schedule, threads, parameters) for _, threads in tiled]
+    across = [unroll_factor(schedule.extent(t.columns), parameters.across) for _, t in tiled]
     widest = max(across)
     if isinstance(parameters.reduction, Staged):
-        widest = max(widest, staging_of(facts, parameters, parameters.reduction.stage).across)
+        widest = max(widest, staged_grid(facts, parameters).across)
     down = max(1, parameters.workgroup // widest)
     for (section, threads), width in zip(tiled, across, strict=True):
-        _bind(schedule, section, threads, width, down)
+        bind_blocks(schedule, section, threads, width, down)
 
 
 def _quad_sections(
@@ -252,7 +250,7 @@ def _quad_sections(
     for part in columns:
         height, below = parameters.rows, facts.quad_rows
         if part is not columns[0]:
-            width = as_int(simplify(schedule.extent(part.columns))) or 1
+            width = extent_of(schedule, part.columns) or 1
             height, below = _left_rows(QUAD, width, as_int(facts.columns)), QUAD
         if tiles := _overlapping(schedule, part, facts, height, below):
             yield part, height, tiles
@@ -262,7 +260,7 @@ def _quad_sections(
         for rest in left:
             for section in split_rows(schedule, rest, height) if below == PAIR else [rest]:
                 assert section.rows is not None and facts.rows is not None
-                count = as_int(simplify(schedule.extent(section.rows))) or 1
+                count = extent_of(schedule, section.rows) or 1
                 few = divisors(count, LEFT_ROWS)[-1]
                 rows = few if 2 * few > LEFT_ROWS else min(count, height)
                 yield section, _left_rows(rows, count, as_int(facts.rows)), 0
@@ -272,7 +270,7 @@ def _overlapping(schedule: Schedule, nest: Section, facts: Facts, height: int, b
     """How many tiles of `height` rows cover this section if the last two overlap, so that no
     remainder section is needed; 0 if they do not. Tiles come in stacks of `below`.
     """
-    count = None if nest.rows is None else as_int(simplify(schedule.extent(nest.rows)))
+    count = None if nest.rows is None else extent_of(schedule, nest.rows)
     return 0 if count is None else cover_cost(count, height, below, facts.section_rows)[1]
 
 
@@ -281,7 +279,7 @@ def _paired_tiles(schedule: Schedule, nest: Section, facts: Facts, parameters: P
     quads need no pairs.
     """
     columns = as_int(facts.columns)
-    is_whole = as_int(simplify(schedule.extent(nest.columns))) == columns
+    is_whole = extent_of(schedule, nest.columns) == columns
     if facts.quad_rows != PAIR or columns is None or not is_whole:
         return 0
     covered = paired_columns(facts, parameters.columns)
@@ -300,14 +298,14 @@ def _unstaged(
     rows = None if nest.rows is None else simplify(schedule.extent(nest.rows))
     if not isinstance(parameters.reduction, Staged) or rows is None:
         return [nest]
-    staging = staging_of(facts, parameters, parameters.reduction.stage)
-    height = staging.down * staging.rows
+    grid = staged_grid(facts, parameters)
+    height = grid.down * grid.rows
     if as_int(simplify(rows // height)) == 0:
         return [nest]
     whole, *left = split_rows(schedule, nest, height)
-    if not is_even(schedule, whole, staging, facts.lanes):
+    if not is_zero(schedule.extent(whole.columns) % (grid.across * grid.columns)):
         return [whole, *left]
-    stage_panels(schedule, whole, facts.operand, staging, facts.lanes)
+    stage_columns(schedule, whole, facts, grid, parameters.reduction.stage)
     return left
 
 
@@ -324,18 +322,6 @@ def _images(extents: Sequence[Expr]) -> int:
     """
     count = next((n for n, e in enumerate(extents) if as_int(e) is not None), 0)
     return count if prod(as_int(e) or 1 for e in extents[count:]) >= IMAGE_ROWS else 0
-
-
-def _sharing(facts: Facts, parameters: Parameters) -> Sharing:
-    """The workgroup whose threads divide the reduction: tiles beside each other, then below."""
-    rows, columns, parts = parameters.rows, parameters.columns, parameters.parts
-    tiles = parameters.workgroup // parts
-    across = divisors((as_int(facts.columns) or 1) // columns, min(tiles, parameters.across))[-1]
-    row_count = 1 if facts.rows is None else multiple_of(facts.rows)
-    length = row_count if facts.row_length is None else facts.row_length
-    down = divisors(row_count // rows, max(1, min(tiles // across, length // rows)))[-1]
-    is_outer = facts.outer_depth is not None
-    return Sharing(parts, down, across, rows, columns, parameters.steps, parameters.body, is_outer)
 
 
 def _tile_rows(schedule: Schedule, section: Section, parameters: Parameters) -> int:
@@ -362,17 +348,18 @@ def _prepare(schedule: Schedule, name: str, joined: int) -> Section:
     (column,) = loops_along(block, roles.columns[-1:])
     rows = loops_along(block, roles.rows)
     batch = loops_along(block, (*roles.batch, *roles.columns[:-1]))
-    batch += [loop for loop in rows if as_int(simplify(schedule.extent(loop))) == 1]
+    batch += [loop for loop in rows if extent_of(schedule, loop) == 1]
     rows = [loop for loop in rows if loop not in batch]
     images = _images([simplify(schedule.extent(loop)) for loop in rows])
     batch, rows = [*batch, *rows[:images]], rows[images:]
-    if any(as_int(simplify(schedule.extent(loop))) is None for loop in rows[1:]):
+    if any(extent_of(schedule, loop) is None for loop in rows[1:]):
         batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide disjointness
     schedule.reorder(column, *batch, *rows)
     reduced = loops_along(block, roles.reduced)
     if joined > 1:
         reduced = [*reduced[:-joined], schedule.fuse(*reduced[-joined:])]
-    return Section(name, tuple(batch), fuse_all(schedule, rows), column, tuple(reduced))
+    row = fuse_all(schedule, rows) if rows else None
+    return Section(name, tuple(batch), row, column, tuple(reduced))
 
 
 def _joined(fold: Block, roles: Contraction) -> int:
@@ -397,10 +384,8 @@ def _joined(fold: Block, roles: Contraction) -> int:
 
 
 def _outer_depth(schedule: Schedule, nest: Section) -> int | None:
-    """The steps of the outermost reduction loop, if more threads can divide it evenly than the
-    innermost; else `None`.
-    """
-    outer, inner = (as_int(simplify(schedule.extent(nest.reduced[n]))) for n in (0, -1))
+    """The steps of the outermost reduction loop, if more threads can divide it; else `None`."""
+    outer, inner = (extent_of(schedule, nest.reduced[n]) for n in (0, -1))
     if len(nest.reduced) == 1 or outer is None or inner is None:
         return None
     return outer if _power_of_two(outer) > max(1, _power_of_two(inner) // STEPS) else None
@@ -421,19 +406,6 @@ def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
     return all(lane_stride(index, column, 4, ranges) == 1 for index in (right, result))
 
 
-def _are_rows_adjacent(fold: Block, roles: Contraction) -> bool:
-    """True if all axes of rows are one axis of the result in memory."""
-    assert isinstance(fold.body, Store)
-    ranges = axis_ranges(fold)
-    index = flat_index(fold.body.buffer, fold.body.indices)
-    axes = [axis for axis in roles.rows if as_int(axis.extent) != 1]
-    for outer, inner in pairwise(axes):
-        far, near = (stride(index, axis.var, ranges) for axis in (outer, inner))
-        if far is None or near is None or not prove_equal(far, near * inner.extent, ranges):
-            return False
-    return True
-
-
 def _tile(
     schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters, tiles: int = 0
 ) -> Threads:
@@ -441,65 +413,32 @@ def _tile(
     below each other, the last tiles overlap. The last tiles beside each other also overlap if quads
     need pairs.
     """
-    tile: list[TileLoop] = []
-    rows = nest.rows
+    lanes, rows, columns = facts.lanes, nest.rows, nest.columns
+    unrolled, vectors = list[str](), list[str]()
     if rows is not None:
         extent = simplify(schedule.extent(rows))
         height = min(parameters.rows, as_int(extent) or parameters.rows)
         if tiles:
-            rows, inner = schedule.overlap(rows, tiles, height)
-            tile.append(TileLoop(inner, "unrolled"))
+            rows, *unrolled = schedule.overlap(rows, tiles, height)
         elif height > 1 and is_zero(extent % height):
-            rows, inner = schedule.split(rows, [None, height])
-            tile.append(TileLoop(inner, "unrolled"))
+            rows, *unrolled = schedule.split(rows, [None, height])
     pairs = _paired_tiles(schedule, nest, facts, parameters)
-    columns = nest.columns
-    lanes = facts.lanes
     extent = simplify(schedule.extent(columns))
     has_tiles = is_zero(extent % parameters.columns)  # also of a symbolic number of columns
     width = parameters.columns if has_tiles else unroll_factor(extent, parameters.columns)
     if pairs:
-        columns, lane = schedule.split(columns, [None, lanes])
-        columns, vectors = schedule.overlap(columns, pairs, parameters.columns // lanes)
-        tile += [TileLoop(vectors, "unrolled"), TileLoop(lane, "vectorized")]
+        columns, *vectors = schedule.split(columns, [None, lanes])
+        columns, vector = schedule.overlap(columns, pairs, parameters.columns // lanes)
+        unrolled.append(vector)
     elif width == lanes:
-        columns, lane = schedule.split(columns, [None, width])
-        tile.append(TileLoop(lane, "vectorized"))
+        columns, *vectors = schedule.split(columns, [None, width])
     elif width % lanes == 0:
-        columns, vectors, lane = schedule.split(columns, [None, width // lanes, lanes])
-        tile += [TileLoop(vectors, "unrolled"), TileLoop(lane, "vectorized")]
+        columns, vector, *vectors = schedule.split(columns, [None, width // lanes, lanes])
+        unrolled.append(vector)
     outer = [*nest.batch, *([] if rows is None else [rows]), columns]
-    schedule.reorder(*outer, *(step.loop for step in tile))
+    schedule.reorder(*outer, *unrolled, *vectors)
     reduced = unroll_reduction(schedule, nest.reduced, parameters.steps, parameters.body)
-    return Threads(rows, columns, tuple(tile), tuple(reduced))
+    return Threads(rows, columns, unrolled, vectors, reduced)
 
 
-def _across(schedule: Schedule, threads: Threads, parameters: Parameters) -> int:
-    """The tiles of a row that one workgroup computes."""
-    return unroll_factor(schedule.extent(threads.columns), parameters.across)
-
-
-def _bind(schedule: Schedule, nest: Section, threads: Threads, across: int, down: int) -> None:
-    """Make workgroups of blocks of tiles, `across` of them beside and at most `down` below each
-    other: their threads share lines of both operands.
-    """
-    rows, batch = threads.rows, list(nest.batch)
-    groups, column = schedule.split(threads.columns, [None, across])
-    outer = [*batch, groups]
-    inner = [column]
-    if rows is not None:
-        count = as_int(simplify(schedule.extent(rows)))
-        down = down if count is None else min(down, count)
-        row_groups, row = schedule.split(rows, [None, down])
-        outer, inner = [*batch, row_groups, groups], [row, column]
-    schedule.reorder(*outer, *inner)
-    group = fuse_all(schedule, outer)
-    assert group is not None
-    schedule.bind(group, "blockIdx.x")
-    schedule.bind(column, "threadIdx.x")
-    if rows is not None:
-        schedule.bind(inner[0], "threadIdx.y")
-    run_tile(schedule, nest.fold, threads.tile, threads.reduced)
-
-
-CONTRACTION = Rule("contraction", match, space, default, build, is_product=True)
+CONTRACTION = Rule("contraction", match, space, default, build, is_product=True, needs_proof=True)

@@ -13,8 +13,7 @@ from webmlc.core.expr import Const, Expr, as_expr, as_int
 from webmlc.core.machine import QUAD, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import multiplies_bytes
-from webmlc.schedule.rules.tiling.axes import unroll_factor
-from webmlc.schedule.rules.tiling.cover import divisors
+from webmlc.schedule.rules.tiling.cover import divisors, unroll_factor
 from webmlc.schedule.rules.webgpu.contraction_facts import (
     MOST_PARTS,
     PAIR,
@@ -98,9 +97,7 @@ def _is_prompt(facts: Facts) -> bool:
 
 
 def _is_large(facts: Facts) -> bool:
-    """True if a product takes long beside the time that a taller tile takes to compile. A prompt
-    has many rows.
-    """
+    """True if a product takes long beside the compilation of a taller tile. Prompts do."""
     return facts.steps >= DEEP and (facts.products >= LARGE or _is_prompt(facts))
 
 
@@ -223,9 +220,7 @@ def _default_rows(extent: Expr, tallest: int) -> int:
 
 
 def _default_parts(facts: Facts, tile: Parameters, machine: Gpu) -> list[int]:
-    """The numbers of parts that make each part long enough, and leave no thread of a workgroup
-    idle.
-    """
+    """The numbers of parts that are long enough and leave no thread of a workgroup idle."""
     depth = facts.divided_depth
     if depth is None or not facts.can_share or machine.has_slow_barriers:
         return [1]
@@ -260,7 +255,5 @@ def row_tile(extent: Expr, largest: int) -> int:
 
 
 def _cost(count: int, rows: int) -> tuple[int, int]:
-    """The work of covering `count` rows: 1 for each row of a tile, and 2 for the column loads of
-    the tile.
-    """
+    """The work for `count` rows: 1 for each row of a tile, 2 for the loads of its columns."""
     return (count // rows * (rows + 2) + count % rows * 3, -rows)

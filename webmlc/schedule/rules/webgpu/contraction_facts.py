@@ -15,8 +15,7 @@ from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.rules.tiling.axes import unroll_factor
-from webmlc.schedule.rules.webgpu.stage_panels import Staging, stage_bytes
+from webmlc.schedule.rules.tiling.cover import divisors, unroll_factor
 
 MOST_STEPS = 8
 """Steps of the innermost reduction loop that may be unrolled."""
@@ -49,8 +48,6 @@ class Facts:
 
     - `rows`: the number of rows, `None` if there is no loop over rows; `columns`: the number of
       columns along the last axis.
-    - `are_rows_adjacent`: whether rows are one axis in memory, so that primitives can tell tiles
-      apart.
     - `results`: elements of the result with each symbol as 1.
     - `depth`: steps of the innermost reduction loop; `steps`: steps of all reduction loops, 0 if
       symbolic.
@@ -70,7 +67,6 @@ class Facts:
     fold: str
     rows: Expr | None
     columns: Expr
-    are_rows_adjacent: bool
     results: int
     depth: Expr
     steps: int
@@ -225,28 +221,51 @@ def stages(facts: Facts) -> tuple[int, ...]:
     return tuple(steps for steps in STAGES if depth % steps == 0)
 
 
-def staging_of(facts: Facts, parameters: Parameters, stage: int) -> Staging:
-    """The full workgroup that copies such a stage: tiles beside each other, then below."""
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The threads of a workgroup, `down` × `across`, with a tile of `rows` × `columns` elements
+    each.
+    """
+
+    down: int
+    across: int
+    rows: int
+    columns: int
+
+
+def divided_grid(facts: Facts, parameters: Parameters) -> Grid:
+    """The workgroup whose threads divide the reduction: tiles beside each other, then below."""
+    rows, columns = parameters.rows, parameters.columns
+    tiles = parameters.workgroup // parameters.parts
+    across = divisors((as_int(facts.columns) or 1) // columns, min(tiles, parameters.across))[-1]
+    row_count = 1 if facts.rows is None else multiple_of(facts.rows)
+    length = row_count if facts.row_length is None else facts.row_length
+    down = divisors(row_count // rows, max(1, min(tiles // across, length // rows)))[-1]
+    return Grid(down, across, rows, columns)
+
+
+def staged_grid(facts: Facts, parameters: Parameters) -> Grid:
+    """The full workgroup that copies stages: tiles beside each other, then below."""
     columns = as_int(facts.columns) or 1
     across = unroll_factor(as_expr(columns // parameters.columns), parameters.across)
     down = max(1, parameters.workgroup // across)
-    return Staging(down, across, parameters.rows, parameters.columns, stage)
+    return Grid(down, across, parameters.rows, parameters.columns)
 
 
 def can_stage(facts: Facts, parameters: Parameters, stage: int) -> bool:
     """True if a full workgroup can copy a stage of its columns to its memory, with equal work for
-    each thread.
+    each thread. One more step for each panel separates its banks (`target.compact_buffers`).
     """
     columns = as_int(facts.columns)
     if facts.rows is None or columns is None:
         return False
-    staging = staging_of(facts, parameters, stage)
-    height, width = staging.down * staging.rows, staging.across * staging.columns
+    grid = staged_grid(facts, parameters)
+    height, width = grid.down * grid.rows, grid.across * grid.columns
     rows = as_int(facts.rows)
     has_rows = rows >= height if rows is not None else multiple_of(facts.rows) % height == 0
     return (
         columns >= width
         and has_rows
-        and staging.steps * width % (staging.down * staging.across * facts.lanes) == 0
-        and stage_bytes(staging, SUM_BYTES) <= MAX_WORKGROUP_BYTES
+        and stage * width % (grid.down * grid.across * facts.lanes) == 0
+        and (stage + 1) * width * SUM_BYTES <= MAX_WORKGROUP_BYTES
     )

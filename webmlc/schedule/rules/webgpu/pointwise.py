@@ -32,7 +32,7 @@ from webmlc.schedule.analysis import (
 )
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along, reads, written
+from webmlc.schedule.rules.tiling.nests import axes_of_kind, loops_along, reads, written
 from webmlc.schedule.rules.webgpu.threads import bind_threads, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
@@ -99,14 +99,22 @@ def _is_strided(block: Block) -> bool:
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each vector of a block's elements (or each element) to a thread."""
     for name, count in zip(schedule.blocks(), facts.vectors, strict=True):
-        block = schedule.block(name)
-        loops = loops_along(block, axes_of_kind(block, "spatial"))
-        if count and parameters.is_vectorized:
-            last = schedule.fuse(*loops[-count:]) if count > 1 else loops[-1]
-            outer, lanes = schedule.split(last, [None, facts.lanes])
-            schedule.vectorize(lanes)
-            loops = [*loops[:-count], outer]
+        loops = loops_of(schedule, name, count if parameters.is_vectorized else 0, facts.lanes)
         bind_threads(schedule, loops, parameters.workgroup)
+
+
+def loops_of(schedule: Schedule, name: str, count: int, lanes: int) -> list[str]:
+    """The loops over the elements of a block, or over vectors: with a `count`, the innermost
+    `count` loops become one loop, whose steps are vectors.
+    """
+    block = schedule.block(name)
+    loops = loops_along(block, axes_of_kind(block, "spatial"))
+    if not count:
+        return loops
+    last = schedule.fuse(*loops[-count:]) if count > 1 else loops[-1]
+    outer, vector = schedule.split(last, [None, lanes])
+    schedule.vectorize(vector)
+    return [*loops[:-count], outer]
 
 
 def axes_of_vectors(block: Block, lanes: int) -> int:

@@ -16,9 +16,7 @@ symbols decide the length of rows, the kernel has both forms, and a run launches
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 
 from msgspec import Struct
 
@@ -27,23 +25,26 @@ from webmlc.core.expr import Const, Expr, as_int, maximum, minimum
 from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads
+from webmlc.loops.ir import Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
 from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import (
+from webmlc.schedule.rules.tiling.cover import write_out
+from webmlc.schedule.rules.tiling.nests import (
     axes_of_kind,
+    blocks_under,
+    extent_of,
     fuse_all,
+    live_axes,
     loop_of,
+    product,
     reads,
     result_axes,
     size_of,
-    write_out,
     written,
 )
-from webmlc.schedule.rules.tiling.nests import blocks_under
 from webmlc.schedule.rules.webgpu.rows import clear_first, inline_stages, producers_of, row_axes
-from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
+from webmlc.schedule.rules.webgpu.threads import put_in_shared_memory, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 STEPS = (1, 2, 4, 8, 16)
@@ -105,17 +106,13 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     if machine.has_slow_barriers:
         turns = [axes_of_kind(fold, "reduce") for fold in folds]
         turns.append(tuple(axis for axis in axes if axis.var not in rows))
-        row_count = _product(axis for axis in axes if axis.var in rows)
-        are_short = _are_short(row_count, sum(map(_product, turns), Const(0)), machine)
+        row_count = product(axis.extent for axis in axes if axis.var in rows)
+        lengths = (product(axis.extent for axis in turn) for turn in turns)
+        are_short = _are_short(row_count, sum(lengths, Const(0)), machine)
         if as_int(are_short) == 1:
             return None  # a thread for each row
         are_short = None if as_int(are_short) == 0 else are_short
-    facts = Facts(function, "subgroups" in machine.features, are_short)
-    return (
-        facts
-        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
-        else None
-    )
+    return Facts(function, "subgroups" in machine.features, are_short)
 
 
 def _are_short(rows: Expr, length: Expr, machine: Gpu) -> Expr:
@@ -129,10 +126,6 @@ def _are_short(rows: Expr, length: Expr, machine: Gpu) -> Expr:
     if as_int(simplify(fit, ranges)) == 1 and as_int(simplify(rows, ranges)) is None:
         return Const(1)
     return simplify(fit * minimum(rows // FEW_ROWS, 1), ranges)
-
-
-def _product(axes: Iterable[Axis]) -> Expr:
-    return prod((axis.extent for axis in axes), start=Const(1))
 
 
 def space(_facts: Facts, machine: Gpu) -> Product[Parameters]:
@@ -170,7 +163,6 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     unit = schedule.add_unit_loop(last)
     schedule.reorder(unit, *outer, *inner)
     group = fuse_all(schedule, [unit, *outer])
-    assert group is not None
     for name in producers:
         schedule.compute_at(name, group)
         schedule.set_scope(name, "local")
@@ -218,7 +210,7 @@ def has_adjacent_results(fold: Block) -> bool:
     result each read memory in order.
     """
     reduced = {axis.var for axis in axes_of_kind(fold, "reduce")}
-    axes = [a for a in result_axes(fold) if as_int(simplify(a.extent)) != 1]
+    axes = live_axes(result_axes(fold))
     if not axes:
         return False
     ranges = axis_ranges(fold)
@@ -228,15 +220,12 @@ def has_adjacent_results(fold: Block) -> bool:
 
 
 def share_out(schedule: Schedule, block: str, loops: list[str], size: int, steps: int = 1) -> None:
-    """Give the elements of a row to the threads of its workgroup in turn. Up to `steps` elements of
-    a thread are written out.
-    """
+    """Give the elements of a row to threads in turn, with up to `steps` written out."""
     if not loops:
         schedule.bind(schedule.add_unit_loop(block), "threadIdx.x")
         return
     row = fuse_all(schedule, loops)
-    assert row is not None
-    turn, thread = schedule.split(row, [None, min(size, as_int(schedule.extent(row)) or size)])
+    turn, thread = schedule.split(row, [None, min(size, extent_of(schedule, row) or size)])
     schedule.reorder(thread, turn)
     write_out(schedule, turn, steps)
     schedule.bind(thread, "threadIdx.x")
@@ -261,8 +250,7 @@ def fold_together(schedule: Schedule, fold: str, tree: Tree) -> None:
     """Let the threads of a workgroup fold together; every thread has the result."""
     size = tree.size
     loop = fuse_all(schedule, schedule.reduce_loops(fold))
-    assert loop is not None
-    while (as_int(schedule.extent(loop)) or size) > tree.radix:
+    while (extent_of(schedule, loop) or size) > tree.radix:
         _, part = schedule.split(loop, [None, size])
         partial = schedule.rfactor(part, -1)
         _fold_apart(schedule, partial, part, tree.width, tree.steps)
@@ -279,9 +267,7 @@ def _fold_apart(schedule: Schedule, partial: str, part: str, width: int | None, 
     """Each thread, an iteration of `part`, folds in a register and puts that where all see it."""
     loops = schedule.loops(partial)
     schedule.reorder(part, loops[loops.index(part) - 1])
-    copy = schedule.cache_write(partial, "local")
-    schedule.reverse_compute_at(copy, part)
-    schedule.set_scope(copy, "shared")
+    put_in_shared_memory(schedule, partial, part)
     clear_first(schedule, partial)
     write_out(schedule, schedule.reduce_loops(partial)[-1], steps)
     if width is not None:
@@ -290,4 +276,4 @@ def _fold_apart(schedule: Schedule, partial: str, part: str, width: int | None, 
     schedule.bind(part, "threadIdx.x")
 
 
-REDUCTION = Rule("reduction", match, space, default, build)
+REDUCTION = Rule("reduction", match, space, default, build, needs_proof=True)

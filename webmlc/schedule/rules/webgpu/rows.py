@@ -1,4 +1,4 @@
-"""Sequences of reductions of any form: softmax, normalisations, poolings over unusual axes.
+"""A thread for each row: reductions of any form, and updates in order.
 
 The last block's result is cut along the axes that index the reductions' results (its rows). One
 thread computes all values of its row by itself, in registers. This is also the rule for every other
@@ -11,29 +11,46 @@ kernel that one dispatch can compute.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from webmlc.core.expr import Var, as_int
+from msgspec import Struct
+
+from webmlc.core.expr import Var
 from webmlc.core.machine import Gpu
 from webmlc.core.rewrite import variables
-from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
+from webmlc.schedule.analysis import is_update
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.tiling.axes import (
+from webmlc.schedule.rules.space import Product, Space
+from webmlc.schedule.rules.tiling.nests import (
     axes_of_kind,
+    extent_of,
     loop_of,
     loops_along,
     reads,
     size_of,
     written,
 )
-from webmlc.schedule.rules.webgpu.threads import (
-    Workgroup,
-    bind_threads,
-    default_workgroup,
-    workgroup_space,
-)
+from webmlc.schedule.rules.webgpu.threads import bind_threads, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
+
+
+class Workgroup(Struct, frozen=True):
+    """The parameters of a rule that only has threads to choose."""
+
+    workgroup: int
+    """Invocations of a workgroup; fewer where the kernel has no more."""
+
+
+def space(_facts: Any, machine: Gpu) -> Product[Workgroup]:
+    """The sizes of workgroups that every device can run."""
+    return Space.of(Workgroup, workgroup=workgroup_sizes(machine))
+
+
+def default(_facts: Any, machine: Gpu) -> Workgroup:
+    """The machine's workgroup."""
+    return Workgroup(machine.workgroup_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +100,7 @@ def _separate_finals(function: LoopFunction) -> tuple[str, ...] | None:
 
 
 def inline_stages(schedule: Schedule) -> LoopFunction:
-    """Compute pointwise temporaries where they are read: a thread has no room for a row of
-    temporaries.
-    """
+    """Compute pointwise temporaries where they are read: threads have no room for rows."""
     parameters = {b.name for b in schedule.function.params}
     for block in list(blocks(schedule.function.body)):
         results = {s.buffer.name for s in stores(block)}
@@ -147,7 +162,7 @@ def _place(schedule: Schedule, final: Block, workgroup: int, machine: Gpu | None
     outer = [n for a in spatial if a.var in rows and (n := loop_of(final, a)) is not None]
     inner = [n for a in spatial if a.var not in rows and (n := loop_of(final, a)) is not None]
     reduced = loops_along(final, axes_of_kind(final, "reduce"))
-    if reduced and any(as_int(simplify(schedule.extent(loop))) is None for loop in inner):
+    if reduced and any(extent_of(schedule, loop) is None for loop in inner):
         why = "one thread would need registers for a row of unknown length"
         raise ScheduleError("rows", why, function, final.name)
     if outer:
@@ -164,26 +179,22 @@ def _place(schedule: Schedule, final: Block, workgroup: int, machine: Gpu | None
     for producer in producers:
         clear_first(schedule, producer.name)
     if axes_of_kind(final, "reduce"):
-        accumulate_in_register(schedule, final.name, thread)
+        copy = schedule.cache_write(final.name, "local")  # no sum in the output's memory
+        if thread is not None:
+            schedule.reverse_compute_at(copy, thread)
     return thread
 
 
 def _require_room(schedule: Schedule, producer: str, thread: str, machine: Gpu) -> None:
     """Raise `ScheduleError` if a thread cannot keep the values that a producer computes for it."""
-    size = own_elements(schedule, producer, thread)
+    loops = schedule.loops(producer)
+    axes = schedule.block(producer).bound_axes()
+    along = {v.name for axis, b in axes if axis.kind == "spatial" for v in variables(b)}
+    below = [loop for loop in loops[loops.index(thread) + 1 :] if loop in along]
+    size = size_of([schedule.extent(loop) for loop in below])
     if size is None or size > machine.private_elements:
         why = f"one thread would need {size or 'an unknown number of'} registers"
         raise ScheduleError("rows", why, schedule.function, producer)
-
-
-def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
-    """How many results of a block one thread computes; `None` if symbolic."""
-    loops = schedule.loops(name)
-    block = schedule.block(name)
-    along = {v.name for a, b in block.bound_axes()
-             if a.kind == "spatial" for v in variables(b)}  # fmt: skip
-    below = [loop for loop in loops[loops.index(thread) + 1 :] if loop in along]
-    return size_of([schedule.extent(loop) for loop in below])
 
 
 def clear_first(schedule: Schedule, fold: str) -> None:
@@ -193,11 +204,24 @@ def clear_first(schedule: Schedule, fold: str) -> None:
         schedule.decompose_reduction(fold, loops[0])
 
 
-def accumulate_in_register(schedule: Schedule, block: str, thread: str | None) -> None:
-    """Fold in a register rather than in the output's memory."""
-    copy = schedule.cache_write(block, "local")
-    if thread is not None:
-        schedule.reverse_compute_at(copy, thread)
+ROWS = Rule("rows", match, space, default, build)
 
 
-ROWS = Rule("rows", match, workgroup_space, default_workgroup, build)
+def match_updates(function: LoopFunction, machine: Gpu) -> Block | None:
+    """Matches a kernel of one block that updates elements: scans, scatters."""
+    block, *others = blocks(function.body)
+    return block if not others and is_update(block) else None
+
+
+def build_updates(schedule: Schedule, block: Block, parameters: Workgroup) -> None:
+    """Give each slice to a thread, which runs the updates of the slice in order. If the updates are
+    independent, each update is a slice:
+
+        for b, r: Y[b * 256 + r] = Y[b * 256 + r - 1] + X[b * 256 + r]  ->  one thread for each b
+    """
+    slices = loops_along(block, axes_of_kind(block, "spatial"))
+    if bind_threads(schedule, slices, parameters.workgroup) is None:
+        schedule.bind(schedule.add_unit_loop(block.name), "threadIdx.x")
+
+
+UPDATES = Rule("updates", match_updates, space, default, build_updates)

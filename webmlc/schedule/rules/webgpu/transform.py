@@ -86,9 +86,7 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
 
 
 def _unroll(schedule: Schedule, block: str, loops: list[str]) -> None:
-    """Unroll the loops of one stage of a tile. The loops that pick its row are innermost, because
-    the rows share sums.
-    """
+    """Unroll a stage of a tile. Loops that pick its row are innermost: the rows share sums."""
     order = sorted(loops, key=lambda loop: picks_row(schedule, block, loop))
     if len(order) > 1:
         schedule.reorder(*order)

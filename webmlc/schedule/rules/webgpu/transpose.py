@@ -20,9 +20,10 @@ from webmlc.core.machine import MAX_INVOCATIONS, Gpu
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, LoopFunction, Store, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
-from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, fuse_all, loop_of
+from webmlc.schedule.rules.tiling.nests import axes_of_kind, fuse_all, loop_of
+from webmlc.schedule.rules.webgpu.threads import bind_groups
 from webmlc.schedule.schedule import Schedule
 
 TILE = 32
@@ -80,12 +81,7 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     if len(crossed) != 1:
         return None
     ((operand, along_operand),) = crossed.items()
-    facts = Facts(operand, along_operand, along_result[0])
-    return (
-        facts
-        if accepts(lambda: build(Schedule(function), facts, default(facts, machine)))
-        else None
-    )
+    return Facts(operand, along_operand, along_result[0])
 
 
 def _length(axis: Axis) -> int:
@@ -117,9 +113,7 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     batch = [n for n in schedule.loops(name) if n not in (row_tiles, row, column_tiles, column)]
     outer = [*batch, row_tiles, column_tiles]
     schedule.reorder(*outer, row, column)
-    group = fuse_all(schedule, outer)
-    assert group is not None
-    schedule.bind(group, "blockIdx.x")
+    group = bind_groups(schedule, outer)
     copy = schedule.cache_read(name, facts.operand, "shared")
     schedule.compute_at(copy, group)
     loops = schedule.loops(copy)
@@ -131,7 +125,6 @@ def _share(schedule: Schedule, loops: list[str], parameters: Parameters) -> None
     """Give the elements of a tile to the threads: each line to threads beside each other."""
     *rows, column = loops
     row = fuse_all(schedule, rows)
-    assert row is not None
     turn, thread = schedule.split(row, [None, parameters.rows])
     schedule.reorder(thread, column, turn)
     schedule.bind(thread, "threadIdx.y")
@@ -139,4 +132,4 @@ def _share(schedule: Schedule, loops: list[str], parameters: Parameters) -> None
     schedule.unroll(turn)
 
 
-TRANSPOSE = Rule("transpose", match, space, default, build)
+TRANSPOSE = Rule("transpose", match, space, default, build, needs_proof=True)

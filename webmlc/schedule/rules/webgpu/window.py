@@ -14,18 +14,15 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from webmlc.core.expr import as_int
 from webmlc.core.machine import WORD_BYTES, Gpu
-from webmlc.core.simplify import simplify
 from webmlc.loops.ir import LoopFunction, Store, blocks
 from webmlc.schedule.analysis import accesses, has_vector_types
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, result_axes, size_of
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.tiling.fold_tile import (
-    TileLoop,
+from webmlc.schedule.rules.tiling.nests import axes_of_kind, extent_of, result_axes, size_of
+from webmlc.schedule.rules.webgpu.fold_tile import (
     attach_epilogue,
     fold_with_followers,
     run_tile,
@@ -98,9 +95,9 @@ def match(function: LoopFunction, machine: Gpu) -> Facts | None:
     is_vector = isinstance(fold.body, Store) and has_vector_types(fold)
     axis = result_axes(fold)[-1].var
     steps = lane_steps(fold, axis, machine.lanes) if is_vector else None
-    last = as_int(simplify(schedule.extent(spatial[-1])))
+    last = extent_of(schedule, spatial[-1])
     has_vectors = steps is not None and last is not None and last % machine.lanes == 0
-    row = as_int(simplify(schedule.extent(spatial[-2]))) if len(spatial) > 2 else 1
+    row = extent_of(schedule, spatial[-2]) if len(spatial) > 2 else 1
     window = size_of([schedule.extent(loop) for loop in reduced])
     results = size_of([schedule.extent(loop) for loop in spatial])
     near = 1 if row is None else row
@@ -155,24 +152,21 @@ def default(facts: Facts, machine: Gpu) -> Parameters:
 def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
     """Give each thread its vectors and the window's loops around them."""
     spatial, reduced = attach_epilogue(schedule, facts.fold)
-    tile: list[TileLoop] = []
-    outer = list(spatial)
+    outer, neighbour, pair, lanes = list(spatial), list[str](), list[str](), list[str]()
     if parameters.is_vectorized:
-        outer[-1], lanes = schedule.split(spatial[-1], [None, facts.lanes])
-        tile.append(TileLoop(lanes, "vectorized"))
+        outer[-1], *lanes = schedule.split(spatial[-1], [None, facts.lanes])
     elif facts.has_pairs and not parameters.is_unrolled:
-        outer[-1], pair = schedule.split(spatial[-1], [None, PAIR])
-        tile.append(TileLoop(pair, "unrolled"))
+        outer[-1], *pair = schedule.split(spatial[-1], [None, PAIR])
     if parameters.neighbours > 1:
-        outer[-2], inner = schedule.split(outer[-2], [None, parameters.neighbours])
-        tile.insert(0, TileLoop(inner, "unrolled"))
-    schedule.reorder(*outer, *(step.loop for step in tile))
+        outer[-2], *neighbour = schedule.split(outer[-2], [None, parameters.neighbours])
+    unrolled = [*neighbour, *pair]
+    schedule.reorder(*outer, *unrolled, *lanes)
     thread = bind_threads(schedule, outer, parameters.workgroup)
     assert thread is not None
     if parameters.is_unrolled:
         for loop in reduced:
             schedule.unroll(loop)
-    run_tile(schedule, facts.fold, tile, reduced)
+    run_tile(schedule, facts.fold, unrolled, lanes, reduced)
 
 
 WINDOW = Rule("window", match, space, default, build)

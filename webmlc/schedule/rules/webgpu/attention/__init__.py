@@ -1,6 +1,6 @@
 """Attention in one dispatch: tiles of rows, and the rows that fill no tile.
 
-`attention` is the rule, `facts` the facts of a kernel, `parameters` the records of its four
-algorithms and the workgroup memory of each algorithm. The other files are the algorithms:
-`plain_tile`, `copied_tile`, `shared_row` and `register_row`.
+`attention` is the rule, `facts` has the facts of a kernel, and the parameters of its four
+algorithms with the workgroup memory of each. The other files are the algorithms:
+`plain_tile`, `copied_tile`, `single_row`.
 """

@@ -3,7 +3,7 @@
 Rows that read the same keys form tiles. A workgroup computes a tile (`plain_tile.py`), and reads
 keys and values once for all its rows. On a GPU, the workgroup copies the keys, and its threads keep
 results in registers (`copied_tile.py`). Each remaining or single row has a workgroup
-(`shared_row.py`), which shares out keys to its threads. Tiles and rows both run in steps of keys.
+(`single_row.py`), which shares out keys to its threads. Tiles and rows both run in steps of keys.
 
     m[i] = max(l[i, :]); e = exp(l - m); s[i] = sum(e[i, :]); p[i, d] = sum(e[i, :] * v[:, d])
     ->  for tile in range(m // 16) (workgroups): for step in range(ceil(n / 64)): 16 rows, 64 keys
@@ -21,9 +21,8 @@ from webmlc.core.machine import Gpu
 from webmlc.core.simplify import simplify
 from webmlc.graph.algorithms.attention.operators import FEWEST_COLUMNS, FEWEST_KEYS
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.rules.rule import Rule, accepts, proven
+from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Product, Space
-from webmlc.schedule.rules.tiling.sections import is_zero
 from webmlc.schedule.rules.webgpu.attention import copied_tile, plain_tile
 from webmlc.schedule.rules.webgpu.attention.copied_tile import (
     STAGES,
@@ -32,22 +31,20 @@ from webmlc.schedule.rules.webgpu.attention.copied_tile import (
     shape_of,
 )
 from webmlc.schedule.rules.webgpu.attention.facts import (
-    Facts,
-    Loops,
-    attention_facts,
-    final_loops,
-)
-from webmlc.schedule.rules.webgpu.attention.parameters import (
     LOGIT_ROWS,
     MAX_UNROLLED,
     RADIX,
     STEPS,
     CopiedTile,
+    Facts,
+    Loops,
     Parameters,
     PlainTile,
     RegisterRow,
     SharedRow,
+    attention_facts,
     covers,
+    final_loops,
     fits,
     row_memory,
 )
@@ -56,11 +53,12 @@ from webmlc.schedule.rules.webgpu.attention.plain_tile import (
     schedule_tile,
     tile_threads,
 )
-from webmlc.schedule.rules.webgpu.attention.register_row import (
+from webmlc.schedule.rules.webgpu.attention.single_row import (
     key_threads_of,
     schedule_register_row,
+    schedule_row,
 )
-from webmlc.schedule.rules.webgpu.attention.shared_row import schedule_row
+from webmlc.schedule.rules.webgpu.fold_tile import is_zero
 from webmlc.schedule.rules.webgpu.rows import producers_of
 from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
@@ -150,7 +148,7 @@ def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
     )
     tiles = Space.either(None, plain, copied)
     rows = Space.either(Space.of(SharedRow, **of_row), registers, None)
-    choices = (
+    return (
         Space.of(Parameters, tile=tiles, row=rows)
         .where(
             "a row has a schedule unless tiles cover it",
@@ -161,7 +159,6 @@ def space(facts: Facts, machine: Gpu) -> Product[Parameters]:
             lambda tile, row: _fits(facts, tile, row),
         )
     )
-    return proven(choices, facts.function, build, facts)
 
 
 def default(facts: Facts, machine: Gpu) -> Parameters:
@@ -222,9 +219,7 @@ def _single_row(facts: Facts, machine: Gpu, workgroup: int) -> Row:
 
 
 def _prompt_tile(facts: Facts, row: Row) -> CopiedTile | None:
-    """The tallest tile that copies keys and fits beside such a single row; `None` if no tile
-    fits.
-    """
+    """The tallest tile that copies keys and fits beside such a single row, if one fits."""
     tiles = (CopiedTile(n, STAGES[0], logit_rows=PROMPT_LOGIT_ROWS) for n in PROMPT_HEIGHTS)
     longest = (longest_stage(facts, row, tile) for tile in tiles)
     return next((tile for tile in longest if tile is not None), None)
@@ -280,7 +275,7 @@ def build(schedule: Schedule, facts: Facts, parameters: Parameters) -> None:
             schedule_row(schedule, *single, row)
 
 
-ATTENTION = Rule("attention", match, space, default, build, is_product=True)
+ATTENTION = Rule("attention", match, space, default, build, is_product=True, needs_proof=True)
 
 
 def _split_rows(

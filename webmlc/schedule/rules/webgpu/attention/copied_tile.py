@@ -23,24 +23,25 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_INVOCATIONS
-from webmlc.core.simplify import simplify
-from webmlc.schedule.rules.tiling.axes import fuse_all
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.attention.facts import Facts, Loops, key_product
-from webmlc.schedule.rules.webgpu.attention.parameters import (
+from webmlc.schedule.rules.tiling.nests import extent_of, fuse_all
+from webmlc.schedule.rules.webgpu.attention.facts import (
     VECTOR,
     CopiedTile,
+    Facts,
+    Loops,
     Memory,
     RegisterRow,
     SharedRow,
     covers,
     fits,
+    key_product,
     row_memory,
 )
 from webmlc.schedule.rules.webgpu.attention.plain_tile import Tile, begin_tiles
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
+from webmlc.schedule.rules.webgpu.threads import put_in_shared_memory
 from webmlc.schedule.schedule import Schedule
 
 KEYS = 4
@@ -100,9 +101,7 @@ def shape_of(
 def longest_stage(
     facts: Facts, row: SharedRow | RegisterRow, tile: CopiedTile
 ) -> CopiedTile | None:
-    """The tile with the most vectors of a key that can be copied at once; `None` if there is no
-    such tile.
-    """
+    """The tile with the most vectors of a key that can be copied at once, if there is one."""
     tiles = (replace(tile, stage=stage) for stage in STAGES)
     return next((tile for tile in tiles if shape_of(facts, tile, row) is not None), None)
 
@@ -166,7 +165,7 @@ class _RegisterTile(Tile):
         schedule.reorder(rows, part, *others, inner)
         thread = schedule.fuse(rows, part)
         for loop in (*others, inner):
-            if as_int(simplify(schedule.extent(loop))) is not None:
+            if extent_of(schedule, loop) is not None:
                 schedule.unroll(loop)
         schedule.bind(thread, "threadIdx.x")
         return thread
@@ -215,9 +214,7 @@ class _RegisterTile(Tile):
         schedule.bind(schedule.fuse(rows, part), "threadIdx.x")
 
     def copy_keys(self, copy: str, chunk: str, stage: int) -> None:
-        """Let threads copy `stage` vectors of each key of a step, with equal work for each
-        thread.
-        """
+        """Let threads copy `stage` vectors of each key of a step in equal shares."""
         schedule, lanes = self.schedule, self.facts.lanes
         dimension = len(schedule.block(copy).axes) - 1
         schedule.split_dimension(copy, dimension, lanes)
@@ -225,7 +222,6 @@ class _RegisterTile(Tile):
         *around, element = loops[loops.index(chunk) + 1 :]
         vector, lane = schedule.split(element, [None, lanes])
         vectors = fuse_all(schedule, [*around, vector])
-        assert vectors is not None
         threads = divisors(self.keys * stage, self.threads)[-1]
         turn, thread = schedule.split(vectors, [None, threads])
         schedule.reorder(thread, turn, lane)
@@ -234,18 +230,14 @@ class _RegisterTile(Tile):
         schedule.bind(thread, "threadIdx.x")
 
     def keep_maximum(self) -> None:
-        """Let each thread find the maximum of its logits in each row, and then one thread the
-        maximum of each row.
-        """
+        """Let each thread find the maximum of its logits in a row, then one thread the row's."""
         schedule = self.schedule
         row, partial = self.divide_maximum()
         self.unroll(schedule.reduce_loops(self.largest)[-1])
         own_row, key, part = self.inner(partial)[1:]
         rows, own_row = schedule.split(own_row, [None, self.tile.logit_rows])
         schedule.reorder(rows, part, own_row, key)
-        copy = schedule.cache_write(partial, "local")
-        schedule.reverse_compute_at(copy, own_row)
-        schedule.set_scope(copy, "shared")
+        put_in_shared_memory(schedule, partial, own_row)
         clear_first(schedule, partial)
         schedule.unroll(key)
         schedule.unroll(own_row)

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import as_int
-from webmlc.schedule.rules.tiling.axes import fuse_all, unroll_factor
-from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.attention.facts import Facts, Loops
-from webmlc.schedule.rules.webgpu.attention.parameters import (
+from webmlc.schedule.rules.tiling.cover import divisors, unroll_factor
+from webmlc.schedule.rules.tiling.nests import extent_of, fuse_all
+from webmlc.schedule.rules.webgpu.attention.facts import (
     LOGIT_ROWS,
     CopiedTile,
+    Facts,
+    Loops,
     PlainTile,
     RegisterRow,
     SharedRow,
@@ -33,6 +33,7 @@ from webmlc.schedule.rules.webgpu.attention.parameters import (
     row_memory,
 )
 from webmlc.schedule.rules.webgpu.rows import clear_first, producers_of
+from webmlc.schedule.rules.webgpu.threads import put_in_shared_memory
 from webmlc.schedule.schedule import Schedule
 
 HEIGHTS = (8, 16)
@@ -107,7 +108,6 @@ def begin_tiles(
     schedule.reorder(tiles, *loops.batch, row)
     schedule.fission(row)
     batch = fuse_all(schedule, loops.batch)
-    assert batch is not None
     return batch, tiles, schedule.loops(facts.final).index(batch) + 1
 
 
@@ -219,9 +219,7 @@ class Tile:
         row, partial = self.divide_maximum()
         own_row, key, part = self.inner(partial)[1:]
         schedule.reorder(own_row, part, key)
-        copy = schedule.cache_write(partial, "local")
-        schedule.reverse_compute_at(copy, part)
-        schedule.set_scope(copy, "shared")
+        put_in_shared_memory(schedule, partial, part)
         clear_first(schedule, partial)
         self.unroll(key)
         schedule.bind(schedule.fuse(own_row, part), "threadIdx.x")
@@ -305,6 +303,6 @@ class Tile:
     def unroll(self, loop: str, most: int = 16) -> None:
         """Write a loop out, up to `most` iterations."""
         factor = unroll_factor(self.schedule.extent(loop), most)
-        if factor != as_int(self.schedule.extent(loop)):
+        if factor != extent_of(self.schedule, loop):
             _, loop = self.schedule.split(loop, [None, factor])
         self.schedule.unroll(loop)

@@ -13,34 +13,26 @@ whole tile, and hand the tile to the epilogue.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
-from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along, result_axes
+from webmlc.schedule.rules.tiling.nests import axes_of_kind, extent_of, loops_along, result_axes
 from webmlc.schedule.schedule import Schedule
-
-TileKind = Literal["unrolled", "vectorized"]
-
-
-@dataclass(frozen=True, slots=True)
-class TileLoop:
-    """A loop inside the tile and how it is run."""
-
-    loop: str
-    kind: TileKind
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The loops over tiles, by rows and columns, and the loops of one tile with the reduction."""
+    """The loops over tiles, by rows and columns, and the loops within a tile: those that are
+    unrolled, then those that are vectorized, around the reduction.
+    """
 
     rows: str | None
     columns: str
-    tile: tuple[TileLoop, ...]
-    reduced: tuple[str, ...]
+    unrolled: Sequence[str]
+    vectors: Sequence[str]
+    reduced: Sequence[str]
 
 
 def fold_with_followers(function: LoopFunction) -> Block | None:
@@ -91,28 +83,28 @@ def attach_epilogue(schedule: Schedule, fold: str) -> tuple[list[str], list[str]
 
 
 def run_tile(
-    schedule: Schedule, fold: str, tile: Sequence[TileLoop], reduced: Sequence[str]
+    schedule: Schedule,
+    fold: str,
+    unrolled: Sequence[str],
+    vectors: Sequence[str],
+    reduced: Sequence[str],
 ) -> None:
-    """Move the reduction loops around the tile: `tile` are the innermost spatial loops, in order,
-    over the reduction nest and the epilogue.
-    """
+    """Move the reduction loops around the loops of a tile, which are innermost, in order."""
     schedule.decompose_reduction(fold, reduced[0])
-    for step in reversed(tile):
-        schedule.fission(step.loop)
-    kinds = {step.loop: step.kind for step in tile}
-    base = [step.loop for step in tile]
+    tile = [*unrolled, *vectors]
+    for loop in reversed(tile):
+        schedule.fission(loop)
     for name in blocks_under(schedule, fold, len(tile), len(reduced)):
         loops = schedule.loops(name)
         if name == fold:
-            inner = loops[len(loops) - len(tile) - len(reduced) : len(loops) - len(reduced)]
+            loops = loops[: len(loops) - len(reduced)]
+        inner = loops[len(loops) - len(tile) :]
+        if name == fold:
             schedule.reorder(*reduced, *inner)
-        else:
-            inner = loops[len(loops) - len(tile) :]
-        for loop, original in zip(inner, base, strict=True):
-            if kinds[original] == "vectorized":
-                schedule.vectorize(loop)
-            else:
-                schedule.unroll(loop)
+        for loop in inner[: len(unrolled)]:
+            schedule.unroll(loop)
+        for loop in inner[len(unrolled) :]:
+            schedule.vectorize(loop)
 
 
 def unroll_reduction(schedule: Schedule, loops: Sequence[str], steps: int, body: int) -> list[str]:
@@ -125,7 +117,7 @@ def unroll_reduction(schedule: Schedule, loops: Sequence[str], steps: int, body:
     if as_int(simplify(extent)) == factor:
         schedule.unroll(last)
         while outer:
-            around = as_int(simplify(schedule.extent(outer[-1])))
+            around = extent_of(schedule, outer[-1])
             if around is None or around * factor > body:
                 break
             schedule.unroll(outer[-1])
@@ -144,3 +136,41 @@ def blocks_under(schedule: Schedule, fold: str, tile: int, reduced: int) -> list
     loops = schedule.loops(fold)
     outer = loops[: len(loops) - tile - reduced]
     return [n for n in schedule.blocks() if schedule.loops(n)[: len(outer)] == outer]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The loops of one section: shared outer loops, rows, columns, reductions."""
+
+    fold: str
+    batch: tuple[str, ...]
+    rows: str | None
+    columns: str
+    reduced: tuple[str, ...]
+
+
+def is_zero(expr: Expr) -> bool:
+    return as_int(simplify(expr)) == 0
+
+
+def split_columns(schedule: Schedule, section: Section, width: int) -> list[Section]:
+    """Whole panels of columns, then the remaining columns."""
+    return _split_section(schedule, section, section.columns, width)
+
+
+def split_rows(schedule: Schedule, section: Section, height: int) -> list[Section]:
+    """Whole tiles of rows, then the remaining rows."""
+    if section.rows is None:
+        return [section]
+    schedule.reorder(section.rows, *section.batch, section.columns)
+    return _split_section(schedule, section, section.rows, height)
+
+
+def _split_section(schedule: Schedule, section: Section, loop: str, size: int) -> list[Section]:
+    """The section of whole tiles along its outermost loop, then that of the remainder, if any."""
+    extent = simplify(schedule.extent(loop))
+    whole = simplify(extent // size * size)
+    if as_int(whole) == 0 or is_zero(extent - whole):
+        return [section]
+    _, last = schedule.partition(loop, whole)
+    return [section, replace(last.with_loops(section), fold=last.blocks[section.fold])]
