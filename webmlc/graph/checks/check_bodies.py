@@ -47,16 +47,8 @@ def check_bodies(module: Module) -> Module:
     if not counts:
         return module
     main = body.finished(tuple(count.value for count in counts))
-    checks = (*module.checks, *(Check(count.value, count.nodes) for count in counts))
-    return replace(module, functions={**counting.functions, "main": main}, checks=checks)
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """A value of int32 elements: the number of failed requirements of each of `nodes`."""
-
-    value: str
-    nodes: tuple[str, ...]
+    functions = {**counting.functions, "main": main}
+    return replace(module, functions=functions, checks=(*module.checks, *counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class _Body:
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
-    inner: list[_Count] = field(default_factory=list)
+    inner: list[Check] = field(default_factory=list)
     failures: list[_Failure] = field(default_factory=list)
 
     def fresh(self, what: str) -> str:
@@ -97,7 +89,7 @@ class _Body:
         self.constants[name] = np.zeros(size, np.int32)
         return name
 
-    def counts(self) -> list[_Count]:
+    def counts(self) -> list[Check]:
         """All counts: first of control flow, then the counts that symbols decide, in one value."""
         if not self.failures:
             return self.inner
@@ -108,9 +100,9 @@ class _Body:
         value = object_array([sums[node] for node in nodes], (len(nodes),))
         name = self.fresh("unfit")
         self.append(symbolic_constant(value, DType.int32, name, nodes), len(nodes))
-        return [*self.inner, _Count(name, nodes)]
+        return [*self.inner, Check(name, nodes)]
 
-    def total(self, before: int = 0, after: int = 0) -> _Count | None:
+    def total(self, before: int = 0, after: int = 0) -> Check | None:
         """All counts as one value, with zeros around it; None where there are none."""
         counts = self.counts()
         nodes = tuple(node for count in counts for node in count.nodes)
@@ -118,9 +110,9 @@ class _Body:
         parts = [*([self.zeros(before)] if before else []), *parts]
         parts = [*parts, *([self.zeros(after)] if after else [])]
         if len(parts) < 2:
-            return _Count(parts[0], nodes) if parts else None
+            return Check(parts[0], nodes) if parts else None
         join = Node("Concat", tuple(parts), (self.fresh("unfit"),), {"axis": 0}, origin=nodes)
-        return _Count(self.append(join, before + len(nodes) + after), nodes)
+        return Check(self.append(join, before + len(nodes) + after), nodes)
 
     def finished(self, outputs: Sequence[str], at: int | None = None) -> Function:
         """The function with further outputs, after its own or before its output `at`."""
@@ -151,14 +143,14 @@ class _Counting:
         self.fill(body)
         nodes, checks = count_outside(body.function)
         for node, check in zip(nodes, checks, strict=True):
-            value = body.append(node, len(check.nodes))
-            body.inner.append(_Count(value, check.nodes))
+            body.append(node, len(check.nodes))
+        body.inner += checks
         return body
 
     def fill(self, body: _Body) -> None:
         """Copy the nodes of a function. Its nodes of control flow get counts."""
         for node in body.function.nodes:
-            if (node.domain, node.op) not in CONTROL:
+            if node.operator not in CONTROL:
                 body.nodes.append(node)
             elif node.op == "If":
                 self.branches(body, node)
@@ -226,7 +218,7 @@ class _Counting:
         outputs = (*node.outputs[:at], name, *node.outputs[at:])
         attributes = {**node.attributes, "types": types}
         around.nodes.append(replace(node, outputs=outputs, attributes=attributes))
-        around.inner.append(_Count(name, nodes))
+        around.inner.append(Check(name, nodes))
 
 
 def _size(body: _Body) -> int:

@@ -56,7 +56,7 @@ def check_indices(module: Module) -> Module:
         nodes=(*main.nodes, *nodes),
         types={**main.types, **types},
     )
-    return replace(module, functions={**module.functions, "main": counted}, checks=checks)
+    return module.with_main(counted, checks=checks)
 
 
 def count_outside(function: Function) -> tuple[tuple[Node, ...], tuple[Check, ...]]:
@@ -67,7 +67,9 @@ def count_outside(function: Function) -> tuple[tuple[Node, ...], tuple[Check, ..
         unique.setdefault(key, (index, []))[1].append(origin)
     nodes, checks = list[Node](), list[Check]()
     prefix = "webmlc" if function.name == "main" else f"webmlc.{function.name}"
-    for number, group in enumerate(_batched(list(unique.values()))):
+    indices = list(unique.values())
+    for number, start in enumerate(range(0, len(indices), MAX_TENSORS_PER_COUNT)):
+        group = indices[start : start + MAX_TENSORS_PER_COUNT]
         name = f"{prefix}.outside.{number}"
         attributes: dict[str, Attribute] = {
             "sizes": tuple(index.sizes for index, _ in group),
@@ -83,13 +85,6 @@ def count_outside(function: Function) -> tuple[tuple[Node, ...], tuple[Check, ..
 def counts_type(size: int) -> TensorType:
     """The type of `size` counts."""
     return TensorType(DType.int32, (const(size),))
-
-
-def _batched(
-    indices: list[tuple[IndexInput, list[str]]],
-) -> Iterator[list[tuple[IndexInput, list[str]]]]:
-    for start in range(0, len(indices), MAX_TENSORS_PER_COUNT):
-        yield indices[start : start + MAX_TENSORS_PER_COUNT]
 
 
 def _unknown_indices(function: Function) -> Iterator[tuple[IndexInput, str]]:

@@ -73,7 +73,7 @@ def _check_types(node: Node, types: Sequence[TensorType | None]) -> None:
     that shares its type variable has another type. A node must not leave out an input that the
     operator needs. Inputs without a type or without an entry in the schema are not checked.
     """
-    misfit = _misfit(node, types, _schema(node.domain, node.op))
+    misfit = _misfit(node, types, _schema(*node.operator))
     if misfit is None:
         return
     if node.version is not None:

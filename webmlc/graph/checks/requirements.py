@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, const
@@ -18,7 +19,7 @@ from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Node, Requirement, TensorType
 from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError
-from webmlc.graph.ops.shapes import ZERO, canonical, require
+from webmlc.graph.ops.shapes import ONE, ZERO, canonical, require
 
 MAX_ELEMENTS = const((1 << 31) - 1)
 """The most elements that a tensor may have: kernels count positions in signed 32-bit integers."""
@@ -35,7 +36,7 @@ def count_requirements(
     """
     operands = [_growth(operand) for operand in inputs if operand is not None]
     return [
-        Requirement("at most", _product(result.shape), MAX_ELEMENTS, node.name)
+        Requirement("at most", prod(result.shape, start=ONE), MAX_ELEMENTS, node.name)
         for result in outputs
         if not any(_growth(result) <= operand for operand in operands)
         and any(map(variables, result.shape))
@@ -71,13 +72,6 @@ def _require_index(context: Context, index: Expr, size: Expr, before: Expr) -> N
 def _growth(type_: TensorType) -> Counter[frozenset[Var]]:
     """Count the occurrences of each set of symbols as a factor of the number of elements."""
     return Counter(symbols for d in type_.shape if (symbols := variables(d)))
-
-
-def _product(sizes: Sequence[Expr]) -> Expr:
-    total: Expr = const(1)
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def live_requirements(

@@ -14,14 +14,8 @@ from webmlc.core.errors import ModelWarning
 from webmlc.graph.ir import Function, Module, Node
 
 RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"}
+    | {"RandomUniform", "RandomUniformLike"}
 )
 MOST_NAMED = 3
 """The most nodes of one kind that a warning names."""
@@ -59,8 +53,5 @@ def _training_nodes(function: Function) -> Iterator[tuple[str, str]]:
 
 def _is_live_dropout(node: Node, function: Function) -> bool:
     """True where the third input, training_mode, is not certainly false."""
-    mode = node.inputs[2] if len(node.inputs) > 2 else ""
-    if not mode:
-        return False
-    constant = function.constants.get(mode)
-    return constant is None or bool(constant.reshape(-1)[0])
+    constant = function.constants.get(node.input(2))
+    return bool(node.input(2)) and (constant is None or bool(constant.reshape(-1)[0]))

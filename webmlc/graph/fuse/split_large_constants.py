@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from webmlc.graph.fuse.fusion_limits import FusionLimits
+from webmlc.graph.fuse.kernels import kernel
 from webmlc.graph.ir import Array, Function, Module, Node
 from webmlc.graph.ops.operator import array_type
 
@@ -25,8 +26,7 @@ def split_large_constants(module: Module, limits: FusionLimits) -> Module:
     whose parts would need more than `limits.buffers` bindings. Such a constant stays whole, for the
     CPU.
     """
-    functions = {name: _split_in(f, limits) for name, f in module.functions.items()}
-    return replace(module, functions=functions)
+    return module.map_functions(lambda function: _split_in(function, limits))
 
 
 def _split_in(function: Function, limits: FusionLimits) -> Function:
@@ -78,23 +78,13 @@ def _read_parts(node: Node, parts: dict[str, dict[str, Array]], max_buffers: int
 
 def _with_parts(node: Node, value: str, parts: dict[str, Array]) -> Node:
     """The fused node with a `Concat` of the parts in front of its body."""
-    body = node.attributes["body"]
-    assert isinstance(body, Function)
+    body: Function = node.attributes["body"]
     axis = _axis(body.constants[value])
     concat = Node("Concat", tuple(parts), (value,), {"axis": axis}, origin=node.origin)
     types = dict(body.types) | {n: array_type(a) for n, a in parts.items()}
     types[value] = array_type(body.constants[value])
     constants = {n: a for n, a in body.constants.items() if n != value} | parts
-    inputs = _replaced(body.inputs, value, parts)
-    body = replace(
-        body,
-        inputs=inputs,
-        nodes=(concat, *body.nodes),
-        types=types,
-        constants=constants,
-    )
-    return replace(node, inputs=inputs, attributes={**node.attributes, "body": body})
-
-
-def _replaced(values: tuple[str, ...], value: str, parts: dict[str, Array]) -> tuple[str, ...]:
-    return tuple(n for v in values for n in (parts if v == value else (v,)))
+    inputs = tuple(n for v in body.inputs for n in (parts if v == value else (v,)))
+    nodes = (concat, *body.nodes)
+    body = replace(body, inputs=inputs, nodes=nodes, types=types, constants=constants)
+    return kernel(body, node)

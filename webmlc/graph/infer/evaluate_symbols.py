@@ -21,7 +21,7 @@ is `n // 2`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ from webmlc.core.expr import (
     Expr,
     Var,
     as_expr,
-    as_int,
     call,
     const,
     maximum,
@@ -49,6 +48,7 @@ from webmlc.core.simplify import simplify
 from webmlc.core.sizes import is_size_operator
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
 from webmlc.graph.infer.evaluate import stages
+from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import VALUE_LIMIT, KnownValue, object_array
 
 __all__ = ["compute", "evaluate_symbols", "placeholder"]
@@ -84,10 +84,7 @@ def evaluate_symbols(
 
 
 def _stage(stage: Tensor, values: Mapping[Tensor, KnownValue]) -> KnownValue:
-    shape = [as_int(d) for d in stage.shape]
-    sizes = [n for n in shape if n is not None]
-    if len(sizes) < len(shape) or math.prod(sizes) > VALUE_LIMIT:
-        raise _UnknownError
+    sizes = _numbers(stage.shape)
     if isinstance(stage.body, Scatter):
         return _scatter(stage, stage.body, sizes, values)
     body = stage.body.value if isinstance(stage.body, Reduction) else stage.body
@@ -103,13 +100,18 @@ def _stage(stage: Tensor, values: Mapping[Tensor, KnownValue]) -> KnownValue:
     return object_array(elements, sizes)
 
 
+def _numbers(sizes: Iterable[Expr]) -> tuple[int, ...]:
+    """Sizes of few elements as numbers."""
+    static = TensorType(INDEX, tuple(sizes)).static_shape
+    if static is None or math.prod(static) > VALUE_LIMIT:
+        raise _UnknownError
+    return static
+
+
 def _element(stage: Tensor, place: dict[Var, Any], values: Mapping[Tensor, KnownValue]) -> Any:
     match stage.body:
         case Reduction() as reduction:
-            extents = [as_int(axis.extent) for axis in reduction.axes]
-            sizes = [n for n in extents if n is not None]
-            if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
-                raise _UnknownError
+            sizes = _numbers(axis.extent for axis in reduction.axes)
             total: Any = None  # `init` is neutral, and may exceed an index: the largest integer
             for step in np.ndindex(*sizes):
                 inner = {a.var: i for a, i in zip(reduction.axes, step, strict=True)}
@@ -134,10 +136,7 @@ def _scatter(
             place = dict(zip(stage.axes, position, strict=True))
             result[position] = _value(updates.initial, place, values)
     axes = (*updates.slices, *updates.axes)
-    extents = [as_int(axis.extent) for axis in axes]
-    sizes = [n for n in extents if n is not None]
-    if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
-        raise _UnknownError
+    sizes = _numbers(axis.extent for axis in axes)
     with_result = {**values, updates.state: result}
     for step in np.ndindex(*sizes):
         place = {axis.var: i for axis, i in zip(axes, step, strict=True)}

@@ -58,7 +58,7 @@ def _function(
     nodes: list[Node] = []
     names = set(names_in(function))
     for node in filter(lambda node: any(node.outputs), function.nodes):
-        row = find_row(node.domain, node.op)
+        row = find_row(*node.operator)
         if row is None or (node.domain == "webmlc" and node.domain not in opsets):
             name = f"{node.domain}.{node.op}" if node.domain else node.op
             reason = REFUSED.get(name, _advice(node.domain))
@@ -81,7 +81,7 @@ def _advice(domain: str) -> str:
 
 def _named_outputs(node: Node, names: set[str]) -> tuple[str, ...]:
     """The outputs of a node; skipped outputs get new names. Adds these names to `names`."""
-    whole = (node.domain, node.op) in RESULT_FOR_EACH_OUTPUT
+    whole = node.operator in RESULT_FOR_EACH_OUTPUT
     last = max(position for position, output in enumerate(node.outputs) if output)
     base = next(filter(None, node.outputs))
     outputs = list(node.outputs if whole else node.outputs[: last + 1])

@@ -228,7 +228,7 @@ class Outline:
             name,
             (*inputs, *(new_names[c] for c in captures)),
             tuple(new_names.get(o, o) for o in inferred.outputs),
-            (*symbolic, *(_with_inputs(node, new_names) for node in inferred.nodes)),
+            (*symbolic, *(node.reading(new_names) for node in inferred.nodes)),
             {
                 new_names.get(v, v): t
                 for v, t in inferred.types.items()
@@ -283,7 +283,3 @@ def _is_single_boolean(type_: TensorType) -> bool:
 
 def _is_float(element: object) -> bool:
     return isinstance(element, Expr) and element.dtype.is_float
-
-
-def _with_inputs(node: Node, names: dict[str, str]) -> Node:
-    return replace(node, inputs=tuple(names.get(i, i) for i in node.inputs))

@@ -97,7 +97,7 @@ class _Widening(FunctionWriter):
 
     def run(self) -> Function:
         self.scope = Scope.of(self.source)
-        appends = (node for node in self.source.nodes if (node.domain, node.op) == APPEND)
+        appends = (node for node in self.source.nodes if node.operator == APPEND)
         self.states = frozenset(output for node in appends for output in node.outputs)
         values = [*self.source.types, *self.source.constants]
         if not any(map(self.is_half, values)):
@@ -127,7 +127,7 @@ class _Widening(FunctionWriter):
 
     def casts_to_half(self, node: Node) -> bool:
         """True for a Cast of a float32 value, or of a half, to a half."""
-        if (node.domain, node.op) not in _CASTS or not self.is_half(node.outputs[0]):
+        if node.operator not in _CASTS or not self.is_half(node.outputs[0]):
             return False
         type_ = self.scope.type_of(node.inputs[0])
         return type_ is not None and type_.dtype in {DType.float32, *HALVES}
@@ -146,11 +146,11 @@ class _Widening(FunctionWriter):
         its float32 form. A state keeps its name and its type, which a port has, too.
         """
         halves = [value for value in node.inputs if self.is_half(value)]
-        if not halves or (node.domain, node.op) in (*CONTROL, APPEND):
+        if not halves or node.operator in (*CONTROL, APPEND):
             return False
         if any(value not in self.types and value not in self.constants for value in halves):
             return True
-        if (node.domain, node.op) == ("", "View"):
+        if node.operator == ("", "View"):
             return False
         may_read_halves = kind_of(node) == "injective" or all(map(self.is_stored, halves))
         return not (may_read_halves and self.leaves_halves(node))
@@ -169,7 +169,7 @@ class _Widening(FunctionWriter):
     def widened(self, node: Node) -> bool:
         """Write the node over float32; False if its meaning depends on the bits of its operand."""
         build = Builder(node, self)
-        read = self.round if (node.domain, node.op) in STEPS else self.widen
+        read = self.round if node.operator in STEPS else self.widen
         inputs = tuple(read(build, v) if self.is_half(v) else v for v in node.inputs)
         types = {v: t for v in inputs if v and (t := self.type_of(v)) is not None}
         scope = Scope(types, self.constants, self.scope.values)

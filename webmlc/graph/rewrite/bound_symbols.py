@@ -37,7 +37,7 @@ class BoundSymbols:
         for node in function.nodes:
             if is_bind(node):
                 binds.append(node)
-            elif binds and (node.domain, node.op) in CONTROL:
+            elif binds and node.operator in CONTROL:
                 self._before[node] = tuple(binds)
         self._of_value: dict[str, frozenset[str]] = {}
 

@@ -25,7 +25,7 @@ MAPS: frozenset[FusionKind] = frozenset({"elementwise", "broadcast"})
 
 def row_of(node: Node) -> Operator:
     """The operator's row; raises `KeyError` for an operator that inference would have reported."""
-    return OPS[node.domain, node.op]
+    return OPS[node.operator]
 
 
 def kind_of(node: Node) -> FusionKind:
@@ -70,5 +70,5 @@ def parts_of_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Part, ...
     """The parts of the node's only output, which are written one after the other; `None` if the
     node has no such form. `scope` is its function's scope.
     """
-    rule = PARTS.get((node.domain, node.op))
+    rule = PARTS.get(node.operator)
     return None if rule is None else rule(scope.context(node), tensors)

@@ -119,7 +119,7 @@ class Nodes(Pattern):
 
     def matches(self, value: Value, rewriting: Rewriting, captures: Captures) -> Iterator[Captures]:
         node = rewriting.producer(value)
-        if node is not None and (node.domain, node.op) in self.operators:
+        if node is not None and node.operator in self.operators:
             named = {**captures, self.name: node} if self.name else captures
             yield from self.of_node(node, value.build, rewriting, named)
 

@@ -27,15 +27,8 @@ GROWTH = 1 << 16
 HALVES = (DType.float16.numpy, DType.bfloat16.numpy)
 """The types of constants that are widened."""
 _LEAST_NORMAL = np.finfo(np.float32).tiny
-_SUMS = frozenset(
-    [
-        ("webmlc", "Conv"),
-        ("webmlc", "DepthwiseConv"),
-        ("webmlc", "MatMul"),
-        ("", "Add"),
-        ("", "Sub"),
-    ]
-)
+_PRODUCTS = {("webmlc", op) for op in ("Conv", "DepthwiseConv", "MatMul")}
+_SUMS = frozenset(_PRODUCTS | {("", "Add"), ("", "Sub")})
 """Operators, by domain and name, whose constant operands may be flushed."""
 
 

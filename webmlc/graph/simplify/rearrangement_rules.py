@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import Node, TensorType
+from webmlc.graph.ir import Node, TensorType, joined_origin
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE, canonical, same
 from webmlc.graph.ops.view import permutation
@@ -83,7 +83,7 @@ def _use_channel_shuffle(
         or not all(map(same, joined, x.shape))
     ):
         return None
-    origin = tuple(dict.fromkeys((*apart.origin, *moved.origin, *node.origin)))
+    origin = joined_origin(apart, moved, node)
     attributes = {"axis": axis, "groups": as_int(groups)}
     return Node("ChannelShuffle", (x,), node.outputs, attributes, "webmlc", origin)
 
@@ -99,7 +99,7 @@ def _hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> No
         return None
     source, moves = read[0], list[Node]()
     while rewriting.is_single_use(source) and (maker := rewriting.producer(source)) is not None:
-        if (maker.domain, maker.op) not in _REARRANGING:
+        if maker.operator not in _REARRANGING:
             break
         moves.insert(0, maker)
         source = maker.inputs[0]
