@@ -295,9 +295,19 @@ def const(value: Number, dtype: DType = INDEX) -> Const:
     return Const(value, dtype)
 
 
-_SMALL_LITERALS = tuple(map(Const, range(-16, 257)))
+_SMALL_INDICES: dict[Number, Const] = {value: Const(value) for value in range(-16, 257)}
 """The literals that indices hold most often. They stay in use, so that they are built only once."""
-_INDEX = _SMALL_LITERALS[0]
+_find_or_build: Callable[..., Const] = Const.__new__
+
+
+def _new_const(cls: type[Const], value: Number, dtype: DType = INDEX) -> Const:
+    """The constructor of `Const`, which finds a small index without the table of all objects."""
+    small = _SMALL_INDICES.get(value) if dtype is INDEX else None
+    return _find_or_build(cls, value, dtype) if small is None else small
+
+
+Const.__new__ = _new_const  # type: ignore[method-assign, assignment]
+_INDEX = _SMALL_INDICES[-16]
 """An operand of the type that numbers have where no other operand has a type."""
 
 

@@ -38,7 +38,7 @@ from webmlc.core.expr import (
     scalar_of,
     select,
 )
-from webmlc.core.rewrite import variables, walk
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,
@@ -264,7 +264,7 @@ def _term(store: Store) -> Expr | None:
             term = call("mul", a, b)
         case _:
             return None
-    return None if element in walk(term) else term
+    return None if element in loads_in(term) else term
 
 
 def _is_product(term: Expr) -> bool:

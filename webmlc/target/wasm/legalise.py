@@ -39,7 +39,7 @@ from webmlc.core.expr import (
     scalar_of,
     select,
 )
-from webmlc.core.rewrite import rewrite, rewriter, walk
+from webmlc.core.rewrite import bottom_up, rewrite, rewriter, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
@@ -315,8 +315,26 @@ def legalise_division(reduced: StrengthReduced) -> StrengthReduced:
         A[(i - 1) % 8]                                     A[(i - 1) & 7]
     """
     function = reduced.function
-    body = map_scoped(function.body, symbol_ranges(function), rewriter_in_scope(_scalar_integer))
+    rewritten = rewriter_in_scope(_scalar_integer)
+
+    def rule(expr: Expr, ranges: Ranges) -> Expr:
+        return rewritten(expr, ranges) if _has_missing_operation(expr) else expr
+
+    body = map_scoped(function.body, symbol_ranges(function), rule)
     return replace(reduced, function=replace(function, body=body))
+
+
+_MISSING = frozenset({"floordiv", "floormod", "min", "max", "neg", "abs", "bit_not"})
+"""The operators of scalar integers that WASM has no instruction for."""
+
+
+@bottom_up()
+def _has_missing_operation(root: Expr) -> bool:
+    """True if a part of an expression is an operation that `_scalar_integer` may rewrite."""
+    match root:
+        case Call(op=op, lanes=1, dtype=dtype) if op in _MISSING and dtype.is_integer:
+            return True
+    return any(map(_has_missing_operation, root.children))
 
 
 def _scalar_integer(node: Expr, ranges: Ranges) -> Expr | None:
