@@ -35,12 +35,11 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module, print_function
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.layout.widen_halves import widen_halves
-from webmlc.graph.quantise.compute_exactly import compute_exactly
 from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
+from webmlc.graph.quantise.exactness import compute_exactly, round_caches
 from webmlc.graph.quantise.join_products import join_products
 from webmlc.graph.quantise.quantise_weights import QUANTISATIONS
-from webmlc.graph.quantise.round_caches import round_caches
 from webmlc.graph.quantise.use_block_products import use_block_products
 from webmlc.graph.simplify.constants import (
     flush_subnormals,

@@ -26,7 +26,7 @@ from tests.language_models.reference import logits_of
 from tests.language_models.small_models import SmallModel
 from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.graph.ir import Module
-from webmlc.graph.quantise.compute_exactly import compute_exactly
+from webmlc.graph.quantise.exactness import compute_exactly
 
 SMOLLM2 = SmallModel(
     "llama",

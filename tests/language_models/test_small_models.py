@@ -22,7 +22,7 @@ from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
-from webmlc.graph.quantise.compute_exactly import compute_exactly
+from webmlc.graph.quantise.exactness import compute_exactly
 from webmlc.package.manifest import File, Symbol
 from webmlc.package.program import signature
 from webmlc.package.read_manifest import read_manifest

@@ -17,7 +17,7 @@ from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.graph.infer.evaluate import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
-from webmlc.graph.quantise.compute_exactly import compute_exactly
+from webmlc.graph.quantise.exactness import compute_exactly
 
 IDS = [int(i) for i in np.random.default_rng(2).integers(0, LLAMA.vocabulary, 7)]
 

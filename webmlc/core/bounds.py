@@ -16,8 +16,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from webmlc.core.constructors import quick
 from webmlc.core.expr import Call, Cast, Const, Expr, Var
+from webmlc.core.interning import quick
 from webmlc.core.rewrite import postorder
 
 Bound = int | float  # an int, or an infinity

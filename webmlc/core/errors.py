@@ -9,10 +9,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from webmlc.core.printable import printable
-
 _LONG_WORD = re.compile(r"(\S{200})\S{200,}")
 """A word of at least 400 characters. A message shows its first 200 characters."""
+
+
+def printable(text: str, allowed: str = "") -> str:
+    r"""Escape each character that is neither printable nor allowed.
+
+    A model chooses the names of its values and nodes. They stand in messages, and in comments of
+    emitted code, where a line break would turn the rest of a name into code.
+
+    >>> printable("a\nb"), printable("größe")
+    ('a\\nb', 'größe')
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in allowed else ascii(c)[1:-1] for c in text)
 
 
 class WebmlcError(Exception):

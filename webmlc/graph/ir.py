@@ -226,7 +226,7 @@ class Module:
 
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
     `checks` are the last outputs of `main`. `algorithms` names the algorithm of some layers, where
-    a search chose it; the cost models choose for the other layers (`algorithms/alternatives.py`).
+    a search chose it; the cost models choose for the other layers (`Target.alternatives`).
 
     `length` is the symbol of a model with states: the number of rows that a session holds before a
     run. `states` are these values of `main`, once their rows are written in place

@@ -22,10 +22,9 @@ from itertools import chain, zip_longest
 from operator import attrgetter, is_
 from typing import Literal
 
-from webmlc.core.constructors import quick
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, Leaf, Operand, Var, as_expr, set_lanes, widest
-from webmlc.core.interning import interned
+from webmlc.core.interning import interned, quick
 from webmlc.core.rewrite import bottom_up, rewriter, substitution
 
 Scope = Literal["global", "shared", "local"]

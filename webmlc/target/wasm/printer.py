@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.affine import depends
 from webmlc.core.control_area import CONTROL
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import InternalError
+from webmlc.core.errors import InternalError, printable
 from webmlc.core.expr import Call, Const, Ramp, Var, as_int
-from webmlc.core.printable import printable
 from webmlc.loops.ir import (
     Barrier,
     Buffer,

@@ -8,11 +8,10 @@ from functools import partial
 from webmlc.core.disk_cache import active_cache
 from webmlc.core.expr import as_int
 from webmlc.core.machine import DOT, PAIRS, RELAXED, SIMD128, Cpu
-from webmlc.graph.algorithms.alternatives import alternatives
 from webmlc.graph.algorithms.attention.tile_rows import tile_rows
 from webmlc.graph.algorithms.attention.use_attention import use_attention
-from webmlc.graph.algorithms.strassen.use_strassen import use_strassen
-from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
+from webmlc.graph.algorithms.strassen.use_strassen import strassen_alternatives, use_strassen
+from webmlc.graph.algorithms.winograd.use_winograd import use_winograd, winograd_alternatives
 from webmlc.graph.fuse.choose_padding import padding_alternatives
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.fuse.fusion_limits import FusionLimits
@@ -103,7 +102,8 @@ def split_for_scratch(module: Module) -> Module:
 
 def cpu_alternatives(module: Module) -> dict[str, tuple[str, ...]]:
     """The algorithms of convolutions and products, and the places of paddings."""
-    return alternatives(module, RELAXED) | padding_alternatives(module)
+    winograd = winograd_alternatives(module, RELAXED)
+    return winograd | strassen_alternatives(module, RELAXED) | padding_alternatives(module)
 
 
 def print_code(kernel: LoopFunction, task: Task, shows_stages: bool = False) -> Printed:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from webmlc.core.affine import is_nonnegative
 from webmlc.core.bounds import Ranges
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import (
@@ -38,7 +39,6 @@ from webmlc.core.expr import (
     scalar_of,
     select,
 )
-from webmlc.core.nonnegative import is_nonnegative
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
 from webmlc.target import VECTOR_LANES

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import InternalError
+from webmlc.core.errors import InternalError, printable
 from webmlc.core.expr import Cast, Const, Expr, Ramp, Var, as_int
-from webmlc.core.printable import printable
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Barrier, Buffer, For, If, Let, LoopFunction, Seq, Stmt, Store, stores
 from webmlc.loops.kernel_form import gpu_obstacle

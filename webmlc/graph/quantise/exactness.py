@@ -1,9 +1,15 @@
-"""Store the keys and values of a session in bfloat16.
+"""Choose how exact a language model is: float32 throughout, or rounded keys and values.
 
-In: a module as its frontend wrote it. Out: the same module, which rounds new rows before it appends
-them to the keys and values of causal attention. The memory of the rows and the bytes that a token
-reads halve. A function is rewritten only if its products round their activations to bytes anyway,
-which is coarser.
+In: a module as its frontend wrote it. Out of `compute_exactly`: the products of block-quantised
+weights read activations that are not quantised. They are slower, and as exact as float32.
+
+    %y = webmlc.BlockProduct(%x, ...)                ->  %y = webmlc.BlockProduct(%x, ...) {exact=1}
+    %y = MatMulNBits(%x, ...) {accuracy_level=4}     ->  %y = MatMulNBits(%x, ...)
+
+Out of `round_caches`: new rows are rounded to bfloat16 before they are appended to the keys and
+values of causal attention. The memory of the rows and the bytes that a token reads halve. A
+function is rewritten only if its products round their activations to bytes anyway, which is
+coarser.
 
     %keys = Append(%rows)        ->     %keys.rounded = Cast(%rows) {to = bfloat16}
                                         %keys = Append(%keys.rounded)
@@ -26,6 +32,27 @@ WebAssembly, widening a float16 takes six instructions.
 """
 READER = ("webmlc", "CausalAttention")
 ROUNDING = ("webmlc", "BlockProduct")
+
+
+def compute_exactly(module: Module) -> Module:
+    """Rewrite every function.
+
+    needs: the nodes of the frontend, before shapes are inferred.
+    """
+    functions = {
+        name: replace(f, nodes=tuple(map(_exact, f.nodes))) for name, f in module.functions.items()
+    }
+    return replace(module, functions=functions)
+
+
+def _exact(node: Node) -> Node:
+    match node.domain, node.op:
+        case "webmlc", "BlockProduct":
+            return replace(node, attributes={**node.attributes, "exact": 1})
+        case "com.microsoft", "MatMulNBits":
+            attributes = {k: v for k, v in node.attributes.items() if k != "accuracy_level"}
+            return replace(node, attributes=attributes)
+    return node
 
 
 def round_caches(module: Module) -> Module:

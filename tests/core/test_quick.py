@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 
-from webmlc.core.constructors import quick
+from webmlc.core.interning import quick
 
 
 @quick

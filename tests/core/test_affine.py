@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from webmlc.core.affine import is_nonnegative
 from webmlc.core.bounds import Interval
 from webmlc.core.expr import Expr, Var
-from webmlc.core.nonnegative import is_nonnegative
 
 X, B, S = Var("x"), Var("b"), Var("s")
 RANGES = {X: Interval(0, 63), B: Interval(0, 9)}
