@@ -467,8 +467,7 @@ QUANTISED_CONSTANTS = frozenset({"DequantizeLinear"})
 
 def compute_in_integers(module: Module) -> Module:
     """Rewrite every function."""
-    functions = {name: compute_function(f) for name, f in module.functions.items()}
-    return replace(module, functions=functions)
+    return module.map_functions(compute_function)
 
 
 def compute_function(function: Function) -> Function:

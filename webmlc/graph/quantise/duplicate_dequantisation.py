@@ -20,8 +20,7 @@ from webmlc.graph.rewrite.rewriting import FunctionRewriter
 
 def duplicate_dequantisation(module: Module) -> Module:
     """Duplicate in every function."""
-    functions = {name: _Rewrite(f).run() for name, f in module.functions.items()}
-    return replace(module, functions=functions)
+    return module.map_functions(lambda function: _Rewrite(function).run())
 
 
 @dataclass(slots=True)

@@ -39,10 +39,7 @@ def compute_exactly(module: Module) -> Module:
 
     needs: the nodes of the frontend, before shapes are inferred.
     """
-    functions = {
-        name: replace(f, nodes=tuple(map(_exact, f.nodes))) for name, f in module.functions.items()
-    }
-    return replace(module, functions=functions)
+    return module.map_functions(lambda f: replace(f, nodes=tuple(map(_exact, f.nodes))))
 
 
 def _exact(node: Node) -> Node:
@@ -60,11 +57,9 @@ def round_caches(module: Module) -> Module:
 
     needs: the nodes of the frontend, before shapes are inferred.
     """
-    functions = {
-        name: replace(f, nodes=tuple(_rounded(f))) if _rounds_activations(f) else f
-        for name, f in module.functions.items()
-    }
-    return replace(module, functions=functions)
+    return module.map_functions(
+        lambda f: replace(f, nodes=tuple(_rounded(f))) if _rounds_activations(f) else f
+    )
 
 
 def _rounds_activations(function: Function) -> bool:

@@ -37,8 +37,7 @@ from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 def join_products(module: Module) -> Module:
     """Join in every function."""
-    functions = {name: _Joining(f).run() for name, f in module.functions.items()}
-    return replace(module, functions=functions)
+    return module.map_functions(lambda function: _Joining(function).run())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

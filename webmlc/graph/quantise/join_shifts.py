@@ -13,7 +13,7 @@ each name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,8 +29,7 @@ def join_shifts(module: Module) -> Module:
 
     needs: inferred types. guarantees: inferred types, no dead code.
     """
-    functions = {n: remove_dead_code(_Rewrite(f).run()) for n, f in module.functions.items()}
-    return replace(module, functions=functions)
+    return module.map_functions(lambda function: remove_dead_code(_Rewrite(function).run()))
 
 
 @dataclass(frozen=True, slots=True)

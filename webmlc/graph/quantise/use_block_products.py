@@ -20,7 +20,7 @@ its first axis. They are constant matrices. These stay as they are:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -60,11 +60,7 @@ def use_block_products(
     needs: inferred types, a simplified graph whose quantised weights are not dequantised yet.
     guarantees: inferred types.
     """
-    functions = {}
-    for name, function in module.functions.items():
-        rewriter = _BlockProducts(function, quantisation, exact)
-        functions[name] = rewriter.run()
-    return replace(module, functions=functions)
+    return module.map_functions(lambda f: _BlockProducts(f, quantisation, exact).run())
 
 
 @dataclass(frozen=True, slots=True)

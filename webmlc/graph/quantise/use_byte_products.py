@@ -65,7 +65,7 @@ def use_byte_products(module: Module, operator: ByteOperator) -> Module:
     def rewritten(function: Function) -> Function:
         return remove_dead_code(_Rewrite(function, operator=operator).run())
 
-    return replace(module, functions={n: rewritten(f) for n, f in module.functions.items()})
+    return module.map_functions(rewritten)
 
 
 @dataclass(slots=True)

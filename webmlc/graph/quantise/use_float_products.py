@@ -31,8 +31,7 @@ from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 def use_float_products(module: Module) -> Module:
     """Rewrite every function."""
-    functions = {name: _Rewriting(f).run() for name, f in module.functions.items()}
-    return replace(module, functions=functions)
+    return module.map_functions(lambda function: _Rewriting(function).run())
 
 
 @dataclass(slots=True)

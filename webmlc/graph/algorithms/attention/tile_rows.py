@@ -16,7 +16,7 @@ One new token fills no tile. It reads keys and values where they are, once for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from webmlc.core.expr import Expr
@@ -32,8 +32,7 @@ def tile_rows(module: Module, machine: Cpu) -> Module:
 
     needs: layouts chosen, inferred types. guarantees: inferred types.
     """
-    functions = {name: _Rewrite(f, machine=machine).run() for name, f in module.functions.items()}
-    return replace(module, functions=functions)
+    return module.map_functions(lambda function: _Rewrite(function, machine=machine).run())
 
 
 @dataclass(slots=True)

@@ -60,11 +60,9 @@ def use_attention(module: Module, operands: Operands, *, apart: bool = False) ->
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code. With `apart`,
     plain products of as many queries as keys are left as they are.
     """
-    functions = {
-        name: remove_dead_code(_Rewrite(f, operands=operands, apart=apart).run())
-        for name, f in module.functions.items()
-    }
-    return replace(module, functions=functions)
+    return module.map_functions(
+        lambda f: remove_dead_code(_Rewrite(f, operands=operands, apart=apart).run())
+    )
 
 
 @dataclass(slots=True)

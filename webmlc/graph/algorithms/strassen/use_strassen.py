@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -50,11 +50,9 @@ def use_strassen(module: Module, machine: Cpu) -> Module:
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    functions = {
-        name: remove_dead_code(_Rewrite(f, machine=machine).run(module.algorithms))
-        for name, f in module.functions.items()
-    }
-    return replace(module, functions=functions)
+    return module.map_functions(
+        lambda f: remove_dead_code(_Rewrite(f, machine=machine).run(module.algorithms))
+    )
 
 
 def strassen_alternatives(module: Module, machine: Cpu) -> dict[str, tuple[str, ...]]:
