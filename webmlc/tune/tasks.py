@@ -37,6 +37,9 @@ from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.targets import lower, machine_of, target_of
 
+Identity = tuple[str, str]
+"""The identity of a kernel: the key of a task, and its bucket of sizes."""
+
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -85,6 +88,11 @@ class Task:
     def size_bucket(self) -> str:
         """The sizes that a record of this task holds for, in the order of the kernel's symbols."""
         return ",".join(str(bucket(self.sizes[s.name])) for s in self.symbols)
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the kernel: calls with the same identity are one task."""
+        return self.key, self.size_bucket
 
     @property
     def symbols(self) -> tuple[Var, ...]:
@@ -239,9 +247,10 @@ def _calls(module: Module, device: Device) -> Iterator[Node]:
 
 def _merged(tasks: Iterator[Task]) -> Iterator[Task]:
     """One task for all calls of a kernel with the same sizes."""
-    merged: dict[tuple[str, str], Task] = {}
+    merged: dict[Identity, Task] = {}
     for task in tasks:
-        identity = (task.key, task.size_bucket)
-        earlier = merged.get(identity)
-        merged[identity] = task if earlier is None else replace(earlier, calls=earlier.calls + 1)
+        earlier = merged.get(task.identity)
+        merged[task.identity] = (
+            task if earlier is None else replace(earlier, calls=earlier.calls + 1)
+        )
     yield from merged.values()

@@ -35,7 +35,7 @@ from webmlc.target.wasm.printer import Printed
 from webmlc.target.webgpu.emit_shaders import Shaders
 from webmlc.tune.measure.candidates import KERNEL, Candidate, Refusal, is_exact, try_candidate
 from webmlc.tune.measure.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
-from webmlc.tune.tasks import Task
+from webmlc.tune.tasks import Identity, Task
 
 CONSTANT_BYTES = 32 << 20
 """Copies of a kernel's constants take at most this many bytes: more than most caches hold."""
@@ -233,7 +233,7 @@ def model_trial(
     memory.
     """
     memory = _Memory()
-    every = {_identity(task): (task, c.kernel) for scheduled in sets for task, c in scheduled}
+    every = {task.identity: (task, c.kernel) for scheduled in sets for task, c in scheduled}
     places = {key: _places(task, memory) for key, (task, _) in every.items()}
     starts, end = memory.starts()
     if end > MOST_BYTES:
@@ -241,7 +241,7 @@ def model_trial(
     addresses: list[int] = []
     symbols: list[int] = []
     first_symbol = sum(len(call) for calls in places.values() for call in calls)
-    slots: dict[str, list[tuple[int, ...]]] = {}
+    slots: dict[Identity, list[tuple[int, ...]]] = {}
     for key, calls in places.items():
         task, kernel = every[key]
         values = [task.sizes[s.name] for s in kernel.symbols]
@@ -255,11 +255,6 @@ def model_trial(
     steps = [_calls(scheduled, kernels, slots) for scheduled in sets]
     trial = Trial("wasm", tuple(memory.filled(starts)), ((),), end, threads, len(sets))
     return _in_module(replace(trial, protocol=protocol), kernels, steps, addresses, symbols)
-
-
-def _identity(task: Task) -> str:
-    """The key that distinguishes the kernels of a trial."""
-    return f"{task.key} {task.size_bucket}"
 
 
 def _places(task: Task, memory: _Memory) -> list[list[_Place]]:
@@ -289,7 +284,7 @@ def _places(task: Task, memory: _Memory) -> list[list[_Place]]:
 def _calls(
     scheduled: Sequence[Scheduled],
     kernels: dict[str, Candidate],
-    slots: Mapping[str, Sequence[tuple[int, ...]]],
+    slots: Mapping[Identity, Sequence[tuple[int, ...]]],
 ) -> list[Step]:
     """The calls of a set: every kernel as often as the model calls it. The kernels are added under
     names. Sets share equal kernels, so that only different kernels make a difference.
@@ -299,7 +294,7 @@ def _calls(
     for task, candidate in scheduled:
         name = names.setdefault(candidate.text, f"k{len(names)}")
         kernels.setdefault(name, candidate)
-        calls = slots[_identity(task)]
+        calls = slots[task.identity]
         steps += [Step(name, calls[number % len(calls)]) for number in range(task.calls)]
     return steps
 

@@ -27,14 +27,11 @@ from webmlc.tune.search.comparison import LayerComparison
 from webmlc.tune.search.priorities import expected_cost
 from webmlc.tune.search.search import Search
 from webmlc.tune.search.task_search import TaskSearch
-from webmlc.tune.tasks import Graph, Task
+from webmlc.tune.tasks import Graph, Identity, Task
 
 WORTHWHILE = 0.95
 """The share of a layer's time below which another algorithm replaces the default. Kernels of two
 algorithms are not measured in the same rounds, so noise counts more than between schedules."""
-
-Identity = tuple[str, str]
-"""The identity of a kernel: the key of a task, and its bucket of sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class Variants:
         """The fastest algorithm of each layer whose default is not the fastest, with the time of
         its kernels relative to the default's kernels.
         """
-        times = {_identity(search.task): search.least_ms for search in searches}
+        times = {search.task.identity: search.least_ms for search in searches}
         chosen: dict[str, tuple[str, float]] = {}
         for variant in self.variants:
             ratio = self._ratio(variant, times)
@@ -74,8 +71,8 @@ class Variants:
         relative to the default's time: 1 if the default is the best.
         """
         searches = search.all_searches()
-        unmeasured = {_identity(s.task) for s in searches if s.passes < s.options.passes}
-        unmeasured |= {_identity(t) for t in self.tasks} - {_identity(s.task) for s in searches}
+        unmeasured = {s.task.identity for s in searches if s.passes < s.options.passes}
+        unmeasured |= {t.identity for t in self.tasks} - {s.task.identity for s in searches}
         unknown = {v.layer for v in self.variants if unmeasured & self._differing(v)}
         compared = {
             contest.layer: contest
@@ -94,13 +91,13 @@ class Variants:
         """The trials that compare the chosen algorithms with the defaults. On a GPU, whose trials
         hold one kernel only, the shortest times of the kernels decide.
         """
-        by_identity = {_identity(search.task): search for search in searches}
+        by_identity = {search.task.identity: search for search in searches}
         contests = []
         for layer, (algorithm, ratio) in self.choose(searches).items():
             variant = next(v for v in self.variants if (v.layer, v.algorithm) == (layer, algorithm))
             differences = _differences(self.default, variant.calls)
             sets = [_scheduled(calls, by_identity) for calls in differences]
-            ms = sum(task.calls * by_identity[_identity(task)].control_ms for task, _ in sets[0])
+            ms = sum(task.calls * by_identity[task.identity].control_ms for task, _ in sets[0])
             contest = LayerComparison(layer, algorithm, sets, ms, WORTHWHILE)
             if not all(DEVICES[task.device].runs_steps for kernels in sets for task, _ in kernels):
                 contest.is_over, contest.ratio = True, ratio
@@ -142,7 +139,7 @@ def _scheduled(
 def plan(graph: Graph, seconds: float) -> Variants:
     """The variants of a model that can be lowered in some seconds."""
     deadline = time.monotonic() + seconds
-    tasks = {_identity(task): task for task in graph.tasks()}
+    tasks = {task.identity: task for task in graph.tasks()}
     default = _calls(tasks.values())
     variants: list[Variant] = []
     algorithms: dict[str, str] = {}
@@ -157,7 +154,7 @@ def plan(graph: Graph, seconds: float) -> Variants:
         algorithms[layer] = default_algorithm
         for algorithm, kernels in lowered.items():
             variants.append(Variant(layer, algorithm, _calls(kernels)))
-            tasks |= {_identity(task): task for task in kernels}
+            tasks |= {task.identity: task for task in kernels}
     differences = [_differences(default, variant.calls) for variant in variants]
     costs = [sum(expected_cost(tasks[kernel]) for kernel in before) for before, _ in differences]
     by_cost = sorted(range(len(variants)), key=lambda number: -costs[number])
@@ -166,12 +163,8 @@ def plan(graph: Graph, seconds: float) -> Variants:
     return Variants(default, algorithms, tuple(variants), measured)
 
 
-def _identity(task: Task) -> Identity:
-    return task.key, task.size_bucket
-
-
 def _calls(tasks: Iterable[Task]) -> Counter[Identity]:
     calls: Counter[Identity] = Counter()
     for task in tasks:
-        calls[_identity(task)] += task.calls
+        calls[task.identity] += task.calls
     return calls

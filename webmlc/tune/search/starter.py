@@ -97,7 +97,7 @@ class SearchStarter:
     ) -> None:
         """`surveyed` are searches that have measured some of the defaults."""
         self.options, self.builder, self.database = options, builder, database
-        self._surveyed = {_identity(s.task, s.platform): s for s in surveyed}
+        self._surveyed = {(s.task.identity, s.platform.key): s for s in surveyed}
         self._models: dict[str, OnlineCostModel] = {}
         self._gains: dict[str, EarlierGains] = {}
 
@@ -108,7 +108,7 @@ class SearchStarter:
 
     def start(self, tasks: Sequence[Task], platform: Platform) -> list[TaskSearch]:
         """The searches of some tasks. The time of their default is known if it was surveyed."""
-        surveyed = [self._surveyed.get(_identity(task, platform)) for task in tasks]
+        surveyed = [self._surveyed.get((task.identity, platform.key)) for task in tasks]
         unknown = [task for task, s in zip(tasks, surveyed, strict=True) if s is None]
         built = self.builder.build(unknown, [t.match.default() for t in unknown])
         searches = []
@@ -183,8 +183,3 @@ class SearchStarter:
             return ()
         records = self.database.records(task=task.key, platform=platform.key)
         return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
-
-
-def _identity(task: Task, platform: Platform) -> tuple[str, str, str]:
-    """The key that distinguishes the searches of tasks on platforms."""
-    return task.key, task.size_bucket, platform.key
