@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from webmlc.programs import te, tir
     from webmlc.programs.compiled import compile_program as compile
     from webmlc.programs.operators import operator
+    from webmlc.programs.relax import R, module
     from webmlc.programs.script import from_source, kernel
     from webmlc.programs.vocabulary import T
 
 __all__ = [
+    "R",
     "T",
     "__version__",
     "build",
@@ -41,6 +43,7 @@ __all__ = [
     "from_source",
     "kernel",
     "load",
+    "module",
     "operator",
     "te",
     "tir",
@@ -48,12 +51,14 @@ __all__ = [
 ]
 
 _PLACES = {
+    "R": ("webmlc.programs.relax", "R"),
     "T": ("webmlc.programs.vocabulary", "T"),
     "build": ("webmlc.pipeline", "build"),
     "check": ("webmlc.check_source", "check"),
     "compile": ("webmlc.programs.compiled", "compile_program"),
     "from_source": ("webmlc.programs.script", "from_source"),
     "kernel": ("webmlc.programs.script", "kernel"),
+    "module": ("webmlc.programs.relax", "module"),
     "operator": ("webmlc.programs.operators", "operator"),
     "load": ("webmlc.host.load", "load"),
     "te": ("webmlc.programs", "te"),

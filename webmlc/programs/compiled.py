@@ -1,7 +1,7 @@
 """Compile programs to WebAssembly or WGSL, run them, time them, and save them as packages.
 
-In: a program, a schedule or a module of kernels, and a target. Out: a `CompiledKernel`, which holds
-the contents of a package and opens it at its first call.
+In: a program, a schedule or a module, and a target. Out: a `CompiledKernel` or a `CompiledModule`,
+which holds the contents of a package and opens it at its first call.
 
     kernel = compile_program(schedule, target="wasm")
     kernel.text                      # the WAT, or the WGSL
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from webmlc.build_options import BuildOptions
-from webmlc.core.errors import UserError
+from webmlc.core.errors import InputError, UserError
 from webmlc.core.machine import DEVICES, Device
 from webmlc.core.stages import ignore
 from webmlc.graph.ir import Function, Module, Node, TensorType
@@ -34,16 +34,18 @@ from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.manifest import Manifest
 from webmlc.package.write import Parts, write_package
 from webmlc.pipeline import package_of, run
-from webmlc.programs.arrays import bind_arrays
+from webmlc.programs.arrays import Bound, bind_arrays
+from webmlc.programs.ir_module import IRModule
 from webmlc.programs.script import Program
+from webmlc.programs.tir import Schedule
 from webmlc.schedule.rules import default_schedule
-from webmlc.schedule.schedule import Schedule
 from webmlc.target.target import AnyTarget
 from webmlc.target.targets import targets_of
 
 if TYPE_CHECKING:
     from webmlc.host.load import Model
 
+Array = np.ndarray[Any, Any]
 RUNS = 20
 """The runs that `CompiledKernel.time` measures unless its caller says otherwise. A median of 20
 runs varies by about 2 % on a quiet machine.
@@ -74,11 +76,10 @@ class Timing:
         return f"{1e3 * self.seconds:.3f} ms, {self.gflops:.2f} GFLOPS"
 
 
-class CompiledKernel:
-    """A kernel of a target. `texts` are its WAT or WGSL by variant, `text` is the first of them."""
+class CompiledModule:
+    """A program of a target, as a package: its code, its calls, and its folder."""
 
-    def __init__(self, function: LoopFunction, target: Device, parts: Parts) -> None:
-        self.function = function
+    def __init__(self, target: Device, parts: Parts) -> None:
         self.target = target
         self.parts = parts
         self._folder: TemporaryDirectory[str] | None = None
@@ -97,93 +98,137 @@ class CompiledKernel:
         """Write the package that a page, or `webmlc.load`, loads; returns its manifest."""
         return write_package(Path(folder), self.parts, force=force)
 
-    def __call__(self, *arrays: np.ndarray[Any, Any]) -> None:
-        """Run the kernel on an array for each parameter; the outputs are written into theirs.
-
-        Raises `InputError` if an array has another shape or dtype than its parameter.
-        """
-        bound = bind_arrays(self.function, arrays)
-        inputs = len(self.function.params) - self.function.outputs
-        names = [buffer.name for buffer in self.function.params]
-        results = self._model.run({name: bound.arrays[name] for name in names[:inputs]})
-        for name in names[inputs:]:
-            bound.arrays[name][...] = results[name]
-
-    def time(self, *arrays: np.ndarray[Any, Any], runs: int = RUNS) -> Timing:
-        """Time the kernel alone, without the copies of its inputs and outputs."""
-        bound = bind_arrays(self.function, arrays)
-        inputs = len(self.function.params) - self.function.outputs
-        feeds = {b.name: bound.arrays[b.name] for b in self.function.params[:inputs]}
-        model = self._model
-        model.profile(feeds)
-        seconds = [sum(step.seconds for step in model.profile(feeds)) for _ in range(runs)]
-        work = count_work(self.function, bound.sizes)
-        return Timing(median(seconds), work.flops, sum(a.nbytes for a in arrays))
-
     @cached_property
-    def _model(self) -> Model:
+    def model(self) -> Model:
+        """The package, loaded from a temporary folder."""
         from webmlc.host.load import load
 
         self._folder = TemporaryDirectory(prefix="webmlc-kernel-")
         self.save(self._folder.name)
         return load(self._folder.name, device=self.target)
 
+    def __call__(self, *inputs: Array) -> Any:
+        """The outputs, for an array for each input of the graph function."""
+        names = [port.name for port in self.parts.manifest.inputs]
+        if len(inputs) != len(names):
+            raise InputError(f"the module takes {', '.join(names)}")
+        results = self.model.run(dict(zip(names, inputs, strict=True)))
+        return tuple(results[port.name] for port in self.parts.manifest.outputs)
+
+
+class CompiledKernel(CompiledModule):
+    """One kernel of a target, which writes into arrays of the caller."""
+
+    def __init__(self, function: LoopFunction, target: Device, parts: Parts) -> None:
+        super().__init__(target, parts)
+        self.function = function
+
+    def __call__(self, *arrays: Array) -> None:
+        """Run the kernel on an array for each parameter; the outputs are written into theirs.
+
+        Raises `InputError` if an array has another shape or dtype than its parameter.
+        """
+        bound = bind_arrays(self.function, arrays)
+        results = self.model.run(self._feeds(bound))
+        for name, value in results.items():
+            bound.arrays[name][...] = value
+
+    def time(self, *arrays: Array, runs: int = RUNS) -> Timing:
+        """Time the kernel alone, without the copies of its inputs and outputs."""
+        bound = bind_arrays(self.function, arrays)
+        feeds = self._feeds(bound)
+        self.model.profile(feeds)
+        seconds = [sum(step.seconds for step in self.model.profile(feeds)) for _ in range(runs)]
+        work = count_work(self.function, bound.sizes)
+        return Timing(median(seconds), work.flops, sum(a.nbytes for a in arrays))
+
+    def _feeds(self, bound: Bound) -> dict[str, Array]:
+        count = len(self.function.params) - self.function.outputs
+        return {b.name: bound.arrays[b.name] for b in self.function.params[:count]}
+
 
 def compile_program(
-    program: Program | Schedule | LoopFunction, target: Device = "wasm"
+    program: Program | Schedule | LoopFunction | IRModule, target: Device = "wasm"
 ) -> CompiledKernel:
     """Compile a program with its schedule, or with the schedule that our rules choose for it.
 
     Raises `UserError` if the target cannot run the program.
     """
-    targets = targets_of("all")
-    if target not in targets:
-        raise UserError(f"unknown target {target!r}: choose {' or '.join(targets)}")
-    schedule = program if isinstance(program, Schedule) and program.trace else None
-    if isinstance(program, Schedule | Program):
-        program = program.function
-    if not DEVICES[target].runs_steps:
-        _check_gpu(program, schedule)
-    graph = graph_of(program)
-    module = kernels_of(graph, program, targets[target], None if schedule is None else program)
-    options = BuildOptions(target, emit_text=True)
-    schedules = {} if schedule is None else {program.name: Schedule(program)}
-    with KernelCompiler(default_schedule, ignore, schedules=schedules) as compiler:
-        parts = package_of(graph, [(target, module)], targets, compiler, options)
-    return CompiledKernel(program, target, parts)
-
-
-def graph_of(function: LoopFunction) -> Module:
-    """The module whose `main` calls the kernel once, on its inputs."""
+    if isinstance(program, IRModule):
+        program = program.only_kernel()
+    if isinstance(program, Schedule):
+        program = program.program
+    if isinstance(program, LoopFunction):
+        program = Program(program)
+    function = program.function
     names = [buffer.name for buffer in function.params]
     count = len(names) - function.outputs
     types = {b.name: TensorType(b.dtype, b.shape) for b in function.params}
-    call = Node("call_kernel", tuple(names[:count]), tuple(names[count:]), {}, "webmlc")
+    attributes = {"kernel": function.name}
+    call = Node("call_kernel", tuple(names[:count]), tuple(names[count:]), attributes, "webmlc")
     main = Function("main", call.inputs, call.outputs, (call,), types, {})
-    return Module(function.name, {"main": main})
+    parts = _compile(IRModule({function.name: program}, main), target)
+    return CompiledKernel(function, target, parts)
 
 
-def kernels_of(
-    graph: Module, function: LoopFunction, target: AnyTarget, scheduled: LoopFunction | None
+def compile_module(module: IRModule, target: Device = "wasm") -> CompiledModule:
+    """Compile the graph function of a module, and its kernels. Raises `UserError` if the target
+    cannot run one of them.
+    """
+    return CompiledModule(target, _compile(module, target))
+
+
+def _compile(module: IRModule, target: Device) -> Parts:
+    targets = targets_of("all")
+    if target not in targets:
+        raise UserError(f"unknown target {target!r}: choose {' or '.join(targets)}")
+    if not DEVICES[target].runs_steps:
+        for program in module.functions.values():
+            _check_gpu(program)
+    main = module.graph_function()
+    graph = Module(next(iter(module.functions)), {"main": main})
+    schedules = {
+        name: Schedule(replace(program.function, name=name))
+        for name, program in module.functions.items()
+        if program.is_scheduled
+    }
+    options = BuildOptions(target, emit_text=True)
+    lowered = _lowered(graph, module, targets[target], frozenset(schedules))
+    with KernelCompiler(default_schedule, ignore, schedules=schedules) as compiler:
+        return package_of(graph, [(target, lowered)], targets, compiler, options)
+
+
+def _lowered(
+    graph: Module, module: IRModule, target: AnyTarget, scheduled: frozenset[str]
 ) -> Module:
     """The program of a target. A kernel with a schedule stays whole; other kernels are split until
     our rules can schedule each.
     """
-    (call,) = graph.main.nodes
-    attributes = {"kernel": function.name, "device": target.device, "constants": ()}
-    main = replace(graph.main, nodes=(replace(call, attributes=attributes),))
-    module = replace(graph, functions={"main": main}, kernels={function.name: function})
-    return module if scheduled is not None else run(target.kernel_passes, module, ignore)
+    attributes = {"device": target.device, "constants": ()}
+    calls = (replace(n, attributes={**n.attributes, **attributes}) for n in graph.main.nodes)
+    kept = tuple(
+        replace(n, op="scheduled") if n.attributes["kernel"] in scheduled else n for n in calls
+    )
+    kernels = {n: replace(p.function, name=n) for n, p in module.functions.items()}
+    main = replace(graph.main, nodes=kept)
+    lowered = run(
+        target.kernel_passes, replace(graph, functions={"main": main}, kernels=kernels), ignore
+    )
+    nodes = tuple(
+        replace(n, op="call_kernel") if n.op == "scheduled" else n for n in lowered.main.nodes
+    )
+    kernels = {**{n: kernels[n] for n in scheduled}, **lowered.kernels}
+    return replace(lowered, functions={"main": replace(lowered.main, nodes=nodes)}, kernels=kernels)
 
 
-def _check_gpu(function: LoopFunction, schedule: Schedule | None) -> None:
+def _check_gpu(program: Program) -> None:
     """Raise `UserError` if a GPU cannot run a program, and say why."""
-    obstacle = gpu_obstacle(function)
+    obstacle = gpu_obstacle(program.function)
     if obstacle is not None:
-        raise UserError(f"{function.name} cannot run on a GPU: {obstacle}")
-    loops = [s for s in walk_statements(function.body) if isinstance(s, For)]
-    if schedule is not None and not any(loop.thread for loop in loops):
+        raise UserError(f"{program.name} cannot run on a GPU: {obstacle}")
+    loops = [s for s in walk_statements(program.function.body) if isinstance(s, For)]
+    if program.is_scheduled and not any(loop.thread for loop in loops):
         raise UserError(
-            f"the schedule of {function.name} binds no loop to a GPU. Bind one to blockIdx.x and "
+            f"the schedule of {program.name} binds no loop to a GPU. Bind one to blockIdx.x and "
             "one to threadIdx.x, or compile the program without a schedule"
         )

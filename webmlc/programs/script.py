@@ -55,9 +55,13 @@ class Program:
 
     `program(*arrays)` takes an array for each parameter, in order, and writes the outputs into
     theirs. Raises `InputError` if an array has another shape or dtype than its parameter.
+
+    `is_scheduled`: a schedule made the function, which is compiled as it is. Otherwise the rules of
+    the compiler schedule it.
     """
 
     function: LoopFunction
+    is_scheduled: bool = False
 
     @property
     def name(self) -> str:

@@ -65,7 +65,12 @@ class Schedule(_Schedule):
     @property
     def mod(self) -> IRModule:
         """The program now, as a module of one kernel."""
-        return IRModule({self.function.name: Program(self.function)})
+        return IRModule({self.function.name: self.program})
+
+    @property
+    def program(self) -> Program:
+        """The program now."""
+        return Program(self.function, is_scheduled=bool(self.trace))
 
     def script(self) -> str:
         """The program now, as a script that `webmlc.kernel` reads."""
