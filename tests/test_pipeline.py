@@ -17,7 +17,7 @@ import webmlc
 from webmlc.build_options import BuildOptions
 from webmlc.core.errors import UnsupportedError, UserError
 from webmlc.host.load import Model
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 from webmlc.pipeline import compile_model
 
 pytestmark = pytest.mark.xdist_group("compile")  # one worker builds what the tests share

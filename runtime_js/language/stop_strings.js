@@ -1,6 +1,6 @@
 // Find stop strings in a text that arrives in pieces.
 //
-// The twin of webmlc/generate/stop_strings.py. Text that may be the beginning of a stop string is held back until the next piece
+// The twin of webmlc/generate/detokenise.py. Text that may be the beginning of a stop string is held back until the next piece
 // decides.
 
 /** The filter of one answer. */

@@ -39,7 +39,7 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array, Module, producers
 from webmlc.graph.simplify.constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 
 if TYPE_CHECKING:
     from webmlc.build_options import TargetName

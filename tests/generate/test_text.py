@@ -12,10 +12,9 @@ from tokenizers import Tokenizer, decoders, models
 from tests.generate.fakes import TEMPLATE, language_files, reader, tokenizer
 from webmlc.core.errors import InputError, PackageError
 from webmlc.core.package_files import TOKENIZER
-from webmlc.generate.detokenise import Detokeniser
+from webmlc.generate.detokenise import Detokeniser, StopStrings
 from webmlc.generate.options import read_options
 from webmlc.generate.prompt import TextCodec
-from webmlc.generate.stop_strings import StopStrings
 from webmlc.package.tokenizer_file import pack_tokenizer
 
 

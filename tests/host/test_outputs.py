@@ -14,7 +14,7 @@ from tests.decoders import DECODER, rows
 from webmlc.core.errors import InputError
 from webmlc.host.load import Model
 from webmlc.package.manifest import Run
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 from webmlc.package.transfers import select_segments
 
 pytestmark = pytest.mark.xdist_group("outputs")  # one worker builds what the tests share

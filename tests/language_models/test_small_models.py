@@ -24,8 +24,8 @@ from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.quantise.exactness import compute_exactly
 from webmlc.package.manifest import File, Symbol
+from webmlc.package.manifest_json import read_manifest
 from webmlc.package.program import signature
-from webmlc.package.read_manifest import read_manifest
 
 FLOATS = (Type.F32, Type.F16)
 """Kernels of quantised weights take long to build, so one model on the devices has them."""

@@ -22,7 +22,7 @@ from webmlc.core.machine_class import MachineClass, adapter_name
 from webmlc.host.webgpu_adapter import find_adapter
 from webmlc.loops.text import parse_function, print_function
 from webmlc.package import compile_kernels
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 from webmlc.schedule.rules import (
     Alternative,
     Selection,

@@ -29,8 +29,7 @@ from webmlc.core.machine_class import MachineClass, adapter_name
 from webmlc.host import choose_schedules, webgpu_adapter
 from webmlc.host.webgpu_adapter import find_adapter
 from webmlc.package.manifest import Program
-from webmlc.package.manifest_json import from_json, to_json
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import from_json, read_manifest, to_json
 from webmlc.package.sizes import evaluate
 
 SCRIPT = Path(__file__).parents[1] / "js" / "choose_shaders.mjs"

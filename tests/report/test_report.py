@@ -24,7 +24,7 @@ from webmlc.build_options import BuildOptions
 from webmlc.core.errors import InputError
 from webmlc.host.load import load
 from webmlc.host.wasm import SharedMemory, instantiate
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 from webmlc.pipeline import build
 from webmlc.report.measurable import measurable
 from webmlc.report.nodes import FATES

@@ -39,12 +39,11 @@ from numpy.typing import NDArray
 from webmlc.core.errors import InputError, SessionLostError
 from webmlc.core.machine import Device
 from webmlc.core.turns import Turns
-from webmlc.generate.detokenise import Detokeniser
+from webmlc.generate.detokenise import Detokeniser, StopStrings
 from webmlc.generate.options import Options, read_options
 from webmlc.generate.prompt import Prompt, TextCodec
 from webmlc.generate.random_numbers import RandomNumbers
 from webmlc.generate.sampling import checked, sample
-from webmlc.generate.stop_strings import StopStrings
 
 CHUNK_TOKENS: Mapping[Device, int] = {"wasm": 72, "webgpu": 256}
 """The tokens of a prompt that one run processes, by device.

@@ -43,10 +43,10 @@ from webmlc.host.output_error import (
     OutputError,
     Verdict,
     compare,
+    quantisation_steps,
     with_sensitivity,
     with_spread,
 )
-from webmlc.host.quantisation_step import quantisation_steps
 from webmlc.host.reference import (
     ONNX_REFERENCE,
     ONNXRUNTIME,

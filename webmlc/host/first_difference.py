@@ -19,8 +19,7 @@ from webmlc.build_options import BuildOptions
 from webmlc.core.errors import WebmlcError
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.host.load import load
-from webmlc.host.output_error import compare
-from webmlc.host.quantisation_step import quantisation_steps
+from webmlc.host.output_error import compare, quantisation_steps
 from webmlc.host.reference import run_reference
 from webmlc.host.try_model import Build
 

@@ -53,7 +53,7 @@ from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.host.webgpu_adapter import find_adapter, is_software
 from webmlc.package.compression import inflate
 from webmlc.package.manifest import Bind, Manifest, Port, Run, Segment
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 from webmlc.package.sizes import evaluate
 from webmlc.package.transfers import select_segments
 from webmlc.package.weights import read_file, read_weights

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, numpy_helper
 
 Array = NDArray[Any]
 Verdict = Literal["passed", "failed", "inconclusive"]
@@ -142,3 +144,43 @@ def with_sensitivity(error: OutputError, first: Array, disturbed: Array) -> Outp
         return error
     moved = compare(error.output, first, disturbed, 0.0).relative
     return replace(error, sensitivity=max(moved, error.sensitivity or 0.0))
+
+
+_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast"})
+
+
+def quantisation_steps(model: onnx.ModelProto) -> dict[str, float]:
+    """The step of every quantised output of the model; the largest step if it has several."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    steps = {o.name: _step(model.graph, producers, o.name) for o in model.graph.output}
+    return {name: step for name, step in steps.items() if step is not None}
+
+
+def _step(graph: GraphProto, producers: dict[str, NodeProto], value: str) -> float | None:
+    producer = producers.get(value)
+    while producer is not None and producer.op_type in _MOVES:
+        producer = producers.get(producer.input[0])
+    if producer is None:
+        return None
+    if producer.op_type == "QuantizeLinear" or producer.op_type.startswith("QLinear"):
+        return 1.0
+    if producer.op_type != "DequantizeLinear":
+        return None
+    scale = _constant(graph, producers, producer.input[1])
+    return None if scale is None else float(np.abs(scale).max())
+
+
+def _constant(graph: GraphProto, producers: dict[str, NodeProto], name: str) -> np.ndarray | None:
+    """The array of an initialiser or of a Constant node, also through Identity nodes."""
+    producer = producers.get(name)
+    while producer is not None and producer.op_type == "Identity":
+        name = producer.input[0]
+        producer = producers.get(name)
+    if (
+        producer is not None
+        and producer.op_type == "Constant"
+        and producer.attribute[0].name == "value"
+    ):
+        return numpy_helper.to_array(producer.attribute[0].t)
+    tensors = (t for t in graph.initializer if t.name == name)
+    return next((numpy_helper.to_array(t) for t in tensors), None)

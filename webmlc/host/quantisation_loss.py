@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from webmlc.host.load import load
 from webmlc.host.try_model import read_inputs
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 
 Array = NDArray[Any]
 

@@ -34,14 +34,16 @@ from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.loops.name_dimensions import NamedDimensions, name_dimensions
 from webmlc.loops.verify import verify
-from webmlc.package.explanation import (
+from webmlc.package.kernel_code import (
+    Code,
     ExplainedCode,
     Explanation,
+    KernelLines,
     explain,
     from_bytes,
+    print_code,
     to_bytes,
 )
-from webmlc.package.kernel_code import Code, KernelLines, print_code
 from webmlc.package.kernel_pool import KernelPool
 from webmlc.package.manifest import TunedKernel
 from webmlc.schedule.rules import (

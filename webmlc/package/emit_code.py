@@ -10,22 +10,23 @@ reports.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from webmlc.build_options import BuildOptions
+from webmlc.core.errors import InternalError
 from webmlc.core.machine import DEVICES, Device, Machine
 from webmlc.core.stages import Stage
-from webmlc.graph.ir import Module
+from webmlc.graph.ir import Array, Module
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.narrow_parameters import narrow_parameters
 from webmlc.package.compile_kernels import KernelCompiler
 from webmlc.package.half_buffers import half_buffers, stores_halves
-from webmlc.package.join_constants import join_constants
 from webmlc.package.manifest import Manifest
 from webmlc.package.program import module_calls, program_parts
 from webmlc.package.write import Parts, ProgramParts, ShaderVariant
@@ -213,3 +214,30 @@ def package_parts(
         kernels=kernels,
         explanations=compiler.explanations,
     )
+
+
+def join_constants(modules: Iterable[Module]) -> dict[str, Array]:
+    """The constants of all functions of some modules.
+
+    Raises `InternalError` if two different constants have the same name, because the second would
+    replace the first.
+    """
+    constants: dict[str, Array] = {}
+    for module in modules:
+        for function in module.functions.values():
+            for name, array in function.constants.items():
+                if not _are_equal(constants.setdefault(name, array), array):
+                    raise InternalError(
+                        f"package: function {function.name}: another constant has the name of "
+                        f"{name}"
+                    )
+    return constants
+
+
+def _are_equal(left: Array, right: Array) -> bool:
+    """True if two arrays have the same type and bits."""
+    if left is right:
+        return True
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return np.array_equal(left.reshape(-1).view(np.uint8), right.reshape(-1).view(np.uint8))

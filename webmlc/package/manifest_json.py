@@ -22,16 +22,18 @@ from __future__ import annotations
 
 import json
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from webmlc.core.errors import InternalError, PackageError
+from webmlc.frontend.file_kinds import kind_of
 from webmlc.package.check_manifest import check_manifest
-from webmlc.package.manifest import FORMAT, VERSION, Manifest, Program
+from webmlc.package.manifest import FORMAT, MANIFEST, VERSION, Manifest, Program
+from webmlc.package.memory_plan import CONSTANT_ALIGNMENT
 from webmlc.package.placement import align
 from webmlc.package.repetitions import fold, unfold
-from webmlc.package.weights import ALIGNMENT
 
 LINE = 160
 """Keep a container on one line if its text has at most this many characters. Chosen by hand."""
@@ -112,7 +114,7 @@ def from_json(text: str) -> Manifest:
             end = file.pop("start")
             tensors, file["tensors"] = unfold(file["tensors"]), {}
             for name, length in tensors:
-                begin = align(end, ALIGNMENT)
+                begin = align(end, CONSTANT_ALIGNMENT)
                 file["tensors"][name] = begin, (end := begin + length)
         programs = data.get("programs", {}).items()
         data["programs"] = {device: _program(device, program) for device, program in programs}
@@ -168,3 +170,28 @@ def _text(value: Any) -> str:
         case list() if all(isinstance(item, dict) for item in value):
             return "[\n" + ",\n".join(json.dumps(v, separators=(",", ":")) for v in value) + "\n]"
     return compact
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of the package in `folder`. Raises `PackageError` if there is none."""
+    try:
+        text = (folder / MANIFEST).read_text("utf-8")
+    except OSError as error:
+        raise PackageError(f"{folder}: {_instead(folder)}") from error
+    except UnicodeDecodeError as error:
+        raise PackageError(f"{folder / MANIFEST}: not UTF-8 text") from error
+    return from_json(text)
+
+
+def _instead(path: Path) -> str:
+    """Describe the contents of a path without a package, and say what to do."""
+    kind = kind_of(path) if path.is_file() else None
+    if path.is_file() and (kind is None or kind.suffix):
+        out = f"build/{path.stem}"
+        return (
+            f"this is a model, not a package. Build it, and load the package: webmlc build {path} "
+            f"-o {out}"
+        )
+    if kind is not None:
+        return f"{kind.name}. {kind.advice}"
+    return f"no {MANIFEST} here; make a package with `webmlc build MODEL -o {path}`"

@@ -1,7 +1,8 @@
 """Plan the memory of a program at build: which buffers each device holds, and their order there.
 
 In: a program with its segments, and the order of the tensors in the weights files. Out: a `Memory`
-for each device, from which hosts compute addresses once they know the sizes (`memory_plan`).
+for each device, from which hosts compute addresses once they know the sizes (`memory_plan`). A
+program whose run does not fit into 32-bit memory is refused (`check_total`).
 
 Buffers whose lifetimes do not overlap share bytes (`placement`). The order is chosen for
 `PLANNED_SIZE`, and holds for all sizes. If segments bind symbols during a run, the buffers whose
@@ -11,11 +12,11 @@ sizes depend on these symbols lie above all other buffers, which therefore never
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
-from webmlc.core.errors import InputError
-from webmlc.core.machine import DEVICES, Device
-from webmlc.package.manifest import Bind, Manifest, Memory, Place, Program
+from webmlc.core.errors import InputError, UserError
+from webmlc.core.machine import ADDRESSABLE_BYTES, DEVICES, Device
+from webmlc.package.manifest import Bind, Buffer, Manifest, Memory, Place, Program, Step
 from webmlc.package.memory_plan import ALIGNMENT, buffer_bytes, weights_alignment
 from webmlc.package.placement import Interval, place, stack
 
@@ -180,3 +181,27 @@ def load_lifetimes(
         elif is_temporary and tensors[buffer.tensor] == 1:
             spans[name] = (0, uses[-1])
     return spans
+
+
+def check_total(total: int, buffers: Iterable[Buffer], steps: Iterable[Step]) -> None:
+    """Raise `UserError` if a run needs `total` bytes and memory cannot hold them."""
+    if total <= ADDRESSABLE_BYTES:
+        return
+    largest = max(buffers, key=_bytes, default=None)
+    reason = "" if largest is None else f" (the largest buffer: {_describe(largest, steps)})"
+    raise UserError(
+        f"the model cannot be built: a run needs {total:,} bytes{reason}, more than the 4 GiB that "
+        "WebAssembly addresses; make the model's sizes smaller, or split it into two models"
+    )
+
+
+def _bytes(buffer: Buffer) -> int:
+    """The bytes of a buffer, or 0 if they depend on a symbol."""
+    return buffer.static_bytes or 0
+
+
+def _describe(buffer: Buffer, steps: Iterable[Step]) -> str:
+    shape = ", ".join(map(str, buffer.shape))
+    text = f"{buffer.name!r}, {buffer.dtype}[{shape}] of {_bytes(buffer):,} bytes"
+    origin = next((step.origin for step in steps if buffer.name in step.written), ())
+    return f"{text}, made by node {', '.join(map(repr, origin))}" if origin else text

@@ -5,7 +5,8 @@ In: the folder of a package. Out: one ES module, for small models:
     import { load } from "./model.js";
     const model = await load({ device: "auto" });
 
-Beside the script lies `model.d.ts`, with its types (`single_file_types.py`).
+Beside the script lies `model.d.ts`, with its types. It imports nothing: it contains the types of
+the runtime as a namespace.
 
 The script contains the package's files as an archive: the length of a JSON list of paths and
 lengths (4 bytes, little endian), the list, and the files. The archive is compressed and written in
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import warnings
 from base64 import b64encode
@@ -28,9 +30,8 @@ from webmlc.core.package_files import LANGUAGE_FILES
 from webmlc.core.replace_file import replace_file
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import MANIFEST
+from webmlc.package.model_types import MODEL_TYPES
 from webmlc.package.runtime_files import SUFFIXES, joined_script
-from webmlc.package.single_file_types import FIRST_LINE as TYPES_FIRST_LINE
-from webmlc.package.single_file_types import single_file_types, types_path
 
 LARGE_BYTES = 4 << 20
 """Warn of a larger script, in bytes. A page decodes the whole script before the model starts to
@@ -129,3 +130,54 @@ def _is_written(path: Path, first: str) -> bool:
         not has_hash or digest.decode("ascii", "replace") == hashlib.sha256(content).hexdigest()
     )
     return line.startswith(first.encode()) and is_same
+
+
+TYPES_FIRST_LINE = "// The types of a model in one script, written by webmlc:"
+"""The beginning of such a file. A build replaces no other file."""
+NAMESPACE = "runtime"
+"""The namespace of the runtime's types."""
+RUNTIME_TYPES = ("typed.d.ts", "webmlc.d.ts")
+"""The files of the package's runtime whose types a page may name."""
+
+_IMPORT = re.compile(r"^import type \{([^}]*)\} from .*;\n", re.MULTILINE)
+_REEXPORT = re.compile(r"^export type \{[^}]*\} from .*;\n", re.MULTILINE)
+_LOAD = re.compile(r"^(?:/\*\*(?:(?!\*/).)*\*/\n)?export function load<.*;\n", re.MULTILINE)
+_HEAD = re.compile(r"\A// .*\n+")
+_ERROR = re.compile(r"^export class (\w+Error) ", re.MULTILINE)
+
+
+def types_path(script: Path) -> Path:
+    """The file of a script's types: `model.d.ts` for `model.js`, `model.d.mts` for `model.mjs`."""
+    return script.with_suffix(f".d{script.suffix.replace('js', 'ts')}")
+
+
+def single_file_types(folder: Path, name: str) -> str:
+    """The text of the types. `name` is the name of the model."""
+    texts = [_HEAD.sub("", (folder / file).read_text("utf-8")) for file in RUNTIME_TYPES]
+    runtime = _LOAD.sub("", _REEXPORT.sub("", _IMPORT.sub("", "\n".join(texts))))
+    model = _HEAD.sub("", (folder / MODEL_TYPES).read_text("utf-8"))
+    errors = "".join(
+        f"export import {error} = {NAMESPACE}.{error};\n" for error in _ERROR.findall(runtime)
+    )
+    return f"""\
+{TYPES_FIRST_LINE} {" ".join(name.split())}
+
+/** The types of webmlc. */
+export declare namespace {NAMESPACE} {{
+{runtime.strip()}
+}}
+
+{_IMPORT.sub(_aliases, model).strip()}
+
+/** Load the model. Throws PackageError, AdapterError, HostError or InputError. */
+export function load(options?: {NAMESPACE}.LoadOptions): Promise<Model>;
+
+{errors}"""
+
+
+def _aliases(names: re.Match[str]) -> str:
+    """Rewrite an import of the model's types as aliases of types in the namespace."""
+    pairs = (part.split(" as ") for part in names[1].split(","))
+    return "".join(
+        f"import {pair[-1].strip()} = {NAMESPACE}.{pair[0].strip()};\n" for pair in pairs
+    )

@@ -29,12 +29,9 @@ from numpy.typing import NDArray
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
 from webmlc.package.manifest import WeightFile
+from webmlc.package.memory_plan import CONSTANT_ALIGNMENT
+from webmlc.package.placement import align
 
-ALIGNMENT = 256
-"""The alignment of every tensor, in bytes.
-
-Derived from WebGPU, whose default `minStorageBufferOffsetAlignment` is 256.
-"""
 SHARD_BYTES = 512 << 20
 """The largest amount of data in one weights file, in bytes.
 
@@ -83,7 +80,7 @@ def write_weights(
     shards: list[dict[str, Array]] = []
     size = limit + 1
     for name, array in tensors.items():
-        bytes_ = _align(array.nbytes)
+        bytes_ = align(array.nbytes, CONSTANT_ALIGNMENT)
         if size + bytes_ > limit:
             shards.append({})
             size = 0
@@ -100,10 +97,6 @@ def write_weights(
     )
 
 
-def _align(value: int) -> int:
-    return -(-value // ALIGNMENT) * ALIGNMENT
-
-
 def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> WeightFile:
     entries: dict[str, Any] = {}
     position = pads = 0
@@ -114,7 +107,7 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
             "shape": list(array.shape),
             "data_offsets": [begin, position],
         }
-        padded_end = _align(position)
+        padded_end = align(position, CONSTANT_ALIGNMENT)
         if padded_end > position and index + 1 < len(tensors):
             pad = {
                 "dtype": "U8",
@@ -124,7 +117,7 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
             entries[f"__pad_{pads}"] = pad
             pads, position = pads + 1, padded_end
     header = json.dumps(entries, separators=(",", ":")).encode()
-    header += b" " * (_align(8 + len(header)) - 8 - len(header))
+    header += b" " * (align(8 + len(header), CONSTANT_ALIGNMENT) - 8 - len(header))
     start = 8 + len(header)
     file_hash, chunk_hashes = hashlib.sha256(), _Chunks()
     # Hashing takes the most time, and lets another thread run meanwhile.

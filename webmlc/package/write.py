@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.machine import DEVICES, Device
 from webmlc.core.package_files import LANGUAGE_FILES, TOKENIZER
-from webmlc.package.check_memory import check_total
 from webmlc.package.compression import SUFFIX, deflate
 from webmlc.package.manifest import (
     MANIFEST,
@@ -44,7 +43,7 @@ from webmlc.package.manifest import (
 from webmlc.package.manifest_json import from_json, to_json
 from webmlc.package.memory_plan import layout
 from webmlc.package.model_types import MODEL_TYPES, model_types
-from webmlc.package.plan_memory import plan_memory
+from webmlc.package.plan_memory import check_total, plan_memory
 from webmlc.package.replace_package import replaced_package
 from webmlc.package.runtime_files import runtime_files
 from webmlc.package.sizes import name_sizes, to_size, with_names
@@ -55,7 +54,7 @@ from webmlc.package.weights import SHARD_BYTES, write_weights
 from webmlc.target.webgpu.names import wgsl_name
 
 if TYPE_CHECKING:
-    from webmlc.package.explanation import Explanation
+    from webmlc.package.kernel_code import Explanation
     from webmlc.target.kernel_work import Kernel
     from webmlc.target.target import Alternatives
     from webmlc.target.wasm.emit_module import Module as WasmModule

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from webmlc.core.machine import Device
-from webmlc.package.explanation import Explanation
+from webmlc.package.kernel_code import Explanation
 from webmlc.package.manifest import Bind, Manifest, Program, Step
 from webmlc.package.manifest_examples import manifest_examples
 from webmlc.package.memory_plan import Layout, buffer_bytes, layout

@@ -34,7 +34,7 @@ from webmlc.frontend.protos import constant_nodes
 from webmlc.graph.ir import Module
 from webmlc.package.compression import deflate
 from webmlc.package.manifest import MANIFEST, Manifest
-from webmlc.package.read_manifest import read_manifest
+from webmlc.package.manifest_json import read_manifest
 from webmlc.package.runtime_files import join_modules
 from webmlc.package.sizes import shape_text
 from webmlc.package.write import write_package

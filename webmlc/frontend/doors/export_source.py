@@ -18,18 +18,19 @@ from typing import Any
 from onnx import ModelProto
 
 from webmlc.core.errors import InputError, ModelError, UserError, WebmlcError
-from webmlc.frontend.doors.boosters import (
-    export_lightgbm,
-    export_xgboost,
-    is_lightgbm,
-    is_xgboost,
-)
 from webmlc.frontend.doors.door import Door, Example, Refusal, is_path, quiet
 from webmlc.frontend.doors.jax import export_jax, is_jax
 from webmlc.frontend.doors.keras import export_keras, is_keras
 from webmlc.frontend.doors.names import rename_outputs
 from webmlc.frontend.doors.pytorch import export_torch, is_torch
-from webmlc.frontend.doors.sklearn import export_estimator, is_estimator
+from webmlc.frontend.doors.sklearn import (
+    export_estimator,
+    export_lightgbm,
+    export_xgboost,
+    is_estimator,
+    is_lightgbm,
+    is_xgboost,
+)
 from webmlc.frontend.doors.tensorflow import (
     export_saved_model,
     export_tflite,

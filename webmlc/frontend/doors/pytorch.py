@@ -1,5 +1,9 @@
 """PyTorch: a `torch.nn.Module`, an `ExportedProgram` or a `.pt2` file, through torch.onnx.
 
+Some models of Hugging Face's transformers contain parts that torch.export refuses: caches of keys
+and values, loops over data, state that an earlier call left. The exporter of transformers replaces
+these parts while a model is traced (`traceable`).
+
 The name of a node in the exported model begins with its module, as in
 `layers.0.self_attn/linear_1`. The name of an input or output is its path in the module's arguments
 or results, as in `hidden_states.0`. A symbol that `torch.export` has numbered (`s40`) is named by
@@ -34,7 +38,6 @@ from webmlc.frontend.doors.names import (
 )
 from webmlc.frontend.doors.pytorch_errors import refusals
 from webmlc.frontend.doors.pytorch_operators import replaced_functions, translations
-from webmlc.frontend.doors.transformers import traceable
 from webmlc.frontend.file_kinds import is_kind
 
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -243,3 +246,52 @@ def _root(program: Any) -> str:
             if path == "":
                 return str(owner).rpartition(".")[2]
     return ""
+
+
+@contextmanager
+def traceable(module: Any) -> Iterator[None]:
+    """Prepare a module that is or contains a model of transformers for torch.export. Other modules
+    stay as they are, and so do models if the version of transformers has no exporter.
+    """
+    models = [m for m in module.modules() if is_instance(m, "transformers", "PreTrainedModel")]
+    if not models:
+        yield
+        return
+    try:
+        from transformers.exporters.exporter_dynamo import (
+            register_cache_pytrees_for_model,
+            reset_model_state,
+        )
+        from transformers.exporters.utils import apply_patches
+    except ImportError:
+        yield
+        return
+    with ExitStack() as stack:
+        for model in models:
+            register_cache_pytrees_for_model(model)
+            stack.enter_context(_batched_experts(model))
+        stack.enter_context(apply_patches("dynamo"))
+        stack.enter_context(reset_model_state(models[0]))
+        yield
+
+
+@contextmanager
+def _batched_experts(model: Any) -> Iterator[None]:
+    """Let a model multiply each token by the weights of its experts. Other implementations group
+    the tokens by operators that torch.onnx does not know, or loop over experts that data choose.
+    """
+    if not hasattr(model, "get_experts_implementation") or not _has_experts(model):
+        yield
+        return
+    implementation = model.get_experts_implementation()
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(implementation)
+
+
+def _has_experts(model: Any) -> bool:
+    """True for a model whose experts have implementations to choose from."""
+    can_choose = getattr(model, "_can_set_experts_implementation", None)
+    return bool(can_choose and can_choose())

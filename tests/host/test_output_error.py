@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx.parser
 
-from webmlc.host.output_error import compare
-from webmlc.host.quantisation_step import quantisation_steps
+from webmlc.host.output_error import compare, quantisation_steps
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -7,7 +7,7 @@ import pytest
 
 from webmlc.core.errors import InternalError
 from webmlc.graph.ir import Function, Module
-from webmlc.package.join_constants import join_constants
+from webmlc.package.emit_code import join_constants
 
 WEIGHTS = np.array([[1.5, np.nan], [-0.0, 2.0]], np.float32)
 

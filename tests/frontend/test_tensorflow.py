@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from webmlc.frontend.doors.sparse_tensors import dense_values
+from webmlc.frontend.doors.tensorflow import dense_values
 
 MATRIX = [[1, 0, 2, 3], [0, 4, 0, 0], [0, 0, 5, 0], [0, 0, 0, 6]]
 """The example of TensorFlow Lite's description of its format."""
