@@ -250,14 +250,13 @@ def evaluate_node(
     row: Operator, context: Context, inputs: Sequence[Array | None], symbols: Mapping[str, int]
 ) -> list[Array]:
     """The outputs of one node whose output types are inferred."""
-    assert row.compute is not None
     tensors = tuple(
         None if array is None else placeholder(f"x{i}", context.shape(i), context.dtype(i))
         for i, array in enumerate(inputs)
     )
     pairs = zip(tensors, inputs, strict=True)
     arrays = {t: a for t, a in pairs if t is not None and a is not None}
-    return evaluate(row.compute(context, tensors), arrays, symbols)
+    return evaluate(row.tensors(context, tensors), arrays, symbols)
 
 
 def evaluate_module(module: Module, inputs: Mapping[str, Array]) -> dict[str, Array]:

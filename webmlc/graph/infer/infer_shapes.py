@@ -339,20 +339,18 @@ class _Inference:
         type_numbers(node, self.constants, self.scope.type_of)
         context = self.scope.context(node)
         check_node(node, row, context.types)
-        if row.expand is not None:
-            expansion = Expansion(self.value_names)
-            results = row.expand(context, Builder(node, expansion))
-            if results is not None:
-                self.requirements[node] = context.requirements
-                return self.expansion_nodes(node, expansion, results)
+        expansion = Expansion(self.value_names)
+        results = row.expansion(context, Builder(node, expansion))
+        if results is not None:
+            self.requirements[node] = context.requirements
+            return self.expansion_nodes(node, expansion, results)
         if node.operator == GRADIENT:
-            expansion = Expansion(self.value_names)
             build = Builder(node, expansion)
             derivatives = derive_gradient(node, self.typed_nodes, self.scope, build)
             return self.expansion_nodes(node, expansion, derivatives[: len(node.outputs)])
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.infer_inner, self.outlines).node()]
-        outputs = row.infer(context)
+        outputs = row.types(context)
         if row.indices is not None:
             require_indices(context, row.indices(context))
         outputs = tuple(
@@ -447,7 +445,7 @@ class _Inference:
                 return False
             self.constants.update(zip(node.outputs, results, strict=True))
             return True
-        outputs = row.compute(context, tensors)
+        outputs = row.tensors(context, tensors)
         read = {t for stage in stages(outputs) for t in stage.sources}
         inputs: dict[Any, KnownValue] = {}
         for i, tensor in enumerate(tensors):

@@ -175,7 +175,7 @@ class _Widening(FunctionWriter):
         scope = Scope(types, self.constants, self.scope.values)
         names = {v: f"{v}.wide" for v in node.outputs if self.is_half(v)}
         try:
-            inferred = row_of(node).infer(scope.context(replace(node, inputs=inputs)))
+            inferred = row_of(node).types(scope.context(replace(node, inputs=inputs)))
         except NotSupportedError:
             return False
         output_types: list[TensorType] = []

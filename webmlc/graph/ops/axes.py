@@ -28,22 +28,9 @@ from webmlc.core.expr import Const, Expr, as_int, const, minimum, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    UnknownValueError,
-)
-from webmlc.graph.ops.shapes import (
-    check_single,
-    dimensions,
-    keeps_axes,
-    operand,
-    product,
-    select_among,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, UnknownValueError
+from webmlc.graph.ops.shapes import check_single, dimensions, keeps_axes, product, select_among
 
-Inputs = tuple[Tensor | None, ...]
 INVALID = -2
 """The size that marks wrong axes. It is negative, but not the -1 that a Reshape resolves."""
 
@@ -95,7 +82,7 @@ def axes_last(context: Context, build: Builder, mask: Value) -> Value:
     return build("AxesLast", x, build("Concat", other_sizes, named_sizes, axis=0), domain="webmlc")
 
 
-def reduce_along(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def reduce_along(context: Context, build: Builder) -> Value | None:
     """Expand a reduction whose axes (input 1) only a run knows."""
     node, rank = context.node, context.rank(0)
     if not context.is_decided_by_run(1):
@@ -104,11 +91,11 @@ def reduce_along(context: Context, build: Builder) -> tuple[Value, ...] | None:
     last = build.constant(np.arange(rank, 2 * rank))
     y = build(node.op, axes_last(context, build, mask), last, keepdims=0)
     if keeps_axes(context):
-        return (y,)
-    return (without_axes(context, build, y, mask, axis_count(context, 1)),)
+        return y
+    return without_axes(context, build, y, mask, axis_count(context, 1))
 
 
-def cumulate_along(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def cumulate_along(context: Context, build: Builder) -> Value | None:
     """Expand a cumulative operator whose axis (input 1) only a run knows."""
     node, rank = context.node, context.rank(0)
     if not context.is_decided_by_run(1):
@@ -120,7 +107,7 @@ def cumulate_along(context: Context, build: Builder) -> tuple[Value, ...] | None
     y = build("Reshape", axis_last, rows)
     y = build(node.op, y, build.constant(np.int64(rank)), **node.attributes)
     y = build("Reshape", y, build("Shape", axis_last))
-    return (build("AxesBack", y, domain="webmlc", shape=context.shape(0)),)
+    return build("AxesBack", y, domain="webmlc", shape=context.shape(0))
 
 
 def without_axes(context: Context, build: Builder, y: Value, mask: Value, count: int) -> Value:
@@ -133,22 +120,22 @@ def without_axes(context: Context, build: Builder, y: Value, mask: Value, count:
     return build("Reshape", y, other_sizes, allowzero=1)
 
 
-def squeeze(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def squeeze(context: Context, build: Builder) -> Value | None:
     """Expand a Squeeze whose axes (input 1) only a run knows."""
     if not context.is_decided_by_run(1):
         return None
     mask, count = axis_mask(context, build, 1), axis_count(context, 1)
-    return (without_axes(context, build, build.inputs[0], mask, count),)
+    return without_axes(context, build, build.inputs[0], mask, count)
 
 
-def unsqueeze(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def unsqueeze(context: Context, build: Builder) -> Value | None:
     """Expand an Unsqueeze whose axes (input 1) only a run knows."""
     if not context.is_decided_by_run(1):
         return None
     x, rank = build.inputs[0], context.rank(0) + axis_count(context, 1)
     mask = axis_mask(context, build, 1, rank)
     sizes = build("SizesWithOnes", build("Shape", x), mask, domain="webmlc")
-    return (build("Reshape", x, sizes, allowzero=1),)
+    return build("Reshape", x, sizes, allowzero=1)
 
 
 # -- rows --------------------------------------------------------------------------------
@@ -162,16 +149,15 @@ def _total(terms: list[Expr]) -> Expr:
     return reduce(add, terms, const(0, DType.int64))
 
 
-def _by_axis_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int64, (const(context.attribute("rank")),)),)
+def _by_axis_type(context: Context) -> TensorType:
+    return TensorType(DType.int64, (const(context.attribute("rank")),))
 
 
-def _by_axis(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _by_axis(context: Context, values: Tensor, axis_input: Tensor) -> Tensor:
     """The values (input 0) at their axes (input 1). Axes may count from the end."""
-    values, axes = operand(inputs, 0), _elements(operand(inputs, 1))
     rank = context.attribute("rank")
     default, invalid = (Const(context.attribute(n), DType.int64) for n in ("default", "invalid"))
-    places = [a.astype(DType.int64) for a in axes]
+    places = [a.astype(DType.int64) for a in _elements(axis_input)]
     places = [select(a < 0, a + rank, a) for a in places]
     zero, one = const(0, DType.int64), const(1, DType.int64)
     counts = [_total([select(p.equals(d), one, zero) for p in places]) for d in range(rank)]
@@ -184,12 +170,12 @@ def _by_axis(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             value = select(is_axis, values[position].astype(DType.int64), value)
         return select(distinct_count.equals(len(places)), value, invalid)
 
-    return (compute("by_axis", context.outputs[0].shape, element),)
+    return compute("by_axis", context.outputs[0].shape, element)
 
 
-def _other_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _other_sizes(context: Context, size_input: Tensor, mask_input: Tensor) -> Tensor:
     """The sizes (input 0) of the axes where a mask (input 1) is 0, in order."""
-    sizes, mask = (_elements(operand(inputs, i)) for i in range(2))
+    sizes, mask = _elements(size_input), _elements(mask_input)
     zero = const(0, DType.int64)
     before = [_total([1 - m for m in mask[:d]]) for d in range(len(mask))]
 
@@ -199,53 +185,51 @@ def _other_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         total = _total([select(h, size, zero) for h, size in zip(is_place, sizes, strict=True)])
         return select(mask[0] < 0, mask[0], total)
 
-    return (compute("other_sizes", context.outputs[0].shape, element),)
+    return compute("other_sizes", context.outputs[0].shape, element)
 
 
-def _sizes_with_ones_type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(1),)
+def _sizes_with_ones_type(context: Context) -> TensorType:
+    return context.type(1)
 
 
-def _sizes_with_ones(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _sizes_with_ones(context: Context, size_input: Tensor, mask_input: Tensor) -> Tensor:
     """The sizes (input 0) in order, with ones inserted where a mask (input 1) is 1."""
-    sizes, mask = (_elements(operand(inputs, i)) for i in range(2))
+    sizes, mask = _elements(size_input), _elements(mask_input)
     result = []
     for d, marker in enumerate(mask):
         before = d - _total(mask[:d])
         size = select_among(sizes, before) if sizes else marker
         result.append(select(marker.equals(0), size, marker))
     shape = context.outputs[0].shape
-    return (compute("sizes_with_ones", shape, lambda d: select_among(result, d)),)
+    return compute("sizes_with_ones", shape, lambda d: select_among(result, d))
 
 
-def _axes_last_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), tuple(dimensions(context, 1, "the shape"))),)
+def _axes_last_type(context: Context) -> TensorType:
+    return TensorType(context.dtype(0), tuple(dimensions(context, 1, "the shape")))
 
 
-def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _axes_last(context: Context, x: Tensor, *_: Tensor) -> Tensor:
     """Element `[*i, *r]` is the input's element at `i + r`. One index of each pair is 0."""
-    x = operand(inputs, 0)
 
     def element(*index: Expr) -> Expr:
         pairs = zip(index[: x.rank], index[x.rank :], strict=True)
         return x[tuple(i + r for i, r in pairs)]
 
-    return (compute("axes_last", context.outputs[0].shape, element),)
+    return compute("axes_last", context.outputs[0].shape, element)
 
 
-def _axes_back_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), context.attribute("shape")),)
+def _axes_back_type(context: Context) -> TensorType:
+    return TensorType(context.dtype(0), context.attribute("shape"))
 
 
-def _axes_back(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _axes_back(context: Context, x: Tensor) -> Tensor:
     """The inverse of `AxesLast`."""
-    x = operand(inputs, 0)
 
     def element(*index: Expr) -> Expr:
         places = zip((*index, *index), x.shape, strict=True)
         return x[tuple(minimum(i, size - 1) for i, size in places)]
 
-    return (compute("axes_back", context.outputs[0].shape, element),)
+    return compute("axes_back", context.outputs[0].shape, element)
 
 
 OPS: tuple[Operator, ...] = (

@@ -42,14 +42,8 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.index import clamped
 from webmlc.graph.ops.layout import BYTES_PER_WORD, PACK
-from webmlc.graph.ops.operator import (
-    Context,
-    IndexInput,
-    NotSupportedError,
-    Operator,
-    always_expands,
-)
-from webmlc.graph.ops.shapes import canonical, operand
+from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError, Operator
+from webmlc.graph.ops.shapes import canonical
 
 DOMAIN = "webmlc"
 PRODUCT = (DOMAIN, "PackedBlockProduct")
@@ -60,8 +54,6 @@ _LARGEST = 127
 """The largest magnitude of a quantised activation. -128 is not used, so that the range is
 symmetric.
 """
-
-Tensors = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,14 +176,14 @@ def check_form(bits: int, block: int, depth: int) -> None:
 # -- operators -------------------------------------------------------------------------
 
 
-def _expand_product(context: Context, build: Builder) -> tuple[Value, ...]:
+def _expand_product(context: Context, build: Builder) -> Value:
     """Expand to a kernel that quantises the data by block (or only sums it), and the product."""
     data, *weights = build.inputs
     names = ("bits", "block", "columns", "excess")
     attributes = {name: int(context.attribute(name)) for name in names}
     check_form(attributes["bits"], attributes["block"], _depth(context))
     exact = bool(context.attribute("exact", 0))
-    return (packed_product(build, data, weights, attributes, exact),)
+    return packed_product(build, data, weights, attributes, exact)
 
 
 def packed_product(
@@ -244,11 +236,11 @@ def _quantised_types(context: Context) -> tuple[TensorType, ...]:
     )
 
 
-def _quantise_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
+def _quantise_blocks(context: Context, data: Tensor) -> tuple[Tensor, ...]:
     """Quantise each block by its largest magnitude: the words, the scales, and the sums of the
     quantised numbers. Data that the same kernel computes are stored: two stages read them.
     """
-    data, block = operand(inputs, 0), int(context.attribute("block"))
+    block = int(context.attribute("block"))
     if data.body is not None:
         computed = data
         data = compute("data", data.shape, lambda *axes: computed[axes], keep=True)
@@ -285,38 +277,40 @@ def _quantise_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
     return quantised, scale, total
 
 
-def _sums_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), _blocks(context)),)
+def _sums_type(context: Context) -> TensorType:
+    return TensorType(context.dtype(0), _blocks(context))
 
 
-def _sum_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
-    data, block = operand(inputs, 0), int(context.attribute("block"))
+def _sum_blocks(context: Context, data: Tensor) -> Tensor:
+    block = int(context.attribute("block"))
 
     def element(*axes: Expr) -> Expr:
         *rows, number, k = axes
         return data[(*rows, number * block + k)]
 
     shape = context.outputs[0].shape
-    return (reduce("total", shape, (const(block),), "add", element),)
+    return reduce("total", shape, (const(block),), "add", element)
 
 
-def _product_type(context: Context) -> tuple[TensorType, ...]:
+def _product_type(context: Context) -> TensorType:
     *rows, _ = context.shape(1 if context.has(1) else 0)
-    return (TensorType(DType.float32, (*rows, as_expr(context.attribute("columns")))),)
+    return TensorType(DType.float32, (*rows, as_expr(context.attribute("columns"))))
 
 
-def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
+def _packed_product(
+    context: Context,
+    data: Tensor,
+    scale: Tensor | None,
+    sums: Tensor | None,
+    values: Tensor,
+    scales: Tensor,
+    minimums: Tensor | None = None,
+) -> Tensor:
     """The products of the blocks (`dots`), then the sum of the scaled products."""
-    values, scales = operand(inputs, 3), operand(inputs, 4)
-    minimums = inputs[5] if len(inputs) > 5 else None
     *rows, columns = context.outputs[0].shape
     blocks = scales.shape[1]
-    if inputs[1] is None:
-        dots = _float_dots(context, inputs, values, (*rows, blocks, columns))
-    else:
-        dots = _integer_dots(context, inputs, values, (*rows, blocks, columns))
-    sums = inputs[2] if len(inputs) > 2 else None
-    scale = inputs[1]
+    dots_of = _float_dots if scale is None else _integer_dots
+    dots = dots_of(context, data, values, (*rows, blocks, columns))
     excess = 0 if scale is None else int(context.attribute("excess"))
 
     def element(*axes: Expr) -> Expr:
@@ -331,14 +325,14 @@ def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
             value = value + scale_at(minimums, place) * total
         return value if scale is None else scale[(*row, block)] * value
 
-    return (reduce("product", context.outputs[0].shape, (blocks,), "add", element),)
+    return reduce("product", context.outputs[0].shape, (blocks,), "add", element)
 
 
 def _integer_dots(
-    context: Context, inputs: Tensors, values: Tensor, shape: tuple[Expr, ...]
+    context: Context, data: Tensor, values: Tensor, shape: tuple[Expr, ...]
 ) -> Tensor:
     """The products of blocks of bytes."""
-    data, bits = operand(inputs, 0), int(context.attribute("bits"))
+    bits = int(context.attribute("bits"))
     parts, words = 8 // bits, values.shape[2]
     product = "dot_u8_i8" if bits == 8 else "dot_u7_i8"
 
@@ -350,11 +344,9 @@ def _integer_dots(
     return reduce("dots", shape, (words, const(parts)), "add", element)
 
 
-def _float_dots(
-    context: Context, inputs: Tensors, values: Tensor, shape: tuple[Expr, ...]
-) -> Tensor:
+def _float_dots(context: Context, data: Tensor, values: Tensor, shape: tuple[Expr, ...]) -> Tensor:
     """The products of blocks of floats and the values in the bytes of words."""
-    data, bits = operand(inputs, 0), int(context.attribute("bits"))
+    bits = int(context.attribute("bits"))
     parts, words, excess = 8 // bits, values.shape[2], int(context.attribute("excess"))
 
     def element(*axes: Expr) -> Expr:
@@ -387,8 +379,8 @@ def scale_at(scales: Tensor, place: tuple[Expr, ...]) -> Expr:
     return number if number.dtype is DType.float32 else call("finite", number).astype(DType.float32)
 
 
-def _gather_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.float32, (*context.shape(0), as_expr(_depth(context)))),)
+def _gather_type(context: Context) -> TensorType:
+    return TensorType(DType.float32, (*context.shape(0), as_expr(_depth(context))))
 
 
 def _gathered(context: Context) -> tuple[IndexInput, ...]:
@@ -396,9 +388,13 @@ def _gathered(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[0], (as_expr(context.attribute("columns")),)),)
 
 
-def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
-    indices, values, scales = (operand(inputs, n) for n in range(3))
-    minimums = inputs[3] if len(inputs) > 3 else None
+def _gather(
+    context: Context,
+    indices: Tensor,
+    values: Tensor,
+    scales: Tensor,
+    minimums: Tensor | None = None,
+) -> Tensor:
     bits, block = int(context.attribute("bits")), int(context.attribute("block"))
     length = block * bits // 8
 
@@ -413,11 +409,11 @@ def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         scaled = scale_at(scales, place) * value
         return scaled if minimums is None else scaled + scale_at(minimums, place)
 
-    return (compute("gather", context.outputs[0].shape, element),)
+    return compute("gather", context.outputs[0].shape, element)
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("BlockProduct", always_expands, expand=_expand_product, domain=DOMAIN),
+    Operator("BlockProduct", expand=_expand_product, domain=DOMAIN),
     Operator("QuantiseBlocks", _quantised_types, _quantise_blocks, domain=DOMAIN),
     Operator("SumBlocks", _sums_type, _sum_blocks, kind="reduction", domain=DOMAIN),
     Operator("PackedBlockProduct", _product_type, _packed_product, kind="contraction",

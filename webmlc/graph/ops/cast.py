@@ -14,10 +14,8 @@ from webmlc.core.expr import Bitcast, Const, Expr, call, const, minimum, select
 from webmlc.graph.compute import Tensor
 from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import operand, pointwise
-
-Inputs = tuple[Tensor | None, ...]
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case, same_type
+from webmlc.graph.ops.shapes import pointwise
 
 SATURATING = frozenset(
     {DType.float8_e4m3fn, DType.float8_e4m3fnuz, DType.float8_e5m2, DType.float8_e5m2fnuz}
@@ -115,43 +113,41 @@ def named_type(context: Context, attribute: str) -> DType:
     return dtype
 
 
-def _cast_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(named_type(context, "to"), context.shape(0)),)
+def _cast_type(context: Context) -> TensorType:
+    return TensorType(named_type(context, "to"), context.shape(0))
 
 
-def _cast_like_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(1), context.shape(0)),)
+def _cast_like_type(context: Context) -> TensorType:
+    return TensorType(context.dtype(1), context.shape(0))
 
 
-def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _cast(context: Context, x: Tensor, *_: Tensor) -> Tensor:
     dtype = context.outputs[0].dtype
     saturate = bool(context.attribute("saturate", 1))
     round_mode = context.attribute("round_mode", "up")
 
-    def body(x: Expr) -> Expr:
-        return cast_to(x, dtype, saturate, round_mode)
+    def body(element: Expr) -> Expr:
+        return cast_to(element, dtype, saturate, round_mode)
 
-    return (pointwise(context, "cast", (operand(inputs, 0),), body),)
+    return pointwise(context, "cast", (x,), body)
 
 
-def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
-    (y,) = _cast_type(context)
+def _bit_cast_type(context: Context) -> TensorType:
+    y = _cast_type(context)
     if y.dtype.bits != context.dtype(0).bits:
         raise NotSupportedError(f"{context.dtype(0).name} and {y.dtype.name} differ in size")
-    return (y,)
+    return y
 
 
-def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _bit_cast(context: Context, x: Tensor) -> Tensor:
     dtype = context.outputs[0].dtype
-    x = operand(inputs, 0)
-    return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
+    return pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype))
 
 
-def _round_to_half(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _round_to_half(context: Context, x: Tensor) -> Tensor:
     """The nearest numbers of a small float, as float32 (`graph/layout/widen_halves.py`)."""
     rounding = HALF_ROUNDINGS[named_type(context, "to")]
-    x = operand(inputs, 0)
-    return (pointwise(context, "rounded", (x,), lambda v: call(rounding, v)),)
+    return pointwise(context, "rounded", (x,), lambda v: call(rounding, v))
 
 
 ROUND_MODE = {"round_mode": ("up", "down", "nearest")}
@@ -168,7 +164,7 @@ OPS: tuple[Operator, ...] = (
         case("int32[9] in -99..99", to=22), case("uint4[9] in 0..15", to=16))),
     Operator("BitCast", _bit_cast_type, _bit_cast, kind="elementwise", cases=(
         case(X, to=6), case("int64[4] in -9..9", to=13))),
-    Operator("RoundToHalf", lambda context: (context.type(0),), _round_to_half,
+    Operator("RoundToHalf", same_type, _round_to_half,
              kind="elementwise", domain="webmlc"),
     Operator("CastLike", _cast_like_type, _cast, kind="elementwise", choices=ROUND_MODE, cases=(
         case(X, "int32[1]"), case("int64[4] in -2..2", X), case(X, "float8_e5m2[1]"))),

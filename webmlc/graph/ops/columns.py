@@ -15,12 +15,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum,
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     ZERO,
     accumulator,
@@ -28,12 +23,9 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     dimensions,
-    operand,
     product,
 )
 from webmlc.graph.ops.windows import Windows
-
-Inputs = tuple[Tensor | None, ...]
 
 
 def _per_axis(context: Context, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
@@ -46,13 +38,13 @@ def _per_axis(context: Context, name: str, rank: int, default: int = 1) -> tuple
 # -- Col2Im ---------------------------------------------------------------------------------------
 
 
-def _col2im_type(context: Context) -> tuple[TensorType, ...]:
+def _col2im_type(context: Context) -> TensorType:
     x = context.type(0)
     image, block, counts = _blocks(context)
     taps = product(block)
     signature = "batch taps*channels positions"
     check_shapes(context, signature, taps=taps, positions=product(counts))
-    return (TensorType(x.dtype, (x.shape[0], canonical(x.shape[1] // taps), *image)),)
+    return TensorType(x.dtype, (x.shape[0], canonical(x.shape[1] // taps), *image))
 
 
 def _blocks(context: Context) -> tuple[list[Expr], list[Expr], list[Expr]]:
@@ -71,10 +63,9 @@ def _blocks(context: Context) -> tuple[list[Expr], list[Expr], list[Expr]]:
     return image, block, counts
 
 
-def _col2im(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _col2im(context: Context, x: Tensor, *_: Tensor) -> Tensor:
     """Sum, for each pixel, the elements of all blocks that cover it."""
-    x = operand(inputs, 0)
-    _, block, counts = _blocks(context)
+    block, counts = _blocks(context)[1:]
     rank = len(block)
     strides, dilations = (_per_axis(context, n, rank) for n in ("strides", "dilations"))
     pads = _per_axis(context, "pads", 2 * rank, 0)
@@ -92,7 +83,7 @@ def _col2im(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             row, column = row * block[d] + taps[d], column * counts[d] + number
         return select(inside, x[n, row, column], Const(0, x.dtype))
 
-    return (reduce("col2im", context.outputs[0].shape, block, "add", term),)
+    return reduce("col2im", context.outputs[0].shape, block, "add", term)
 
 
 # -- DeformConv -----------------------------------------------------------------------------------
@@ -121,19 +112,17 @@ def _interpolate(
     return total
 
 
-def _columns_type(context: Context) -> tuple[TensorType, ...]:
+def _columns_type(context: Context) -> TensorType:
     x, offset = context.type(0), context.type(1)
     taps = int(np.prod(context.attribute("kernel")))
     shape = (x.shape[0], canonical(x.shape[1] * taps), product(offset.shape[2:]))
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
-def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _columns(context: Context, x: Tensor, offset: Tensor, mask: Tensor | None = None) -> Tensor:
     """The columns [batch][channel · tap][position]: the feature map at each shifted tap of each
     window, times the mask.
     """
-    x, offset = operand(inputs, 0), operand(inputs, 1)
-    mask = inputs[2] if len(inputs) > 2 else None
     kernel = tuple(int(k) for k in context.attribute("kernel"))
     rank, taps = len(kernel), int(np.prod(kernel))
     strides, dilations = (_per_axis(context, n, rank) for n in ("strides", "dilations"))
@@ -162,10 +151,10 @@ def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             value = value * mask[(n, group * taps + tap, *window_index)].astype(wide_dtype)
         return value.astype(x.dtype)
 
-    return (compute("columns", context.outputs[0].shape, element),)
+    return compute("columns", context.outputs[0].shape, element)
 
 
-def _deform_conv(context: Context, build: Builder) -> tuple[Value, ...]:
+def _deform_conv(context: Context, build: Builder) -> Value:
     """Expand a DeformConv: gather columns as im2col does, then multiply them by the weights, one
     matrix product for each group of channels.
     """
@@ -192,7 +181,7 @@ def _deform_conv(context: Context, build: Builder) -> tuple[Value, ...]:
     if bias:
         column = np.array([1, outputs, *([1] * len(kernel))])
         y = y + build("Reshape", bias, build.constant(column))
-    return (y,)
+    return y
 
 
 def _check_offsets(context: Context, kernel: tuple[int, ...]) -> None:
@@ -206,10 +195,6 @@ def _check_offsets(context: Context, kernel: tuple[int, ...]) -> None:
     check_shape(context, 4, (batch, const(groups * taps), *sizes))
 
 
-def _deform_type(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("a deformable convolution is always written out")
-
-
 MAP = "float32[1, 4, 5, 6]"
 
 OPS: tuple[Operator, ...] = (
@@ -217,7 +202,7 @@ OPS: tuple[Operator, ...] = (
         case("float32[1, 8, 6]", [3, 4], [2, 2]),
         case("float32[1, 8, 6]", [4, 5], [2, 2], strides=(2, 2), pads=(0, 1, 1, 0)))),
     Operator("DeformColumns", _columns_type, _columns, kind="injective", domain="webmlc"),
-    Operator("DeformConv", _deform_type, expand=_deform_conv, cases=(
+    Operator("DeformConv", expand=_deform_conv, cases=(
         case(MAP, "float32[2, 4, 2, 2]", "float32[1, 8, 4, 5]"),
         case(MAP, "float32[4, 2, 2, 2]", "float32[1, 16, 4, 5]", "float32[4]",
              "float32[1, 8, 4, 5]", group=2, offset_group=2))),

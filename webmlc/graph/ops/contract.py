@@ -14,17 +14,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import (
-    Shape,
-    accumulator,
-    aligned,
-    broadcast,
-    check_stretches,
-    operand,
-    require,
-)
-
-Inputs = tuple[Tensor | None, ...]
+from webmlc.graph.ops.shapes import Shape, accumulator, aligned, broadcast, check_stretches, require
 
 
 def check_inner(context: Context, left: Expr, right: Expr) -> None:
@@ -42,10 +32,8 @@ def matmul_shape(context: Context, a: Shape, b: Shape) -> Shape:
     return (*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ()))
 
 
-def _matmul_type(context: Context) -> tuple[TensorType, ...]:
-    return (
-        TensorType(context.dtype(0), matmul_shape(context, context.shape(0), context.shape(1))),
-    )
+def _matmul_type(context: Context) -> TensorType:
+    return TensorType(context.dtype(0), matmul_shape(context, context.shape(0), context.shape(1)))
 
 
 def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
@@ -70,26 +58,29 @@ def rounded(tensor: Tensor, dtype: DType) -> Tensor:
     return compute(f"{tensor.name}_out", tensor.shape, lambda *i: tensor[i].astype(dtype))
 
 
-def _matmul(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    a, b = operand(inputs, 0), operand(inputs, 1)
+def _matmul(context: Context, a: Tensor, b: Tensor) -> Tensor:
     total = matmul(a, b, context.outputs[0].shape, accumulator(a.dtype))
-    return (rounded(total, a.dtype),)
+    return rounded(total, a.dtype)
 
 
-def _matmul_integer_type(context: Context) -> tuple[TensorType, ...]:
+def _matmul_integer_type(context: Context) -> TensorType:
     for index, axis in ((0, -2), (1, -1)):
         sizes = context.shape(index)
         is_vector = context.has(index + 2) and context.rank(index + 2) == 1
         check_stretches(context, index + 2, sizes[axis:][:1] if is_vector else sizes)
-    return (TensorType(DType.int32, matmul_shape(context, context.shape(0), context.shape(1))),)
+    return TensorType(DType.int32, matmul_shape(context, context.shape(0), context.shape(1)))
 
 
-def _matmul_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _matmul_integer(
+    context: Context,
+    a: Tensor,
+    b: Tensor,
+    a_zero: Tensor | None = None,
+    b_zero: Tensor | None = None,
+) -> Tensor:
     """A zero point belongs to a whole tensor, to a row of A, or to a column of B."""
-    a, b = operand(inputs, 0), operand(inputs, 1)
-    left = centred("a", a, inputs[2] if len(inputs) > 2 else None, a.rank - 2)
-    right = centred("b", b, inputs[3] if len(inputs) > 3 else None, b.rank - 1)
-    return (matmul(left, right, context.outputs[0].shape, DType.int32),)
+    left, right = centred("a", a, a_zero, a.rank - 2), centred("b", b, b_zero, b.rank - 1)
+    return matmul(left, right, context.outputs[0].shape, DType.int32)
 
 
 def centred(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
@@ -108,7 +99,7 @@ def centred(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tenso
     return compute(f"{name}_centred", x.shape, element)
 
 
-def _gemm_type(context: Context) -> tuple[TensorType, ...]:
+def _gemm_type(context: Context) -> TensorType:
     a, b = context.shape(0), context.shape(1)
     if len(a) != 2 or len(b) != 2:
         raise NotSupportedError("Gemm takes matrices")
@@ -116,12 +107,11 @@ def _gemm_type(context: Context) -> tuple[TensorType, ...]:
     depth, columns = b[::-1] if context.attribute("transB", 0) else b
     check_inner(context, inner, depth)
     check_stretches(context, 2, (rows, columns))
-    return (TensorType(context.dtype(0), (rows, columns)),)
+    return TensorType(context.dtype(0), (rows, columns))
 
 
-def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    a, b, shape = operand(inputs, 0), operand(inputs, 1), context.outputs[0].shape
-    bias = inputs[2] if len(inputs) > 2 else None
+def _gemm(context: Context, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    shape = context.outputs[0].shape
     transposes_a, transposes_b = context.attribute("transA", 0), context.attribute("transB", 0)
     alpha, beta = context.attribute("alpha", 1.0), context.attribute("beta", 1.0)
     wide_dtype = accumulator(a.dtype)
@@ -132,7 +122,7 @@ def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     total = reduce("matmul", shape, (a.shape[0 if transposes_a else 1],), "add", element)
     if bias is None and alpha == 1.0 and wide_dtype == a.dtype:
-        return (total,)
+        return total
 
     def finish(m: Expr, n: Expr) -> Expr:
         value = total[m, n] if alpha == 1.0 else total[m, n] * Const(alpha, wide_dtype)
@@ -141,7 +131,7 @@ def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             value = value + (term if beta == 1.0 else term * Const(beta, wide_dtype))
         return value.astype(a.dtype)
 
-    return (compute("gemm", shape, finish),)
+    return compute("gemm", shape, finish)
 
 
 def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[str, Expr]]:
@@ -191,15 +181,14 @@ def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[st
     return terms, [*(f".{d}" for d in range(ellipsis_rank)), *single_labels], extents
 
 
-def _einsum_type(context: Context) -> tuple[TensorType, ...]:
+def _einsum_type(context: Context) -> TensorType:
     _, result, extents = _einsum_terms(context)
-    return (TensorType(context.dtype(0), tuple(extents[label] for label in result)),)
+    return TensorType(context.dtype(0), tuple(extents[label] for label in result))
 
 
-def _einsum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _einsum(context: Context, *tensors: Tensor) -> Tensor:
     terms, result, extents = _einsum_terms(context)
     summed = [label for label in extents if label not in result]
-    tensors = [operand(inputs, i) for i in range(len(inputs))]
     wide_dtype = accumulator(tensors[0].dtype)
 
     def element(*index: Expr) -> Expr:
@@ -218,7 +207,7 @@ def _einsum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         total = compute("einsum", shape, element)
     else:
         total = reduce("matmul", shape, [extents[label] for label in summed], "add", element)
-    return (rounded(total, tensors[0].dtype),)
+    return rounded(total, tensors[0].dtype)
 
 
 M, K = "float32[3, 4]", "float32[4, 5]"

@@ -17,10 +17,8 @@ from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.contract import centred, rounded
 from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, operand
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes
 from webmlc.graph.ops.windows import AUTO_PAD, CHANNELS_FIRST, Groups, Windows, convolution
-
-Inputs = tuple[Tensor | None, ...]
 
 
 def kernel_of(context: Context) -> tuple[int, ...]:
@@ -36,15 +34,15 @@ def kernel_of(context: Context) -> tuple[int, ...]:
     return kernel
 
 
-def conv_type(context: Context) -> tuple[TensorType, ...]:
+def conv_type(context: Context) -> TensorType:
     """The type of a Conv of the first two inputs."""
     groups = context.count("group", 1)
     check_shapes(context, "batch groups*inputs ...", "groups*outputs inputs ...", groups=groups)
     sizes = Windows.of(context, kernel_of(context)).sizes
-    return (TensorType(context.dtype(0), (context.shape(0)[0], context.shape(1)[0], *sizes)),)
+    return TensorType(context.dtype(0), (context.shape(0)[0], context.shape(1)[0], *sizes))
 
 
-def _conv_bias_type(context: Context) -> tuple[TensorType, ...]:
+def _conv_bias_type(context: Context) -> TensorType:
     result = conv_type(context)
     check_shapes(context, "", "outputs inputs ...", "outputs")
     return result
@@ -73,15 +71,12 @@ def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tens
     return convolution(padded, windows, CHANNELS_FIRST, per_group, term)
 
 
-def _conv(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, weights = operand(inputs, 0), operand(inputs, 1)
-    total = convolve(context, x, weights, accumulator(x.dtype))
-    return (add_bias(total, inputs, x.dtype),)
+def _conv(context: Context, x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    return add_bias(convolve(context, x, weights, accumulator(x.dtype)), bias, x.dtype)
 
 
-def add_bias(total: Tensor, inputs: Inputs, dtype: DType) -> Tensor:
-    """Add the bias (input 2, one number for each channel) if it is present."""
-    bias = inputs[2] if len(inputs) > 2 else None
+def add_bias(total: Tensor, bias: Tensor | None, dtype: DType) -> Tensor:
+    """Add the bias, one number for each channel, if it is present."""
     if bias is None:
         return rounded(total, dtype)
     return compute(
@@ -91,14 +86,19 @@ def add_bias(total: Tensor, inputs: Inputs, dtype: DType) -> Tensor:
     )
 
 
-def _conv_integer_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int32, conv_type(context)[0].shape),)
+def _conv_integer_type(context: Context) -> TensorType:
+    return TensorType(DType.int32, conv_type(context).shape)
 
 
-def _conv_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = centred("x", operand(inputs, 0), inputs[2] if len(inputs) > 2 else None, 1)
-    weights = centred("w", operand(inputs, 1), inputs[3] if len(inputs) > 3 else None, 0)
-    return (convolve(context, x, weights, DType.int32),)
+def _conv_integer(
+    context: Context,
+    x: Tensor,
+    weights: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+) -> Tensor:
+    left, right = centred("x", x, x_zero, 1), centred("w", weights, w_zero, 0)
+    return convolve(context, left, right, DType.int32)
 
 
 def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
@@ -140,20 +140,21 @@ def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
     return windows, tuple(sizes)
 
 
-def _transpose_type(context: Context) -> tuple[TensorType, ...]:
+def _transpose_type(context: Context) -> TensorType:
     groups = context.count("group", 1)
     signatures = ("batch groups*inputs ...", "groups*inputs outputs ...", "groups*outputs")
     check_shapes(context, *signatures, groups=groups)
     _, sizes = transposed_windows(context)
     channels = canonical(context.shape(1)[1] * groups)
-    return (TensorType(context.dtype(0), (context.shape(0)[0], channels, *sizes)),)
+    return TensorType(context.dtype(0), (context.shape(0)[0], channels, *sizes))
 
 
-def _conv_transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _conv_transpose(
+    context: Context, x: Tensor, weights: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """Compute a transposed convolution as a gather: output `y` reads, for tap `k`, the input at
     `(y + begin - k·dilation) / stride`.
     """
-    x, weights = operand(inputs, 0), operand(inputs, 1)
     windows, _ = transposed_windows(context)
     groups, rank = context.count("group", 1), windows.rank
     wide_dtype = accumulator(x.dtype)
@@ -181,7 +182,7 @@ def _conv_transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     extents = [per_group_in, *(const(k) for k in windows.kernel)]
     total = reduce("conv_transpose", context.outputs[0].shape, extents, "add", element)
-    return (add_bias(total, inputs, x.dtype),)
+    return add_bias(total, bias, x.dtype)
 
 
 X, W = "float32[2, 4, 7, 6]", "float32[6, 4, 3, 3]"

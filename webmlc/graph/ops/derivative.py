@@ -14,10 +14,10 @@ from webmlc.core.differentiate import differentiate
 from webmlc.core.expr import Cast, Const, Expr
 from webmlc.core.rewrite import rewrite
 from webmlc.graph.compute import Read, Tensor, compute, placeholder
-from webmlc.graph.ir import Attribute, Node, TensorType
+from webmlc.graph.ir import Attribute, Node
 from webmlc.graph.ops import elementwise
-from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import accumulator, aligned, operand
+from webmlc.graph.ops.operator import Context, Inputs, Operator, same_type
+from webmlc.graph.ops.shapes import accumulator, aligned
 
 DERIVATIVE = ("webmlc", "Derivative")
 
@@ -33,16 +33,12 @@ def full_name(domain: str, op: str) -> str:
     return op if domain in ("", DERIVATIVE[0]) else f"{domain}.{op}"
 
 
-def _type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(0),)
-
-
-def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    dy, position = operand(tensors, 0), int(context.attribute("position"))
+def _derivative(context: Context, dy: Tensor, *inputs: Tensor | None) -> Tensor:
+    position = int(context.attribute("position"))
     placeholders = tuple(
-        None if t is None else placeholder(t.name, t.shape, t.dtype) for t in tensors[1:]
+        None if t is None else placeholder(t.name, t.shape, t.dtype) for t in inputs
     )
-    (y,) = _forward(context, placeholders)
+    y = _forward(context, placeholders)
     variable = placeholders[position]
     assert isinstance(y.body, Expr)
     body = y.body
@@ -51,7 +47,7 @@ def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[T
     slope = differentiate(body, lambda leaf: isinstance(leaf, Read) and leaf.tensor is variable)
     if slope is None:
         slope = Const(0.0, body.dtype)
-    places = dict(zip(placeholders, tensors[1:], strict=True))
+    places = dict(zip(placeholders, inputs, strict=True))
 
     def element(*index: Expr) -> Expr:
         axes = dict(zip(y.axes, index, strict=True))
@@ -67,10 +63,10 @@ def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[T
         upstream = dy[aligned(index, dy.shape, y.shape)].astype(slope.dtype)
         return (upstream * rewrite(slope, rule)).astype(dy.dtype)
 
-    return (compute("derivative", y.shape, element),)
+    return compute("derivative", y.shape, element)
 
 
-def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+def _forward(context: Context, tensors: Inputs) -> Tensor:
     """Compute the operator that is differentiated from these inputs."""
     of = context.attribute("of")
     node = Node(of, context.node.inputs[1:], ("y",), dict(context.attribute("given")))
@@ -82,12 +78,11 @@ def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
         values=context.values[1:],
         outputs=(context.type(0),),
     )
-    meaning = DIFFERENTIABLE[of].compute
-    assert meaning is not None
-    return meaning(inner, tensors)
+    (y,) = DIFFERENTIABLE[of].tensors(inner, tensors)
+    return y
 
 
-_ROW = Operator(DERIVATIVE[1], _type, _derivative, kind="broadcast", domain=DERIVATIVE[0])
+_ROW = Operator(DERIVATIVE[1], same_type, _derivative, kind="broadcast", domain=DERIVATIVE[0])
 DIFFERENTIABLE: dict[str, Operator] = {row.name: row for row in (*elementwise.OPS, _ROW)}
 """The operators whose expression can be differentiated, by name. Those of other domains are here
 while the table has them (`table.with_rows`).

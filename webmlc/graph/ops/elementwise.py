@@ -28,17 +28,10 @@ from webmlc.graph.ops.operator import (
     Operator,
     Result,
     case,
+    same_type,
 )
-from webmlc.graph.ops.shapes import (
-    accumulator,
-    broadcast,
-    check_stretches,
-    operand,
-    pointwise,
-    present,
-)
+from webmlc.graph.ops.shapes import accumulator, broadcast, check_stretches, pointwise, present
 
-Inputs = tuple[Tensor | None, ...]
 Body = Callable[..., Expr]
 ContextBody = Callable[[Context], Body]
 Choices = tuple[str, ...]
@@ -56,25 +49,20 @@ BOOLS = (case("bool[3, 4]", "bool[3, 4]"), case("bool[2, 3]", "bool[3]"))
 INTEGERS = (case("int64[3, 4] in -9..9", "int64[4] in 1..9"),)
 
 
-def same_type(context: Context) -> tuple[TensorType, ...]:
-    """The type of input 0."""
-    return (context.type(0),)
-
-
-def bool_like(context: Context) -> tuple[TensorType, ...]:
+def bool_like(context: Context) -> TensorType:
     """Booleans in the shape of input 0."""
-    return (TensorType(DType.bool, context.shape(0)),)
+    return TensorType(DType.bool, context.shape(0))
 
 
-def broadcast_type(context: Context) -> tuple[TensorType, ...]:
+def broadcast_type(context: Context) -> TensorType:
     """Input 0's dtype in the common shape of all inputs."""
     shapes = [context.shape(i) for i in range(len(context.node.inputs)) if context.has(i)]
-    return (TensorType(context.dtype(0), broadcast(context, *shapes)),)
+    return TensorType(context.dtype(0), broadcast(context, *shapes))
 
 
-def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
+def broadcast_bool(context: Context) -> TensorType:
     """Booleans in the common shape of all inputs."""
-    return (TensorType(DType.bool, broadcast_type(context)[0].shape),)
+    return TensorType(DType.bool, broadcast_type(context).shape)
 
 
 def in_float32(body: Body) -> Body:
@@ -108,9 +96,8 @@ def _unary_with(
 ) -> Operator:
     """A row of one input whose body needs attributes. `choices` are the texts of attributes."""
 
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        value = in_float32(body(context))
-        return (pointwise(context, stage_name(name), (operand(inputs, 0),), value),)
+    def meaning(context: Context, x: Tensor) -> Tensor:
+        return pointwise(context, stage_name(name), (x,), in_float32(body(context)))
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="elementwise", cases=cases, choices=choices)
@@ -128,9 +115,8 @@ def _broadcast_with(
     attributes.
     """
 
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        value = in_float32(body(context))
-        return (pointwise(context, stage_name(name), present(inputs), value),)
+    def meaning(context: Context, *inputs: Tensor) -> Tensor:
+        return pointwise(context, stage_name(name), inputs, in_float32(body(context)))
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="broadcast", cases=cases, choices=choices)
@@ -233,29 +219,22 @@ def _swish(context: Context) -> Body:
     return lambda x: x * sigmoid(x if alpha == 1.0 else x * alpha)
 
 
-def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _clip(
+    context: Context, x: Tensor, low: Tensor | None = None, high: Tensor | None = None
+) -> Tensor:
     """Clip. Its limits are attributes up to opset 10, and scalar inputs from opset 11."""
-    low, high = (context.attribute(name) for name in ("min", "max"))
-    tensors = present(inputs)
-    has_low, has_high = context.has(1), context.has(2)
 
-    def bound(attribute: float | None, index: int, like: Expr) -> Expr | None:
-        if attribute is not None:
-            return Const(attribute, like.dtype)
-        array = context.constant(index)
-        return None if array is None else Const(array.reshape(-1)[0].item(), like.dtype)
+    def body(element: Expr, *limits: Expr) -> Expr:
+        limit_of = dict(zip(filter(context.has, (1, 2)), limits, strict=True))
+        for index, name, limited in ((1, "min", maximum), (2, "max", minimum)):
+            number, array = context.attribute(name), context.constant(index)
+            if number is None and array is not None:
+                number = array.reshape(-1)[0].item()
+            limit = limit_of.get(index) if number is None else Const(number, element.dtype)
+            element = element if limit is None else limited(element, limit)
+        return element
 
-    def body(x: Expr, *bounds: Expr) -> Expr:
-        limits = list(bounds)
-        lower = limits.pop(0) if has_low else None
-        upper = limits.pop(0) if has_high else None
-        constant_low, constant_high = bound(low, 1, x), bound(high, 2, x)
-        lower = lower if constant_low is None else constant_low
-        upper = upper if constant_high is None else constant_high
-        x = x if lower is None else maximum(x, lower)
-        return x if upper is None else minimum(x, upper)
-
-    return (pointwise(context, "clip", tensors, in_float32(body)),)
+    return pointwise(context, "clip", present((x, low, high)), in_float32(body))
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
@@ -345,15 +324,15 @@ def _mean(context: Context) -> Body:
     return lambda *x: reduce(lambda a, b: a + b, x) * (1 / count)
 
 
-def _where_type(context: Context) -> tuple[TensorType, ...]:
+def _where_type(context: Context) -> TensorType:
     shape = broadcast(context, *(context.shape(i) for i in range(3)))
-    return (TensorType(context.dtype(1), shape),)
+    return TensorType(context.dtype(1), shape)
 
 
-def _prelu_type(context: Context) -> tuple[TensorType, ...]:
+def _prelu_type(context: Context) -> TensorType:
     """The type of x. Only the slope may be broadcast."""
     check_stretches(context, 1)
-    return (context.type(0),)
+    return context.type(0)
 
 
 _COMMON: dict[str, str] = {

@@ -8,13 +8,7 @@ import numpy as np
 
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    always_expands,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes
 
 MAX_ROWS = 32
@@ -32,7 +26,7 @@ def _rows(context: Context, what: str) -> int:
     return size
 
 
-def _determinant(context: Context, build: Builder) -> tuple[Value, ...]:
+def _determinant(context: Context, build: Builder) -> Value:
     """Eliminate step by step. Each step removes the row with the largest first element, and the
     first column.
     """
@@ -57,10 +51,10 @@ def _determinant(context: Context, build: Builder) -> tuple[Value, ...]:
     product = a
     for factor in factors:
         product = product * factor
-    return (build("Squeeze", product, [-2, -1]),)
+    return build("Squeeze", product, [-2, -1])
 
 
-def _inverse(context: Context, build: Builder) -> tuple[Value, ...]:
+def _inverse(context: Context, build: Builder) -> Value:
     """Turn the matrix into the identity, row by row, and do the same to an identity.
 
     Each step takes one column. It moves the row with the column's largest element to its place,
@@ -85,16 +79,16 @@ def _inverse(context: Context, build: Builder) -> tuple[Value, ...]:
         factors = moved.slice(step, step + 1, -1)
         matrix = is_step.where(scaled, moved - factors * scaled)
         inverse = is_step.where(scaled_inverse, moved_inverse - factors * scaled_inverse)
-    return (inverse,)
+    return inverse
 
 
 MATRIX = np.array([[0.0, 2, 1], [3, 1, -1], [1, -4, 2]])
 
 OPS: tuple[Operator, ...] = (
-    Operator("Det", always_expands, expand=_determinant, cases=(
+    Operator("Det", expand=_determinant, cases=(
         case("float32[3, 3]"), case("float32[2, 4, 4]"), case([[0.0, 2], [3, 1]]),
         case("float32[2, 1, 1]"))),
-    Operator("Inverse", always_expands, expand=_inverse, domain="com.microsoft", cases=(
+    Operator("Inverse", expand=_inverse, domain="com.microsoft", cases=(
         case("float32[3, 3]"), case("float32[2, 4, 4]"), case([[0.0, 2], [3, 1]]), case(MATRIX),
         case(np.stack([MATRIX, MATRIX.T + np.eye(3)])), case("float32[2, 1, 1] in 1..2"))),
 )  # fmt: skip

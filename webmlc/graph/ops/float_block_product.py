@@ -12,8 +12,6 @@ row `first` of the weights: several products may read parts of one matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_expr, const
 from webmlc.graph.compute import Tensor, reduce
@@ -21,20 +19,21 @@ from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.block_quantised import DOMAIN, scale_at, stored_value
 from webmlc.graph.ops.layout import BYTES_PER_WORD, PACK
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import operand
-
-Tensors = Sequence[Tensor | None]
 
 
-def _type(context: Context) -> tuple[TensorType, ...]:
+def _type(context: Context) -> TensorType:
     *rows, _ = context.shape(0)
-    return (TensorType(DType.float32, (*rows, as_expr(context.attribute("columns")))),)
+    return TensorType(DType.float32, (*rows, as_expr(context.attribute("columns"))))
 
 
-def _product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
+def _product(
+    context: Context,
+    data: Tensor,
+    values: Tensor,
+    scales: Tensor,
+    minimums: Tensor | None = None,
+) -> Tensor:
     """Sum over blocks, the words of a block, the parts of a word, and the bytes of a part."""
-    data, values, scales = (operand(inputs, slot) for slot in range(3))
-    minimums = inputs[3] if len(inputs) > 3 else None
     bits, excess = int(context.attribute("bits")), int(context.attribute("excess"))
     first = int(context.attribute("first", 0))
     parts, words = 8 // bits, values.shape[2]
@@ -51,7 +50,7 @@ def _product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         return data[(*row, number)] * weight
 
     extents = (values.shape[1], words, const(parts), const(BYTES_PER_WORD))
-    return (reduce("product", context.outputs[0].shape, extents, "add", element),)
+    return reduce("product", context.outputs[0].shape, extents, "add", element)
 
 
 OPS: tuple[Operator, ...] = (

@@ -13,9 +13,8 @@ from webmlc.core.expr import Const, Expr, as_int, call, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, check_shapes, operand, require
+from webmlc.graph.ops.shapes import ONE, check_shapes, require
 
-Inputs = tuple[Tensor | None, ...]
 MARGIN = 3.0
 """The distance from the border, in elements, to which a position is clamped. No mode has a tap
 inside the feature map from there: cubic taps reach 2 elements. The clamp keeps weights finite at
@@ -29,14 +28,14 @@ CUBIC_COEFFICIENT = -0.75
 """The coefficient `a` of the cubic kernel, as ONNX defines it for GridSample."""
 
 
-def _type(context: Context) -> tuple[TensorType, ...]:
+def _type(context: Context) -> TensorType:
     x, grid = context.type(0), context.type(1)
     check_shapes(context, "batch channels ...", "batch ... axes", axes=x.rank - 2)
     if not all(require(context, "at most", ONE, size) for size in x.shape[2:]):
         raise NotSupportedError(f"samples of {x}, which has no elements")
     if as_int(grid.shape[-1]) is None:
         raise NotSupportedError("the length of the grid's positions is symbolic")
-    return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
+    return TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))
 
 
 def _reflected(place: Expr, size: Expr, corners: bool) -> Expr:
@@ -78,8 +77,7 @@ def _taps(mode: str, place: Expr) -> list[tuple[Expr, Expr | None]]:
     raise NotSupportedError(f"grid sampling mode {mode!r}")
 
 
-def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, grid = operand(inputs, 0), operand(inputs, 1)
+def _grid_sample(context: Context, x: Tensor, grid: Tensor) -> Tensor:
     mode = context.attribute("mode", "linear")
     outside = context.attribute("padding_mode", "zeros")
     align_corners = bool(context.attribute("align_corners", 0))
@@ -117,7 +115,7 @@ def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         assert total is not None
         return total
 
-    return (compute("grid_sample", context.outputs[0].shape, element),)
+    return compute("grid_sample", context.outputs[0].shape, element)
 
 
 X, G = "float32[1, 2, 4, 5]", "float32[1, 3, 3, 2] in -1.5..1.5"

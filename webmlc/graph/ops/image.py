@@ -30,9 +30,8 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum,
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import ZERO, canonical, operand, select_among
+from webmlc.graph.ops.shapes import ZERO, canonical, select_among
 
-Inputs = tuple[Tensor | None, ...]
 FLOAT = DType.float32
 Fit = Literal["stretch", "cover", "contain"]
 FITS: tuple[Fit, ...] = ("stretch", "cover", "contain")
@@ -95,7 +94,7 @@ def _place_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(FLOAT, (const(4),)),) * 3
 
 
-def _place(context: Context, _: Inputs) -> tuple[Tensor, ...]:
+def _place(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
     """Three vectors for positions (x, y, x, y). Positions in the output become positions in the
     image by adding the second vector, then multiplying by the first. The third vector is the size
     of the image.
@@ -132,7 +131,7 @@ def _reach(context: Context, side: Side) -> Expr:
     return minimum(widened, LONGEST_REACH)
 
 
-def _taps_of(context: Context, _: Inputs) -> tuple[Tensor, ...]:
+def _taps_of(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
     side = side_of(context, context.attribute("axis"))
     shrinking: Expr = Const(1, FLOAT)
     if context.attribute("antialias"):
@@ -238,7 +237,7 @@ def _mask_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(INDEX, shape), TensorType(FLOAT, shape))
 
 
-def _mask_taps(context: Context, _: Inputs) -> tuple[Tensor, ...]:
+def _mask_taps(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
     return _taps_at(context, _mask_positions(context))
 
 
@@ -252,16 +251,15 @@ def _filter(name: str, distance: Expr) -> Expr:
     return select(distance < 1.0, near, select(distance < 2.0, far, Const(0, FLOAT)))
 
 
-def _sum_type(context: Context) -> tuple[TensorType, ...]:
+def _sum_type(context: Context) -> TensorType:
     x, axis = context.type(0), context.attribute("axis")
     shape = list(x.shape)
     shape[axis] = context.shape(1)[0]
-    return (TensorType(FLOAT, tuple(shape)),)
+    return TensorType(FLOAT, tuple(shape))
 
 
-def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _sum(context: Context, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
     """Sum over the taps of an axis."""
-    x, indices, weights = (operand(inputs, i) for i in range(3))
     axis = context.attribute("axis")
 
     def element(row: Expr, column: Expr, c: Expr, tap: Expr) -> Expr:
@@ -270,7 +268,7 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         place[axis] = indices[place[axis], tap]
         return x[place[0], place[1], c].astype(FLOAT) * weight
 
-    return (reduce("sum", context.outputs[0].shape, (indices.shape[1],), "add", element),)
+    return reduce("sum", context.outputs[0].shape, (indices.shape[1],), "add", element)
 
 
 OPS: tuple[Operator, ...] = (

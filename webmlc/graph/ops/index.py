@@ -20,6 +20,7 @@ from webmlc.graph.ops.operator import (
     NotSupportedError,
     Operator,
     case,
+    same_type,
 )
 from webmlc.graph.ops.shapes import (
     ONE,
@@ -29,12 +30,10 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     combination,
-    operand,
     require,
     select_among,
 )
 
-Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]
 
 
@@ -65,20 +64,20 @@ def _leading_indices(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[1], sizes),)
 
 
-def _count_outside_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int32, (const(len(context.node.inputs)),)),)
+def _count_outside_type(context: Context) -> TensorType:
+    return TensorType(DType.int32, (const(len(context.node.inputs)),))
 
 
-def _count_outside(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _count_outside(context: Context, *inputs: Tensor) -> Tensor:
     """Count, for each input, the indices that are outside the axes of these `sizes`."""
     counts = [
-        _outside(operand(inputs, number), sizes, bool(from_end))
-        for number, (sizes, from_end) in enumerate(
-            zip(context.attribute("sizes"), context.attribute("from_end"), strict=True)
+        _outside(indices, sizes, bool(from_end))
+        for indices, sizes, from_end in zip(
+            inputs, context.attribute("sizes"), context.attribute("from_end"), strict=True
         )
     ]
     shape = context.outputs[0].shape
-    return (compute("outside", shape, lambda i: select_among([c[()] for c in counts], i)),)
+    return compute("outside", shape, lambda i: select_among([c[()] for c in counts], i))
 
 
 def _outside(indices: Tensor, sizes: tuple[Expr, ...], from_end: bool) -> Tensor:
@@ -93,11 +92,11 @@ def _outside(indices: Tensor, sizes: tuple[Expr, ...], from_end: bool) -> Tensor
     return reduce("count", (), indices.shape, "add", is_outside)
 
 
-def _gather_type(context: Context) -> tuple[TensorType, ...]:
+def _gather_type(context: Context) -> TensorType:
     x, axis = context.type(0), context.axis(0)
     _check_indices(context, x.shape[axis])
     shape = (*x.shape[:axis], *context.shape(1), *x.shape[axis + 1 :])
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
 def _check_indices(context: Context, size: Expr) -> None:
@@ -110,8 +109,8 @@ def _check_indices(context: Context, size: Expr) -> None:
         raise NotSupportedError(f"indices {low} to {high} into an axis of {limit} elements")
 
 
-def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
+def _gather(context: Context, x: Tensor, indices: Tensor) -> Tensor:
+    axis = context.axis(0)
     constant_indices = context.constant(1)
     is_natural = constant_indices is not None and bool((constant_indices >= 0).all())
 
@@ -120,14 +119,14 @@ def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         position = index.astype(INDEX) if is_natural else clamped(index, x.shape[axis])
         return x[(*i[:axis], position, *i[axis + indices.rank :])]
 
-    return (compute("gather", context.outputs[0].shape, element),)
+    return compute("gather", context.outputs[0].shape, element)
 
 
-def _gather_elements_type(context: Context) -> tuple[TensorType, ...]:
+def _gather_elements_type(context: Context) -> TensorType:
     axis = context.axis(0)
     _check_within(context, axis)
     _check_indices(context, context.shape(0)[axis])
-    return (TensorType(context.dtype(0), context.shape(1)),)
+    return TensorType(context.dtype(0), context.shape(1))
 
 
 def _check_within(context: Context, axis: int) -> None:
@@ -140,13 +139,13 @@ def _check_within(context: Context, axis: int) -> None:
             raise NotSupportedError(f"{size} indices along axis {d}, which has {limit} elements")
 
 
-def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
+def _gather_elements(context: Context, x: Tensor, indices: Tensor) -> Tensor:
+    axis = context.axis(0)
 
     def element(*i: Expr) -> Expr:
         return x[(*i[:axis], clamped(indices[i], x.shape[axis]), *i[axis + 1 :])]
 
-    return (compute("gather_elements", indices.shape, element),)
+    return compute("gather_elements", indices.shape, element)
 
 
 def _depth(context: Context) -> int:
@@ -162,23 +161,22 @@ def _depth(context: Context) -> int:
     return depth
 
 
-def _gather_nd_type(context: Context) -> tuple[TensorType, ...]:
+def _gather_nd_type(context: Context) -> TensorType:
     x, batch = context.type(0), int(context.attribute("batch_dims", 0))
     depth = _depth(context)
     check_shape(context, 1, (*x.shape[:batch], *context.shape(1)[batch:]))
     shape = (*context.shape(1)[:-1], *x.shape[batch + depth :])
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
-def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices = operand(inputs, 0), operand(inputs, 1)
+def _gather_nd(context: Context, x: Tensor, indices: Tensor) -> Tensor:
     batch, depth, outer = int(context.attribute("batch_dims", 0)), _depth(context), indices.rank - 1
 
     def element(*i: Expr) -> Expr:
         place = (clamped(indices[(*i[:outer], const(k))], x.shape[batch + k]) for k in range(depth))
         return x[(*i[:batch], *place, *i[outer:])]
 
-    return (compute("gather_nd", context.outputs[0].shape, element),)
+    return compute("gather_nd", context.outputs[0].shape, element)
 
 
 REDUCTION = {"reduction": ("none", "add", "mul", "min", "max")}
@@ -193,17 +191,16 @@ def _combine(context: Context) -> str | None:
     return None if reduction == "none" else combination(reduction, context.dtype(0))
 
 
-def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
+def _scatter_elements_type(context: Context) -> TensorType:
     _check_within(context, context.axis(0))
     check_shape(context, 2, context.shape(1))
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _scatter_elements(context: Context, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """Update the data. Lines along the axis are independent; within a line, updates run in
     order.
     """
-    data, indices, updates = (operand(inputs, i) for i in range(3))
     axis = context.axis(0)
     lines = tuple(ONE if d == axis else size for d, size in enumerate(indices.shape))
 
@@ -215,20 +212,19 @@ def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     extents = (indices.shape[axis],)
     combine = _combine(context)
-    return (scatter("scatter", data.shape, lines, extents, update, data.dtype, data, combine),)
+    return scatter("scatter", data.shape, lines, extents, update, data.dtype, data, combine)
 
 
-def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
+def _scatter_nd_type(context: Context) -> TensorType:
     depth = _depth(context)
     check_shape(context, 2, (*context.shape(1)[:-1], *context.shape(0)[depth:]))
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _scatter_nd(context: Context, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """Update the data. Axes that are not indexed are independent. Along the indexed axes, updates
     run in order.
     """
-    data, indices, updates = (operand(inputs, i) for i in range(3))
     depth = _depth(context)
     slices, extents = data.shape[depth:], indices.shape[:-1]
 
@@ -238,30 +234,29 @@ def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return (*place, *i), updates[(*u, *i)]
 
     combine = _combine(context)
-    return (scatter("scatter_nd", data.shape, slices, extents, update, data.dtype, data, combine),)
+    return scatter("scatter_nd", data.shape, slices, extents, update, data.dtype, data, combine)
 
 
-def _one_hot_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _one_hot_expanded(context: Context, build: Builder) -> Value | None:
     """Cast a float depth that only a run knows to an integer, which a run can bind."""
     if not context.dtype(1).is_float or not context.is_decided_by_run(1):
         return None
     indices, depth, values = build.inputs
     depth = depth.cast(DType.int64)
-    return (build("OneHot", indices, depth, values, **context.node.attributes),)
+    return build("OneHot", indices, depth, values, **context.node.attributes)
 
 
-def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
+def _one_hot_type(context: Context) -> TensorType:
     check_single(context, 1)
     check_shapes(context, "", "", "2")
     depth = context.known_value(1, "the depth").reshape(-1)[0]
     shape = list(context.shape(0))
     axis = context.axis(-1, rank=len(shape) + 1)
     shape.insert(axis, depth if isinstance(depth, Expr) else const(int(depth)))
-    return (TensorType(context.dtype(2), tuple(shape)),)
+    return TensorType(context.dtype(2), tuple(shape))
 
 
-def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    indices, values = operand(inputs, 0), operand(inputs, 2)
+def _one_hot(context: Context, indices: Tensor, _depth: Tensor, values: Tensor) -> Tensor:
     shape = context.outputs[0].shape
     axis = context.axis(-1, rank=len(shape))
 
@@ -275,18 +270,17 @@ def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
                 is_hot = is_hot & (index >= -size)
         return select(is_hot, values[1], values[0])
 
-    return (compute("one_hot", shape, element),)
+    return compute("one_hot", shape, element)
 
 
-def _trilu_type(context: Context) -> tuple[TensorType, ...]:
+def _trilu_type(context: Context) -> TensorType:
     check_shapes(context, "... rows columns")
     check_single(context, 1)
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, upper = operand(inputs, 0), bool(context.attribute("upper", 1))
-    k = inputs[1] if len(inputs) > 1 else None
+def _trilu(context: Context, x: Tensor, k: Tensor | None = None) -> Tensor:
+    upper = bool(context.attribute("upper", 1))
     diagonal = context.value(1)
 
     def element(*i: Expr) -> Expr:
@@ -299,15 +293,15 @@ def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         is_kept = i[-1] >= i[-2] + offset if upper else i[-1] <= i[-2] + offset
         return select(is_kept, x[i], Const(0, x.dtype))
 
-    return (compute("trilu", x.shape, element),)
+    return compute("trilu", x.shape, element)
 
 
-def _reverse_sequence_type(context: Context) -> tuple[TensorType, ...]:
+def _reverse_sequence_type(context: Context) -> TensorType:
     axes = [int(context.attribute(f"{name}_axis", n)) for n, name in enumerate(("time", "batch"))]
     if sorted(axes) != [0, 1]:
         raise NotSupportedError(f"time and batch axes {axes}: they are 0 and 1, or 1 and 0")
     check_shapes(context, "batch time ..." if axes[0] else "time batch ...", "batch")
-    return (context.type(0),)
+    return context.type(0)
 
 
 def _lengths(context: Context) -> tuple[IndexInput, ...]:
@@ -322,21 +316,15 @@ def require_within(build: Builder, value: Value, size: Expr) -> Value:
     return build("Within", value, domain="webmlc", size=size)
 
 
-def _within_type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(0),)
-
-
 def _within_indices(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[0], (context.attribute("size"),), from_end=False),)
 
 
-def _within(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = operand(inputs, 0)
-    return (compute("within", x.shape, lambda *i: x[i]),)
+def _within(context: Context, x: Tensor) -> Tensor:
+    return compute("within", x.shape, lambda *i: x[i])
 
 
-def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, lengths = operand(inputs, 0), operand(inputs, 1)
+def _reverse_sequence(context: Context, x: Tensor, lengths: Tensor) -> Tensor:
     time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
 
     def element(*i: Expr) -> Expr:
@@ -344,16 +332,16 @@ def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         position = select(i[time] < length, length - 1 - i[time], i[time])
         return x[tuple(position if d == time else v for d, v in enumerate(i))]
 
-    return (compute("reverse_sequence", x.shape, element),)
+    return compute("reverse_sequence", x.shape, element)
 
 
-def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
+def _tensor_scatter_type(context: Context) -> TensorType:
     axis = context.axis(-2)
     shape, update = context.shape(0), context.shape(1)
     check_shapes(context, "...", "...")
     check_shape(context, 1, (*shape[:axis], *update[axis : axis + 1], *shape[axis + 1 :]))
     check_shape(context, 2, shape[:1])
-    return (context.type(0),)
+    return context.type(0)
 
 
 def _write_indices(context: Context) -> tuple[IndexInput, ...]:
@@ -365,10 +353,10 @@ def _write_indices(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[2], (limit,), from_end=False),)
 
 
-def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _tensor_scatter(
+    context: Context, cache: Tensor, update: Tensor, start: Tensor | None = None
+) -> Tensor:
     """Write `update` into a cache, from position `write_indices[batch]` on."""
-    cache, update = operand(inputs, 0), operand(inputs, 1)
-    start = inputs[2] if len(inputs) > 2 else None
     axis = context.axis(-2)
     size, length = cache.shape[axis], update.shape[axis]
     circular = context.attribute("mode", "linear") == "circular"
@@ -379,7 +367,7 @@ def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         inside = (place >= 0) & (place < length)
         return select(inside, update[(*i[:axis], place, *i[axis + 1 :])], cache[i])
 
-    return (compute("tensor_scatter", cache.shape, element),)
+    return compute("tensor_scatter", cache.shape, element)
 
 
 X = "float32[3, 4]"
@@ -408,7 +396,7 @@ OPS: tuple[Operator, ...] = (
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
     Operator("CountOutside", _count_outside_type, _count_outside, domain="webmlc",
              kind="reduction"),
-    Operator("Within", _within_type, _within, domain="webmlc", kind="injective",
+    Operator("Within", same_type, _within, domain="webmlc", kind="injective",
              indices=_within_indices),
     Operator("OneHot", _one_hot_type, _one_hot, _one_hot_expanded, kind="injective", cases=(
         case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),

@@ -30,7 +30,7 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import operand, product_type
+from webmlc.graph.ops.shapes import product_type
 from webmlc.graph.ops.windows import CHANNELS_LAST, Groups, Windows, convolution
 
 PACK = 8
@@ -68,18 +68,15 @@ class ByteProduct:
         return 128 if self.dtype.is_signed else 0
 
 
-Tensors = tuple[Tensor | None, ...]
-
-
 # -- convolution -----------------------------------------------------------------------
 
 
-def _map_type(context: Context, dtype: DType, channels: Expr) -> tuple[TensorType, ...]:
+def _map_type(context: Context, dtype: DType, channels: Expr) -> TensorType:
     windows: Windows = context.attribute("windows")
-    return (TensorType(dtype, (context.shape(0)[0], *windows.sizes, channels)),)
+    return TensorType(dtype, (context.shape(0)[0], *windows.sizes, channels))
 
 
-def _infer_convolution(context: Context) -> tuple[TensorType, ...]:
+def _infer_convolution(context: Context) -> TensorType:
     dtype = product_type(context.dtype(0))
     return _map_type(context, dtype, const(context.attribute("channels")))
 
@@ -95,8 +92,7 @@ def _product(left: Expr, right: Expr, bytes_: ByteProduct | None = None) -> Expr
     return left.astype(wide_dtype) * right.astype(wide_dtype)
 
 
-def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    data, weights = operand(tensors, 0), operand(tensors, 1)
+def _convolution(context: Context, data: Tensor, weights: Tensor) -> Tensor:
     count, (inputs, width) = int(context.attribute("groups")), weights.shape[-2:]
     groups = Groups(count, inputs, const(int(context.attribute("channels")) // count))
     bytes_ = context.attribute("bytes", None)
@@ -108,15 +104,14 @@ def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         weight = weights[(group, within // width, *taps, i, within % width)]
         return _product(read, weight, bytes_)
 
-    return (convolution(data, context.attribute("windows"), CHANNELS_LAST, groups, term),)
+    return convolution(data, context.attribute("windows"), CHANNELS_LAST, groups, term)
 
 
-def _infer_depthwise(context: Context) -> tuple[TensorType, ...]:
+def _infer_depthwise(context: Context) -> TensorType:
     return _map_type(context, product_type(context.dtype(0)), context.shape(0)[-1])
 
 
-def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    data, weights = operand(tensors, 0), operand(tensors, 1)
+def _depthwise(context: Context, data: Tensor, weights: Tensor) -> Tensor:
     windows: Windows = context.attribute("windows")
     bytes_ = context.attribute("bytes", None)
 
@@ -132,7 +127,7 @@ def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
             taps[-1] = const(0)
         return _product(_column(windows.kernel, taps, read), weights[(*taps, c)], bytes_)
 
-    return (reduce("depthwise", context.outputs[0].shape, weights.shape[:-1], "add", element),)
+    return reduce("depthwise", context.outputs[0].shape, weights.shape[:-1], "add", element)
 
 
 def column_axis(rank: int) -> int:
@@ -163,15 +158,14 @@ def _column(
 # -- matrix product --------------------------------------------------------------------
 
 
-def _infer_matmul(context: Context) -> tuple[TensorType, ...]:
+def _infer_matmul(context: Context) -> TensorType:
     columns = as_expr(context.attribute("columns"))
-    return (TensorType(product_type(context.dtype(0)), (*context.shape(0)[:-1], columns)),)
+    return TensorType(product_type(context.dtype(0)), (*context.shape(0)[:-1], columns))
 
 
-def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    left, right = operand(tensors, 0), operand(tensors, 1)
+def _matmul(context: Context, left: Tensor, right: Tensor) -> Tensor:
     bytes_ = context.attribute("bytes", None)
-    return (packed_product("matmul", context.outputs[0].shape, left, right, bytes_),)
+    return packed_product("matmul", context.outputs[0].shape, left, right, bytes_)
 
 
 def packed_product(
@@ -193,17 +187,16 @@ def packed_product(
     return reduce(name, shape, (left.shape[-1],), "add", element)
 
 
-def _infer_pack(context: Context) -> tuple[TensorType, ...]:
+def _infer_pack(context: Context) -> TensorType:
     *batch, rows, columns = context.shape(0)
     panels = simplify((columns + (PACK - 1)) // PACK)
-    return (TensorType(context.dtype(0), (*batch, panels, rows, const(PACK))),)
+    return TensorType(context.dtype(0), (*batch, panels, rows, const(PACK)))
 
 
-def _pack(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _pack(context: Context, matrix: Tensor) -> Tensor:
     """Pack a right operand in panels of columns. Copies of the last column fill the last panel: no
     result reads them.
     """
-    matrix = operand(tensors, 0)
     columns = matrix.shape[-1]
 
     def element(*axes: Expr) -> Expr:
@@ -213,18 +206,17 @@ def _pack(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
             return matrix[(*batch, k, column)]
         return matrix[(*batch, k, minimum(column, columns - 1))]
 
-    return (compute("pack", context.outputs[0].shape, element),)
+    return compute("pack", context.outputs[0].shape, element)
 
 
-def _infer_pack_bytes(context: Context) -> tuple[TensorType, ...]:
+def _infer_pack_bytes(context: Context) -> TensorType:
     *outer, channels, lanes = context.shape(0)
     words = simplify((channels + (BYTES_PER_WORD - 1)) // BYTES_PER_WORD)
-    return (TensorType(DType.int32, (*outer, words, lanes)),)
+    return TensorType(DType.int32, (*outer, words, lanes))
 
 
-def _pack_bytes(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _pack_bytes(context: Context, weights: Tensor) -> Tensor:
     """Pack four channels of each lane of packed weights into a word. Missing channels are zero."""
-    weights = operand(tensors, 0)
     channels = weights.shape[-2]
 
     def element(*axes: Expr) -> Expr:
@@ -239,42 +231,40 @@ def _pack_bytes(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
         return call("word_u8", *map(byte, range(BYTES_PER_WORD)))
 
-    return (compute("pack_bytes", context.outputs[0].shape, element),)
+    return compute("pack_bytes", context.outputs[0].shape, element)
 
 
 # -- neighbours ------------------------------------------------------------------------
 
 
-def _infer_neighbours(context: Context) -> tuple[TensorType, ...]:
+def _infer_neighbours(context: Context) -> TensorType:
     *outer, _, channels = context.shape(0)
     columns, span = context.attribute("columns"), context.attribute("span")
-    return (TensorType(context.dtype(0), (*outer, columns, simplify(channels * span))),)
+    return TensorType(context.dtype(0), (*outer, columns, simplify(channels * span)))
 
 
-def _neighbours(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _neighbours(context: Context, data: Tensor) -> Tensor:
     """The first `columns` pixels of each line, each with the channels of the `span - 1` pixels
     after it. Lines of the input are `span - 1` pixels longer.
     """
-    data = operand(tensors, 0)
     channels = data.shape[-1]
 
     def element(*axes: Expr) -> Expr:
         *outer, x, i = axes
         return data[(*outer, x + i // channels, i % channels)]
 
-    return (compute("neighbours", context.outputs[0].shape, element),)
+    return compute("neighbours", context.outputs[0].shape, element)
 
 
 # -- views -----------------------------------------------------------------------------
 
 
-def _infer_view(context: Context) -> tuple[TensorType, ...]:
+def _infer_view(context: Context) -> TensorType:
     dtype: DType = context.attribute("dtype", context.dtype(0))
-    return (TensorType(dtype, context.attribute("shape")),)
+    return TensorType(dtype, context.attribute("shape"))
 
 
-def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    data = operand(tensors, 0)
+def _view(context: Context, data: Tensor) -> Tensor:
     shape = context.outputs[0].shape
 
     def read(flat: Expr) -> Expr:
@@ -293,7 +283,7 @@ def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         places = (flat * BYTES_PER_WORD + n for n in range(BYTES_PER_WORD))
         return call("word_u8", *(read(place).astype(DType.int32) for place in places))
 
-    return (compute("view", shape, element),)
+    return compute("view", shape, element)
 
 
 OPS: tuple[Operator, ...] = (

@@ -18,17 +18,10 @@ from webmlc.core.expr import Expr, as_int, call, const, minimum, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    always_expands,
-    case,
-)
-from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, operand
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes
 
 MODES = ("TF", "IDF", "TFIDF")
-Inputs = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ def _weights(context: Context, count: int) -> Array:
     return np.array(weights, np.float32)
 
 
-def _vectorise(context: Context, build: Builder) -> tuple[Value, ...]:
+def _vectorise(context: Context, build: Builder) -> Value:
     x, rank = build.inputs[0], context.rank(0)
     check_shapes(context, "elements" if rank < 2 else "rows elements")
     indexes = [int(i) for i in context.attribute("ngram_indexes")]
@@ -116,16 +109,15 @@ def _vectorise(context: Context, build: Builder) -> tuple[Value, ...]:
         total = placed if total is None else total + placed
     if total is None:
         raise NotSupportedError("a pool without n-grams of the wanted lengths")
-    return (total if rank == 2 else total.reshape(width),)
+    return total if rank == 2 else total.reshape(width)
 
 
-def _count_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.float32, (context.shape(0)[0], context.shape(1)[0])),)
+def _count_type(context: Context) -> TensorType:
+    return TensorType(DType.float32, (context.shape(0)[0], context.shape(1)[0]))
 
 
-def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _count(context: Context, x: Tensor, grams: Tensor) -> Tensor:
     """The counts [row][gram] of the pairs of a start and a distance that match all items."""
-    x, grams = operand(inputs, 0), operand(inputs, 1)
     length, row_length = as_int(grams.shape[1]), x.shape[1]
     assert length is not None, "the n-grams are a constant"
 
@@ -139,7 +131,7 @@ def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     extents = (row_length, const(int(context.attribute("skips")) + 1))
     shape = context.outputs[0].shape
     total = reduce("grams", shape, extents, "add", matches)
-    return (compute("count", shape, lambda *i: total[i].astype(DType.float32)),)
+    return compute("count", shape, lambda *i: total[i].astype(DType.float32))
 
 
 POOL: dict[str, Any] = {
@@ -151,7 +143,7 @@ X = "int64[2, 12] in 2..8"
 
 OPS: tuple[Operator, ...] = (
     Operator("CountGrams", _count_type, _count, kind="reduction", domain="webmlc"),
-    Operator("TfIdfVectorizer", always_expands, expand=_vectorise, cases=tuple(
+    Operator("TfIdfVectorizer", expand=_vectorise, cases=tuple(
         case(x, mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=skips,
              ngram_indexes=tuple(places), **POOL)
         for x, mode, skips, places in (

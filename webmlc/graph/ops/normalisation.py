@@ -6,7 +6,7 @@ Statistics of half-precision inputs are computed in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
@@ -15,9 +15,8 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case, same_type
 from webmlc.graph.ops.pooling import power
 from webmlc.graph.ops.reduction import fold, mean_scale, reduced_shape
 from webmlc.graph.ops.shapes import (
@@ -28,18 +27,16 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_shapes,
     check_stretches,
-    operand,
 )
 
-Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]
 
 
-def _batch_type(context: Context) -> tuple[TensorType, ...]:
+def _batch_type(context: Context) -> TensorType:
     if not context.attribute("spatial", 1):
         raise NotSupportedError("statistics of every element (spatial=0, before opset 9)")
     _check_batch(context)
-    return (context.type(0),)
+    return context.type(0)
 
 
 def _check_batch(context: Context) -> None:
@@ -82,11 +79,17 @@ def _batch_training(context: Context, build: Builder) -> tuple[Value, ...] | Non
     return (build("CastLike", y, x), *new_running)[:outputs]
 
 
-def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _batch_normalisation(
+    context: Context,
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+) -> Tensor:
     """Normalise. Two small stages compute a factor and a shift from the statistics. Both fold to
     constants.
     """
-    x, scale, bias, mean, variance = (operand(inputs, i) for i in range(5))
     epsilon = Const(context.attribute("epsilon", 1e-5), variance.dtype)
 
     def factor(c: Expr) -> Expr:
@@ -102,21 +105,21 @@ def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
         value = x[i].astype(factors.dtype) * factors[channel] + shifts[channel]
         return value.astype(x.dtype)
 
-    return (compute("batch_norm", x.shape, element),)
+    return compute("batch_norm", x.shape, element)
 
 
-def _local_response_type(context: Context) -> tuple[TensorType, ...]:
+def _local_response_type(context: Context) -> TensorType:
     check_shapes(context, "batch channels ...")
     context.count("size")  # raises an error if it is missing
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _local_response(context: Context, x: Tensor) -> Tensor:
     """Compute x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta.
 
     Channels are the second dimension, or lie along `axis` if `choose_layouts` moved them.
     """
-    x, size = operand(inputs, 0), context.count("size")
+    size = context.count("size")
     alpha, beta = context.attribute("alpha", 1e-4), context.attribute("beta", 0.75)
     bias, before = context.attribute("bias", 1.0), (size - 1) // 2
     axis = context.axis(1)
@@ -135,7 +138,7 @@ def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         base = total[i] * (alpha / size) + bias
         return x[i] / call(power, base, beta)
 
-    return (compute("lrn", x.shape, element),)
+    return compute("lrn", x.shape, element)
 
 
 class _Statistics:
@@ -169,18 +172,18 @@ class _Statistics:
         return self.centred(index) * self.inverse[self.at(index)]
 
 
-def _scaled_type(context: Context) -> tuple[TensorType, ...]:
+def _scaled_type(context: Context) -> TensorType:
     """The type of input 0. The scale and the bias are broadcast to it."""
     check_stretches(context, 1)
     check_stretches(context, 2)
-    return (context.type(0),)
+    return context.type(0)
 
 
 def _layer_type(context: Context) -> tuple[TensorType, ...]:
-    (x,) = _scaled_type(context)
+    x = _scaled_type(context)
     axis = context.axis(-1)
     statistics = TensorType(_stash(context), reduced_shape(x.shape, range(axis, x.rank), keep=True))
-    return (x, statistics, statistics)[: len(context.node.outputs)]
+    return (x, statistics, statistics)
 
 
 def _stash(context: Context) -> DType:
@@ -190,9 +193,9 @@ def _stash(context: Context) -> DType:
     return sum_dtype if sum_dtype.bytes > stash_dtype.bytes else stash_dtype
 
 
-def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = operand(inputs, 0), operand(inputs, 1)
-    bias = inputs[2] if len(inputs) > 2 else None
+def _layer_normalisation(
+    context: Context, x: Tensor, scale: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, ...]:
     axes = range(context.axis(-1), x.rank)
     dtype = _stash(context)
     statistics = _Statistics(x, axes, context.attribute("epsilon", 1e-5), dtype)
@@ -204,11 +207,10 @@ def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
         return value.astype(x.dtype)
 
     y = compute("layer_norm", x.shape, element)
-    return (y, statistics.mean, statistics.inverse)[: len(context.outputs)]
+    return (y, statistics.mean, statistics.inverse)
 
 
-def _rms_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = operand(inputs, 0), operand(inputs, 1)
+def _rms_normalisation(context: Context, x: Tensor, scale: Tensor) -> Tensor:
     axes = range(context.axis(-1), x.rank)
     dtype = _stash(context)
     epsilon = context.attribute("epsilon", 1e-5)
@@ -228,16 +230,15 @@ def _rms_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = (x[i].astype(dtype) * inverse[at]).astype(x.dtype)
         return value * scale[aligned(i, scale.shape, x.shape)].astype(x.dtype)
 
-    return (compute("rms_norm", x.shape, element),)
+    return compute("rms_norm", x.shape, element)
 
 
-def _instance_type(context: Context) -> tuple[TensorType, ...]:
+def _instance_type(context: Context) -> TensorType:
     check_shapes(context, "batch channels ...", "channels", "channels")
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale, bias = (operand(inputs, i) for i in range(3))
+def _instance_normalisation(context: Context, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     dtype = accumulator(x.dtype)
     statistics = _Statistics(x, range(2, x.rank), context.attribute("epsilon", 1e-5), dtype)
 
@@ -245,22 +246,21 @@ def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, .
         value = statistics.normalised(i) * scale[i[1]].astype(dtype) + bias[i[1]].astype(dtype)
         return value.astype(x.dtype)
 
-    return (compute("instance_norm", x.shape, element),)
+    return compute("instance_norm", x.shape, element)
 
 
-def _group_type(context: Context) -> tuple[TensorType, ...]:
+def _group_type(context: Context) -> TensorType:
     groups = context.count("num_groups")
     check_shapes(context, "batch groups*size ...", groups=groups)
     parameters = "groups" if context.attribute("per_group", 0) else "channels"
     check_shapes(context, "batch channels ...", parameters, parameters, groups=groups)
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _group_normalisation(context: Context, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Normalise groups of channels. Before opset 21, scale and bias have one number for each group
     instead of each channel.
     """
-    x, scale, bias = (operand(inputs, i) for i in range(3))
     groups = context.count("num_groups")
     dtype = accumulator(x.dtype)
     per_group = canonical(x.shape[1] // groups)
@@ -278,16 +278,15 @@ def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
         value = value * scale[place].astype(dtype) + bias[place].astype(dtype)
         return value.astype(x.dtype)
 
-    return (compute("group_norm", x.shape, element),)
+    return compute("group_norm", x.shape, element)
 
 
 def _mark_per_group(node: Node, opset: int) -> Node:
     return node if opset >= 21 else replace(node, attributes={**node.attributes, "per_group": 1})
 
 
-def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _mean_variance_normalisation(context: Context, x: Tensor) -> Tensor:
     """Compute (x - mean) / (deviation + 1e-9). There is no epsilon under the root."""
-    x = operand(inputs, 0)
     axes = axes_within(context.attribute("axes", (0, 2, 3)), x.rank)
     statistics = _Statistics(x, axes, 0.0, accumulator(x.dtype))
     inverse = statistics.inverse
@@ -296,12 +295,12 @@ def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tens
         deviation = 1.0 / inverse[statistics.at(i)] + 1e-9
         return (statistics.centred(i) / deviation).astype(x.dtype)
 
-    return (compute("mean_variance_norm", x.shape, element),)
+    return compute("mean_variance_norm", x.shape, element)
 
 
-def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _lp_normalisation(context: Context, x: Tensor) -> Tensor:
     """Divide x by its norm along an axis. If the norm is zero, the result is zero."""
-    x, axis = operand(inputs, 0), context.axis(-1)
+    axis = context.axis(-1)
     before, after = power(context.count("p", 2))
     total = fold("norm", x, (axis,), "add", lambda *i: before(x[i]))
 
@@ -310,13 +309,7 @@ def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         zero = Const(0, x.dtype)
         return select(call("eq", norm, zero), zero, x[i] / norm)
 
-    return (compute("lp_norm", x.shape, element),)
-
-
-def _row(
-    name: str, meaning: Callable[[Context, Inputs], tuple[Tensor, ...]], *cases: object
-) -> Operator:
-    return Operator(name, same_type, meaning, kind="reduction", cases=cases)  # type: ignore[arg-type]
+    return compute("lp_norm", x.shape, element)
 
 
 X, C = "float32[2, 4, 3, 5]", "float32[4]"
@@ -343,7 +336,8 @@ OPS: tuple[Operator, ...] = (
     Operator("GroupNormalization", _group_type, _group_normalisation, kind="reduction",
              normalise=_mark_per_group, cases=(
         case(X, C, C, num_groups=2),)),
-    _row("MeanVarianceNormalization", _mean_variance_normalisation,
-         case(X, axes=(0, 2, 3)), case(X, axes=(1, 2))),
-    _row("LpNormalization", _lp_normalisation, case(X), case(X, axis=1, p=1)),
+    Operator("MeanVarianceNormalization", same_type, _mean_variance_normalisation,
+             kind="reduction", cases=(case(X, axes=(0, 2, 3)), case(X, axes=(1, 2)))),
+    Operator("LpNormalization", same_type, _lp_normalisation, kind="reduction",
+             cases=(case(X), case(X, axis=1, p=1))),
 )  # fmt: skip

@@ -9,7 +9,7 @@ the function itself holds all values, and a later pass needs only its scope:
     scope = Scope.of(function)
     context = scope.context(node)
     row = OPS[node.domain, node.op]
-    (y,) = row.compute(context, (placeholder("x", *context.type(0)...),))
+    (y,) = row.tensors(context, (placeholder("x", *context.type(0)...),))
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ KnownValue = NDArray[np.object_]
 """A tensor known at build time. Its elements are Python ints, bools, floats, or index expressions
 of symbols.
 """
+
+
+Inputs = tuple[Tensor | None, ...]
+"""The input tensors of a node. None stands for an input that the node leaves out."""
 
 
 class Missing(Enum):
@@ -95,6 +99,11 @@ class Context:
     outputs: tuple[TensorType, ...] = ()
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     requirements: list[Requirement] = field(default_factory=list, compare=False)
+
+    @property
+    def output_count(self) -> int:
+        """The number of the node's outputs."""
+        return len(self.node.outputs)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute, or `default` if it is not set. Floats are float32, as in ONNX."""
@@ -232,6 +241,22 @@ def case(*inputs: Any, outputs: int = 1, opset: int | None = None, **attributes:
     return Case(tuple(array(i) for i in inputs), attributes, outputs, opset)
 
 
+def given_types(context: Context) -> tuple[TensorType, ...]:
+    """The `infer` of rows whose nodes hold their output types in the attribute `types`."""
+    types: tuple[TensorType, ...] = context.attribute("types")
+    return types
+
+
+def same_type(context: Context) -> TensorType:
+    """The `infer` of rows whose output has the type of input 0."""
+    return context.type(0)
+
+
+def always_expands(context: Context) -> TensorType:
+    """The `infer` of rows that always expand."""
+    raise NotSupportedError("this operator is always written out")
+
+
 @dataclass(frozen=True, slots=True)
 class IndexInput:
     """A value that holds indices into axes of these sizes.
@@ -258,6 +283,10 @@ class Operator:
     """One row of the table.
 
     The meaning is `expand`, if that exists and does not return None; otherwise it is `compute`.
+    `compute` takes the input tensors one by one after the context. All three functions return the
+    result for the only output, or a tuple of results. Results for outputs that the node does not
+    have are not used.
+
     `normalise` rewrites a node of an older opset into the newest form. `indices` tells which inputs
     hold indices. `kind` tells fusion how an output element depends on the inputs:
 
@@ -277,9 +306,9 @@ class Operator:
     """
 
     name: str
-    infer: Callable[[Context], tuple[TensorType, ...]]
-    compute: Callable[[Context, tuple[Tensor | None, ...]], tuple[Tensor, ...]] | None = None
-    expand: Callable[[Context, Builder], tuple[Result, ...] | None] | None = None
+    infer: Callable[[Context], TensorType | tuple[TensorType, ...]] = always_expands
+    compute: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
+    expand: Callable[[Context, Builder], Result | tuple[Result, ...]] | None = None
     kind: FusionKind = "opaque"
     domain: str = ""
     normalise: Callable[[Node, int], Node] | None = None
@@ -289,6 +318,26 @@ class Operator:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
     signature: Signature | None = None
     trait: Trait | None = None
+
+    def types(self, context: Context) -> tuple[TensorType, ...]:
+        """The types of the node's outputs."""
+        types = self.infer(context)
+        return types[: context.output_count] if isinstance(types, tuple) else (types,)
+
+    def tensors(self, context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        """The tensors of the node's outputs, computed from the tensors of its inputs."""
+        assert self.compute is not None, f"{self.name} should have been expanded"
+        tensors = self.compute(context, *inputs)
+        return tensors[: context.output_count] if isinstance(tensors, tuple) else (tensors,)
+
+    def expansion(self, context: Context, build: Builder) -> tuple[Result, ...] | None:
+        """Write the nodes that the node expands to, and return the results for its outputs. None
+        if the node stays.
+        """
+        results = None if self.expand is None else self.expand(context, build)
+        if results is None or isinstance(results, tuple):
+            return results and results[: context.output_count]
+        return (results,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,12 +376,6 @@ class Scope:
         )
 
 
-def given_types(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows whose nodes hold their output types in the attribute `types`."""
-    types: tuple[TensorType, ...] = context.attribute("types")
-    return types
-
-
 def is_addressable(type_: TensorType) -> bool:
     """True if 32-bit memory may hold a tensor of this type. Symbols count as 1."""
     elements = prod(max(as_int(d) or 1, 1) for d in type_.shape)
@@ -345,11 +388,6 @@ def check_size(type_: TensorType) -> None:
     """
     if not is_addressable(type_):
         raise NotSupportedError(f"its result, {type_}, is larger than 32-bit memory")
-
-
-def always_expands(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows that always expand."""
-    raise NotSupportedError("this operator is always written out")
 
 
 def array_type(array: Array) -> TensorType:

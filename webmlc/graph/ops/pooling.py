@@ -25,6 +25,7 @@ from webmlc.graph.ops.operator import (
     Operator,
     case,
     given_types,
+    same_type,
 )
 from webmlc.graph.ops.reduction import fold, mean_scale
 from webmlc.graph.ops.shapes import (
@@ -34,7 +35,6 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     dimensions,
-    operand,
     product,
     require,
 )
@@ -49,8 +49,7 @@ from webmlc.graph.ops.windows import (
     pool,
 )
 
-Inputs = tuple[Tensor | None, ...]
-Compute = Callable[[Context, Inputs], tuple[Tensor, ...]]
+Compute = Callable[[Context, Tensor], Tensor]
 
 
 Pooling = Callable[[Context, Tensor, Windows, MapOrder], Tensor]
@@ -69,10 +68,10 @@ def _channels_first(
 ) -> Compute:
     """The meaning of ONNX's operator, which pads the map."""
 
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, windows = operand(inputs, 0), windows_of(context)
+    def meaning(context: Context, x: Tensor) -> Tensor:
+        windows = windows_of(context)
         padded = windows.pad(x, padding(x.dtype))
-        return (pooling(context, padded, windows, CHANNELS_FIRST),)
+        return pooling(context, padded, windows, CHANNELS_FIRST)
 
     return meaning
 
@@ -80,13 +79,12 @@ def _channels_first(
 def _channels_last(name: str, pooling: Pooling, dtype: Callable[[DType], DType]) -> Operator:
     """The row of the operator over NHWC: the map is padded, and `windows` are an attribute."""
 
-    def infer(context: Context) -> tuple[TensorType, ...]:
+    def infer(context: Context) -> TensorType:
         (batch, *_, channels), windows = context.shape(0), context.attribute("windows")
-        return (TensorType(dtype(context.dtype(0)), (batch, *windows.sizes, channels)),)
+        return TensorType(dtype(context.dtype(0)), (batch, *windows.sizes, channels))
 
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        windows: Windows = context.attribute("windows")
-        return (pooling(context, operand(inputs, 0), windows, CHANNELS_LAST),)
+    def meaning(context: Context, x: Tensor) -> Tensor:
+        return pooling(context, x, context.attribute("windows"), CHANNELS_LAST)
 
     return Operator(name, infer, meaning, kind="reduction", domain="webmlc", trait="pool")
 
@@ -134,11 +132,10 @@ def _lp_pool(context: Context, x: Tensor, windows: Windows, order: MapOrder) -> 
     return compute("root", total.shape, lambda *i: after(total[i]))
 
 
-def _max_pool_and_places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    (pooled,) = _channels_first(_max_pool, lowest)(context, inputs)
-    if len(context.outputs) < 2:
+def _max_pool_and_places(context: Context, x: Tensor) -> tuple[Tensor, ...]:
+    pooled = _channels_first(_max_pool, lowest)(context, x)
+    if context.output_count < 2:
         return (pooled,)
-    x = operand(inputs, 0)
     return (pooled, _max_position(context, x, pooled, windows_of(context)))
 
 
@@ -187,9 +184,9 @@ def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows)
     return compute("indices", pooled.shape, index)
 
 
-def _average_type(context: Context) -> tuple[TensorType, ...]:
-    (pooled,) = _pool_type(context)
-    return (replace(pooled, dtype=mean_type(pooled.dtype)),)
+def _average_type(context: Context) -> TensorType:
+    pooled = _pool_type(context)[0]
+    return replace(pooled, dtype=mean_type(pooled.dtype))
 
 
 def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
@@ -204,38 +201,35 @@ def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
     )
 
 
-def _global_type(context: Context) -> tuple[TensorType, ...]:
+def _global_type(context: Context) -> TensorType:
     x = context.type(0)
     _check_elements(context)
-    return (TensorType(x.dtype, (*x.shape[:2], *((ONE,) * (x.rank - 2)))),)
+    return TensorType(x.dtype, (*x.shape[:2], *((ONE,) * (x.rank - 2))))
 
 
-def _global_average(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = operand(inputs, 0)
+def _global_average(context: Context, x: Tensor) -> Tensor:
     axes, sum_dtype = range(2, x.rank), accumulator(x.dtype)
     total = fold("pool", x, axes, "add", lambda *i: x[i].astype(sum_dtype))
     scale = mean_scale(x.shape[2:], sum_dtype)
-    return (compute("average", total.shape, lambda *i: scale(total[i]).astype(x.dtype)),)
+    return compute("average", total.shape, lambda *i: scale(total[i]).astype(x.dtype))
 
 
-def _global_max(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = operand(inputs, 0)
-    return (fold("pool", x, range(2, x.rank), largest(x.dtype), lambda *i: x[i]),)
+def _global_max(context: Context, x: Tensor) -> Tensor:
+    return fold("pool", x, range(2, x.rank), largest(x.dtype), lambda *i: x[i])
 
 
-def _global_lp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = operand(inputs, 0)
+def _global_lp(context: Context, x: Tensor) -> Tensor:
     before, after = power(context.count("p", 2))
     total = fold("pool", x, range(2, x.rank), "add", lambda *i: before(x[i]))
-    return (compute("root", total.shape, lambda *i: after(total[i])),)
+    return compute("root", total.shape, lambda *i: after(total[i]))
 
 
-def _unpool_type(context: Context) -> tuple[TensorType, ...]:
+def _unpool_type(context: Context) -> TensorType:
     x = context.type(0)
     check_shape(context, 1, x.shape)
     check_shapes(context, "batch channels ...", "", "rank", rank=x.rank)
     if context.has(2):
-        return (TensorType(x.dtype, tuple(dimensions(context, 2, "the shape"))),)
+        return TensorType(x.dtype, tuple(dimensions(context, 2, "the shape")))
     kernel = context.attribute("kernel_shape")
     rank = x.rank - 2
     strides = context.attribute("strides", (1,) * rank)
@@ -246,42 +240,36 @@ def _unpool_type(context: Context) -> tuple[TensorType, ...]:
         (x.shape[2 + d] - 1) * strides[d] + kernel[d] - pads[d] - pads[rank + d]
         for d in range(rank)
     ]
-    return (TensorType(x.dtype, (*x.shape[:2], *sizes)),)
+    return TensorType(x.dtype, (*x.shape[:2], *sizes))
 
 
-def _max_unpool(context: Context, build: Builder) -> tuple[str, ...]:
+def _max_unpool(context: Context, build: Builder) -> str:
     """Count positions within each map, and check that none is in another: MaxPool writes none."""
     x, indices = context.node.inputs[:2]
     shape, types = _pooled_shape(context)[2:], _unpool_type(context)
     places = build("MapPosition", indices, domain="webmlc", size=product(shape))
     places = require_within(build, places, product(shape))
-    return (build("UnpoolMaps", x, places, domain="webmlc", shape=shape, types=types),)
+    return build("UnpoolMaps", x, places, domain="webmlc", shape=shape, types=types)
 
 
-def _map_position_type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(0),)
-
-
-def _map_position(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _map_position(context: Context, x: Tensor) -> Tensor:
     """Positions in a whole tensor, less the position at which the map of each begins."""
-    x = operand(inputs, 0)
     size: Expr = context.attribute("size")
 
     def element(*i: Expr) -> Expr:
         channel = i[0].astype(x.dtype) * x.shape[1].astype(x.dtype) + i[1].astype(x.dtype)
         return x[i] - channel * size.astype(x.dtype)
 
-    return (compute("position", x.shape, element),)
+    return compute("position", x.shape, element)
 
 
-def _unpool_maps(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _unpool_maps(context: Context, x: Tensor, places: Tensor) -> Tensor:
     """Write each element to its place in a feature map of zeros. The last of several elements at
     one place stays.
 
     Input 1 holds places in feature maps of `shape`. The result may have feature maps of another
     shape. Elements outside of it are left out.
     """
-    x, places = operand(inputs, 0), operand(inputs, 1)
     shape = context.outputs[0].shape
 
     def update(_: Tensor, n: Expr, c: Expr, *i: Expr) -> tuple[tuple[Expr, ...], Expr]:
@@ -292,13 +280,13 @@ def _unpool_maps(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return (n, c, place, *target), x[(n, c, *i)]
 
     zero = Const(0, x.dtype)
-    return (scatter("unpool", shape, shape[:2], x.shape[2:], update, x.dtype, zero),)
+    return scatter("unpool", shape, shape[:2], x.shape[2:], update, x.dtype, zero)
 
 
 def _pooled_shape(context: Context) -> tuple[Expr, ...]:
     """The shape of the tensor that was pooled, as the kernel implies it."""
     implied = replace(context.node, inputs=context.node.inputs[:2])
-    return _unpool_type(Context(implied, context.types[:2]))[0].shape
+    return _unpool_type(Context(implied, context.types[:2])).shape
 
 
 X = "float32[2, 3, 7, 6]"
@@ -332,7 +320,7 @@ OPS: tuple[Operator, ...] = (
     Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", layout=_GLOBAL_POOL,
              cases=(case(X),)),
     Operator("GlobalLpPool", _global_type, _global_lp, kind="reduction", cases=()),
-    Operator("MapPosition", _map_position_type, _map_position, domain="webmlc", kind="injective"),
+    Operator("MapPosition", same_type, _map_position, domain="webmlc", kind="injective"),
     Operator("UnpoolMaps", given_types, _unpool_maps, domain="webmlc"),
     Operator("MaxUnpool", _unpool_type, expand=_max_unpool, cases=(
         case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), kernel_shape=(2, 2),

@@ -20,18 +20,8 @@ from webmlc.graph.ops.cast import SATURATING, cast_to, named_type
 from webmlc.graph.ops.contract import matmul_shape
 from webmlc.graph.ops.nhwc import QUANTISED
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import (
-    ONE,
-    ZERO,
-    accumulator,
-    aligned,
-    canonical,
-    check_shape,
-    operand,
-    require,
-)
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, aligned, canonical, check_shape, require
 
-Inputs = tuple[Tensor | None, ...]
 _F32 = DType.float32
 
 
@@ -89,7 +79,7 @@ def saturated(x: Expr, dtype: DType) -> Expr:
     return maximum(minimum(x, float(high)), float(low)).astype(dtype)
 
 
-def _quantize_type(context: Context) -> tuple[TensorType, ...]:
+def _quantize_type(context: Context) -> TensorType:
     dtype = context.dtype(2) if context.has(2) else DType.uint8
     if context.attribute("output_dtype", 0):
         output_dtype = named_type(context, "output_dtype")
@@ -99,7 +89,7 @@ def _quantize_type(context: Context) -> tuple[TensorType, ...]:
     if dtype.bits > 16 or dtype in (DType.bool, DType.float16, DType.bfloat16):
         raise NotSupportedError(f"quantisation to {dtype}")
     check_parameters(context)
-    return (TensorType(dtype, context.shape(0)),)
+    return TensorType(dtype, context.shape(0))
 
 
 def _precision(context: Context) -> DType:
@@ -113,9 +103,7 @@ def _precision(context: Context) -> DType:
     return wider if wider.is_float else DType.float32
 
 
-def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = operand(inputs, 0), operand(inputs, 1)
-    zero = inputs[2] if len(inputs) > 2 else None
+def _quantize(context: Context, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     dtype, precision = context.outputs[0].dtype, _precision(context)
     saturate = bool(context.attribute("saturate", 1))
     wide_dtype = accumulator(precision)
@@ -132,21 +120,19 @@ def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             value = value + parameter(context, x, zero, i).astype(wide_dtype)
         return saturated(value, dtype) if dtype.is_integer else value.astype(dtype)
 
-    return (compute("quantize", x.shape, element),)
+    return compute("quantize", x.shape, element)
 
 
-def _dequantize_type(context: Context) -> tuple[TensorType, ...]:
+def _dequantize_type(context: Context) -> TensorType:
     check_parameters(context)
     dtype = context.dtype(1)
     if context.attribute("output_dtype", 0):
         dtype = named_type(context, "output_dtype")
-    return (TensorType(dtype, context.shape(0)),)
+    return TensorType(dtype, context.shape(0))
 
 
-def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _dequantize(context: Context, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """Dequantise. The zero point of integers is subtracted in int32; small floats have none."""
-    x, scale = operand(inputs, 0), operand(inputs, 1)
-    zero = inputs[2] if len(inputs) > 2 else None
     dtype = context.outputs[0].dtype
     wide_dtype = accumulator(dtype)
 
@@ -157,12 +143,7 @@ def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         factor = parameter(context, x, scale, i)
         return (value.astype(wide_dtype) * factor.astype(wide_dtype)).astype(dtype)
 
-    return (compute("dequantize", x.shape, element),)
-
-
-def no_such_form(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows that expand every form that they support."""
-    raise NotSupportedError("this form of a quantised operator")
+    return compute("dequantize", x.shape, element)
 
 
 def requantise(
@@ -186,22 +167,22 @@ def as_column(build: Builder, context: Context, index: int) -> Value:
     return value.unsqueeze(1) if is_vector else value
 
 
-def _qlinear_matmul(context: Context, build: Builder) -> tuple[Value, ...]:
+def _qlinear_matmul(context: Context, build: Builder) -> Value:
     left, _, left_zero, right, right_scale, right_zero, _, zero = build.inputs
     sums = build("MatMulInteger", left, right, left_zero, right_zero)
     scales = (as_column(build, context, 1), right_scale, as_column(build, context, 6))
     rows = len(matmul_shape(context, context.shape(0), context.shape(3))) - 2
-    return (requantise(build, sums, scales, zero, max(rows, 0)),)
+    return requantise(build, sums, scales, zero, max(rows, 0))
 
 
-def _qlinear_conv(context: Context, build: Builder) -> tuple[Value, ...]:
+def _qlinear_conv(context: Context, build: Builder) -> Value:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, zero = build.inputs[:8]
     sums = build("ConvInteger", x, w, x_zero, w_zero, **context.node.attributes)
     per_channel = (-1,) + (1,) * (context.rank(0) - 2)
     if context.has(8):
         sums = sums + build.inputs[8].reshape(*per_channel)
     scales = (x_scale, w_scale.reshape(*per_channel), y_scale)
-    return (requantise(build, sums, scales, zero),)
+    return requantise(build, sums, scales, zero)
 
 
 def _dynamic_quantize(context: Context, build: Builder) -> tuple[Value, ...]:
@@ -239,19 +220,19 @@ OPS: tuple[Operator, ...] = (
         case("int8[2, 3, 4] in -99..99", np.array([0.5, 1, 2], np.float32), np.zeros(3, np.int8)),
         case("float8_e4m3fn[2, 3] in -4..4", np.float32(0.5)),
         case("int4[2, 3, 4] in -8..7", np.float32(0.5), output_dtype=10))),
-    Operator("QLinearMatMul", no_such_form, expand=_qlinear_matmul, cases=(
+    Operator("QLinearMatMul", expand=_qlinear_matmul, cases=(
         case("uint8[2, 3] in 0..255", np.float32(0.01), np.uint8(113), "uint8[3, 4] in 0..255",
              np.float32(0.02), np.uint8(114), np.float32(0.1), np.uint8(118)),
         case("uint8[2, 3] in 0..255", np.float16(0.01), np.uint8(113), "uint8[3, 4] in 0..255",
              np.float16(0.02), np.uint8(114), np.float16(0.1), np.uint8(118)))),
-    Operator("QLinearConv", no_such_form, expand=_qlinear_conv, cases=(
+    Operator("QLinearConv", expand=_qlinear_conv, cases=(
         case("uint8[1, 2, 5, 5] in 0..255", np.float32(0.01), np.uint8(113),
              "uint8[3, 2, 3, 3] in 0..255", np.float32(0.02), np.uint8(114), np.float32(0.1),
              np.uint8(118), pads=(1, 1, 1, 1)),
         case("uint8[1, 2, 5, 5] in 0..255", np.float32(0.01), np.uint8(113),
              "uint8[3, 2, 3, 3] in 0..255", np.float32(0.02), np.uint8(114), np.float32(0.1),
              np.uint8(118), "int32[3] in -9999..9999"))),
-    Operator("DynamicQuantizeLinear", no_such_form, expand=_dynamic_quantize, cases=(
+    Operator("DynamicQuantizeLinear", expand=_dynamic_quantize, cases=(
         case("float32[3, 4]", outputs=3), case("float32[5] in 1..3", outputs=3),
         case("float32[5] in -3..-1", outputs=3))),
 )  # fmt: skip

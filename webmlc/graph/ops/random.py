@@ -24,10 +24,9 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ZERO, Shape
 
-Inputs = tuple[Tensor | None, ...]
 Key = tuple[int, int]
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 """The rotations of Threefry-2x32 in bits, which alternate every four rounds."""
@@ -99,25 +98,25 @@ def _normal(context: Context, dtype: DType, words: tuple[Expr, Expr]) -> Expr:
     return radius * call("cos", _unit(words[1], wide_dtype) * (2 * math.pi)) * scale + mean
 
 
-def _type(context: Context) -> tuple[TensorType, ...]:
+def _type(context: Context) -> TensorType:
     like = context.node.op.endswith("Like")
     number = context.attribute("dtype")
     dtype = ELEMENT_TYPES.get(number) if number else context.dtype(0) if like else DType.float32
     if dtype not in RANDOM_BITS:
         raise NotSupportedError(f"random numbers of {dtype or f'element type {number}'}")
     sizes: Sequence[int] = () if like else context.attribute("shape", ())
-    return (TensorType(dtype, context.shape(0) if like else tuple(const(int(n)) for n in sizes)),)
+    return TensorType(dtype, context.shape(0) if like else tuple(const(int(n)) for n in sizes))
 
 
 def _row(name: str, draw: Callable[[Context, DType, tuple[Expr, Expr]], Expr]) -> Operator:
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    def meaning(context: Context, *_: Tensor) -> Tensor:
         output, key = context.outputs[0], context.attribute("key")
 
         def element(*i: Expr) -> Expr:
             words = threefry(key, _flat(i, output.shape))
             return draw(context, output.dtype, words).astype(output.dtype)
 
-        return (compute("random", output.shape, element),)
+        return compute("random", output.shape, element)
 
     return Operator(name, _type, meaning, kind="injective", normalise=_with_key)
 
@@ -126,7 +125,7 @@ def _with_key(node: Node, opset: int) -> Node:
     return replace(node, attributes={**node.attributes, "key": random_key(node)})
 
 
-def _multinomial(context: Context, build: Builder) -> tuple[Value, ...]:
+def _multinomial(context: Context, build: Builder) -> Value:
     """Choose the class with the largest sum of log-probability and Gumbel noise. Each sample has
     its own noise.
     """
@@ -136,7 +135,7 @@ def _multinomial(context: Context, build: Builder) -> tuple[Value, ...]:
     uniform = build("RandomUniformLike", scores, key=context.attribute("key"))
     noise = -build("Log", -build("Log", uniform))
     classes = build("ArgMax", scores + noise, axis=2, keepdims=0)
-    return (build("Cast", classes, to=int(context.attribute("dtype", 6))),)
+    return build("Cast", classes, to=int(context.attribute("dtype", 6)))
 
 
 def _dropout(context: Context, build: Builder) -> tuple[Value, ...]:
@@ -170,8 +169,8 @@ OPS: tuple[Operator, ...] = (
     _row("RandomUniformLike", _uniform),
     _row("RandomNormal", _normal),
     _row("RandomNormalLike", _normal),
-    Operator("Dropout", always_expands, expand=_dropout, cases=(
+    Operator("Dropout", expand=_dropout, cases=(
         case("float32[2, 3]"), case("float32[2, 3]", outputs=2),
         case("float32[2, 3]", np.float32(0.3), np.bool_(False)))),
-    Operator("Multinomial", always_expands, expand=_multinomial, normalise=_with_key),
+    Operator("Multinomial", expand=_multinomial, normalise=_with_key),
 )  # fmt: skip

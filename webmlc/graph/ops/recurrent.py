@@ -19,7 +19,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import Attribute, Function, TensorType
+from webmlc.graph.ir import Attribute, Function
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.rows import DOMAIN
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
@@ -149,9 +149,7 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
 
 
 def expand_layer(context: Context, build: Builder) -> tuple[Value, ...]:
-    """Run all directions, then join their outputs Y and Y_h, and Y_c of an LSTM. Only outputs that
-    the node has are returned.
-    """
+    """Run all directions, then join their outputs Y and Y_h, and Y_c of an LSTM."""
     op, batchwise = context.node.op, bool(context.attribute("layout", 0))
     hidden_axis, weights = -1, ("gates*hidden features", "gates*hidden hidden")
     if op == QUANTISED:
@@ -196,7 +194,7 @@ def expand_layer(context: Context, build: Builder) -> tuple[Value, ...]:
     if batchwise:
         y = y.transpose(2, 0, 1, 3)
         finals = [f.transpose(1, 0, 2) for f in finals]
-    return (y, *finals)[: len(context.node.outputs)]
+    return (y, *finals)
 
 
 def _run(direction: _Direction, x: Value, backward: bool, batchwise: bool) -> tuple[Value, ...]:
@@ -313,10 +311,6 @@ def _lstm(d: _Direction) -> Step:
     return step
 
 
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this layer is always a loop")
-
-
 X, W, R, B = "float32[3, 2, 4]", "float32[1, {}, 4]", "float32[1, {}, 5]", "float32[1, {}]"
 
 
@@ -325,7 +319,7 @@ def _cases(gates: int) -> tuple[str, str, str]:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("RNN", _never, expand=expand_layer, cases=(
+    Operator("RNN", expand=expand_layer, cases=(
         case(X, *_cases(1), outputs=2, hidden_size=5, activations=("ScaledTanh",),
              activation_alpha=(1.7,), activation_beta=(0.6,)),
         case(X, *_cases(1), outputs=2, hidden_size=5),
@@ -336,7 +330,7 @@ OPS: tuple[Operator, ...] = (
              activation_alpha=(0.3,)),
         case(X, *_cases(1), np.array([3, 1], np.int32), "float32[1, 2, 5]", outputs=2,
              hidden_size=5))),
-    Operator("GRU", _never, expand=expand_layer, cases=(
+    Operator("GRU", expand=expand_layer, cases=(
         case(X, *_cases(3), outputs=2, hidden_size=5),
         case(X, *_cases(3), None, "float32[1, 2, 5]", outputs=2, hidden_size=5,
              linear_before_reset=1),
@@ -346,7 +340,7 @@ OPS: tuple[Operator, ...] = (
              activation_beta=(0.4, 0.6)),
         case(X, *_cases(3), outputs=2, hidden_size=5, activations=("Sigmoid", "LeakyRelu"),
              activation_alpha=(0.3,)))),
-    Operator("LSTM", _never, expand=expand_layer, cases=(
+    Operator("LSTM", expand=expand_layer, cases=(
         case(X, *_cases(4), outputs=3, hidden_size=5),
         case(X, *_cases(4), outputs=3, hidden_size=5, direction="reverse"),
         case(X, *_cases(4), None, "float32[1, 2, 5]", "float32[1, 2, 5]", "float32[1, 15]",

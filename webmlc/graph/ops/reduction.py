@@ -17,9 +17,8 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
-from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.nhwc import REDUCED, Layout
-from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case, same_type
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.shapes import (
     ONE,
@@ -30,12 +29,10 @@ from webmlc.graph.ops.shapes import (
     check_single,
     combination,
     keeps_axes,
-    operand,
     product,
     require,
 )
 
-Inputs = tuple[Tensor | None, ...]
 Body = Callable[[Expr], Expr]
 
 X = "float32[2, 3, 4]"
@@ -83,9 +80,9 @@ def fold(
     return reduce(name, shape, [source.shape[a] for a in axes], combine, element)
 
 
-def _reduce_type(context: Context) -> tuple[TensorType, ...]:
+def _reduce_type(context: Context) -> TensorType:
     keep = keeps_axes(context)
-    return (TensorType(context.dtype(0), reduced_shape(context.shape(0), axes_of(context), keep)),)
+    return TensorType(context.dtype(0), reduced_shape(context.shape(0), axes_of(context), keep))
 
 
 def _reduce(
@@ -100,8 +97,8 @@ def _reduce(
     """
     stage = name.removeprefix("Reduce").lower()
 
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = operand(inputs, 0), axes_of(context)
+    def meaning(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+        axes = axes_of(context)
         keep = keeps_axes(context)
         wide_dtype = accumulator(x.dtype)
 
@@ -111,7 +108,7 @@ def _reduce(
 
         total = fold(stage, x, axes, combination(combine, wide_dtype), element, keep)
         if after is None and wide_dtype == x.dtype:
-            return (total,)
+            return total
 
         def result(*i: Expr) -> Expr:
             value = total[i]
@@ -119,7 +116,7 @@ def _reduce(
                 value = after(value if value.dtype.is_float else value.astype(DType.float64))
             return value.astype(x.dtype)
 
-        return (compute(f"{stage}_out", context.outputs[0].shape, result),)
+        return compute(f"{stage}_out", context.outputs[0].shape, result)
 
     cases: tuple[Case, ...] = (
         case(X), case(X, np.array([1]), opset=18), case(X, np.array([-1, 0]), keepdims=0, opset=18),
@@ -132,14 +129,14 @@ def _reduce(
     )
 
 
-def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = operand(inputs, 0), axes_of(context)
+def _reduce_mean(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+    axes = axes_of(context)
     wide_dtype = accumulator(x.dtype)
     keep = keeps_axes(context)
     total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide_dtype), keep)
     scale = mean_scale([x.shape[a] for a in axes], wide_dtype)
     shape = context.outputs[0].shape
-    return (compute("mean_out", shape, lambda *i: scale(total[i]).astype(x.dtype)),)
+    return compute("mean_out", shape, lambda *i: scale(total[i]).astype(x.dtype))
 
 
 def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
@@ -155,8 +152,8 @@ def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
     return lambda total: total * (1.0 / number if number else float("nan"))
 
 
-def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = operand(inputs, 0), axes_of(context)
+def _log_sum_exp(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+    axes = axes_of(context)
     wide_dtype = accumulator(x.dtype)
     wide_dtype = wide_dtype if wide_dtype.is_float else DType.float32
     top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide_dtype))
@@ -182,7 +179,7 @@ def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         index = tuple(full)
         return (call("log", total[index]) + finite[index]).astype(x.dtype)
 
-    return (compute("log_sum_exp", context.outputs[0].shape, element),)
+    return compute("log_sum_exp", context.outputs[0].shape, element)
 
 
 def _finite(x: Expr) -> Expr:
@@ -190,11 +187,11 @@ def _finite(x: Expr) -> Expr:
     return select(call("isinf", x), Const(0, x.dtype), x)
 
 
-def _arg_type(context: Context) -> tuple[TensorType, ...]:
+def _arg_type(context: Context) -> TensorType:
     if not require(context, "at most", ONE, context.shape(0)[context.axis(0)]):
         raise NotSupportedError("the position of the best of no elements")
     keep = keeps_axes(context)
-    return (TensorType(DType.int64, reduced_shape(context.shape(0), (context.axis(0),), keep)),)
+    return TensorType(DType.int64, reduced_shape(context.shape(0), (context.axis(0),), keep))
 
 
 def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
@@ -217,9 +214,9 @@ def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
     return fold("position", x, (axis,), "max" if last else "min", position)
 
 
-def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = operand(inputs, 0), context.axis(0)
+def _arg(combine: str) -> Callable[[Context, Tensor], Tensor]:
+    def meaning(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+        axis = context.axis(0)
         last = bool(context.attribute("select_last_index", 0))
         position = best_index(x, axis, combine, last)
         keep = keeps_axes(context)
@@ -228,7 +225,7 @@ def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
             index = i if keep else (*i[:axis], ZERO, *i[axis:])
             return position[index].astype(DType.int64)
 
-        return (compute("arg", context.outputs[0].shape, element),)
+        return compute("arg", context.outputs[0].shape, element)
 
     return meaning
 
@@ -249,11 +246,11 @@ def softmax_axes(context: Context) -> tuple[int, ...]:
     return tuple(range(axis, context.rank(0))) if context.attribute("coerced") else (axis,)
 
 
-def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
+def _softmax(log: bool) -> Callable[[Context, Tensor], Tensor]:
     """A softmax in four stages: maximum, exponentials, their sum, result."""
 
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = operand(inputs, 0), softmax_axes(context)
+    def meaning(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+        axes = softmax_axes(context)
         wide_dtype = accumulator(x.dtype)
         # The maximum may skip a NaN: its exponential makes the row NaN anyway.
         top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide_dtype))
@@ -274,36 +271,36 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
                 value = exponential[i] * (1 / total[statistics_index(i)])
             return value.astype(x.dtype)
 
-        return (compute("log_softmax" if log else "softmax", x.shape, element),)
+        return compute("log_softmax" if log else "softmax", x.shape, element)
 
     return meaning
 
 
-def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _hardmax(context: Context, x: Tensor) -> Tensor:
     """Write one at the first maximum, and zero elsewhere."""
-    x, axis = operand(inputs, 0), context.axis(-1)
+    axis = context.axis(-1)
     position = best_index(x, axis, "max", last=False)
 
     def element(*i: Expr) -> Expr:
         is_best = call("eq", i[axis], position[(*i[:axis], ZERO, *i[axis + 1 :])])
         return select(is_best, Const(1, x.dtype), Const(0, x.dtype))
 
-    return (compute("hardmax", x.shape, element),)
+    return compute("hardmax", x.shape, element)
 
 
-def _coerced_hardmax(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _coerced_hardmax(context: Context, build: Builder) -> Value | None:
     """Expand a Hardmax over several axes: flatten them to rows, and restore the shape."""
     x, axes = build.inputs[0], softmax_axes(context)
     if len(axes) == 1:
         return None
     rows = build("Hardmax", build("Flatten", x, axis=axes[0]), axis=1)
-    return (build("Reshape", rows, build("Shape", x)),)
+    return build("Reshape", rows, build("Shape", x))
 
 
-def _cumulative_type(context: Context) -> tuple[TensorType, ...]:
+def _cumulative_type(context: Context) -> TensorType:
     check_single(context, 1)
     _cumulative_axis(context)  # raises an error if the axis is unknown, or not one of the tensor
-    return (context.type(0),)
+    return context.type(0)
 
 
 def _cumulative_axis(context: Context) -> int:
@@ -311,9 +308,9 @@ def _cumulative_axis(context: Context) -> int:
     return axis
 
 
-def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
-    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = operand(inputs, 0), _cumulative_axis(context)
+def _cumulative(combine: str) -> Callable[[Context, Tensor], Tensor]:
+    def meaning(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+        axis = _cumulative_axis(context)
         size, wide_dtype = x.shape[axis], accumulator(x.dtype)
         backward = bool(context.attribute("reverse", 0))
 
@@ -329,8 +326,8 @@ def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]
             return total[(*i[:axis], place, *i[axis + 1 :])].astype(x.dtype)
 
         if wide_dtype == x.dtype and not backward:
-            return (total,)
-        return (compute("cumulative_out", x.shape, element),)
+            return total
+        return compute("cumulative_out", x.shape, element)
 
     return meaning
 

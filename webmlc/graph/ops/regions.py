@@ -17,27 +17,18 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.index import clamped
-from webmlc.graph.ops.operator import (
-    Context,
-    IndexInput,
-    NotSupportedError,
-    Operator,
-    case,
-)
+from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     accumulator,
     canonical,
     check_shapes,
     dimensions,
-    operand,
     require,
     select_among,
 )
 
-Inputs = tuple[Tensor | None, ...]
 
-
-def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
+def _roi_align_type(context: Context) -> TensorType:
     check_shapes(context, "batch channels height width", "regions 4", "regions")
     _check_images(context)
     _samples(context)
@@ -48,7 +39,7 @@ def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
             raise NotSupportedError(f"{name} {context.attribute(name)!r}")
     x, rois = context.type(0), context.type(1)
     pooled = [const(context.count(n, 1)) for n in ("output_height", "output_width")]
-    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
+    return TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled))
 
 
 def _samples(context: Context) -> list[Expr]:
@@ -59,22 +50,21 @@ def _samples(context: Context) -> list[Expr]:
     return [const(ratio)] * 2 if ratio else dimensions(context, 3, "the number of samples")
 
 
-def _with_grid(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _with_grid(context: Context, build: Builder) -> Value | None:
     """Add an input that holds the number of samples that the largest region needs."""
     if context.attribute("sampling_ratio", 0) or context.has(3):
         return None
     node = context.node
     grid = build("RoiGrid", *node.inputs[:2], domain="webmlc", **node.attributes)
-    return (build("RoiAlign", *node.inputs, grid, **node.attributes),)
+    return build("RoiAlign", *node.inputs, grid, **node.attributes)
 
 
-def _pair_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int64, (const(2),)),)
+def _pair_type(context: Context) -> TensorType:
+    return TensorType(DType.int64, (const(2),))
 
 
-def _roi_grid(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _roi_grid(context: Context, x: Tensor, rois: Tensor) -> Tensor:
     """The greatest number of samples of a bin that lie in the feature map, along each axis: [2]."""
-    x, rois = operand(inputs, 0), operand(inputs, 1)
     axes = _RoiAxis.both(context, rois, x)
 
     def samples(axis: Expr, r: Expr) -> Expr:
@@ -82,7 +72,7 @@ def _roi_grid(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return maximum(select_among(counts, axis), 1.0).astype(INDEX)
 
     largest = reduce("samples", (const(2),), (rois.shape[0],), "max", samples)
-    return (compute("grid", (const(2),), lambda i: maximum(largest[i], 1).astype(DType.int64)),)
+    return compute("grid", (const(2),), lambda i: maximum(largest[i], 1).astype(DType.int64))
 
 
 def _check_images(context: Context) -> None:
@@ -177,11 +167,10 @@ def _image_indices(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[2], (context.shape(0)[0],), from_end=False),)
 
 
-def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _roi_align(context: Context, x: Tensor, rois: Tensor, batches: Tensor, *_: Tensor) -> Tensor:
     """The mean or the maximum of samples on a grid in each bin. Samples are interpolated between
     pixels; outside the feature map they are 0.
     """
-    x, rois, batches = (operand(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
     axes = _RoiAxis.both(context, rois, x)
     largest = context.attribute("mode", "avg") == "max"
@@ -218,22 +207,22 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             return select(has_samples, value, 0.0).astype(x.dtype)
         return (value / maximum(counts[0] * counts[1], 1.0)).astype(x.dtype)
 
-    return (compute("roi_align", shape, element),)
+    return compute("roi_align", shape, element)
 
 
 # -- MaxRoiPool -----------------------------------------------------------------------------------
 
 
-def _max_roi_type(context: Context) -> tuple[TensorType, ...]:
+def _max_roi_type(context: Context) -> TensorType:
     check_shapes(context, "batch channels height width", "regions 5")
     _check_images(context)
     dimensions(context, 3, "the pixels of a bin")
     x, rois = context.type(0), context.type(1)
     pooled = [const(int(n)) for n in context.attribute("pooled_shape")]
-    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
+    return TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled))
 
 
-def _with_bins(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _with_bins(context: Context, build: Builder) -> Value | None:
     """Add inputs that hold the image of each region, and the pixels of the largest bin."""
     if context.has(3):
         return None
@@ -242,7 +231,7 @@ def _with_bins(context: Context, build: Builder) -> tuple[Value, ...] | None:
     bins = build("RoiBins", *node.inputs, domain="webmlc", **node.attributes)
     is_nowhere = build("IsNaN", column)  # a NaN would become image 0
     images = is_nowhere.where(-1, column.cast(DType.int64))
-    return (build("MaxRoiPool", *node.inputs, images, bins, **node.attributes),)
+    return build("MaxRoiPool", *node.inputs, images, bins, **node.attributes)
 
 
 def _bin_limits(
@@ -262,9 +251,8 @@ def _bin_limits(
     return [minimum(maximum(v.astype(INDEX), 0), x.shape[2 + d]) for v in (low, high)]
 
 
-def _roi_bins(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _roi_bins(context: Context, x: Tensor, rois: Tensor) -> Tensor:
     """The greatest number of pixels of a bin in the feature map, along each axis: [2]."""
-    x, rois = operand(inputs, 0), operand(inputs, 1)
     pooled = [int(n) for n in context.attribute("pooled_shape")]
 
     def pixels(axis: Expr, r: Expr, bin_: Expr) -> Expr:
@@ -276,12 +264,11 @@ def _roi_bins(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     extents = (rois.shape[0], const(max(pooled)))
     largest = reduce("pixels", (const(2),), extents, "max", pixels)
-    return (compute("bins", (const(2),), lambda i: maximum(largest[i], 1).astype(DType.int64)),)
+    return compute("bins", (const(2),), lambda i: maximum(largest[i], 1).astype(DType.int64))
 
 
-def _max_roi(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _max_roi(context: Context, x: Tensor, rois: Tensor, images: Tensor, *_: Tensor) -> Tensor:
     """The largest pixel of each bin in the feature map. An empty bin gives 0."""
-    x, rois, images = (operand(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
 
     def limits(r: Expr, at: Expr, d: int) -> list[Expr]:
@@ -302,7 +289,7 @@ def _max_roi(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         (top, bottom), (left, right) = limits(i[0], i[2], 0), limits(i[0], i[3], 1)
         return select((bottom > top) & (right > left), best[i], Const(0, x.dtype))
 
-    return (compute("max_roi_pool", shape, element),)
+    return compute("max_roi_pool", shape, element)
 
 
 MAP = "float32[1, 4, 5, 6]"

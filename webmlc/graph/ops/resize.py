@@ -31,26 +31,11 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    case,
-    check_size,
-)
+from webmlc.graph.ops.operator import Context, Inputs, NotSupportedError, Operator, case, check_size
 from webmlc.graph.ops.resize_positions import FLOAT, Positions
 from webmlc.graph.ops.resize_tables import Axis, table
-from webmlc.graph.ops.shapes import (
-    accumulator,
-    axes_within,
-    canonical,
-    operand,
-    require,
-    same,
-    select_among,
-)
+from webmlc.graph.ops.shapes import accumulator, axes_within, canonical, require, same, select_among
 
-Inputs = tuple[Tensor | None, ...]
 ROI, SCALES, SIZES = 1, 2, 3
 """The numbers of the inputs of a Resize."""
 _POLICY = "keep_aspect_ratio_policy"
@@ -193,12 +178,12 @@ def _scaled(size: Expr, scale: float) -> Expr:
     return canonical(size * ratio.numerator // ratio.denominator)
 
 
-def _resize_type(context: Context) -> tuple[TensorType, ...]:
+def _resize_type(context: Context) -> TensorType:
     x = context.type(0)
     shape = list(x.shape)
     for axis in resized_axes(context):
         shape[axis.axis] = axis.after
-    return (TensorType(x.dtype, tuple(shape)),)
+    return TensorType(x.dtype, tuple(shape))
 
 
 def _is_of_a_run(axis: Axis) -> bool:
@@ -210,7 +195,7 @@ def _is_of_a_run(axis: Axis) -> bool:
 # -- sizes that a run computes ------------------------------------------------------------------
 
 
-def _with_sizes(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _with_sizes(context: Context, build: Builder) -> Value | None:
     """The node with both scales and sizes, if a run must compute the sizes from the scales or the
     scales from the sizes. None for other nodes.
     """
@@ -230,38 +215,38 @@ def _with_sizes(context: Context, build: Builder) -> tuple[Value, ...] | None:
             "ResizeScales", x, sizes, domain="webmlc", axes=axes, is_smaller=policy == "not_larger"
         )
     sizes = build("ResizeSizes", x, scales, domain="webmlc", axes=axes, rounds=keeps_aspect)
-    return (build("Resize", x, region, scales, sizes, **attributes),)
+    return build("Resize", x, region, scales, sizes, **attributes)
 
 
 def _one_by_axis(dtype: DType) -> Any:
-    def infer(context: Context) -> tuple[TensorType, ...]:
+    def infer(context: Context) -> TensorType:
         count = len(context.attribute("axes"))
         fits = context.rank(1) == 1 and require(context, "equal", context.shape(1)[0], const(count))
         if not fits:
             raise NotSupportedError(f"{context.type(1)} for {count} axes")
-        return (TensorType(dtype, (const(count),)),)
+        return TensorType(dtype, (const(count),))
 
     return infer
 
 
-def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _resize_sizes(context: Context, _x: Tensor, scales: Tensor) -> Tensor:
     """Multiply each size by its scale, and round down or to the nearest integer."""
-    scales, before = operand(inputs, 1), _listed_sizes(context)
+    before = _listed_sizes(context)
     half = 0.5 if context.attribute("rounds") else 0.0
 
     def element(i: Expr) -> Expr:
         size = select_among(before, i) * scales[i].astype(FLOAT)
         return call("floor", size + half if half else size).astype(DType.int64)
 
-    return (compute("sizes", context.outputs[0].shape, element),)
+    return compute("sizes", context.outputs[0].shape, element)
 
 
-def _resize_scales(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _resize_scales(context: Context, _x: Tensor, sizes: Tensor) -> Tensor:
     """The smallest or largest quotient of the new and the old size, for all axes."""
-    sizes, before = operand(inputs, 1), _listed_sizes(context)
+    before = _listed_sizes(context)
     choose = minimum if context.attribute("is_smaller") else maximum
     quotients = [sizes[const(i)].astype(FLOAT) / size for i, size in enumerate(before)]
-    return (compute("scales", context.outputs[0].shape, lambda _: fold(choose, quotients)),)
+    return compute("scales", context.outputs[0].shape, lambda _: fold(choose, quotients))
 
 
 def _listed_sizes(context: Context) -> list[Expr]:
@@ -271,7 +256,7 @@ def _listed_sizes(context: Context) -> list[Expr]:
 # -- tables --------------------------------------------------------------------------------------
 
 
-def _expand(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _expand(context: Context, build: Builder) -> Value | None:
     _check_modes(context)
     resized = _with_sizes(context, build)
     if resized is not None:
@@ -279,12 +264,12 @@ def _expand(context: Context, build: Builder) -> tuple[Value, ...] | None:
     axes = resized_axes(context)
     if any(map(_is_of_a_run, axes)):
         return _filtered(context, build, axes) if _needs_tables(context) else None
-    check_size(*_resize_type(context))
+    check_size(_resize_type(context))
     value = build.inputs[0]
     factors = _whole_factors(context, axes)
     if factors is not None:
         repeats = tuple(factors.get(d, 1) for d in range(context.rank(0)))
-        return (build("Repeat", value, domain="webmlc", repeats=repeats),)
+        return build("Repeat", value, domain="webmlc", repeats=repeats)
     fill = float(context.attribute("extrapolation_value", 0.0))
     outside = np.zeros((1,) * context.rank(0), bool)
     for axis in sorted(axes, key=lambda a: a.scale or 1.0):
@@ -303,7 +288,7 @@ def _expand(context: Context, build: Builder) -> tuple[Value, ...] | None:
     if outside.any():
         value = build("Where", build.constant(outside),
                         build.constant(fill, context.dtype(0)), value)  # fmt: skip
-    return (value,)
+    return value
 
 
 def _others(axis: int, rank: int) -> tuple[int, ...]:
@@ -335,7 +320,7 @@ def _needs_tables(context: Context) -> bool:
     return mode != "nearest" and bool(not mixes or options)
 
 
-def _filtered(context: Context, build: Builder, axes: Sequence[Axis]) -> tuple[Value, ...]:
+def _filtered(context: Context, build: Builder, axes: Sequence[Axis]) -> Value:
     """Resample each axis with a table that a run computes."""
     value, node = build.inputs[0], context.node
     options = bool(context.attribute("antialias", 0) or context.attribute("exclude_outside", 0))
@@ -353,17 +338,16 @@ def _filtered(context: Context, build: Builder, axes: Sequence[Axis]) -> tuple[V
         for positions in outside:
             axes_around = build.constant(np.array(_others(axis.axis, context.rank(0)), np.int64))
             value = build("Unsqueeze", positions, axes_around).where(fill, value)
-    return (value,)
+    return value
 
 
 def _table_type(context: Context) -> tuple[TensorType, ...]:
     shape = _table_positions(context, ()).table_shape
-    types = (TensorType(INDEX, shape), TensorType(FLOAT, shape), TensorType(DType.bool, shape[:1]))
-    return types[: len(context.node.outputs)]
+    return (TensorType(INDEX, shape), TensorType(FLOAT, shape), TensorType(DType.bool, shape[:1]))
 
 
-def _resize_table(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    return _table_positions(context, inputs).table()
+def _resize_table(context: Context, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+    return _table_positions(context, inputs[1:]).table()
 
 
 def _table_positions(context: Context, inputs: Inputs) -> Positions:
@@ -372,15 +356,14 @@ def _table_positions(context: Context, inputs: Inputs) -> Positions:
     return _positions(context, inputs, axis)
 
 
-def _resample_type(context: Context) -> tuple[TensorType, ...]:
+def _resample_type(context: Context) -> TensorType:
     x, axis = context.type(0), context.axis(0)
     shape = (*x.shape[:axis], context.shape(1)[0], *x.shape[axis + 1 :])
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
-def _resample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _resample(context: Context, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
     """Sum over the taps of an axis. The taps are few, so that their loop is unrolled."""
-    x, indices, weights = (operand(inputs, i) for i in range(3))
     axis, shape = context.axis(0), context.outputs[0].shape
 
     def element(*index: Expr) -> Expr:
@@ -391,47 +374,44 @@ def _resample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     total = reduce("resample", shape, (indices.shape[1],), "add", element)
     if total.dtype == x.dtype:
-        return (total,)
+        return total
     rounding = not x.dtype.is_float
-    return (
-        compute(
-            "resample_out",
-            shape,
-            lambda *i: (call("round", total[i]) if rounding else total[i]).astype(x.dtype),
-        ),
+    return compute(
+        "resample_out",
+        shape,
+        lambda *i: (call("round", total[i]) if rounding else total[i]).astype(x.dtype),
     )
 
 
-def _repeat_type(context: Context) -> tuple[TensorType, ...]:
+def _repeat_type(context: Context) -> TensorType:
     x = context.type(0)
     sizes = zip(x.shape, context.attribute("repeats"), strict=True)
-    return (TensorType(x.dtype, tuple(canonical(n * r) for n, r in sizes)),)
+    return TensorType(x.dtype, tuple(canonical(n * r) for n, r in sizes))
 
 
-def _repeat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, repeats = operand(inputs, 0), context.attribute("repeats")
+def _repeat(context: Context, x: Tensor) -> Tensor:
+    repeats = context.attribute("repeats")
 
     def element(*i: Expr) -> Expr:
         return x[tuple(v // r for v, r in zip(i, repeats, strict=True))]
 
-    return (compute("repeat", context.outputs[0].shape, element),)
+    return compute("repeat", context.outputs[0].shape, element)
 
 
 # -- positions in the kernel ---------------------------------------------------------------------
 
 
 def _positions(context: Context, inputs: Inputs, axis: Axis) -> Positions:
-    region, scales, *_ = (*inputs[1:], None, None)
+    region, scales, *_ = (*inputs, None, None)
     return Positions(context, axis, scales, region)
 
 
-def _resize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = operand(inputs, 0)
+def _resize(context: Context, x: Tensor, *inputs: Tensor | None) -> Tensor:
     shape = list(x.shape)
     for number, axis in enumerate(resized_axes(context)):
         shape[axis.axis] = axis.after
         x = compute(f"resize_{number}", shape, _positions(context, inputs, axis).sample(x))
-    return (x,)
+    return x
 
 
 X = "float32[1, 2, 3, 4]"

@@ -22,9 +22,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import canonical, check_shapes, operand, require
-
-Tensors = tuple[Tensor | None, ...]
+from webmlc.graph.ops.shapes import canonical, check_shapes, require
 
 
 def rotary_tables(
@@ -60,8 +58,7 @@ def _tables_type(context: Context) -> tuple[TensorType, ...]:
     return (type_, type_)
 
 
-def _tables(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    coarse, fine = operand(tensors, 0), operand(tensors, 1)
+def _tables(context: Context, coarse: Tensor, fine: Tensor) -> tuple[Tensor, ...]:
     count = fine.shape[0]
 
     def parts(row: Expr, column: Expr) -> tuple[Expr, ...]:
@@ -81,16 +78,15 @@ def _tables(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     return compute("cos", shape, cosine), compute("sin", shape, sine)
 
 
-def _rotate_type(context: Context) -> tuple[TensorType, ...]:
+def _rotate_type(context: Context) -> TensorType:
     check_shapes(context, "rows heads size", "rows half", "rows half")
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _rotate(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _rotate(context: Context, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the first elements of each head, as many as the tables have. The other elements do not
     change.
     """
-    x, cos, sin = (operand(tensors, slot) for slot in range(3))
     half, size = as_int(cos.shape[1]), as_int(x.shape[2])
     assert half is not None and size is not None
 
@@ -101,7 +97,7 @@ def _rotate(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         rotated = select(call("lt", i, half), left * c - right * s, left * s + right * c)
         return rotated if size == 2 * half else select(i < 2 * half, rotated, x[row, head, i])
 
-    return (compute("rotate", x.shape, element),)
+    return compute("rotate", x.shape, element)
 
 
 OPS: tuple[Operator, ...] = (

@@ -13,15 +13,8 @@ import numpy as np
 
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
-from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.control import splice
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    Result,
-    UnknownValueError,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, Result
 
 Results = tuple[Result, ...]
 
@@ -126,21 +119,17 @@ def _get_element(context: Context, build: Builder) -> Results:
     return (name,)
 
 
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise UnknownValueError(context.node.inputs[0], "a sequence")
-
-
 OPS: tuple[Operator, ...] = (
-    Operator("SequenceConstruct", _never, expand=_construct),
-    Operator("SequenceEmpty", _never, expand=_empty),
-    Operator("SequenceInsert", _never, expand=_insert),
-    Operator("SequenceErase", _never, expand=_erase),
-    Operator("SequenceAt", _never, expand=_at),
-    Operator("SequenceLength", _never, expand=_length),
-    Operator("SequenceMap", _never, expand=_map),
-    Operator("SplitToSequence", _never, expand=_split),
-    Operator("ConcatFromSequence", _never, expand=_concat),
-    Operator("Optional", _never, expand=_optional),
-    Operator("OptionalHasElement", _never, expand=_has_element),
-    Operator("OptionalGetElement", _never, expand=_get_element),
+    Operator("SequenceConstruct", expand=_construct),
+    Operator("SequenceEmpty", expand=_empty),
+    Operator("SequenceInsert", expand=_insert),
+    Operator("SequenceErase", expand=_erase),
+    Operator("SequenceAt", expand=_at),
+    Operator("SequenceLength", expand=_length),
+    Operator("SequenceMap", expand=_map),
+    Operator("SplitToSequence", expand=_split),
+    Operator("ConcatFromSequence", expand=_concat),
+    Operator("Optional", expand=_optional),
+    Operator("OptionalHasElement", expand=_has_element),
+    Operator("OptionalGetElement", expand=_get_element),
 )

@@ -4,37 +4,19 @@ values.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import (
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Var,
-    as_expr,
-    call,
-    const,
-    maximum,
-    select,
-)
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_expr, call, const, maximum, select
 from webmlc.core.rewrite import rewrite, variables
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import cast_to, named_type
-from webmlc.graph.ops.operator import (
-    BIND,
-    SYMBOLIC_CONSTANT,
-    Context,
-    Operator,
-    case,
-)
+from webmlc.graph.ops.operator import BIND, SYMBOLIC_CONSTANT, Context, Operator, case
 from webmlc.graph.ops.shapes import (
     ZERO,
     Shape,
@@ -42,13 +24,10 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     dimensions,
-    operand,
     product,
     require,
     select_among,
 )
-
-Inputs = tuple[Tensor | None, ...]
 
 
 def _shape_bounds(context: Context) -> Shape:
@@ -57,72 +36,71 @@ def _shape_bounds(context: Context) -> Shape:
     ]
 
 
-def _shape_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int64, (const(len(_shape_bounds(context))),)),)
+def _shape_type(context: Context) -> TensorType:
+    return TensorType(DType.int64, (const(len(_shape_bounds(context))),))
 
 
-def _shape(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _shape(context: Context, *_: Tensor) -> Tensor:
     sizes = [d.astype(DType.int64) for d in _shape_bounds(context)] or [Const(0, DType.int64)]
-    return (compute("shape", context.outputs[0].shape, lambda i: select_among(sizes, i)),)
+    return compute("shape", context.outputs[0].shape, lambda i: select_among(sizes, i))
 
 
-def _size_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int64, ()),)
+def _size_type(context: Context) -> TensorType:
+    return TensorType(DType.int64, ())
 
 
-def _size(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _size(context: Context, *_: Tensor) -> Tensor:
     total = product(context.shape(0)).astype(DType.int64)
-    return (compute("size", (), lambda: total),)
+    return compute("size", (), lambda: total)
 
 
-def _constant_of_shape_type(context: Context) -> tuple[TensorType, ...]:
+def _constant_of_shape_type(context: Context) -> TensorType:
     dtype = DType.of(np.asarray(context.attribute("value", np.zeros(1, np.float32))).dtype)
-    return (TensorType(dtype, tuple(canonical(d) for d in dimensions(context, 0, "the shape"))),)
+    return TensorType(dtype, tuple(canonical(d) for d in dimensions(context, 0, "the shape")))
 
 
-def _constant_of_shape(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _constant_of_shape(context: Context, *_: Tensor) -> Tensor:
     value = np.asarray(context.attribute("value", np.zeros(1, np.float32))).reshape(-1)[0].item()
     y = context.outputs[0]
-    return (compute("fill", y.shape, lambda *_: Const(value, y.dtype)),)
+    return compute("fill", y.shape, lambda *_: Const(value, y.dtype))
 
 
-def _sizes_type(context: Context) -> tuple[TensorType, ...]:
+def _sizes_type(context: Context) -> TensorType:
     context.known_value(0, "a size")
-    return (context.type(0),)
+    return context.type(0)
 
 
-def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _sizes(context: Context, x: Tensor) -> Tensor:
     """Make sizes that a run computes symbols. So all values computed from them are known."""
-    x = operand(inputs, 0)
-    return (compute("sizes", x.shape, lambda *i: x[i]),)
+    return compute("sizes", x.shape, lambda *i: x[i])
 
 
-def _range_expanded(context: Context, build: Builder) -> tuple[str, ...] | None:
+def _range_expanded(context: Context, build: Builder) -> str | None:
     """Expand a range whose length only a run knows: the run computes the length, too."""
     check_single(context, 0, 1, 2)
     if context.has(3) or _length(context) is not None:
         return None
     count = build("RangeCount", *context.node.inputs, domain="webmlc")
-    return (build("Range", *context.node.inputs, count),)
+    return build("Range", *context.node.inputs, count)
 
 
-def _range_count_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int64, ()),)
+def _range_count_type(context: Context) -> TensorType:
+    return TensorType(DType.int64, ())
 
 
-def _range_count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(operand, inputs), range(3)))
+def _range_count(context: Context, *inputs: Tensor) -> Tensor:
+    start, limit, delta = (t[(ZERO,) * t.rank] for t in inputs)
     if start.dtype.is_float:
         count = call("ceil", (limit - start) / delta).astype(DType.int64)
     else:
         start, limit, delta = (e.astype(DType.int64) for e in (start, limit, delta))
         count = -((start - limit) // delta)  # rounded up
-    return (compute("count", (), lambda: maximum(count, 0)),)
+    return compute("count", (), lambda: maximum(count, 0))
 
 
-def _range_type(context: Context) -> tuple[TensorType, ...]:
+def _range_type(context: Context) -> TensorType:
     if context.has(3):
-        return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
+        return TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],))
     length, dtype = _length(context), context.dtype(0)
     assert length is not None  # the expansion gives every other range a count
     if dtype.is_float:  # so that the float stands for the size from which the length is computed
@@ -131,7 +109,7 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
         for end in (end for end in ends if isinstance(end, Expr)):
             require(context, "at most", end, largest)
             require(context, "at most", ZERO - end, largest)
-    return (TensorType(dtype, (length,)),)
+    return TensorType(dtype, (length,))
 
 
 def _length(context: Context) -> Expr | None:
@@ -161,8 +139,7 @@ def _whole(number: Any) -> int | Expr | None:
     return int(number) if number is not None and number % 1 == 0 else None
 
 
-def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, delta = operand(inputs, 0), operand(inputs, 2)
+def _range(context: Context, start: Tensor, _limit: Tensor, delta: Tensor, *_: Tensor) -> Tensor:
     y = context.outputs[0]
 
     def scalar(t: Tensor) -> Expr:
@@ -171,31 +148,31 @@ def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def element(i: Expr) -> Expr:
         return scalar(start) + i.astype(y.dtype) * scalar(delta)
 
-    return (compute("range", y.shape, element),)
+    return compute("range", y.shape, element)
 
 
-def _eye_like_type(context: Context) -> tuple[TensorType, ...]:
+def _eye_like_type(context: Context) -> TensorType:
     check_shapes(context, "rows columns")
     is_named = "dtype" in context.node.attributes
     dtype = named_type(context, "dtype") if is_named else context.dtype(0)
-    return (TensorType(dtype, context.shape(0)),)
+    return TensorType(dtype, context.shape(0))
 
 
-def _eye_like(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _eye_like(context: Context, *_: Tensor) -> Tensor:
     k, y = int(context.attribute("k", 0)), context.outputs[0]
 
     def element(i: Expr, j: Expr) -> Expr:
         return select(call("eq", i + k, j), Const(1, y.dtype), Const(0, y.dtype))
 
-    return (compute("eye", y.shape, element),)
+    return compute("eye", y.shape, element)
 
 
-def _symbolic_constant_type(context: Context) -> tuple[TensorType, ...]:
+def _symbolic_constant_type(context: Context) -> TensorType:
     sizes = tuple(const(n) for n in context.attribute("shape"))
-    return (TensorType(context.attribute("dtype"), sizes),)
+    return TensorType(context.attribute("dtype"), sizes)
 
 
-def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _symbolic_constant(context: Context, *_: Tensor) -> Tensor:
     """Select one of a few expressions of symbols by the flat index."""
     y = context.outputs[0]
     values = [cast_to(_exact(as_expr(e), y.dtype), y.dtype) for e in context.attribute("elements")]
@@ -206,7 +183,7 @@ def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             flat = flat * size + v
         return select_among(values, flat)
 
-    return (compute("symbols", y.shape, element),)
+    return compute("symbols", y.shape, element)
 
 
 ASSUMED_MAX_SIZE = 1 << 16

@@ -19,14 +19,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.index import require_within
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    UnknownValueError,
-    always_expands,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, UnknownValueError, case
 from webmlc.graph.ops.shapes import (
     ZERO,
     axes_within,
@@ -35,11 +28,8 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     dimensions,
-    operand,
     require,
 )
-
-Inputs = tuple[Tensor | None, ...]
 
 
 def _number(context: Context, index: int, description: str) -> int:
@@ -88,7 +78,7 @@ def _exact_wave(wave: Callable[[Array], Array], turns: Array, length: int) -> Ar
     return np.where(turns * 4 % length == 0, np.round(values), values)
 
 
-def _dft(context: Context, build: Builder) -> tuple[Value, ...]:
+def _dft(context: Context, build: Builder) -> Value:
     """Expand a DFT: move the axis to the last place but one, cut it, multiply by the matrix, and
     move the axis back.
     """
@@ -102,7 +92,7 @@ def _dft(context: Context, build: Builder) -> tuple[Value, ...]:
         raise NotSupportedError(f"a Fourier transform of axis {axis} of {context.type(0)}")
     length = _length(context) if context.has(1) else size
     if size is None or length is None:
-        return (_symbolic_dft(context, build, axis, inverse=inverse, onesided=onesided),)
+        return _symbolic_dft(context, build, axis, inverse=inverse, onesided=onesided)
     if inverse and onesided and not context.has(1):
         length = 2 * (size - 1)
     order = (*(d for d in range(rank - 1) if d != axis), axis, rank - 1)
@@ -125,7 +115,7 @@ def _dft(context: Context, build: Builder) -> tuple[Value, ...]:
     if axis != rank - 2:
         inverse_order = tuple(int(d) for d in np.argsort(order))
         y = y.transpose(*inverse_order)
-    return (y,)
+    return y
 
 
 def _length(context: Context) -> int | None:
@@ -188,7 +178,7 @@ def _old_axis(node: Node, opset: int) -> Node:
     return node if opset >= 20 else replace(node, attributes={"axis": 1, **node.attributes})
 
 
-def _stft(context: Context, build: Builder) -> tuple[Value, ...]:
+def _stft(context: Context, build: Builder) -> Value:
     """Expand an STFT: multiply frames of the signal by the matrix, into which the window is
     folded.
     """
@@ -219,28 +209,28 @@ def _stft(context: Context, build: Builder) -> tuple[Value, ...]:
         weights = build("Reshape", weights, np.array(matrix.shape))
     y = frames @ weights
     bins = matrix.shape[1] // 2
-    return (y.reshape(0, 0, bins, 2),)
+    return y.reshape(0, 0, bins, 2)
 
 
-def _frames_type(context: Context) -> tuple[TensorType, ...]:
+def _frames_type(context: Context) -> TensorType:
     batch, size, parts = context.shape(0)
     length, step = (int(context.attribute(n)) for n in ("length", "step"))
     count = canonical((size - length) // step + 1)
-    return (TensorType(context.dtype(0), (batch, count, canonical(parts * length))),)
+    return TensorType(context.dtype(0), (batch, count, canonical(parts * length)))
 
 
-def _frames(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _frames(context: Context, x: Tensor) -> Tensor:
     """The frames [batch][frame][element · part] of a signal [batch][element][part]."""
-    x, step = operand(inputs, 0), int(context.attribute("step"))
+    step = int(context.attribute("step"))
     parts = x.shape[2]
 
     def element(b: Expr, frame: Expr, i: Expr) -> Expr:
         return x[b, frame * step + i // parts, i % parts]
 
-    return (compute("frames", context.outputs[0].shape, element),)
+    return compute("frames", context.outputs[0].shape, element)
 
 
-def _mel(context: Context, build: Builder) -> tuple[Value, ...]:
+def _mel(context: Context, build: Builder) -> Value:
     """Expand a MelWeightMatrix into the bins at which its triangles begin, and the triangles. A run
     checks that all of them are bins of the spectrum.
     """
@@ -250,29 +240,25 @@ def _mel(context: Context, build: Builder) -> tuple[Value, ...]:
     numbers = build.inputs[2:5]
     edges = build("MelEdges", *numbers, domain="webmlc", filters=filters, length=length, bins=bins)
     output_type = context.attribute("output_datatype", 1)
-    return (
-        build(
-            "MelFilters",
-            require_within(build, edges, bins),
-            domain="webmlc",
-            bins=bins,
-            output_datatype=output_type,
-        ),
+    return build(
+        "MelFilters",
+        require_within(build, edges, bins),
+        domain="webmlc",
+        bins=bins,
+        output_datatype=output_type,
     )
 
 
-def _mel_edges_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(INDEX, (canonical(context.attribute("filters") + 4),)),)
+def _mel_edges_type(context: Context) -> TensorType:
+    return TensorType(INDEX, (canonical(context.attribute("filters") + 4),))
 
 
-def _mel_edges(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _mel_edges(context: Context, *inputs: Tensor) -> Tensor:
     """The bins of a spectrum at which triangles begin that are evenly spaced on the mel scale; then
     the bins of the least and the greatest frequency. A bin that the spectrum does not have is -1.
     """
     filters, length, bins = (context.attribute(n) for n in ("filters", "length", "bins"))
-    rate, low, high = (
-        x[(ZERO,) * x.rank].astype(DType.float64) for x in (operand(inputs, i) for i in range(3))
-    )
+    rate, low, high = (x[(ZERO,) * x.rank].astype(DType.float64) for x in inputs)
 
     def mel(hertz: Expr) -> Expr:
         return call("log", hertz / 700.0 + 1.0) * (2595 / math.log(10))
@@ -287,17 +273,17 @@ def _mel_edges(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         exists = (bin_ >= 0.0) & (bin_ < bins.astype(DType.float64))
         return select(exists, bin_, Const(-1, DType.float64)).astype(INDEX)
 
-    return (compute("edges", context.outputs[0].shape, element),)
+    return compute("edges", context.outputs[0].shape, element)
 
 
-def _mel_filters_type(context: Context) -> tuple[TensorType, ...]:
+def _mel_filters_type(context: Context) -> TensorType:
     dtype = ELEMENT_TYPES[int(context.attribute("output_datatype"))]
-    return (TensorType(dtype, (context.attribute("bins"), canonical(context.shape(0)[0] - 4))),)
+    return TensorType(dtype, (context.attribute("bins"), canonical(context.shape(0)[0] - 4)))
 
 
-def _mel_filters(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _mel_filters(context: Context, edges: Tensor) -> Tensor:
     """The weights of triangles between edges."""
-    edges, output = operand(inputs, 0), context.outputs[0]
+    output = context.outputs[0]
 
     def element(bin_: Expr, number: Expr) -> Expr:
         position = bin_.astype(DType.float64)
@@ -310,24 +296,24 @@ def _mel_filters(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = select(falls, falling, select(climbs, rising, Const(0, DType.float64)))
         return value.astype(output.dtype)
 
-    return (compute("mel", output.shape, element),)
+    return compute("mel", output.shape, element)
 
 
 RATE, LOW, HIGH = np.int64(8192), np.float32(0), np.float32(4096)
 SIGNAL = "float32[2, 10, 1]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("DFT", always_expands, expand=_dft, normalise=_old_axis, cases=(
+    Operator("DFT", expand=_dft, normalise=_old_axis, cases=(
         case(SIGNAL), case(SIGNAL, None, np.int64(0), onesided=1),
         case("float32[2, 5, 2]", inverse=1),
         case("float32[2, 6, 2]", None, np.int64(1), inverse=1, onesided=1),
         case("float32[2, 5, 2]", np.int64(8)), case("float32[2, 5, 2]", np.int64(3)))),
-    Operator("STFT", always_expands, expand=_stft, cases=(
+    Operator("STFT", expand=_stft, cases=(
         case("float32[2, 32, 1]", np.int64(4), None, np.int64(8)),
         case("float32[1, 32, 1]", np.int64(8), "float32[16]"),
         case("float32[1, 32, 2]", np.int64(8), "float32[16]", onesided=0))),
     Operator("Frames", _frames_type, _frames, kind="injective", domain="webmlc"),
-    Operator("MelWeightMatrix", always_expands, expand=_mel, cases=(
+    Operator("MelWeightMatrix", expand=_mel, cases=(
         case(np.int64(8), np.int64(16), RATE, LOW, HIGH),)),
     Operator("MelEdges", _mel_edges_type, _mel_edges, kind="injective", domain="webmlc"),
     Operator("MelFilters", _mel_filters_type, _mel_filters, kind="injective", domain="webmlc"),

@@ -7,7 +7,6 @@ are read from memory (`SliceRange`, `Part`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,12 +19,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import axis_count, by_axis
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
@@ -35,12 +29,9 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_single,
     dimensions,
-    operand,
     require,
     select_among,
 )
-
-Inputs = tuple[Tensor | None, ...]
 
 FAR_END = 2**31 - 1
 """A start or an end of at least this many elements means the end of the axis, as exporters write
@@ -89,7 +80,7 @@ def _axes_and_steps(context: Context, count: int) -> tuple[tuple[int, ...], tupl
     return tuple(a % context.rank(0) for a in axes), steps
 
 
-def _slice_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _slice_expanded(context: Context, build: Builder) -> Value | None:
     """Expand a slice that only a run knows: the run computes its starts and sizes, too."""
     if "starts" in context.node.attributes:
         return None
@@ -116,18 +107,19 @@ def _slice_expanded(context: Context, build: Builder) -> tuple[Value, ...] | Non
         "SliceRange", build("Shape", x), starts, ends, steps,
         outputs=2, domain="webmlc", axes=axes,
     )  # fmt: skip
-    return (build("Part", x, *ranges, steps, domain="webmlc", axes=axes),)
+    return build("Part", x, *ranges, steps, domain="webmlc", axes=axes)
 
 
 def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
     return (context.type(1), context.type(1))
 
 
-def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _slice_range(
+    context: Context, shape: Tensor, starts: Tensor, ends: Tensor, steps: Tensor
+) -> tuple[Tensor, ...]:
     """The first element and the number of elements of each sliced axis. The number is -1 if the
     step is 0.
     """
-    shape, starts, ends = (operand(inputs, i) for i in range(3))
 
     def place(bound: Tensor, k: int, size: Expr, step: Expr, end: bool) -> Expr:
         value = bound[k]
@@ -137,7 +129,7 @@ def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return minimum(maximum(select(value < 0, value + size, value), low), high)
 
     firsts, counts = [], []
-    for k, step in enumerate(_steps(context, inputs, starts.dtype)):
+    for k, step in enumerate(_steps(context, steps, starts.dtype)):
         size = shape[context.attribute("axes")[k]].astype(step.dtype)
         first, last = place(starts, k, size, step, False), place(ends, k, size, step, True)
         distance = _by_sign(step, last - first, first - last)
@@ -153,9 +145,9 @@ def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     )
 
 
-def _steps(context: Context, inputs: Inputs, dtype: DType) -> list[Expr]:
+def _steps(context: Context, steps: Tensor, dtype: DType) -> list[Expr]:
     """The steps (input 3). They are numbers if they are known; otherwise a run reads them."""
-    steps, numbers = operand(inputs, 3), context.constant(3)
+    numbers = context.constant(3)
     if numbers is not None:
         return [const(int(n), dtype) for n in numbers]
     return [steps[k].astype(dtype) for k in range(as_int(steps.shape[0]) or 0)]
@@ -169,26 +161,25 @@ def _by_sign(step: Expr, positive: Expr, negative: Expr) -> Expr:
     return select(step > 0, positive, negative)
 
 
-def _part_type(context: Context) -> tuple[TensorType, ...]:
+def _part_type(context: Context) -> TensorType:
     shape = list(context.shape(0))
     counts = dimensions(context, 2, "how many there are")
     dimensions(context, 1, "the first")
     for axis, count in zip(context.attribute("axes"), counts, strict=True):
         shape[axis] = count
-    return (TensorType(context.dtype(0), tuple(shape)),)
+    return TensorType(context.dtype(0), tuple(shape))
 
 
-def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _part(context: Context, x: Tensor, _first: Tensor, _count: Tensor, steps: Tensor) -> Tensor:
     """Take `count` elements of each axis, from `first` on, at distance `step`."""
-    x, steps = operand(inputs, 0), _steps(context, inputs, INDEX)
-    firsts = dimensions(context, 1, "the first")
-    cuts = dict(zip(context.attribute("axes"), zip(firsts, steps, strict=True), strict=True))
+    ranges = zip(dimensions(context, 1, "the first"), _steps(context, steps, INDEX), strict=True)
+    cuts = dict(zip(context.attribute("axes"), ranges, strict=True))
 
     def element(*i: Expr) -> Expr:
         along = (cuts.get(d, (ZERO, ONE)) for d in range(x.rank))
         return x[tuple(first + v * step for v, (first, step) in zip(i, along, strict=True))]
 
-    return (compute("slice", context.outputs[0].shape, element),)
+    return compute("slice", context.outputs[0].shape, element)
 
 
 def is_natural(expr: Expr) -> bool:
@@ -214,17 +205,17 @@ def _clamped(value: Expr, size: Expr, low: Expr | int, high: Expr, end: bool = F
     return canonical(limited)
 
 
-def _slice_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), tuple(size for _, size, _ in slices(context))),)
+def _slice_type(context: Context) -> TensorType:
+    return TensorType(context.dtype(0), tuple(size for _, size, _ in slices(context)))
 
 
-def _slice(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, cuts = operand(inputs, 0), slices(context)
+def _slice(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+    cuts = slices(context)
 
     def element(*i: Expr) -> Expr:
         return x[tuple(start + v * step for v, (start, _, step) in zip(i, cuts, strict=True))]
 
-    return (compute("slice", context.outputs[0].shape, element),)
+    return compute("slice", context.outputs[0].shape, element)
 
 
 def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
@@ -244,7 +235,7 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
     return result
 
 
-def _pad_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _pad_expanded(context: Context, build: Builder) -> Value | None:
     """Expand padding that only a run knows. The numbers of added and cut elements become sizes."""
     if "pads" in context.node.attributes:
         return None
@@ -258,7 +249,7 @@ def _pad_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
             for half in halves
         )
         everywhere = build("Concat", *full, axis=0)
-        return (build("Pad", x, everywhere, optional_inputs[0], **context.node.attributes),)
+        return build("Pad", x, everywhere, optional_inputs[0], **context.node.attributes)
     if context.value(1) is not None:
         return None
     added, cut = (
@@ -269,10 +260,10 @@ def _pad_expanded(context: Context, build: Builder) -> tuple[Value, ...] | None:
     for part in build.many("Split", pads, outputs=2, axis=0, num_outputs=2):
         sizes = sizes + part
     inputs = (x, added - cut, *optional_inputs, *[""] * (2 - len(optional_inputs)), sizes)
-    return (build("Pad", *inputs, **context.node.attributes),)
+    return build("Pad", *inputs, **context.node.attributes)
 
 
-def _pad_type(context: Context) -> tuple[TensorType, ...]:
+def _pad_type(context: Context) -> TensorType:
     x = context.type(0)
     check_single(context, 2)
     pads = pads_of(context)
@@ -289,21 +280,24 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
         axes = context.integers("axes", 3) or tuple(range(x.rank))
         for axis, size in zip(axes, dimensions(context, 4, "the size"), strict=True):
             shape[axis % x.rank] = size
-    return (TensorType(x.dtype, tuple(shape)),)
+    return TensorType(x.dtype, tuple(shape))
 
 
-def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, pads = operand(inputs, 0), pads_of(context)
+def _pad(
+    context: Context, x: Tensor, _pads: Tensor | None = None, fill: Tensor | None = None, *_: Tensor
+) -> Tensor:
+    pads = pads_of(context)
     mode = context.attribute("mode", "constant")
     mirrored = mirrored_axis(x.shape, pads) if mode == "reflect" else None
     if mirrored is not None:
-        return (_mirrored(x, mirrored, pads[mirrored][0], context.outputs[0].shape),)
+        return _mirrored(x, mirrored, pads[mirrored][0], context.outputs[0].shape)
     constant = context.constant(2)
     if constant is not None and constant.size:
-        fill: Any = constant.reshape(-1)[0].item()
+        filling: Expr = Const(constant.reshape(-1)[0].item(), x.dtype)
+    elif fill is not None and constant is None:
+        filling = fill[(ZERO,) * fill.rank]
     else:
-        fill = context.attribute("value", 0)
-    dynamic = inputs[2] if len(inputs) > 2 and constant is None else None
+        filling = Const(context.attribute("value", 0), x.dtype)
 
     def element(*index: Expr) -> Expr:
         if mode != "constant":
@@ -317,10 +311,9 @@ def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
                 inside = is_inside_axis if inside is None else inside & is_inside_axis
         if inside is None:
             return x[tuple(place)]
-        filling = Const(fill, x.dtype) if dynamic is None else dynamic[(ZERO,) * dynamic.rank]
         return select(inside, x[tuple(place)], filling)
 
-    return (compute("pad", context.outputs[0].shape, element),)
+    return compute("pad", context.outputs[0].shape, element)
 
 
 def mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None:

@@ -15,7 +15,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, operand, require
+from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, require
 from webmlc.graph.ops.sorting import (
     comparable,
     inside,
@@ -25,7 +25,6 @@ from webmlc.graph.ops.sorting import (
     words,
 )
 
-Inputs = tuple[Tensor | None, ...]
 MAX_COMPARED = 128
 """The most elements of an axis for which comparing all pairs takes less time than a radix sort.
 Derived: 128 elements have 16,384 pairs; a radix sort of 32 bits visits about 5,120 counters several
@@ -57,15 +56,14 @@ def _top_k_type(context: Context) -> tuple[TensorType, ...]:
     if not require(context, "at most", count, size):
         raise NotSupportedError(f"the first {count} of {size} elements")
     shape = (*x.shape[:axis], _count(context), *x.shape[axis + 1 :])
-    both = (TensorType(x.dtype, shape), TensorType(DType.int64, shape))
-    return both[: len(context.node.outputs)]
+    return (TensorType(x.dtype, shape), TensorType(DType.int64, shape))
 
 
-def _top_k(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _top_k(context: Context, x: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
     """The first `k` elements and their positions. Equal elements keep their order; NaN is the
     largest.
     """
-    x, axis = operand(inputs, 0), context.axis(-1)
+    axis = context.axis(-1)
     size, count = as_int(x.shape[axis]), as_int(_count(context))
     if size is not None and size <= MAX_COMPARED:
         place = _by_count(x, axis, context)
@@ -80,7 +78,7 @@ def _top_k(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     values = compute("values", shape, value)
     indices = compute("indices", shape, lambda *i: place(*i).astype(DType.int64))
-    return (values, indices)[: len(context.node.outputs)]
+    return (values, indices)
 
 
 def _by_sort(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:

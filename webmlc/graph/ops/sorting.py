@@ -16,17 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import (
-    Bitcast,
-    Const,
-    Expr,
-    as_int,
-    call,
-    const,
-    maximum,
-    minimum,
-    select,
-)
+from webmlc.core.expr import Bitcast, Const, Expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, scatter
 from webmlc.graph.ops.scans import scan
 

@@ -16,10 +16,10 @@ from webmlc.graph.ops.shapes import canonical
 APPEND = ("webmlc", "Append")
 
 
-def _append_type(context: Context) -> tuple[TensorType, ...]:
+def _append_type(context: Context) -> TensorType:
     length: Expr = context.attribute("length")
     first, *inner = context.shape(0)
-    return (TensorType(context.dtype(0), (canonical(length + first), *inner)),)
+    return TensorType(context.dtype(0), (canonical(length + first), *inner))
 
 
 OPS: tuple[Operator, ...] = (Operator("Append", _append_type, domain="webmlc"),)

@@ -14,29 +14,27 @@ from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Function, TensorType
-from webmlc.graph.ops.operator import Context, Operator
+from webmlc.graph.ops.operator import Context, Operator, same_type
 from webmlc.graph.ops.selection import places_of
-from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
+from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single
 
-Inputs = tuple[Tensor | None, ...]
 REMOVED_SCORE = -float("inf")
 """The score of a box that is no longer a candidate."""
 AREA_ROW = 4
 """The index of the row of `BoxSides` that holds the areas, after the four rows of sides."""
 
 
-def _sides_type(context: Context) -> tuple[TensorType, ...]:
+def _sides_type(context: Context) -> TensorType:
     boxes = context.type(0)
-    return (TensorType(boxes.dtype, (boxes.shape[0], const(AREA_ROW + 1), boxes.shape[1])),)
+    return TensorType(boxes.dtype, (boxes.shape[0], const(AREA_ROW + 1), boxes.shape[1]))
 
 
-def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _sides(context: Context, boxes: Tensor) -> Tensor:
     """The coordinates of the low sides of boxes [batch, box, 4] along both axes, the coordinates of
     the high sides, and the areas.
 
     The result is [batch, 5, box]: the boxes are the last axis, so that an iteration reads vectors.
     """
-    boxes = operand(inputs, 0)
 
     def interval(b: Expr, axis: Expr, n: Expr) -> tuple[Expr, Expr]:
         first, second = boxes[b, n, axis], boxes[b, n, axis + 2]
@@ -49,20 +47,17 @@ def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         first, second = (end - start for start, end in (interval(b, const(i), n) for i in (0, 1)))
         return select(row.equals(AREA_ROW), first * second, select(row < 2, low, high))
 
-    return (compute("sides", context.outputs[0].shape, element),)
+    return compute("sides", context.outputs[0].shape, element)
 
 
-def _suppress_type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(0),)
-
-
-def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _suppress(
+    context: Context, scores: Tensor, best: Tensor, sides: Tensor, limit: Tensor
+) -> Tensor:
     """The scores [batch, class, box], with `REMOVED_SCORE` for the best box of each class and for
     the boxes that overlap with it. An input [batch, class, 1] holds the index of the best box.
 
     Boxes overlap if their intersection is more than the fraction `limit` of their union.
     """
-    scores, best, sides, limit = (operand(inputs, i) for i in range(4))
     threshold = limit[(ZERO,) * limit.rank]
     batches, classes, _ = scores.shape
     best_index = compute(
@@ -87,7 +82,7 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         is_removed = call("eq", n, best_index[b, c]) | overlaps
         return select(is_removed, Const(REMOVED_SCORE, scores.dtype), scores[b, c, n])
 
-    return (compute("suppress", scores.shape, element),)
+    return compute("suppress", scores.shape, element)
 
 
 def _iteration(build: Builder, sides: Value, limit: Value, none: Value, removed: Value) -> Function:
@@ -105,17 +100,13 @@ def _iteration(build: Builder, sides: Value, limit: Value, none: Value, removed:
     return Function("iteration", inputs, outputs, tuple(expansion.nodes), {}, expansion.constants)
 
 
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise AssertionError("this operator is expanded before its type is inferred")
-
-
-def _non_max_suppression(context: Context, build: Builder) -> tuple[Value, ...]:
+def _non_max_suppression(context: Context, build: Builder) -> Value:
     check_shapes(context, "batch boxes 4", "batch classes boxes")
     check_single(context, 2, 3, 4)
     boxes, scores = build.inputs[:2]
     box_limit, overlap_limit, score_limit = (build.optional(i) for i in (2, 3, 4))
     if box_limit is None:  # the default is 0
-        return (build.constant(np.zeros((0, 3), np.int64)),)
+        return build.constant(np.zeros((0, 3), np.int64))
     removed = build.constant(np.float32(REMOVED_SCORE))
     if score_limit is not None:
         scores = build("Greater", scores, score_limit).where(scores, removed)
@@ -127,10 +118,10 @@ def _non_max_suppression(context: Context, build: Builder) -> tuple[Value, ...]:
     none = build.constant(np.int64(-1))
     body = _iteration(build, sides, overlap_limit or build.constant(np.float32(0)), none, removed)
     _, best_boxes = build.many("Loop", trips, "", scores, outputs=2, body=body)
-    return (build("ListBoxes", best_boxes, domain="webmlc"),)
+    return build("ListBoxes", best_boxes, domain="webmlc")
 
 
-def _list_boxes(context: Context, build: Builder) -> tuple[Value, ...]:
+def _list_boxes(context: Context, build: Builder) -> Value:
     """The rows (batch, class, box) of the boxes taken, from their indices [iteration, batch, class,
     1], where -1 stands for no box.
     """
@@ -142,12 +133,12 @@ def _list_boxes(context: Context, build: Builder) -> tuple[Value, ...]:
     index = build("Unravel", places, domain="webmlc", sizes=sizes)
     owners = index.slice(0, 2, 0)
     indices = build("Gather", boxes, places, axis=0).unsqueeze(0)
-    return (build("Concat", owners, indices, axis=0).transpose(1, 0),)
+    return build("Concat", owners, indices, axis=0).transpose(1, 0)
 
 
 OPS: tuple[Operator, ...] = (
     Operator("BoxSides", _sides_type, _sides, domain="webmlc", kind="injective"),
-    Operator("Suppress", _suppress_type, _suppress, domain="webmlc", kind="injective"),
-    Operator("ListBoxes", _never, expand=_list_boxes, domain="webmlc"),
-    Operator("NonMaxSuppression", _never, expand=_non_max_suppression),
+    Operator("Suppress", same_type, _suppress, domain="webmlc", kind="injective"),
+    Operator("ListBoxes", expand=_list_boxes, domain="webmlc"),
+    Operator("NonMaxSuppression", expand=_non_max_suppression),
 )  # fmt: skip

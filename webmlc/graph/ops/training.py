@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 
 DOMAIN = "ai.onnx.preview.training"
 Update = Callable[["_Step", Value, Value, tuple[Value, ...]], tuple[Value, ...]]
@@ -101,12 +101,12 @@ def _row(name: str, update: Update, states: int) -> Operator:
             results.append(update(step, x, gradient, tuple(state)))
         return tuple(part[k] for k in range(1 + states) for part in results)
 
-    return Operator(name, always_expands, expand=expand, domain=DOMAIN)
+    return Operator(name, expand=expand, domain=DOMAIN)
 
 
 OPS: tuple[Operator, ...] = (
     _row("Adagrad", _adagrad, 1),
     _row("Adam", _adam, 2),
     _row("Momentum", _momentum, 1),
-    Operator("Gradient", always_expands, domain=DOMAIN),  # by graph/derive_gradient
+    Operator("Gradient", domain=DOMAIN),  # by graph/derive_gradient
 )

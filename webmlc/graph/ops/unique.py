@@ -22,10 +22,9 @@ from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.selection import places_of
-from webmlc.graph.ops.shapes import ONE, ZERO, operand, product
+from webmlc.graph.ops.shapes import ONE, ZERO, product
 from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits, words
 
-Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]
 MAX_UNROLLED_COLUMNS = 8
 """The most columns that are sorted by without a loop. Each column adds one kernel. Chosen by
@@ -33,17 +32,17 @@ hand.
 """
 
 
-def _order_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(INDEX, context.shape(0)[:1]),)
+def _order_type(context: Context) -> TensorType:
+    return TensorType(INDEX, context.shape(0)[:1])
 
 
-def _order(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _order(
+    context: Context, rows: Tensor, before: Tensor | None = None, number: Tensor | None = None
+) -> Tensor:
     """Sort the slices by one column. Equal slices keep the order of input 1, if it is present.
 
     Input 2 is the number of the column, counted from the last.
     """
-    rows = operand(inputs, 0)
-    before, number = (inputs[i] if len(inputs) > i else None for i in (1, 2))
     last = rows.shape[1] - 1
     column = last if number is None else inside(last - number[()].astype(INDEX), rows.shape[1])
     count = len(words(rows[ZERO, ZERO]))
@@ -51,7 +50,7 @@ def _order(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         compute(f"word{n}", rows.shape[:1], lambda i, n=n: words(rows[i, column])[n], keep=True)
         for n in range(count)
     ]
-    return (stable_order("order", keys, word_bits(rows.dtype), before),)
+    return stable_order("order", keys, word_bits(rows.dtype), before)
 
 
 def _groups_type(context: Context) -> tuple[TensorType, ...]:
@@ -59,13 +58,12 @@ def _groups_type(context: Context) -> tuple[TensorType, ...]:
     return TensorType(DType.bool, shape), TensorType(INDEX, shape)
 
 
-def _groups(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _groups(context: Context, rows: Tensor, order: Tensor) -> tuple[Tensor, ...]:
     """A mask of the first slice of each group, and the group of each slice.
 
     If `sorted`, the mask runs along the sorted order. Otherwise it runs over the slices as they
     appear, and groups are numbered in that order.
     """
-    rows, order = operand(inputs, 0), operand(inputs, 1)
     shape = order.shape
 
     def differs(p: Expr, column: Expr) -> Expr:
@@ -97,22 +95,17 @@ def _groups(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return compute("is_first", shape, lambda p: mask[p] > 0), inverse
 
 
-def _members_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int64, context.shape(1)),)
+def _members_type(context: Context) -> TensorType:
+    return TensorType(DType.int64, context.shape(1))
 
 
-def _members(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _members(context: Context, inverse: Tensor, places: Tensor) -> Tensor:
     """Count the slices of each group."""
-    inverse, places = operand(inputs, 0), operand(inputs, 1)
     counts = scatter(
         "counts", places.shape, (), inverse.shape, lambda _, i: ((inverse[i],), ONE), INDEX, ZERO,
         "add",
     )  # fmt: skip
-    return (compute("counts_out", places.shape, lambda r: counts[r].astype(DType.int64)),)
-
-
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise AssertionError("Unique expands")
+    return compute("counts_out", places.shape, lambda r: counts[r].astype(DType.int64))
 
 
 def _sorted_rows(build: Builder, rows: Value, columns: Expr) -> Value:
@@ -152,7 +145,7 @@ def _unique(context: Context, build: Builder) -> tuple[Value, ...]:
         places = build("Gather", order, places)
     values = build("Gather", x, places, axis=axis)
     index_outputs = (index.cast(DType.int64) for index in (places, inverse))
-    return (values, *index_outputs, counts)[: len(context.node.outputs)]
+    return (values, *index_outputs, counts)
 
 
 X = np.array([2, 1, 1, 3, 4, 3], np.float32)
@@ -164,7 +157,7 @@ OPS: tuple[Operator, ...] = (
     Operator("Order", _order_type, _order, domain="webmlc"),
     Operator("Groups", _groups_type, _groups, domain="webmlc"),
     Operator("Members", _members_type, _members, domain="webmlc"),
-    Operator("Unique", _never, expand=_unique, cases=(
+    Operator("Unique", expand=_unique, cases=(
         case(X, outputs=4), case(X, outputs=4, sorted=0), case(ROWS, outputs=4, axis=0),
         case("int64[40] in -9..9", outputs=4), case(NUMBERS, outputs=4, axis=1),
         case("float32[3, 1, 2]", axis=-1), case(NUMBERS, outputs=4, axis=0, sorted=0),

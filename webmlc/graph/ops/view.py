@@ -10,27 +10,13 @@ from functools import reduce
 from operator import mul
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import (
-    Const,
-    Expr,
-    as_expr,
-    as_int,
-    const,
-    maximum,
-    minimum,
-    select,
-)
+from webmlc.core.expr import Const, Expr, as_expr, as_int, const, maximum, minimum, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import squeeze, unsqueeze
 from webmlc.graph.ops.nhwc import VIEW, Layout
-from webmlc.graph.ops.operator import (
-    Context,
-    NotSupportedError,
-    Operator,
-    case,
-)
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case, same_type
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
@@ -41,7 +27,6 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_shapes,
     dimensions,
-    operand,
     product,
     reindex,
     require,
@@ -49,16 +34,14 @@ from webmlc.graph.ops.shapes import (
     select_among,
 )
 
-Inputs = tuple[Tensor | None, ...]
 
-
-def _view(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = operand(inputs, 0), context.outputs[0].shape
+def _view(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+    shape = context.outputs[0].shape
     name = context.node.op.lower()
-    return (compute(name, shape, lambda *i: x[reindex(x.shape, shape, i)]),)
+    return compute(name, shape, lambda *i: x[reindex(x.shape, shape, i)])
 
 
-def _reshape_type(context: Context) -> tuple[TensorType, ...]:
+def _reshape_type(context: Context) -> TensorType:
     x = context.type(0)
     if "shape" in context.node.attributes:
         target = [as_expr(d) for d in context.attribute("shape")]
@@ -73,10 +56,10 @@ def _reshape_type(context: Context) -> tuple[TensorType, ...]:
     total = product(x.shape)
     if not require(context, "equal", total, product(target)):
         raise NotSupportedError(f"{total} elements cannot take the shape {list(map(str, target))}")
-    return (TensorType(x.dtype, tuple(canonical(n) for n in target)),)
+    return TensorType(x.dtype, tuple(canonical(n) for n in target))
 
 
-def _reshape(context: Context, build: Builder) -> tuple[Value, ...] | None:
+def _reshape(context: Context, build: Builder) -> Value | None:
     """Expand a Reshape whose shape only a run knows: the run also resolves the zeros and the -1."""
     resolved = "shape" in context.node.attributes or context.attribute("resolved", 0)
     if resolved or context.value(1) is not None:
@@ -85,20 +68,19 @@ def _reshape(context: Context, build: Builder) -> tuple[Value, ...] | None:
     sizes = build("Shape", x)
     allow_zero = context.attribute("allowzero", 0)
     target = build("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=allow_zero)
-    return (build("Reshape", x, target, allowzero=1, resolved=1),)
+    return build("Reshape", x, target, allowzero=1, resolved=1)
 
 
-def _reshape_sizes_type(context: Context) -> tuple[TensorType, ...]:
+def _reshape_sizes_type(context: Context) -> TensorType:
     if as_int(context.shape(1)[0]) is None:
         raise NotSupportedError("the length of the shape is symbolic, so the rank is not known")
-    return (context.type(1),)
+    return context.type(1)
 
 
-def _reshape_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _reshape_sizes(context: Context, sizes: Tensor, shape: Tensor) -> Tensor:
     """The sizes that a tensor with the sizes of input 0 takes when it is reshaped to input 1. They
     are all -1 if the numbers of elements differ.
     """
-    sizes, shape = operand(inputs, 0), operand(inputs, 1)
     rank, dtype = as_int(shape.shape[0]) or 0, DType.int64
     one, minus_one = const(1, dtype), const(-1, dtype)
     target: list[Expr] = [shape[d] for d in range(rank)]
@@ -111,9 +93,7 @@ def _reshape_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     known_product = reduce(mul, (select(n.equals(-1), one, n) for n in target), one)
     result = [select(n.equals(-1), total // maximum(known_product, 1), n) for n in target]
     fits = total.equals(reduce(mul, result, one))
-    return (
-        compute("sizes", shape.shape, lambda i: select(fits, select_among(result, i), minus_one)),
-    )
+    return compute("sizes", shape.shape, lambda i: select(fits, select_among(result, i), minus_one))
 
 
 def _quotient(shape: Shape, target: Sequence[Expr], known_product: Expr) -> Expr:
@@ -128,15 +108,15 @@ def _quotient(shape: Shape, target: Sequence[Expr], known_product: Expr) -> Expr
     return canonical(product(left)) if divisor == ONE else canonical(product(left) // divisor)
 
 
-def _flatten_type(context: Context) -> tuple[TensorType, ...]:
+def _flatten_type(context: Context) -> TensorType:
     x = context.type(0)
     axis = int(context.attribute("axis", 1))
     if axis != x.rank:
         axis = context.axis(1)
-    return (TensorType(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
+    return TensorType(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
-def _squeeze_type(context: Context) -> tuple[TensorType, ...]:
+def _squeeze_type(context: Context) -> TensorType:
     x = context.type(0)
     axes = context.integers("axes", 1)
     if axes is None:
@@ -148,10 +128,10 @@ def _squeeze_type(context: Context) -> tuple[TensorType, ...]:
         removed_axes = set(axes_within(axes, x.rank))
     if not all(require(context, "equal", x.shape[d], ONE) for d in removed_axes):
         raise NotSupportedError(f"axes {sorted(removed_axes)} of {x} are not all of size 1")
-    return (TensorType(x.dtype, tuple(n for d, n in enumerate(x.shape) if d not in removed_axes)),)
+    return TensorType(x.dtype, tuple(n for d, n in enumerate(x.shape) if d not in removed_axes))
 
 
-def _unsqueeze_type(context: Context) -> tuple[TensorType, ...]:
+def _unsqueeze_type(context: Context) -> TensorType:
     x = context.type(0)
     axes = context.integers("axes", 1) or ()
     rank = x.rank + len(axes)
@@ -159,8 +139,8 @@ def _unsqueeze_type(context: Context) -> tuple[TensorType, ...]:
     if len(new_axes) < len(axes):
         raise NotSupportedError(f"axes {list(axes)} name one twice")
     old_sizes = iter(x.shape)
-    return (
-        TensorType(x.dtype, tuple(ONE if d in new_axes else next(old_sizes) for d in range(rank))),
+    return TensorType(
+        x.dtype, tuple(ONE if d in new_axes else next(old_sizes) for d in range(rank))
     )
 
 
@@ -173,62 +153,58 @@ def permutation(context: Context) -> tuple[int, ...]:
     return axes
 
 
-def _transpose_type(context: Context) -> tuple[TensorType, ...]:
+def _transpose_type(context: Context) -> TensorType:
     x = context.type(0)
-    return (TensorType(x.dtype, tuple(x.shape[a] for a in permutation(context))),)
+    return TensorType(x.dtype, tuple(x.shape[a] for a in permutation(context)))
 
 
-def _transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = operand(inputs, 0), permutation(context)
+def _transpose(context: Context, x: Tensor) -> Tensor:
+    axes = permutation(context)
     places = [axes.index(d) for d in range(x.rank)]
     shape = context.outputs[0].shape
-    return (compute("transpose", shape, lambda *i: x[tuple(i[p] for p in places)]),)
+    return compute("transpose", shape, lambda *i: x[tuple(i[p] for p in places)])
 
 
-def _channel_shuffle_type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(0),)
-
-
-def _channel_shuffle(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _channel_shuffle(context: Context, x: Tensor) -> Tensor:
     """Take the first channel of each group, then the second channel of each group, and so on."""
-    x, axis, groups = operand(inputs, 0), context.axis(0), int(context.attribute("groups"))
+    axis, groups = context.axis(0), int(context.attribute("groups"))
     group_size = canonical(x.shape[axis] // groups)
 
     def element(*i: Expr) -> Expr:
         channel = i[axis] % groups * group_size + i[axis] // groups
         return x[(*i[:axis], channel, *i[axis + 1 :])]
 
-    return (compute("channel_shuffle", x.shape, element),)
+    return compute("channel_shuffle", x.shape, element)
 
 
-def _expand_type(context: Context) -> tuple[TensorType, ...]:
+def _expand_type(context: Context) -> TensorType:
     target = tuple(dimensions(context, 1, "the shape"))
-    return (TensorType(context.dtype(0), broadcast(context, context.shape(0), target)),)
+    return TensorType(context.dtype(0), broadcast(context, context.shape(0), target))
 
 
-def _expand(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = operand(inputs, 0), context.outputs[0].shape
-    return (compute("expand", shape, lambda *i: x[aligned(i, x.shape, shape)]),)
+def _expand(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+    shape = context.outputs[0].shape
+    return compute("expand", shape, lambda *i: x[aligned(i, x.shape, shape)])
 
 
-def _tile_type(context: Context) -> tuple[TensorType, ...]:
+def _tile_type(context: Context) -> TensorType:
     x, repeats = context.type(0), dimensions(context, 1, "the number of repeats")
     check_shapes(context, "", "rank", rank=x.rank)
     sizes = tuple(canonical(n * r) for n, r in zip(x.shape, repeats, strict=True))
-    return (TensorType(x.dtype, sizes),)
+    return TensorType(x.dtype, sizes)
 
 
-def _tile(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = operand(inputs, 0), context.outputs[0].shape
+def _tile(context: Context, x: Tensor, *_: Tensor) -> Tensor:
+    shape = context.outputs[0].shape
 
     def element(*i: Expr) -> Expr:
         pairs = zip(i, x.shape, shape, strict=True)
         return x[tuple(v if same(n, out) else v % n for v, n, out in pairs)]
 
-    return (compute("tile", shape, element),)
+    return compute("tile", shape, element)
 
 
-def _concat_type(context: Context) -> tuple[TensorType, ...]:
+def _concat_type(context: Context) -> TensorType:
     axis, count = context.axis(0), len(context.node.inputs)
     shape = list(context.shape(0))
     for i in range(1, count):
@@ -244,11 +220,10 @@ def _concat_type(context: Context) -> tuple[TensorType, ...]:
                 )
             elif isinstance(size, Const):
                 shape[d] = size
-    return (TensorType(context.dtype(0), tuple(shape)),)
+    return TensorType(context.dtype(0), tuple(shape))
 
 
-def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    parts = [operand(inputs, i) for i in range(len(inputs))]
+def _concat(context: Context, *parts: Tensor) -> Tensor:
     axis = context.axis(0)
 
     def element(*i: Expr) -> Expr:
@@ -264,7 +239,7 @@ def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             value = select(i[axis] < offsets.pop(), previous, value)
         return value
 
-    return (compute("concat", context.outputs[0].shape, element),)
+    return compute("concat", context.outputs[0].shape, element)
 
 
 START = "start"
@@ -312,8 +287,8 @@ def _split_type(context: Context) -> tuple[TensorType, ...]:
     )
 
 
-def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axis = operand(inputs, 0), context.axis(0)
+def _split(context: Context, x: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+    axis = context.axis(0)
     parts: list[Tensor] = []
     offset: Expr = context.attribute(START, ZERO)
     for number, size in enumerate(split_sizes(context)):
@@ -327,16 +302,16 @@ def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return tuple(parts)
 
 
-def _depth_to_space_type(context: Context) -> tuple[TensorType, ...]:
+def _depth_to_space_type(context: Context) -> TensorType:
     b = context.count("blocksize")
     check_shapes(context, "batch block*block*channels height width", block=b)
     n, c, h, w = context.shape(0)
     sizes = (n, canonical(c // (b * b)), canonical(h * b), canonical(w * b))
-    return (TensorType(context.dtype(0), sizes),)
+    return TensorType(context.dtype(0), sizes)
 
 
-def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = operand(inputs, 0), context.count("blocksize")
+def _depth_to_space(context: Context, x: Tensor) -> Tensor:
+    b = context.count("blocksize")
     shape = context.outputs[0].shape
     columns_first = context.attribute("mode", "DCR") == "CRD"
 
@@ -345,19 +320,19 @@ def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         channel = c * (b * b) + block if columns_first else block * shape[1] + c
         return x[n, channel, y // b, x_ // b]
 
-    return (compute("depth_to_space", shape, element),)
+    return compute("depth_to_space", shape, element)
 
 
-def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
+def _space_to_depth_type(context: Context) -> TensorType:
     b = context.count("blocksize")
     check_shapes(context, "batch channels block*height block*width", block=b)
     n, c, h, w = context.shape(0)
     sizes = (n, canonical(c * (b * b)), canonical(h // b), canonical(w // b))
-    return (TensorType(context.dtype(0), sizes),)
+    return TensorType(context.dtype(0), sizes)
 
 
-def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = operand(inputs, 0), context.count("blocksize")
+def _space_to_depth(context: Context, x: Tensor) -> Tensor:
+    b = context.count("blocksize")
     channels = x.shape[1]
     columns_first = context.attribute("mode", "DCR") == "CRD"
 
@@ -367,7 +342,7 @@ def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         )
         return x[n, channel, y * b + block // b, x_ * b + block % b]
 
-    return (compute("space_to_depth", context.outputs[0].shape, element),)
+    return compute("space_to_depth", context.outputs[0].shape, element)
 
 
 BLOCKS = {"mode": ("DCR", "CRD")}
@@ -389,7 +364,7 @@ OPS: tuple[Operator, ...] = (
         case(X, [0]), case(X, [1, -1]), case(X, axes=(0, 4), opset=11))),
     Operator("Transpose", _transpose_type, _transpose, kind="injective", cases=(
         case(X), case(X, perm=(0, 2, 1)), case(X, perm=(2, 0, 1)))),
-    Operator("ChannelShuffle", _channel_shuffle_type, _channel_shuffle, domain="webmlc",
+    Operator("ChannelShuffle", same_type, _channel_shuffle, domain="webmlc",
              kind="injective", layout=Layout(("map",), axis=1)),
     Operator("Expand", _expand_type, _expand, kind="injective", cases=(
         case("float32[3, 1]", [2, 1, 4]), case("float32[3, 1]", [3, 4]), case("float32[4]", [1]))),

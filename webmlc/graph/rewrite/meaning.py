@@ -44,15 +44,13 @@ def infer_node(
 ) -> tuple[TensorType, ...]:
     """The types of the node's outputs."""
     with _reported(node):
-        return row_of(node).infer(Scope(types, constants, {}).context(node))
+        return row_of(node).types(Scope(types, constants, {}).context(node))
 
 
 def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ...]:
     """The node's output tensors over its input tensors. `scope` is its function's scope."""
-    meaning = row_of(node).compute
-    assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
     with _reported(node):
-        results = meaning(scope.context(node), tensors)
+        results = row_of(node).tensors(scope.context(node), tensors)
         check_numbers(results, [t for t in tensors if t is not None])
         return results
 

@@ -264,7 +264,7 @@ class Rewriting(FunctionWriter):
             return
         self._outputs_by_key[key] = node.outputs
         if any(o and o not in self.types for o in node.outputs):
-            outputs = row_of(node).infer(context)
+            outputs = row_of(node).types(context)
             self.types.update(zip(filter(None, node.outputs), outputs, strict=True))
         self.nodes.append(node)
         for output in node.outputs:

@@ -41,24 +41,23 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import ZERO, canonical, check_shapes, operand, require
+from webmlc.graph.ops.shapes import ZERO, canonical, check_shapes, require
 
 LOWEST = float(np.finfo(np.float32).min)
 """The logit of a hidden key in a section. It is finite because the difference of two infinities is
 NaN.
 """
 
-Tensors = tuple[Tensor | None, ...]
 Hide = Callable[[Expr, Expr], Expr]
 
 
-def _infer(context: Context) -> tuple[TensorType, ...]:
+def _infer(context: Context) -> TensorType:
     check_shapes(context, "tokens heads size", "keys groups size", "keys groups size")
     heads, groups = (as_int(context.shape(i)[1]) for i in (0, 1))
     if heads is None or groups is None or heads % groups:
         raise NotSupportedError(f"{heads} heads of queries for {groups} heads of keys")
     require(context, "at most", context.shape(0)[0], context.shape(1)[0])
-    return (TensorType(context.dtype(0), (_rows(context)[1], *context.shape(0)[1:])),)
+    return TensorType(context.dtype(0), (_rows(context)[1], *context.shape(0)[1:]))
 
 
 def _rows(context: Context) -> tuple[Expr, Expr]:
@@ -67,9 +66,8 @@ def _rows(context: Context) -> tuple[Expr, Expr]:
     return as_expr(first), as_expr(rows)
 
 
-def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _attention(context: Context, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """The scores, the maximum, exponentials and sum of each row; the product; the quotient."""
-    queries, keys, values = (operand(tensors, slot) for slot in range(3))
     heads, size = queries.shape[1:]
     count = keys.shape[0]
     shared = _shared(heads, keys.shape[1])
@@ -97,7 +95,7 @@ def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         "product", shape, (count,), "add",
         lambda t, h, d, j: exponentials[t, h, j] * wide(values[j, h // shared, d]),
     )  # fmt: skip
-    return (compute("attention", shape, lambda t, h, d: product[t, h, d] / total[t, h]),)
+    return compute("attention", shape, lambda t, h, d: product[t, h, d] / total[t, h])
 
 
 def wide(element: Expr) -> Expr:
@@ -144,35 +142,31 @@ def _limit(score: Expr, distance: Expr) -> Expr:
     return call("min", score, infinity)
 
 
-def _infer_packed(context: Context) -> tuple[TensorType, ...]:
+def _infer_packed(context: Context) -> TensorType:
     keys, groups, size = context.shape(0)
     used = minimum(as_expr(context.attribute("rows")[1]), 1)
     panels = canonical((keys + (PACK - 1)) // PACK * used)
-    return (TensorType(DType.float32, (groups, panels, size, const(PACK))),)
+    return TensorType(DType.float32, (groups, panels, size, const(PACK)))
 
 
-def _pack_keys(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _pack_keys(context: Context, keys: Tensor) -> Tensor:
     """Pack the keys as the right operand of the scores. Copies of the last key fill the last panel.
     There is no panel if there are no rows.
     """
-    keys = operand(tensors, 0)
     last = keys.shape[0] - 1
-    return (
-        compute(
+    return compute(
             "packed", context.outputs[0].shape,
             lambda g, p, d, c: wide(keys[minimum(p * PACK + c, last), g, d]),
-        ),
-    )  # fmt: skip
+        )  # fmt: skip
 
 
-def _infer_scores(context: Context) -> tuple[TensorType, ...]:
+def _infer_scores(context: Context) -> TensorType:
     shape = (context.shape(0)[1], _rows(context)[1], context.shape(2)[0])
-    return (TensorType(context.dtype(0), shape),)
+    return TensorType(context.dtype(0), shape)
 
 
-def _scores(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _scores(context: Context, queries: Tensor, packed: Tensor) -> Tensor:
     """The logits of a block of rows. The keys themselves are not read, only counted."""
-    queries, packed = operand(tensors, 0), operand(tensors, 1)
     shape, size = context.outputs[0].shape, queries.shape[2]
     first, _ = _rows(context)
     shared = _shared(queries.shape[1], packed.shape[0])
@@ -181,25 +175,22 @@ def _scores(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         lambda h, t, j, d: queries[t + first, h, d] * packed[h // shared, j // PACK, d, j % PACK],
     )  # fmt: skip
     logit = _logit(context, shape[2], _limit)
-    return (compute("logits", shape, lambda h, t, j: logit(scores[h, t, j], t, j)),)
+    return compute("logits", shape, lambda h, t, j: logit(scores[h, t, j], t, j))
 
 
-def _infer_values(context: Context) -> tuple[TensorType, ...]:
+def _infer_values(context: Context) -> TensorType:
     (heads, rows, _), size = context.shape(0), context.shape(1)[2]
-    return (TensorType(context.dtype(0), (rows, heads, size)),)
+    return TensorType(context.dtype(0), (rows, heads, size))
 
 
-def _values(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _values(context: Context, weights: Tensor, values: Tensor) -> Tensor:
     """The sums of the values by their weights."""
-    weights, values = operand(tensors, 0), operand(tensors, 1)
     shape, count = context.outputs[0].shape, values.shape[0]
     shared = _shared(shape[1], values.shape[1])
-    return (
-        reduce(
+    return reduce(
             "product", shape, (count,), "add",
             lambda t, h, d, j: weights[h, t, j] * wide(values[j, h // shared, d]),
-        ),
-    )  # fmt: skip
+        )  # fmt: skip
 
 
 def _infer_sections(context: Context) -> tuple[TensorType, ...]:
@@ -209,13 +200,14 @@ def _infer_sections(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(context.dtype(0), (*shape, size)), TensorType(context.dtype(0), shape))
 
 
-def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _attend_sections(
+    context: Context, queries: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, ...]:
     """The averages of the values of sections, and the logarithms of their sums of exponentials.
 
     Copies of the last key, which are hidden, fill the last section. If a row sees no key of a
     section, its average is some number, and its logarithm is so low that its weight is 0.
     """
-    queries, keys, values = (operand(tensors, slot) for slot in range(3))
     rows, (size, count) = context.outputs[1].shape, (queries.shape[2], keys.shape[0])
     section = const(context.attribute("section", 1))
     shared = _shared(queries.shape[1], keys.shape[1])
@@ -250,20 +242,17 @@ def _attend_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     )
 
 
-def _infer_merged(context: Context) -> tuple[TensorType, ...]:
+def _infer_merged(context: Context) -> TensorType:
     rows, heads, _, size = context.shape(1)
-    return (TensorType(context.dtype(0), (rows, heads, size)),)
+    return TensorType(context.dtype(0), (rows, heads, size))
 
 
-def _merge_sections(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+def _merge_sections(context: Context, weights: Tensor, averages: Tensor) -> Tensor:
     """The sums of the averages of sections by their weights."""
-    weights, averages = operand(tensors, 0), operand(tensors, 1)
-    return (
-        reduce(
+    return reduce(
             "merged", context.outputs[0].shape, (averages.shape[2],), "add",
             lambda t, h, d, s: weights[t, h, s] * averages[t, h, s, d],
-        ),
-    )  # fmt: skip
+        )  # fmt: skip
 
 
 OPS: tuple[Operator, ...] = (

@@ -24,7 +24,7 @@ from webmlc.graph.compute import Reduction, Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import packed_product
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import aligned, canonical, operand
+from webmlc.graph.ops.shapes import aligned, canonical
 
 FEWEST_KEYS = 32
 """The fewest keys of attention in one GPU dispatch, if their number is known at build time: two
@@ -35,19 +35,17 @@ its memory."""
 FEWEST_COLUMNS = 4
 """The fewest columns of the values in one GPU dispatch: one vector."""
 
-Tensors = tuple[Tensor | None, ...]
 Multiply = Callable[[tuple[Expr, ...], Tensor, Tensor], Tensor]
 
 
-def _infer(context: Context) -> tuple[TensorType, ...]:
+def _infer(context: Context) -> TensorType:
     columns = context.attribute("columns", context.shape(1)[-1])
-    return (TensorType(context.dtype(0), (*context.shape(0)[:-1], as_expr(columns))),)
+    return TensorType(context.dtype(0), (*context.shape(0)[:-1], as_expr(columns)))
 
 
-def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    logits, values = (operand(tensors, slot) for slot in range(2))
+def _attention(context: Context, logits: Tensor, values: Tensor) -> Tensor:
     multiply = plain_values if context.attribute("columns") is None else packed_values
-    return (attention(context.outputs[0].shape, logits, values, multiply),)
+    return attention(context.outputs[0].shape, logits, values, multiply)
 
 
 def attention(
@@ -95,20 +93,20 @@ def plain_values(shape: tuple[Expr, ...], weights: Tensor, values: Tensor) -> Te
     return reduce("product", shape, weights.shape[-1:], "add", element)
 
 
-def _infer_repeated(context: Context) -> tuple[TensorType, ...]:
+def _infer_repeated(context: Context) -> TensorType:
     *batch, heads, rows, columns = context.shape(0)
     repeated = canonical(heads * as_expr(context.attribute("times")))
-    return (TensorType(context.dtype(0), (*batch, repeated, rows, columns)),)
+    return TensorType(context.dtype(0), (*batch, repeated, rows, columns))
 
 
-def _repeated(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    source, times = operand(tensors, 0), as_expr(context.attribute("times"))
+def _repeated(context: Context, source: Tensor) -> Tensor:
+    times = as_expr(context.attribute("times"))
 
     def element(*axes: Expr) -> Expr:
         *batch, head, row, column = axes
         return source[(*batch, head // times, row, column)]
 
-    return (compute("repeat", context.outputs[0].shape, element),)
+    return compute("repeat", context.outputs[0].shape, element)
 
 
 OPS: tuple[Operator, ...] = (

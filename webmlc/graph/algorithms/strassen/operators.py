@@ -28,9 +28,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import Shape, operand
-
-Tensors = tuple[Tensor | None, ...]
+from webmlc.graph.ops.shapes import Shape
 
 PRODUCTS = 7
 
@@ -63,14 +61,14 @@ RESULT_SUMS = (
 """The quarters of the result, of p1, p2, u2 = p1 + p6, u3 = u2 + p7, p5, p3 and p4."""
 
 
-def _infer_input(context: Context) -> tuple[TensorType, ...]:
+def _infer_input(context: Context) -> TensorType:
     *batch, rows, depth = context.shape(0)
     shape = (const(PRODUCTS), *batch, simplify((rows + 1) // 2), simplify(depth // 2))
-    return (TensorType(context.dtype(0), shape),)
+    return TensorType(context.dtype(0), shape)
 
 
-def _input(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (left_planes(operand(tensors, 0), context.outputs[0].shape),)
+def _input(context: Context, data: Tensor) -> Tensor:
+    return left_planes(data, context.outputs[0].shape)
 
 
 def left_planes(data: Tensor, shape: Shape) -> Tensor:
@@ -90,14 +88,14 @@ def left_planes(data: Tensor, shape: Shape) -> Tensor:
     return compute("planes", shape, plane)
 
 
-def _infer_product(context: Context) -> tuple[TensorType, ...]:
+def _infer_product(context: Context) -> TensorType:
     batch = context.shape(0)[1:-2]
     rows, columns = (const(context.attribute(name)) for name in ("rows", "columns"))
-    return (TensorType(context.dtype(0), (*batch, rows, columns)),)
+    return TensorType(context.dtype(0), (*batch, rows, columns))
 
 
-def _product(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (strassen_product(operand(tensors, 0), operand(tensors, 1), context.outputs[0].shape),)
+def _product(context: Context, planes: Tensor, matrix: Tensor) -> Tensor:
+    return strassen_product(planes, matrix, context.outputs[0].shape)
 
 
 def strassen_product(planes: Tensor, matrix: Tensor, shape: Shape) -> Tensor:

@@ -202,8 +202,8 @@ def _are_both_cut(forms: Forms) -> bool:
 # -- input -----------------------------------------------------------------------------
 
 
-def _infer_input(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), _planes_shape(context)),)
+def _infer_input(context: Context) -> TensorType:
+    return TensorType(context.dtype(0), _planes_shape(context))
 
 
 def _planes_shape(context: Context) -> Shape:
@@ -215,8 +215,8 @@ def _planes_shape(context: Context) -> Shape:
     return (*planes, batch, *tiles, channels)
 
 
-def _input(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    return (input_planes(_tensor(tensors), _forms(context), _planes_shape(context)),)
+def _input(context: Context, data: Tensor) -> Tensor:
+    return input_planes(data, _forms(context), _planes_shape(context))
 
 
 def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
@@ -247,17 +247,16 @@ def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
 # -- weights ---------------------------------------------------------------------------
 
 
-def _infer_weights(context: Context) -> tuple[TensorType, ...]:
+def _infer_weights(context: Context) -> TensorType:
     panels, _, _, channels, lanes = context.shape(0)
     forms = _forms(context)
     planes = (const(form.planes) for form in forms)
     blocks = (const(form.blocks) for form in forms)
-    return (TensorType(context.dtype(0), (*planes, panels, *blocks, channels, lanes)),)
+    return TensorType(context.dtype(0), (*planes, panels, *blocks, channels, lanes))
 
 
-def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+def _weights(context: Context, data: Tensor) -> Tensor:
     """The planes of weights that have whole blocks of taps."""
-    data = _tensor(tensors)
     rows, columns = forms = _forms(context)
     planes, _, panels, down, across, channels, lanes = context.outputs[0].shape
 
@@ -273,14 +272,14 @@ def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
         taps = [by_columns[o, u, v, k, b, i, lane] for b in range(columns.taps)]
         return combination(columns.transforms.weights, j, taps)
 
-    return (compute("planes", context.outputs[0].shape, plane),)
+    return compute("planes", context.outputs[0].shape, plane)
 
 
 # -- product ---------------------------------------------------------------------------
 
 
-def _infer_product(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), _products_shape(context, context.shape(0))),)
+def _infer_product(context: Context) -> TensorType:
+    return TensorType(context.dtype(0), _products_shape(context, context.shape(0)))
 
 
 def _products_shape(context: Context, planes: Shape) -> Shape:
@@ -290,8 +289,8 @@ def _products_shape(context: Context, planes: Shape) -> Shape:
     return (*each, batch, *counts, const(context.attribute("channels")))
 
 
-def _product(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    return (plane_products(_tensor(tensors), _tensor(tensors, 1), context.outputs[0].shape),)
+def _product(context: Context, planes: Tensor, matrices: Tensor) -> Tensor:
+    return plane_products(planes, matrices, context.outputs[0].shape)
 
 
 def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
@@ -315,13 +314,13 @@ def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
 # -- output ----------------------------------------------------------------------------
 
 
-def _infer_output(context: Context) -> tuple[TensorType, ...]:
+def _infer_output(context: Context) -> TensorType:
     _, _, batch, _, _, channels = context.shape(0)
-    return (TensorType(context.dtype(0), (batch, *context.attribute("sizes"), channels)),)
+    return TensorType(context.dtype(0), (batch, *context.attribute("sizes"), channels))
 
 
-def _output(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    return (output_tiles(_tensor(tensors), _forms(context), context.outputs[0].shape),)
+def _output(context: Context, data: Tensor) -> Tensor:
+    return output_tiles(data, _forms(context), context.outputs[0].shape)
 
 
 def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
@@ -349,29 +348,28 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
 # -- all three -------------------------------------------------------------------------
 
 
-def _infer_whole(context: Context) -> tuple[TensorType, ...]:
+def _infer_whole(context: Context) -> TensorType:
     batch, sizes = context.shape(0)[0], context.attribute("sizes")
     forms = _forms(context)[-len(sizes) :]
     computed = (form.computed(size) for form, size in zip(forms, sizes, strict=True))
     shape = (batch, *computed, const(context.attribute("channels")))
-    return (TensorType(context.dtype(0), shape),)
+    return TensorType(context.dtype(0), shape)
 
 
-def _whole(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+def _whole(context: Context, data: Tensor, matrices: Tensor) -> Tensor:
     forms = _forms(context)
-    planes = input_planes(_tensor(tensors), forms, _planes_shape(context))
-    products = plane_products(planes, _tensor(tensors, 1), _products_shape(context, planes.shape))
-    return (output_tiles(products, forms, context.outputs[0].shape),)
+    planes = input_planes(data, forms, _planes_shape(context))
+    products = plane_products(planes, matrices, _products_shape(context, planes.shape))
+    return output_tiles(products, forms, context.outputs[0].shape)
 
 
-def _infer_wanted(context: Context) -> tuple[TensorType, ...]:
+def _infer_wanted(context: Context) -> TensorType:
     shape = (context.shape(0)[0], *context.attribute("sizes"), const(context.attribute("channels")))
-    return (TensorType(context.dtype(0), shape),)
+    return TensorType(context.dtype(0), shape)
 
 
-def _wanted(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    data = _tensor(tensors)
-    return (compute("wanted", context.outputs[0].shape, lambda *index: data[index]),)
+def _wanted(context: Context, data: Tensor) -> Tensor:
+    return compute("wanted", context.outputs[0].shape, lambda *index: data[index])
 
 
 OPS: tuple[Operator, ...] = (

@@ -15,12 +15,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
-from webmlc.graph.ops.microsoft.rows import (
-    check_score_bias,
-    known_size,
-    row,
-    select_outputs,
-)
+from webmlc.graph.ops.microsoft.rows import check_score_bias, known_size, row
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import (
     ZERO,
@@ -152,7 +147,7 @@ def _attention(context: Context, build: Builder) -> tuple[Result, ...]:
         scores = scores + score_bias
     if context.attribute("unidirectional", 0):
         scores = attention.causal(scores, q, k, past, axis=3)
-    return select_outputs(context, attention.output(scores, v), present)
+    return attention.output(scores, v), present
 
 
 def _check_mask(context: Context, index: int, total: Expr) -> None:
@@ -218,7 +213,7 @@ def _multi_head(context: Context, build: Builder) -> tuple[Result, ...]:
     if context.attribute("unidirectional", 0):
         _check_lengths(context)
         scores = attention.causal(scores, q, k, build.optional(6))
-    return select_outputs(context, attention.output(scores, v), k, v, scores)
+    return attention.output(scores, v), k, v, scores
 
 
 def _check_lengths(context: Context) -> None:

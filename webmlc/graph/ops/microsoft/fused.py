@@ -49,24 +49,24 @@ def _without(context: Context, *names: str) -> dict[str, Attribute]:
     return {k: v for k, v in context.node.attributes.items() if k not in names}
 
 
-def _fused_conv(context: Context, build: Builder) -> tuple[Value, ...]:
+def _fused_conv(context: Context, build: Builder) -> Value:
     """Expand FusedConv: a Conv, plus input Z if it is present, then the activation."""
     inputs = context.node.inputs[:3]
     y = build("Conv", *inputs, **_without(context, "activation", "activation_params"))
     if (z := build.optional(3)) is not None:
-        check_shape(context, 3, conv_type(context)[0].shape)
+        check_shape(context, 3, conv_type(context).shape)
         y = y + z
-    return (activate(build, context, y, context.attribute("activation_params", ())),)
+    return activate(build, context, y, context.attribute("activation_params", ()))
 
 
-def _fused_gemm(context: Context, build: Builder) -> tuple[Value, ...]:
+def _fused_gemm(context: Context, build: Builder) -> Value:
     parameters = ("activation_alpha", "activation_beta", "activation_gamma")
     y = build("Gemm", *context.node.inputs, **_without(context, "activation", *parameters))
     values = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
-    return (activate(build, context, y, values),)
+    return activate(build, context, y, values)
 
 
-def _fused_matmul(context: Context, build: Builder) -> tuple[Value, ...]:
+def _fused_matmul(context: Context, build: Builder) -> Value:
     """Compute alpha · A' B'. A and B may be transposed (`trans`), and their first axis may move
     behind the batch (`transBatch`).
     """
@@ -82,7 +82,7 @@ def _fused_matmul(context: Context, build: Builder) -> tuple[Value, ...]:
         operands.append(x.transpose(*order) if is_permuted else x)
     y = build("MatMul", *operands)
     alpha = context.attribute("alpha", 1.0)
-    return (y if alpha == 1.0 else y * alpha,)
+    return y if alpha == 1.0 else y * alpha
 
 
 def _biased(context: Context, build: Builder) -> Value:
@@ -92,53 +92,53 @@ def _biased(context: Context, build: Builder) -> Value:
     return x if bias is None else x + bias
 
 
-def _bias_gelu(context: Context, build: Builder) -> tuple[Value, ...]:
-    return (build("Gelu", _biased(context, build)),)
+def _bias_gelu(context: Context, build: Builder) -> Value:
+    return build("Gelu", _biased(context, build))
 
 
-def _fast_gelu(context: Context, build: Builder) -> tuple[Value, ...]:
-    return (build("Gelu", _biased(context, build), approximate="tanh"),)
+def _fast_gelu(context: Context, build: Builder) -> Value:
+    return build("Gelu", _biased(context, build), approximate="tanh")
 
 
 def _swish(build: Builder, x: Value, scaled: Value) -> Value:
     return x * build("Sigmoid", scaled)
 
 
-def _quick_gelu(context: Context, build: Builder) -> tuple[Value, ...]:
+def _quick_gelu(context: Context, build: Builder) -> Value:
     """Compute x · sigmoid(alpha · x)."""
     x, alpha = build.inputs[0], context.attribute("alpha", 1.702)
-    return (_swish(build, x, x * alpha),)
+    return _swish(build, x, x * alpha)
 
 
-def _scaled_silu(context: Context, build: Builder) -> tuple[Value, ...]:
+def _scaled_silu(context: Context, build: Builder) -> Value:
     x, dtype = build.inputs[0], context.dtype(0)
     scale = build.optional(1) or build.constant(context.attribute("alpha", 1.0), dtype)
     scaled = x * scale
-    return (_swish(build, scaled, scaled),)
+    return _swish(build, scaled, scaled)
 
 
-def _gated_add(context: Context, build: Builder) -> tuple[Value, ...]:
+def _gated_add(context: Context, build: Builder) -> Value:
     if context.has(3):
         raise NotSupportedError("a gate that weights project")
     check_shape(context, 1, context.shape(0))
     check_shape(context, 2, (*context.shape(0)[:-1], ONE))
     x, y, gate = build.inputs[:3]
-    return (x + y * gate,)
+    return x + y * gate
 
 
-def _expand_dims(context: Context, build: Builder) -> tuple[Value, ...]:
+def _expand_dims(context: Context, build: Builder) -> Value:
     axis = int(context.known_value(1, "axis").reshape(-1)[0])
-    return (build.inputs[0].unsqueeze(axis),)
+    return build.inputs[0].unsqueeze(axis)
 
 
-def _grid_sample(context: Context, build: Builder) -> tuple[Value, ...]:
+def _grid_sample(context: Context, build: Builder) -> Value:
     modes = {"bilinear": "linear", "bicubic": "cubic"}
     mode = str(context.attribute("mode", "bilinear"))
     attributes = {**_without(context), "mode": modes.get(mode, mode)}
-    return (build("GridSample", *context.node.inputs, **attributes),)
+    return build("GridSample", *context.node.inputs, **attributes)
 
 
-def _distances(context: Context, build: Builder) -> tuple[Value, ...]:
+def _distances(context: Context, build: Builder) -> Value:
     """Compute the distances between all rows of A and all rows of B."""
     check_shapes(context, "rows columns", "others columns")
     a, b = build.inputs
@@ -146,7 +146,7 @@ def _distances(context: Context, build: Builder) -> tuple[Value, ...]:
     difference = left - b.unsqueeze(0)
     squares = build("ReduceSumSquare", difference, axes=(2,), keepdims=0)
     metric = context.attribute("metric", "sqeuclidean")
-    return (build("Sqrt", squares) if metric == "euclidean" else squares,)
+    return build("Sqrt", squares) if metric == "euclidean" else squares
 
 
 X = "float32[2, 3, 4]"

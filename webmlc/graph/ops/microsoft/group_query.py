@@ -16,12 +16,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
 from webmlc.graph.ops.microsoft.rotary import rotate
-from webmlc.graph.ops.microsoft.rows import (
-    check_score_bias,
-    known_size,
-    row,
-    select_outputs,
-)
+from webmlc.graph.ops.microsoft.rows import check_score_bias, known_size, row
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import ONE, canonical, check_shapes, require
 
@@ -163,9 +158,7 @@ def _group_query(context: Context, build: Builder) -> tuple[Result, ...]:
     sink = build.optional(11)
     if sink is None and int(attribute("smooth_softmax", 0)) > 0:
         sink = attention.number(0)
-    return select_outputs(
-        context, attention.output(scores, shared_v, sink), keys, values, Missing.RESULT
-    )
+    return attention.output(scores, shared_v, sink), keys, values, Missing.RESULT
 
 
 def _check_caches(context: Context, groups: int, size: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ops.microsoft.rows import row, select_outputs
+from webmlc.graph.ops.microsoft.rows import row
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import check_shape, check_shapes, require
 
@@ -37,7 +37,7 @@ def _skip_layer(context: Context, build: Builder) -> tuple[Result, ...]:
     epsilon = context.attribute("epsilon", 1e-12)
     parts = (total, gamma) if beta is None else (total, gamma, beta)
     y, mean, inverse = build.many("LayerNormalization", *parts, outputs=3, axis=-1, epsilon=epsilon)
-    return select_outputs(context, y, mean, inverse, total)
+    return y, mean, inverse, total
 
 
 def _skip_simplified(context: Context, build: Builder) -> tuple[Result, ...]:
@@ -45,7 +45,7 @@ def _skip_simplified(context: Context, build: Builder) -> tuple[Result, ...]:
     total, gamma = _total(context, build, 3), build.inputs[2]
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("RMSNormalization", total, gamma, axis=-1, epsilon=epsilon)
-    return select_outputs(context, y, Missing.RESULT, Missing.RESULT, total)
+    return y, Missing.RESULT, Missing.RESULT, total
 
 
 def _simplified(context: Context, build: Builder) -> tuple[Result, ...]:
@@ -53,9 +53,7 @@ def _simplified(context: Context, build: Builder) -> tuple[Result, ...]:
     default.
     """
     attributes = {"epsilon": 1e-5, **context.node.attributes}
-    return select_outputs(
-        context, build("RMSNormalization", *context.node.inputs, **attributes), Missing.RESULT
-    )
+    return build("RMSNormalization", *context.node.inputs, **attributes), Missing.RESULT
 
 
 def _embed_layer(context: Context, build: Builder) -> tuple[Result, ...]:
@@ -81,7 +79,7 @@ def _embed_layer(context: Context, build: Builder) -> tuple[Result, ...]:
         total = total + build("Gather", segment_rows, segments, axis=0)
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
-    return select_outputs(context, y, _mask_count(context, build, ids), total)
+    return y, _mask_count(context, build, ids), total
 
 
 def _mask_count(context: Context, build: Builder, ids: Value) -> Value:
@@ -95,7 +93,7 @@ def _mask_count(context: Context, build: Builder, ids: Value) -> Value:
     return build("ReduceSum", is_one.cast(DType.int32), axes=(1,), keepdims=0)
 
 
-def _gated_rms(context: Context, build: Builder) -> tuple[Value, ...]:
+def _gated_rms(context: Context, build: Builder) -> Value:
     """Apply RMSNormalization to groups of the length of `scale`, and multiply by an activation of
     the gate.
     """
@@ -109,7 +107,7 @@ def _gated_rms(context: Context, build: Builder) -> tuple[Value, ...]:
     activated = build("Sigmoid", gate)
     if context.attribute("activation", "silu") != "sigmoid":
         activated = gate * activated
-    return (build("Reshape", y, build("Shape", x)) * activated,)
+    return build("Reshape", y, build("Shape", x)) * activated
 
 
 X, ROW = "float32[2, 3, 8]", "float32[8]"

@@ -27,7 +27,7 @@ INT8_LEVEL = 4
 """The `accuracy_level` of MatMulNBits that allows products of int8. From onnxruntime's operator
 documentation.
 """
-Expansion = Callable[[Context, Builder], tuple[str, ...]]
+Expansion = Callable[[Context, Builder], Value]
 
 
 def _real(context: Context, build: Builder, first: int) -> Value:
@@ -47,7 +47,7 @@ def _quantised(context: Context, build: Builder, value: Value, scale: int, data:
 def _of_floats(op: str, tensors: int) -> Expansion:
     """The expansion of an operator on `tensors` quantised tensors, which is computed in floats."""
 
-    def expand(context: Context, build: Builder) -> tuple[Value, ...]:
+    def expand(context: Context, build: Builder) -> Value:
         values = [_real(context, build, 3 * t) for t in range(tensors)]
         attributes = dict(context.node.attributes)
         last = attributes.pop("channels_last", 0)
@@ -56,7 +56,7 @@ def _of_floats(op: str, tensors: int) -> Expansion:
         result = build(op, *values, **attributes)
         if last:
             result = _channels_last(result, context.rank(0))
-        return (_quantised(context, build, result, 3 * tensors),)
+        return _quantised(context, build, result, 3 * tensors)
 
     return expand
 
@@ -69,18 +69,18 @@ def _channels_last(value: Value, rank: int) -> Value:
     return value.transpose(0, *range(2, rank), 1)
 
 
-def _concat(context: Context, build: Builder) -> tuple[Value, ...]:
+def _concat(context: Context, build: Builder) -> Value:
     firsts = range(2, len(context.node.inputs), 3)
     parts = [_quantised(context, build, _real(context, build, i), 0, 2) for i in firsts]
-    return (build("Concat", *parts, axis=context.attribute("axis")),)
+    return build("Concat", *parts, axis=context.attribute("axis"))
 
 
-def _where(context: Context, build: Builder) -> tuple[Value, ...]:
+def _where(context: Context, build: Builder) -> Value:
     parts = [_quantised(context, build, _real(context, build, i), 7, 1) for i in (1, 4)]
-    return (build("Where", build.inputs[0], *parts),)
+    return build("Where", build.inputs[0], *parts)
 
 
-def _softmax(context: Context, build: Builder) -> tuple[Value, ...]:
+def _softmax(context: Context, build: Builder) -> Value:
     """Expand a quantised Softmax. Before opset 13, it runs over all axes from `axis` on."""
     x, axis = _real(context, build, 0), int(context.attribute("axis", -1))
     if int(context.attribute("opset", 13)) < 13:
@@ -88,18 +88,18 @@ def _softmax(context: Context, build: Builder) -> tuple[Value, ...]:
         result = build("Reshape", rows, build("Shape", build.optional(0)))
     else:
         result = build("Softmax", x, axis=axis)
-    return (_quantised(context, build, result, 3),)
+    return _quantised(context, build, result, 3)
 
 
-def _max_pool(context: Context, build: Builder) -> tuple[Value, ...]:
+def _max_pool(context: Context, build: Builder) -> Value:
     rank = context.rank(0)
     x = _channels_second(build.inputs[0], rank)
-    return (_channels_last(build("MaxPool", x, **context.node.attributes), rank),)
+    return _channels_last(build("MaxPool", x, **context.node.attributes), rank)
 
 
-def _twin(context: Context, build: Builder) -> tuple[Value, ...]:
+def _twin(context: Context, build: Builder) -> Value:
     """Write the operator of the same name in ONNX's own domain."""
-    return (build(context.node.op, *context.node.inputs, **context.node.attributes),)
+    return build(context.node.op, *context.node.inputs, **context.node.attributes)
 
 
 # -- products --------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _scaled(sums: Value, scales: tuple[Value, Value], bias: Value | None) -> Val
     return result if bias is None else result + bias
 
 
-def _gemm(context: Context, build: Builder) -> tuple[Value, ...]:
+def _gemm(context: Context, build: Builder) -> Value:
     rows = context.shape(0)[1 if context.attribute("transA", 0) else 0]
     columns = context.shape(3)[0 if context.attribute("transB", 0) else 1]
     check_stretches(context, 4, (columns,))
@@ -141,9 +141,9 @@ def _gemm(context: Context, build: Builder) -> tuple[Value, ...]:
     if not context.has(7):
         if context.has(8):
             raise NotSupportedError("a zero point of the output without a scale")
-        return (_scaled(sums, (left, right), None),)
+        return _scaled(sums, (left, right), None)
     zero = build.optional(8) or build.constant(0, context.dtype(0))
-    return (requantise(build, sums, (left, right, build.inputs[7]), zero),)
+    return requantise(build, sums, (left, right, build.inputs[7]), zero)
 
 
 def _check_columns(context: Context, scale: int, bias: int) -> None:
@@ -155,27 +155,27 @@ def _check_columns(context: Context, scale: int, bias: int) -> None:
     check_shape(context, bias, (columns,))
 
 
-def _to_float(context: Context, build: Builder) -> tuple[Value, ...]:
+def _to_float(context: Context, build: Builder) -> Value:
     _check_columns(context, 3, 6)
     sums = _products(context, build, (0, 1, 4, 5))
     scales = (build.inputs[2], build.inputs[3])
-    return (_scaled(sums, scales, build.optional(6)),)
+    return _scaled(sums, scales, build.optional(6))
 
 
-def _dynamic(context: Context, build: Builder) -> tuple[Value, ...]:
+def _dynamic(context: Context, build: Builder) -> Value:
     """Expand DynamicQuantizeMatMul: the left operand is quantised by its own range."""
     _check_columns(context, 2, 4)
     a, scale, zero = build.many("DynamicQuantizeLinear", build.inputs[0], outputs=3)
     right_zero = build.optional(3) or build.constant(0, context.dtype(1))
     sums = build("MatMulInteger", a, build.inputs[1], zero, right_zero)
     scales = (scale, build.inputs[2])
-    return (_scaled(sums, scales, build.optional(4)),)
+    return _scaled(sums, scales, build.optional(4))
 
 
 # -- weights of a few bits ---------------------------------------------------------------
 
 
-def _few_bits(context: Context, build: Builder) -> tuple[Value, ...]:
+def _few_bits(context: Context, build: Builder) -> Value:
     """Expand MatMulNBits to a product with block-quantised weights: the zero points become
     minimums, -scale · zero. Activations are quantised only if `accuracy_level` allows it.
     """
@@ -214,7 +214,7 @@ def _few_bits(context: Context, build: Builder) -> tuple[Value, ...]:
     )  # fmt: skip
     if dtype is not DType.float32:
         sums = sums.cast(dtype)
-    return (sums + build.inputs[5] if context.has(5) else sums,)
+    return sums + build.inputs[5] if context.has(5) else sums
 
 
 def _matrix(values: Value, columns: int, blocks: int) -> Value:
@@ -241,7 +241,7 @@ def _zero_points(context: Context, build: Builder, bits: int, columns: int, bloc
     return build.constant(np.ascontiguousarray(elements), DType.float32)
 
 
-def _gather_blocks(context: Context, build: Builder) -> tuple[Value, ...]:
+def _gather_blocks(context: Context, build: Builder) -> Value:
     """Expand GatherBlockQuantized to a Gather of a DequantizeLinear, which `use_block_products`
     joins. Bytes hold several elements along the last axis; the middle of their range is zero unless
     there are zero points.
@@ -263,7 +263,7 @@ def _gather_blocks(context: Context, build: Builder) -> tuple[Value, ...]:
     axis, block = int(context.attribute("quantize_axis", 1)), context.count("block_size", 128)
     floats = build("DequantizeLinear", *operands, axis=axis, block_size=block)
     gathered_axis = int(context.attribute("gather_axis", 0))
-    return (build("Gather", floats, build.optional(1), axis=gathered_axis),)
+    return build("Gather", floats, build.optional(1), axis=gathered_axis)
 
 
 def _unpacked(context: Context, build: Builder, index: int, bits: int, width: int | None) -> Value:

@@ -9,10 +9,7 @@ import numpy as np
 
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
-from webmlc.graph.ops.microsoft.rows import (
-    known_size,
-    row,
-)
+from webmlc.graph.ops.microsoft.rows import known_size, row
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes
 
@@ -47,7 +44,7 @@ def rotate(
     return build("Concat", turned, tail, axis=3)
 
 
-def _rotary(context: Context, build: Builder) -> tuple[Value, ...]:
+def _rotary(context: Context, build: Builder) -> Value:
     """Expand RotaryEmbedding. `position_ids` holds a row for each element of the batch, or one
     first position for all.
     """
@@ -79,7 +76,7 @@ def _rotary(context: Context, build: Builder) -> tuple[Value, ...]:
     y = rotate(build, value, (cos, sin), places, width, interleaved)
     if flat:
         y = y.transpose(0, 2, 1, 3).reshape(0, 0, -1)
-    return (y,)
+    return y
 
 
 CACHE = "float32[9, 4]"

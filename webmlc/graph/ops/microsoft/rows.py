@@ -10,24 +10,12 @@ from typing import Any
 
 from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.microsoft.signatures import SIGNATURES
-from webmlc.graph.ops.operator import (
-    Case,
-    Context,
-    Missing,
-    NotSupportedError,
-    Operator,
-    Result,
-)
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, Result
 from webmlc.graph.ops.shapes import check_shape, check_stretches
 
 DOMAIN = "com.microsoft"
-Expansion = Callable[[Context, Builder], tuple[Result, ...] | None]
-
-
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this form of the operator is not supported")
+Expansion = Callable[[Context, Builder], Result | tuple[Result, ...]]
 
 
 def row(
@@ -40,7 +28,6 @@ def row(
     """Make the row of an operator that expands to other operators."""
     return Operator(
         name,
-        _never,
         expand=expand,
         domain=domain,
         cases=cases,
@@ -60,11 +47,6 @@ def twin(name: str, *cases: Case, of: Value | None = None, **attributes: Any) ->
         return build.many(of or name, *node.inputs, outputs=len(node.outputs), **merged)
 
     return row(name, expand, *cases)
-
-
-def select_outputs(context: Context, *results: str | Missing) -> tuple[Result, ...]:
-    """The results whose outputs the node has. `results` is in the order of the schema."""
-    return results[: len(context.node.outputs)]
 
 
 def check_score_bias(context: Context, index: int, *scores: Expr | int) -> None:

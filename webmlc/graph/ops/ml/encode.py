@@ -15,16 +15,12 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
-from webmlc.graph.ops.ml.scores import (
-    DOMAIN,
-    STRINGS,
-    number_labels,
-)
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.ml.scores import DOMAIN, STRINGS, number_labels
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import product, require
 
 
-def _scaler(context: Context, build: Builder) -> tuple[Value, ...]:
+def _scaler(context: Context, build: Builder) -> Value:
     """Compute (x - offset) · scale."""
     x = build.inputs[0].cast(DType.float32)
     for op, name in (("Sub", "offset"), ("Mul", "scale")):
@@ -32,7 +28,7 @@ def _scaler(context: Context, build: Builder) -> tuple[Value, ...]:
         if numbers:
             _check_features(context, len(numbers), name)
             x = build(op, x, build.constant(np.asarray(numbers, np.float32)))
-    return (x,)
+    return x
 
 
 def _check_features(context: Context, count: int, name: str) -> None:
@@ -42,7 +38,7 @@ def _check_features(context: Context, count: int, name: str) -> None:
         raise NotSupportedError(f"{name!r} has {count} numbers for an input of {features} features")
 
 
-def _normalizer(context: Context, build: Builder) -> tuple[Value, ...]:
+def _normalizer(context: Context, build: Builder) -> Value:
     """Divide each row by its largest element, its sum of absolute values, or its length. Rows of
     zeros stay.
     """
@@ -51,10 +47,10 @@ def _normalizer(context: Context, build: Builder) -> tuple[Value, ...]:
     reduction = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[kind]
     norm = build(reduction, x, [-1])
     zero = build("Equal", norm, 0)
-    return (x / zero.where(1, norm),)
+    return x / zero.where(1, norm)
 
 
-def _imputer(context: Context, build: Builder) -> tuple[Value, ...]:
+def _imputer(context: Context, build: Builder) -> Value:
     x, dtype = build.inputs[0], context.dtype(0)
     kind = ("imputed_value_floats", "replaced_value_float")
     if dtype.is_integer:
@@ -66,16 +62,16 @@ def _imputer(context: Context, build: Builder) -> tuple[Value, ...]:
     _check_features(context, replacement.size, kind[0])
     is_nan = dtype.is_float and np.isnan(missing_value)
     is_missing = build("IsNaN", x) if is_nan else build("Equal", x, missing_value)
-    return (is_missing.where(build.constant(replacement, dtype), x),)
+    return is_missing.where(build.constant(replacement, dtype), x)
 
 
-def _binarizer(context: Context, build: Builder) -> tuple[Value, ...]:
+def _binarizer(context: Context, build: Builder) -> Value:
     above = build.inputs[0].op("Greater", context.attribute("threshold", 0.0))
     one, zero = (build.constant(v, context.dtype(0)) for v in (1, 0))
-    return (above.where(one, zero),)
+    return above.where(one, zero)
 
 
-def _feature_vectorizer(context: Context, build: Builder) -> tuple[Value, ...]:
+def _feature_vectorizer(context: Context, build: Builder) -> Value:
     """Join all inputs along their features. Each input is [rows][features]."""
     parts, sizes = [], context.attribute("inputdimensions", ())
     if sizes and len(sizes) != len(context.node.inputs):
@@ -93,23 +89,23 @@ def _feature_vectorizer(context: Context, build: Builder) -> tuple[Value, ...]:
             raise NotSupportedError(
                 f"inputdimensions says that input {k} has {sizes[k]} features; it has {width}"
             )
-    return (build("Concat", *parts, axis=1),)
+    return build("Concat", *parts, axis=1)
 
 
-def _array_feature_extractor(context: Context, build: Builder) -> tuple[Value, ...]:
+def _array_feature_extractor(context: Context, build: Builder) -> Value:
     x, indices = build.inputs
     flat = indices.reshape(-1)
     if context.rank(0) == 1:
         x = x.unsqueeze(0)
-    return (build("Gather", x, flat, axis=-1),)
+    return build("Gather", x, flat, axis=-1)
 
 
-def _zip_map(context: Context, build: Builder) -> tuple[Value, ...]:
+def _zip_map(context: Context, build: Builder) -> Value:
     number_labels(context, "classlabels_int64s")
-    return (build("Identity", build.inputs[0]),)
+    return build("Identity", build.inputs[0])
 
 
-def _one_hot(context: Context, build: Builder) -> tuple[Value, ...]:
+def _one_hot(context: Context, build: Builder) -> Value:
     """Add a last axis of categories: 1 for the category that equals the element, else 0."""
     categories = context.attribute("cats_int64s")
     if not categories:
@@ -117,7 +113,7 @@ def _one_hot(context: Context, build: Builder) -> tuple[Value, ...]:
     whole = build.inputs[0].cast(DType.int64)
     column = whole.unsqueeze(-1)
     is_category = build("Equal", column, np.asarray(categories, np.int64))
-    return (is_category.cast(DType.float32),)
+    return is_category.cast(DType.float32)
 
 
 def _mapping(context: Context, name: str) -> Array | None:
@@ -135,7 +131,7 @@ def _mapping(context: Context, name: str) -> Array | None:
     return None
 
 
-def _label_encoder(context: Context, build: Builder) -> tuple[Value, ...]:
+def _label_encoder(context: Context, build: Builder) -> Value:
     """Replace each element by the value of the last key that equals it, or else by the default."""
     keys, values = _mapping(context, "keys"), _mapping(context, "values")
     if keys is None or values is None:
@@ -157,11 +153,11 @@ def _label_encoder(context: Context, build: Builder) -> tuple[Value, ...]:
     match_count = build("ReduceMax", is_key.cast(DType.int32), [-1], keepdims=0)
     default = np.asarray(default, values.dtype).reshape(())
     is_match = match_count.cast(DType.bool)
-    return (is_match.where(build("Gather", table, key_index, axis=0), build.constant(default)),)
+    return is_match.where(build("Gather", table, key_index, axis=0), build.constant(default))
 
 
 OPS: tuple[Operator, ...] = tuple(
-    Operator(name, always_expands, expand=meaning, domain=DOMAIN)
+    Operator(name, expand=meaning, domain=DOMAIN)
     for name, meaning in (
         ("ArrayFeatureExtractor", _array_feature_extractor),
         ("Binarizer", _binarizer),

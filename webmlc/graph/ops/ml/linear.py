@@ -14,15 +14,8 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
-from webmlc.graph.ops.ml.scores import (
-    DOMAIN,
-    float_rows,
-    number_labels,
-    pick_label,
-    requested_outputs,
-    transform,
-)
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.ml.scores import DOMAIN, float_rows, number_labels, pick_label, transform
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import require
 
 
@@ -59,11 +52,11 @@ def _affine(build: Builder, x: Value, weights: Array, bias: Array) -> Value:
     return y + build.constant(bias) if bias.any() else y
 
 
-def _regressor(context: Context, build: Builder) -> tuple[Value, ...]:
+def _regressor(context: Context, build: Builder) -> Value:
     weights = _matrix(context, "coefficients", context.count("targets", 1))
     x = _rows_for(context, build, weights)
     scores = _affine(build, x, weights, _floats(context, "intercepts"))
-    return (transform(build, scores, context.attribute("post_transform", "NONE")),)
+    return transform(build, scores, context.attribute("post_transform", "NONE"))
 
 
 def _label_of_sign(context: Context, build: Builder, score: Value, labels: list[int]) -> Value:
@@ -87,14 +80,12 @@ def _classifier(context: Context, build: Builder) -> tuple[Value, ...]:
     scores = _affine(build, _rows_for(context, build, weights), weights, bias)
     if len(weights) > 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
-        return requested_outputs(
-            context, pick_label(build, index, labels), transform(build, scores, kind)
-        )
+        return pick_label(build, index, labels), transform(build, scores, kind)
     score = build("Squeeze", scores, [1])
     label = _label_of_sign(context, build, score, labels)
     first_score = -scores if kind == "LOGISTIC" else 1 - scores
     both = build("Concat", first_score, scores, axis=1)
-    return requested_outputs(context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both)
+    return label, build("Sigmoid", both) if kind == "LOGISTIC" else both
 
 
 def _kernel(context: Context, build: Builder, x: Value, vectors: Array) -> Value:
@@ -121,7 +112,7 @@ def _kernel(context: Context, build: Builder, x: Value, vectors: Array) -> Value
     raise NotSupportedError(f"kernel_type {kind!r}")
 
 
-def _svm_regressor(context: Context, build: Builder) -> tuple[Value, ...]:
+def _svm_regressor(context: Context, build: Builder) -> Value:
     weights, rho = _matrix(context, "coefficients", 1), _floats(context, "rho")
     if count := int(context.attribute("n_supports", 0)):
         vectors = _matrix(context, "support_vectors", count)
@@ -131,8 +122,8 @@ def _svm_regressor(context: Context, build: Builder) -> tuple[Value, ...]:
     scores = _affine(build, x, weights, rho[:1])
     if int(context.attribute("one_class", 0)):
         inside = build("Greater", scores, 0)
-        return (inside.where(np.float32(1), np.float32(-1)),)
-    return (transform(build, scores, context.attribute("post_transform", "NONE")),)
+        return inside.where(np.float32(1), np.float32(-1))
+    return transform(build, scores, context.attribute("post_transform", "NONE"))
 
 
 def _svm_classifier(context: Context, build: Builder) -> tuple[Value, ...]:
@@ -165,18 +156,18 @@ def _svm_classifier(context: Context, build: Builder) -> tuple[Value, ...]:
     if not probability_a.size:
         if len(labels) == 2:
             scores = build("Concat", -scores, scores, axis=1)
-        return requested_outputs(context, pick_label(build, index, labels), scores)
+        return pick_label(build, index, labels), scores
     if len(labels) > 2:
         raise NotSupportedError("probabilities of an SVM of more than two classes")
     exponent = _affine(build, scores, probability_a[:1, None], probability_b[:1])
     probabilities = build("Concat", build("Sigmoid", build("Neg", exponent)),
                     build("Sigmoid", exponent), axis=1)  # fmt: skip
-    return requested_outputs(context, pick_label(build, index, labels), probabilities)
+    return pick_label(build, index, labels), probabilities
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("LinearRegressor", always_expands, expand=_regressor, domain=DOMAIN),
-    Operator("LinearClassifier", always_expands, expand=_classifier, domain=DOMAIN),
-    Operator("SVMRegressor", always_expands, expand=_svm_regressor, domain=DOMAIN),
-    Operator("SVMClassifier", always_expands, expand=_svm_classifier, domain=DOMAIN),
+    Operator("LinearRegressor", expand=_regressor, domain=DOMAIN),
+    Operator("LinearClassifier", expand=_classifier, domain=DOMAIN),
+    Operator("SVMRegressor", expand=_svm_regressor, domain=DOMAIN),
+    Operator("SVMClassifier", expand=_svm_classifier, domain=DOMAIN),
 )  # fmt: skip

@@ -10,9 +10,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, call, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
-from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import operand
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, same_type
 
 DOMAIN = "ai.onnx.ml"
 FLOAT, DOUBLE, INT32, INT64 = 1, 11, 6, 7
@@ -29,11 +27,6 @@ def number_labels(context: Context, name: str = "classlabels_ints") -> list[int]
     if not labels:
         raise NotSupportedError(STRINGS)
     return [int(v) for v in labels]
-
-
-def requested_outputs(context: Context, *results: Value) -> tuple[Value, ...]:
-    """The results whose outputs the node has."""
-    return results[: len(context.node.outputs)]
 
 
 def pick_label(build: Builder, index: Value, labels: list[int]) -> Value:
@@ -84,11 +77,10 @@ def _softmax_zero(build: Builder, scores: Value) -> Value:
     return terms / build("ReduceSum", terms, [-1])
 
 
-def _probit(context: Context, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+def _probit(context: Context, p: Tensor) -> Tensor:
     """Compute the quantile of the normal distribution, by Winitzki's formula for the inverse error
     function.
     """
-    p = operand(inputs, 0)
 
     def element(*i: Expr) -> Expr:
         x = p[i] * 2.0 - 1.0
@@ -97,7 +89,7 @@ def _probit(context: Context, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor
         root = call("sqrt", call("sqrt", half * half - log * (1.0 / 0.147)) - half)
         return select(x < 0.0, -root, root) * math.sqrt(2.0)
 
-    return (compute("probit", p.shape, element),)
+    return compute("probit", p.shape, element)
 
 
 OPS: tuple[Operator, ...] = (

@@ -19,18 +19,10 @@ from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
-from webmlc.graph.ops.ml.scores import (
-    DOMAIN,
-    float_rows,
-    number_labels,
-    pick_label,
-    requested_outputs,
-    transform,
-)
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
-from webmlc.graph.ops.shapes import operand, require
+from webmlc.graph.ops.ml.scores import DOMAIN, float_rows, number_labels, pick_label, transform
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
+from webmlc.graph.ops.shapes import require
 
-Inputs = tuple[Tensor | None, ...]
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
 """The comparisons of a node. Their positions are the numbers of opset 5."""
 COMPARE = ("le", "lt", "ge", "gt", "eq", "ne")
@@ -210,14 +202,21 @@ def walk_forest(
     return build("TreeSum", node, weights, domain="webmlc", aggregate=aggregate, interior=interior)
 
 
-def _step_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int32, (context.shape(0)[0], context.shape(1)[-1])),)
+def _step_type(context: Context) -> TensorType:
+    return TensorType(DType.int32, (context.shape(0)[0], context.shape(1)[-1]))
 
 
-def _step(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+def _step(
+    context: Context,
+    x: Tensor,
+    nodes: Tensor,
+    features: Tensor,
+    thresholds: Tensor,
+    children: Tensor,
+    modes: Tensor | None = None,
+    missing: Tensor | None = None,
+) -> Tensor:
     """The children to which rows go. The current nodes are [row][tree], or the roots [tree]."""
-    x, nodes, features, thresholds, children = (operand(inputs, i) for i in range(5))
-    modes, missing = (*inputs[5:7], None, None)[:2]
     mode_numbers: tuple[int, ...] = context.attribute("modes") or (0,)
 
     def element(row: Expr, tree: Expr) -> Expr:
@@ -232,16 +231,15 @@ def _step(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             outcome = outcome | (call("isnan", value) & missing[node])
         return children[node * 2 + outcome.astype(INDEX)]
 
-    return (compute("step", context.outputs[0].shape, element),)
+    return compute("step", context.outputs[0].shape, element)
 
 
-def _sum_type(context: Context) -> tuple[TensorType, ...]:
+def _sum_type(context: Context) -> TensorType:
     leaf, weights = context.type(0), context.type(1)
-    return (TensorType(weights.dtype, (leaf.shape[0], weights.shape[1])),)
+    return TensorType(weights.dtype, (leaf.shape[0], weights.shape[1]))
 
 
-def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    leaf, weights = operand(inputs, 0), operand(inputs, 1)
+def _sum(context: Context, leaf: Tensor, weights: Tensor) -> Tensor:
     aggregate, trees = context.attribute("aggregate"), leaf.shape[1]
     interior = int(context.attribute("interior"))
     shape = context.outputs[0].shape
@@ -256,18 +254,18 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
             return total[i] / trees.astype(weights.dtype)
         return select(call("isinf", total[i]), Const(0, weights.dtype), total[i])  # no votes
 
-    return (total,) if aggregate == "SUM" else (compute("votes", shape, element),)
+    return total if aggregate == "SUM" else compute("votes", shape, element)
 
 
-def _ensemble(context: Context, build: Builder) -> tuple[Value, ...]:
+def _ensemble(context: Context, build: Builder) -> Value:
     x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, 1)
     forest = read_ensemble(context, context.count("n_targets", 1), aggregate)
     scores = walk_forest(context, build, x, dtype, forest, aggregate)
-    return (transform(build, scores, int(context.attribute("post_transform", 0))),)
+    return transform(build, scores, int(context.attribute("post_transform", 0)))
 
 
-def _regressor(context: Context, build: Builder) -> tuple[Value, ...]:
+def _regressor(context: Context, build: Builder) -> Value:
     x, dtype = float_rows(context, build)
     aggregate = _aggregate(context, "SUM")
     targets = context.count("n_targets", 1)
@@ -277,7 +275,7 @@ def _regressor(context: Context, build: Builder) -> tuple[Value, ...]:
     if base.any():
         scores = scores + build.constant(base, dtype)
     scores = scores.cast(DType.float32)
-    return (transform(build, scores, context.attribute("post_transform", "NONE")),)
+    return transform(build, scores, context.attribute("post_transform", "NONE"))
 
 
 def _classifier(context: Context, build: Builder) -> tuple[Value, ...]:
@@ -296,9 +294,7 @@ def _classifier(context: Context, build: Builder) -> tuple[Value, ...]:
     kind = context.attribute("post_transform", "NONE")
     if len(labels) != 2 or len(voted_classes) != 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
-        return requested_outputs(
-            context, pick_label(build, index, labels), transform(build, scores, kind)
-        )
+        return pick_label(build, index, labels), transform(build, scores, kind)
     positive = bool((_numbers(context, "class_weights", np.float64) >= 0).all())
     score = scores.element(voted_classes.pop(), 1)
     index = build("Greater", score, 0.5 if positive else 0.0).cast(DType.int64)
@@ -306,7 +302,7 @@ def _classifier(context: Context, build: Builder) -> tuple[Value, ...]:
         scores = _both(build, score, kind, positive)
     else:
         scores = transform(build, scores, kind)
-    return requested_outputs(context, pick_label(build, index, labels), scores)
+    return pick_label(build, index, labels), scores
 
 
 def _both(build: Builder, score: Value, kind: str, positive: bool) -> Value:
@@ -320,7 +316,7 @@ def _both(build: Builder, score: Value, kind: str, positive: bool) -> Value:
 OPS: tuple[Operator, ...] = (
     Operator("TreeStep", _step_type, _step, domain="webmlc"),
     Operator("TreeSum", _sum_type, _sum, kind="reduction", domain="webmlc"),
-    Operator("TreeEnsemble", always_expands, expand=_ensemble, domain=DOMAIN),
-    Operator("TreeEnsembleRegressor", always_expands, expand=_regressor, domain=DOMAIN),
-    Operator("TreeEnsembleClassifier", always_expands, expand=_classifier, domain=DOMAIN),
+    Operator("TreeEnsemble", expand=_ensemble, domain=DOMAIN),
+    Operator("TreeEnsembleRegressor", expand=_regressor, domain=DOMAIN),
+    Operator("TreeEnsembleClassifier", expand=_classifier, domain=DOMAIN),
 )  # fmt: skip
