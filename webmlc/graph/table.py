@@ -24,19 +24,14 @@ from webmlc.graph.ops import (
     axes,
     block_quantised,
     cast,
-    columns,
-    contract,
     control,
     convolution,
-    derivative,
+    decoder,
     elementwise,
-    elimination,
-    float_block_product,
-    grid_sample,
     image,
     index,
     layout,
-    ngrams,
+    linear_algebra,
     normalisation,
     pooling,
     quantise,
@@ -45,32 +40,28 @@ from webmlc.graph.ops import (
     reduction,
     regions,
     resize,
-    rotate,
+    sampling,
     selection,
     sequence,
     shape,
     signal,
     slice,
     sort,
-    state,
-    suppression,
     training,
-    unique,
     view,
 )
 from webmlc.graph.ops.microsoft import attention as fused_attention
-from webmlc.graph.ops.microsoft import fused, group_query, quantised, rotary
-from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
+from webmlc.graph.ops.microsoft import fused, group_query, quantised
 from webmlc.graph.ops.ml import encode, linear, scores, tree
 from webmlc.graph.ops.operator import Operator
 
 MODULES: tuple[ModuleType, ...] = (
-    elementwise, cast, contract, convolution, pooling, axes, reduction, normalisation, view,
-    slice, shape, index, sort, state, selection, unique, suppression, grid_sample, control,
+    elementwise, cast, linear_algebra, convolution, pooling, axes, reduction, normalisation, view,
+    slice, shape, index, sort, sampling, decoder, selection, control,
     sequence, recurrent, resize, image, quantise, encode, linear, scores, tree,
-    random, quantised, elimination, ngrams, columns, regions, signal, training, derivative,
-    layout, block_quantised, float_block_product, winograd, strassen, attention, causal, rotate,
-    fused, skip_normalisation, fused_attention, group_query, rotary,
+    random, quantised, regions, signal, training,
+    layout, block_quantised, winograd, strassen, attention, causal,
+    fused, fused_attention, group_query,
 )  # fmt: skip
 OPS: dict[tuple[str, str], Operator] = {
     (row.domain, row.name): row for module in MODULES for row in module.OPS

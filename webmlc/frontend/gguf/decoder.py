@@ -32,7 +32,7 @@ from webmlc.frontend.gguf.weights import Matrix
 from webmlc.graph.builder import Builder, Expansion, Value
 from webmlc.graph.ir import Array, Function, Node, TensorType
 from webmlc.graph.ops.block_quantised import BlockQuantised, block_gather, block_product
-from webmlc.graph.ops.rotate import rotary_tables
+from webmlc.graph.ops.decoder import rotary_tables
 
 TOKENS, PAST = Var("tokens"), Var("past")
 """The symbols of the number of new tokens, and of the tokens before them."""

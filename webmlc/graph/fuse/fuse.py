@@ -32,8 +32,8 @@ from webmlc.graph.fuse.kernels import POINTWISE, kernel, kernel_name
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.ops.block_quantised import QUANTISE_BLOCKS
 from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.decoder import APPEND
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
-from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols, in_order_of_binds
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node, row_of
 

@@ -27,8 +27,8 @@ from webmlc.core.expr import as_int, const
 from webmlc.graph.fuse.fusion_limits import FusionLimits
 from webmlc.graph.fuse.kernels import body_of, constant_values, is_pointwise, kernel, kernel_name
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
+from webmlc.graph.ops.decoder import APPEND
 from webmlc.graph.ops.operator import Scope
-from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 
 

@@ -9,7 +9,7 @@ that compute the derivative of the sum of `y`'s elements by each of `xs`.
                                                  %3 = webmlc.Derivative(%1, %a, %a) {Mul, 1}
                                                  %d = Add(%2, %3)
 
-Elementwise operators are differentiated by their own expression (`ops/derivative.py`), the others
+Elementwise operators are differentiated by their own expression (`ops/training.py`), the others
 by `RULES`. An operator without a
 derivative on a path from `xs` to `y` is refused.
 """
@@ -24,10 +24,10 @@ from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.control import reads
-from webmlc.graph.ops.derivative import DERIVATIVE, DIFFERENTIABLE, attributes_of, full_name
 from webmlc.graph.ops.operator import Context, NotSupportedError, Scope
 from webmlc.graph.ops.reduction import axes_of, reduced_shape, softmax_axes
 from webmlc.graph.ops.shapes import ONE, Shape, same
+from webmlc.graph.ops.training import DERIVATIVE, DIFFERENTIABLE, attributes_of, full_name
 from webmlc.graph.ops.view import permutation
 
 GRADIENT = ("ai.onnx.preview.training", "Gradient")

@@ -54,7 +54,6 @@ from webmlc.graph.ir import (
     TensorType,
     producers,
 )
-from webmlc.graph.ops.check_numbers import check_sizes
 from webmlc.graph.ops.control import names_in, reads, rename_captures
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
@@ -74,6 +73,7 @@ from webmlc.graph.ops.operator import (
     symbolic_constant,
     symbolic_value,
 )
+from webmlc.graph.ops.shapes import check_sizes
 from webmlc.graph.rewrite.meaning import row_of
 
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)

@@ -32,8 +32,8 @@ from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, placeholder
 from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.decoder import APPEND
 from webmlc.graph.ops.operator import NotSupportedError, Scope
-from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.meaning import compute_node, kind_of, row_of
 from webmlc.graph.rewrite.rewriting import FunctionWriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code

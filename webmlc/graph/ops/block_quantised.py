@@ -25,6 +25,15 @@ too, and are left out.
 
 With the attribute `exact`, activations stay float32: %q is the data, and %scale is omitted.
 llama.cpp computes products in the same two ways.
+
+`FloatBlockProduct` computes the same as an `exact` product, but widens each weight before the
+multiplication:
+
+    y[*, n] = Σ over k: x[*, k] · (scales[n, k // block] · (values[n, k] - excess) + minimums[...])
+
+So the product has one reduction, and a kernel may add a prologue and an epilogue to it. A GPU waits
+for memory, not for the additional multiplication. With the attribute `first`, the columns start at
+row `first` of the weights: several products may read parts of one matrix.
 """
 
 from __future__ import annotations
@@ -412,6 +421,38 @@ def _gather(
     return compute("gather", context.outputs[0].shape, element)
 
 
+def _float_product_type(context: Context) -> TensorType:
+    *rows, _ = context.shape(0)
+    return TensorType(DType.float32, (*rows, as_expr(context.attribute("columns"))))
+
+
+def _float_product(
+    context: Context,
+    data: Tensor,
+    values: Tensor,
+    scales: Tensor,
+    minimums: Tensor | None = None,
+) -> Tensor:
+    """Sum over blocks, the words of a block, the parts of a word, and the bytes of a part."""
+    bits, excess = int(context.attribute("bits")), int(context.attribute("excess"))
+    first = int(context.attribute("first", 0))
+    parts, words = 8 // bits, values.shape[2]
+
+    def element(*axes: Expr) -> Expr:
+        *row, column, block, word, part, byte = axes
+        panel, lane = (first + column) // PACK, (first + column) % PACK
+        stored = stored_value(values[(panel, block, word, lane)], bits, part, byte)
+        value = (stored - excess).astype(DType.float32)
+        weight = value * scale_at(scales, (panel, block, lane))
+        if minimums is not None:
+            weight = weight + scale_at(minimums, (panel, block, lane))
+        number = ((block * parts + part) * words + word) * BYTES_PER_WORD + byte
+        return data[(*row, number)] * weight
+
+    extents = (values.shape[1], words, const(parts), const(BYTES_PER_WORD))
+    return reduce("product", context.outputs[0].shape, extents, "add", element)
+
+
 OPS: tuple[Operator, ...] = (
     Operator("BlockProduct", expand=_expand_product, domain=DOMAIN),
     Operator("QuantiseBlocks", _quantised_types, _quantise_blocks, domain=DOMAIN),
@@ -419,4 +460,6 @@ OPS: tuple[Operator, ...] = (
     Operator("PackedBlockProduct", _product_type, _packed_product, kind="contraction",
              domain=DOMAIN),
     Operator("BlockGather", _gather_type, _gather, indices=_gathered, domain=DOMAIN),
+    Operator("FloatBlockProduct", _float_product_type, _float_product, kind="contraction",
+             domain=DOMAIN),
 )  # fmt: skip

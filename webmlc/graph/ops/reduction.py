@@ -1,36 +1,38 @@
-"""Reductions over axes: ReduceX, ArgMax and ArgMin, Softmax and similar operators, cumulative sums.
+"""Reductions and scans over axes: ReduceX, ArgMax and ArgMin, Softmax and similar operators,
+cumulative sums.
 
-Floats of fewer than 32 bits are folded in float32 and rounded once at the end. `fold` and the
-functions of axes serve other operators, too.
+Floats of fewer than 32 bits are folded in float32 and rounded once at the end. `fold` and `scan`
+serve other operators, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, as_int, call, const, select
+from webmlc.core.expr import Const, Expr, as_int, call, const, minimum, select
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.compute import Tensor, compute, identity, reduce, scatter
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
 from webmlc.graph.ops.nhwc import REDUCED, Layout
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case, same_type
-from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
     Shape,
     accumulator,
     axes_within,
+    canonical,
     check_single,
     combination,
     keeps_axes,
     product,
     require,
+    with_axis,
 )
 
 Body = Callable[[Expr], Expr]
@@ -340,6 +342,85 @@ _SOFTMAX_CASES = (case(X), case(X, axis=1), case(X, axis=1, opset=11), case(X, o
 _ARG_CASES = (case(X), case(X, axis=-1, keepdims=0), case([[1.0, 2, 2], [3, 3, 0]], axis=1),
               case([[1.0, 2, 2], [3, 3, 0]], axis=1, select_last_index=1))  # fmt: skip
 _AXIS_0, _AXIS_2 = np.array(0, np.int32), np.array(-1, np.int64)
+
+
+BLOCK = 256
+"""The elements of a block. It decides the levels of a scan, and the serial work of a GPU thread.
+Derived: four levels of 256 elements cover 2^31 elements or more.
+"""
+
+
+def scan(
+    name: str,
+    shape: Shape,
+    axis: int,
+    combine: str,
+    source: Callable[..., Expr],
+    exclusive: bool,
+) -> Tensor:
+    """Fold `source(*index)` by `combine` over all elements before each element along `axis`. Unless
+    `exclusive`, the fold includes the element itself.
+
+    A scan runs in blocks of `BLOCK` elements. First, each full block is folded. Then a scan of
+    these results gives the value before each block. Last, each block runs through its elements in
+    order. Blocks are independent, so that threads share them. Rounding errors grow with the number
+    of levels, not with the length.
+
+        x: 0 1 2 3 | 4 5 6 7  ->  blocks: 6 22  ->  before: 0 6  ->  y: 0 1 3 6 | 10 15 21 28
+    """
+    size = shape[axis]
+    level = _ScanLevel(name, shape, axis, combine, source)
+    return level.scanned(size, as_int(size) or 1 << 31, exclusive)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScanLevel:
+    """One level of a scan: its source, and the shape of its result."""
+
+    name: str
+    shape: Shape
+    axis: int
+    combine: str
+    source: Callable[..., Expr]
+
+    def scanned(self, sources: Expr, most: int, exclusive: bool) -> Tensor:
+        """Scan a source that has `sources` elements along the axis, at most `most`."""
+        axis, source, combine, size = self.axis, self.source, self.combine, self.shape[self.axis]
+        dtype = source(*(ZERO for _ in self.shape)).dtype
+        neutral = identity(combine, dtype)
+        before = self.before_blocks(sources, most) if most > BLOCK else None
+
+        def update(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
+            *block, r = index
+            place = block[axis] * BLOCK + r
+            first = neutral if before is None else before[tuple(block)]
+            last = state[with_axis(block, axis, place - 1)]
+            target = with_axis(block, axis, place)
+            if exclusive:
+                total = call(combine, last, source(*with_axis(block, axis, place - 1)))
+                return target, select(r.equals(0), first, total)
+            return target, call(combine, select(r.equals(0), first, last), source(*target))
+
+        count = ONE if before is None else canonical((size + (BLOCK - 1)) // BLOCK)
+        length = canonical(minimum(size, BLOCK))
+        return scatter(
+            self.name, self.shape, with_axis(self.shape, axis, count), (length,), update, dtype
+        )
+
+    def before_blocks(self, sources: Expr, most: int) -> Tensor:
+        """The fold of all elements before each block."""
+        axis, blocks = self.axis, canonical(sources // BLOCK)
+
+        def element(*index: Expr) -> Expr:
+            *block, r = index
+            return self.source(*with_axis(block, axis, block[axis] * BLOCK + r))
+
+        shape = with_axis(self.shape, axis, blocks)
+        totals = reduce(f"{self.name}_blocks", shape, (const(BLOCK),), self.combine, element)
+        starts = with_axis(self.shape, axis, canonical(blocks + 1))
+        level = _ScanLevel(f"{self.name}_before", starts, axis, self.combine, lambda *i: totals[i])
+        return level.scanned(blocks, most // BLOCK, exclusive=True)
+
 
 OPS: tuple[Operator, ...] = (
     _reduce("ReduceSum", "add", layout=REDUCED),

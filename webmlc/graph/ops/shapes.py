@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial, reduce
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
-from webmlc.core.dtypes import DType
+from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import (
     Call,
     Const,
@@ -32,10 +32,10 @@ from webmlc.core.expr import (
     minimum,
     select,
 )
-from webmlc.core.rewrite import variables
+from webmlc.core.rewrite import variables, walk
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.core.sizes import Rule
-from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.compute import Reduction, Scatter, Tensor, compute
 from webmlc.graph.ir import Requirement
 from webmlc.graph.ops.operator import Context, NotSupportedError
 
@@ -198,6 +198,11 @@ def _operands(op: str, root: Expr) -> frozenset[Expr]:
             case leaf:
                 operands.add(leaf)
     return frozenset(operands)
+
+
+def with_axis(items: Sequence[Expr], axis: int, *replacements: Expr) -> tuple[Expr, ...]:
+    """The sizes or indices of all axes, with these replacements for one axis (none: without it)."""
+    return (*items[:axis], *replacements, *items[axis + 1 :])
 
 
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
@@ -436,3 +441,34 @@ def _is_smaller(left: Expr, right: Expr) -> bool:
         case None, int():
             return False
     return variables(left) <= variables(right) and len(str(left)) <= len(str(right))
+
+
+def check_sizes(sizes: Iterable[Expr]) -> None:
+    """Raise `NotSupportedError` for a size that a number beyond 32 bits is part of."""
+    for size in sizes:
+        for part in walk(size):
+            if (
+                isinstance(part, Const)
+                and part.dtype is INDEX
+                and not INDEX.limits[0] <= part.value <= INDEX.limits[1]
+            ):
+                raise NotSupportedError(
+                    f"{part.value} in a size or a position; they are at most {INDEX.limits[1]}"
+                )
+
+
+def check_numbers(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    """Raise `NotSupportedError` for a number beyond 32 bits that computes a position in results, or
+    in a tensor between the inputs and them.
+    """
+    pending, visited = list(results), {*inputs}
+    while pending:
+        tensor = pending.pop()
+        if tensor in visited:
+            continue
+        visited.add(tensor)
+        pending += tensor.sources
+        check_sizes((*tensor.shape, *tensor.expressions))
+        match tensor.body:
+            case Reduction(axes=axes) | Scatter(axes=axes):
+                check_sizes(axis.extent for axis in axes)

@@ -24,7 +24,7 @@ from dataclasses import replace
 from webmlc.core.dtypes import DType
 from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.graph.ops.state import APPEND
+from webmlc.graph.ops.decoder import APPEND
 
 ROUNDED = TYPE_NUMBERS[DType.bfloat16]
 """The type of the rows. A bfloat16 has the range of float32 and is widened by one shift. In

@@ -268,12 +268,13 @@ MASK = np.array([[0, 1, 1], [1, 1, 1]], np.int32)
 LONG = np.array([[0, 1, 1, 1, 1, 1, 1], [1] * 7], np.int32)
 
 OPS: tuple[Operator, ...] = (
-    row("Attention", _attention,
+    row("Attention", 6, "do_rotary mask_filter_value num_heads past_present_share_buffer"
+        " qkv_hidden_sizes rotary_embedding_dim scale unidirectional", _attention,
         case(X, WEIGHTS, BIAS, num_heads=2), case(X, WEIGHTS, BIAS, MASK, num_heads=2),
         case(X, WEIGHTS, BIAS, np.array([3, 2], np.int32), num_heads=2, scale=0.3),
         case(X, WEIGHTS, BIAS, LONG, PAST, num_heads=2, unidirectional=1, outputs=2),
         case(X, WEIGHTS, BIAS, None, None, "float32[1, 2, 3, 3]", num_heads=2)),
-    row("MultiHeadAttention", _multi_head,
+    row("MultiHeadAttention", 10, "mask_filter_value num_heads scale unidirectional", _multi_head,
         case(X, X, X, num_heads=2), case(X, X, X, BIAS, MASK, num_heads=2),
         case(X, "float32[2, 5, 8]", "float32[2, 5, 8]", num_heads=2, scale=0.4),
         case(X, "float32[2, 2, 5, 4]", "float32[2, 2, 5, 4]", num_heads=2),

@@ -1,19 +1,23 @@
 """Operators into which onnxruntime fuses other operators: activations with a bias, FusedConv,
-FusedGemm, FusedMatMul. Also operators that ai.onnx has, too.
+FusedGemm, FusedMatMul, normalisations of a sum, embeddings with layer norm. Also operators that
+ai.onnx has, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Attribute
 from webmlc.graph.ops.convolution import conv_type
-from webmlc.graph.ops.microsoft.rows import row, twin
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, check_shape, check_shapes
+from webmlc.graph.ops.linear_algebra import inverse
+from webmlc.graph.ops.microsoft.rows import WINDOWS, row, twin
+from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
+from webmlc.graph.ops.shapes import ONE, check_shape, check_shapes, require
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -152,40 +156,162 @@ def _distances(context: Context, build: Builder) -> Value:
 X = "float32[2, 3, 4]"
 IMAGE, WEIGHTS = "float32[1, 4, 6, 5]", "float32[3, 4, 3, 3]"
 
+
+def _total(context: Context, build: Builder, bias: int) -> Value:
+    """Compute input + skip + bias. The skip may lack the batch. The inputs after it have the size
+    of a row.
+    """
+    check_shapes(context, "... hidden", "", *["hidden"] * (bias - 1))
+    shape, other = context.shape(0), context.shape(1)
+    equal = all(map(partial(require, context, "equal"), other[-2:], shape[-2:]))
+    if not equal or (len(other) == 3 and not require(context, "stretch", other[0], shape[0])):
+        raise NotSupportedError("a skip of other rows than the input")
+    x, skip = build.inputs[:2]
+    total = x + skip
+    value = build.optional(bias)
+    return total if value is None else total + value
+
+
+def _skip_layer(context: Context, build: Builder) -> tuple[Result, ...]:
+    """Apply LayerNormalization to input + skip + bias. The sum is the fourth output."""
+    total = _total(context, build, 4)
+    gamma, beta = build.inputs[2], build.optional(3)
+    epsilon = context.attribute("epsilon", 1e-12)
+    parts = (total, gamma) if beta is None else (total, gamma, beta)
+    y, mean, inverse = build.many("LayerNormalization", *parts, outputs=3, axis=-1, epsilon=epsilon)
+    return y, mean, inverse, total
+
+
+def _skip_simplified(context: Context, build: Builder) -> tuple[Result, ...]:
+    """Apply RMSNormalization to input + skip + bias. The sum is the fourth output."""
+    total, gamma = _total(context, build, 3), build.inputs[2]
+    epsilon = context.attribute("epsilon", 1e-12)
+    y = build("RMSNormalization", total, gamma, axis=-1, epsilon=epsilon)
+    return y, Missing.RESULT, Missing.RESULT, total
+
+
+def _simplified(context: Context, build: Builder) -> tuple[Result, ...]:
+    """Write RMSNormalization, which had this name before ONNX adopted it. The axis is -1 by
+    default.
+    """
+    attributes = {"epsilon": 1e-5, **context.node.attributes}
+    return build("RMSNormalization", *context.node.inputs, **attributes), Missing.RESULT
+
+
+def _embed_layer(context: Context, build: Builder) -> tuple[Result, ...]:
+    """Normalise the sum of the rows of word, position and segment.
+
+    Positions are 0, 1, 2, ... by default. The second output counts the ones in each row of the
+    mask.
+    """
+    ids, segments, words, positions, segment_rows, gamma, beta = (
+        build.optional(i) for i in range(7)
+    )
+    assert ids and words and positions and gamma and beta
+    tables = ("words hidden", "positions hidden", "segments hidden", "hidden", "hidden")
+    check_shapes(context, "batch length", "batch length", *tables, "batch length", "rows length")
+    place = build.optional(8)
+    total = build("Gather", words, ids, axis=0)
+    if place is None:
+        rows = build("Slice", positions, [0], build("Shape", ids, start=1, end=2), [0])
+    else:
+        rows = build("Gather", positions, place, axis=0)
+    total = total + rows
+    if segments is not None and segment_rows is not None:
+        total = total + build("Gather", segment_rows, segments, axis=0)
+    epsilon = context.attribute("epsilon", 1e-12)
+    y = build("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
+    return y, _mask_count(context, build, ids), total
+
+
+def _mask_count(context: Context, build: Builder, ids: Value) -> Value:
+    """Count the ones in each row of the mask. Without a mask, the counts are zero."""
+    mask = build.optional(7)
+    zero = build.constant(0, DType.int32)
+    if mask is None:
+        batch = build("Shape", ids, start=0, end=1)
+        return build("Expand", zero, batch)
+    is_one = build("Equal", mask, 1)
+    return build("ReduceSum", is_one.cast(DType.int32), axes=(1,), keepdims=0)
+
+
+def _gated_rms(context: Context, build: Builder) -> Value:
+    """Apply RMSNormalization to groups of the length of `scale`, and multiply by an activation of
+    the gate.
+    """
+    x, scale, gate = build.inputs
+    check_shape(context, 2, context.shape(0))
+    groups = build("Concat", build("Shape", x, end=-1), build.constant(np.array([-1])),
+                   build("Shape", scale), axis=0)  # fmt: skip
+    grouped = build("Reshape", x, groups)
+    epsilon = context.attribute("epsilon", 1e-5)
+    y = build("RMSNormalization", grouped, scale, axis=-1, epsilon=epsilon)
+    activated = build("Sigmoid", gate)
+    if context.attribute("activation", "silu") != "sigmoid":
+        activated = gate * activated
+    return build("Reshape", y, build("Shape", x)) * activated
+
+
+ROWS, ROW = "float32[2, 3, 8]", "float32[8]"
+IDS = np.array([[1, 2, 0], [3, 3, 4]], np.int32)
+TABLE = "float32[6, 8]"
+MATRIX = np.array([[0.0, 2, 1], [3, 1, -1], [1, -4, 2]])
+
 OPS: tuple[Operator, ...] = (
-    row("FusedConv", _fused_conv,
+    row("FusedConv", 4, f"{WINDOWS} activation activation_params dilations group", _fused_conv,
         case(IMAGE, WEIGHTS, "float32[3]", activation="Relu"),
         case(IMAGE, WEIGHTS, activation="LeakyRelu", activation_params=(0.1,), pads=(1,) * 4),
         case(IMAGE, WEIGHTS, activation="Clip", activation_params=(-1.0, 1.5), strides=(2, 2)),
         case(IMAGE, WEIGHTS, "float32[3]", activation="HardSigmoid", activation_params=(0.2, 0.4)),
         case(IMAGE, WEIGHTS, None, "float32[1, 3, 4, 3]", activation="Relu")),
-    row("FusedGemm", _fused_gemm,
+    row("FusedGemm", 3, "activation activation_alpha activation_beta activation_gamma alpha beta"
+        " transA transB", _fused_gemm,
         case("float32[3, 4]", "float32[4, 5]", "float32[5]", activation="Relu"),
         case("float32[4, 3]", "float32[4, 5]", None, transA=1, alpha=0.5, activation="LeakyRelu",
              activation_alpha=0.3)),
-    row("FusedMatMul", _fused_matmul,
+    row("FusedMatMul", 2, "alpha transA transB transBatchA transBatchB", _fused_matmul,
         case("float32[2, 3, 4]", "float32[2, 5, 4]", transB=1, alpha=0.25),
         case("float32[2, 4, 3]", "float32[2, 4, 5]", transA=1),
         case("float32[3, 2, 4]", "float32[2, 4, 5]", transBatchA=1),
         case("float32[3, 2, 4]", "float32[4, 2, 5]", transBatchA=1, transBatchB=1)),
-    row("TransposeMatMul", _fused_matmul,
+    row("TransposeMatMul", 2, "alpha transA transB", _fused_matmul,
         case("float32[2, 3, 4]", "float32[2, 5, 4]", transB=1, alpha=0.25)),
-    twin("Gelu", case(X)),
-    row("BiasGelu", _bias_gelu, case(X, "float32[4]")),
-    row("FastGelu", _fast_gelu, case(X), case(X, "float32[4]")),
-    row("QuickGelu", _quick_gelu, case(X), case(X, alpha=1.0)),
-    row("ScaledSiLU", _scaled_silu, case(X, alpha=0.5), case(X, np.float32(0.7), alpha=0.5)),
-    row("GatedAdd", _gated_add, case(X, X, "float32[2, 3, 1]")),
-    row("CDist", _distances, case("float32[5, 4]", "float32[3, 4]"),
+    twin("Gelu", 1, "", case(X)),
+    row("BiasGelu", 2, "", _bias_gelu, case(X, "float32[4]")),
+    row("FastGelu", 2, "", _fast_gelu, case(X), case(X, "float32[4]")),
+    row("QuickGelu", 1, "alpha", _quick_gelu, case(X), case(X, alpha=1.0)),
+    row("ScaledSiLU", 2, "alpha", _scaled_silu, case(X, alpha=0.5),
+        case(X, np.float32(0.7), alpha=0.5)),
+    row("GatedAdd", 3, "", _gated_add, case(X, X, "float32[2, 3, 1]")),
+    row("CDist", 2, "metric", _distances, case("float32[5, 4]", "float32[3, 4]"),
         case("float32[5, 4]", "float32[3, 4]", metric="euclidean"),
-        choices={"metric": ("sqeuclidean", "euclidean")}),
-    row("ExpandDims", _expand_dims, case(X, np.int32(1)), case(X, np.int32(-1))),
-    row("GridSample", _grid_sample,
+        metric=("sqeuclidean", "euclidean")),
+    row("ExpandDims", 2, "", _expand_dims, case(X, np.int32(1)), case(X, np.int32(-1))),
+    row("GridSample", 2, "align_corners mode padding_mode", _grid_sample,
         case("float32[1, 2, 5, 4]", "float32[1, 3, 6, 2] in -1.2..1.2"),
         case("float32[1, 2, 5, 4]", "float32[1, 3, 6, 2] in -1.2..1.2", mode="bicubic",
              padding_mode="border")),
-    twin("Trilu", case("float32[4, 5]", np.int64(1)), case("float32[2, 4, 5]", upper=0)),
-    twin("Pad", case("float32[2, 3]", np.array([1, 0, 2, 1]), np.float32(0.5))),
-    twin("Range", case(np.float32(1), np.float32(5), np.float32(1.5))),
-    twin("GatherND", case("float32[3, 4]", np.array([[0, 1], [2, 3]]))),
+    row("Inverse", 1, "", inverse,
+        case("float32[3, 3]"), case("float32[2, 4, 4]"), case([[0.0, 2], [3, 1]]), case(MATRIX),
+        case(np.stack([MATRIX, MATRIX.T + np.eye(3)])), case("float32[2, 1, 1] in 1..2")),
+    twin("Trilu", 2, "upper",
+        case("float32[4, 5]", np.int64(1)), case("float32[2, 4, 5]", upper=0)),
+    twin("Pad", 3, "mode", case("float32[2, 3]", np.array([1, 0, 2, 1]), np.float32(0.5))),
+    twin("Range", 3, "", case(np.float32(1), np.float32(5), np.float32(1.5))),
+    twin("GatherND", 2, "", case("float32[3, 4]", np.array([[0, 1], [2, 3]]))),
+    row("SkipLayerNormalization", 5, "epsilon", _skip_layer,
+        case(ROWS, ROWS, ROW, ROW), case(ROWS, ROWS, ROW, ROW, ROW, epsilon=0.01),
+        case(ROWS, "float32[1, 3, 8]", ROW)),
+    row("SkipSimplifiedLayerNormalization", 4, "epsilon", _skip_simplified,
+        case(ROWS, ROWS, ROW), case(ROWS, ROWS, ROW, ROW, epsilon=0.01)),
+    row("SimplifiedLayerNormalization", 2, "axis epsilon stash_type", _simplified,
+        case(ROWS, ROW), domain=""),
+    row("EmbedLayerNormalization", 9, "epsilon mask_index_type", _embed_layer,
+        case(IDS, None, TABLE, TABLE, None, ROW, ROW, outputs=2),
+        case(IDS, IDS[::-1].copy(), TABLE, TABLE, TABLE, ROW, ROW, (IDS > 1).astype(np.int32),
+             outputs=3),
+        case(IDS, None, TABLE, TABLE, None, ROW, ROW, None, IDS[::-1].copy(), outputs=2)),
+    row("GatedRMSNorm", 3, "activation epsilon", _gated_rms, case(ROWS, "float32[4]", ROWS),
+        case(ROWS, ROW, ROWS, activation="sigmoid"),
+        activation=("silu", "swish", "sigmoid")),
 )  # fmt: skip

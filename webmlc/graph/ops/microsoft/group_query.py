@@ -1,5 +1,7 @@
-"""GroupQueryAttention as onnxruntime fuses it: fewer heads of K and V than of Q, a cache of keys
-and values, and rows of different lengths.
+"""RotaryEmbedding and GroupQueryAttention as onnxruntime fuses them.
+
+RotaryEmbedding rotates pairs of elements by angles of their positions. GroupQueryAttention has
+fewer heads of K and V than of Q, a cache of keys and values, and rows of different lengths.
 
 Sizes in the comments: batch B, new tokens S, past tokens P, all tokens T, heads N, head size H.
 """
@@ -15,10 +17,77 @@ from webmlc.core.expr import as_expr, maximum
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
-from webmlc.graph.ops.microsoft.rotary import rotate
 from webmlc.graph.ops.microsoft.rows import check_score_bias, known_size, row
 from webmlc.graph.ops.operator import Context, Missing, NotSupportedError, Operator, Result, case
 from webmlc.graph.ops.shapes import ONE, canonical, check_shapes, require
+
+
+def rotate(
+    build: Builder,
+    x: Value,
+    tables: tuple[Value, Value],
+    places: Value,
+    width: int,
+    interleaved: bool,
+) -> Value:
+    """Rotate the first `width` elements of each head of `x` [B, N, S, H] by the angles of its
+    token. The other elements do not change.
+    """
+    cos, sin = (build("Gather", table, places, axis=0).unsqueeze(1) for table in tables)
+    turning = x.slice(0, width, 3)
+    tail = x.slice(width, 2**31 - 1, 3)
+    if interleaved:
+        pairs = turning.reshape(0, 0, 0, -1, 2)
+        left, right = (pairs.element(i, 4) for i in range(2))
+    else:
+        left = turning.slice(0, width // 2, 3)
+        right = turning.slice(width // 2, width, 3)
+    first = left * cos - right * sin
+    second = left * sin + right * cos
+    if interleaved:
+        columns = (part.unsqueeze(4) for part in (first, second))
+        turned = build("Concat", *columns, axis=4).reshape(0, 0, 0, -1)
+    else:
+        turned = build("Concat", first, second, axis=3)
+    return build("Concat", turned, tail, axis=3)
+
+
+def _rotary(context: Context, build: Builder) -> Value:
+    """Expand RotaryEmbedding. `position_ids` holds a row for each element of the batch, or one
+    first position for all.
+    """
+    x, places, cos, sin = build.inputs[:4]
+    if context.attribute("is_packed_batching", 0):
+        raise NotSupportedError("packed batches inside RotaryEmbedding")
+    flat = context.rank(0) == 3
+    tokens = "batch length hidden" if flat else "batch heads length size"
+    check_shapes(context, tokens, "batch length" if context.rank(1) == 2 else "1",
+                 "positions half", "positions half")  # fmt: skip
+    width = 2 * known_size(context.shape(2)[1], "the rotary size")
+    rotated = int(context.attribute("rotary_embedding_dim", 0))
+    if rotated:
+        check_shapes(context, "", "", "positions half", half=rotated // 2)
+    elif not flat:
+        check_shapes(context, "batch heads length size", size=width)
+    if flat:
+        heads = int(context.attribute("num_heads", 0))
+        hidden = known_size(context.shape(0)[2], "the hidden size")
+        heads = heads or hidden // width
+        value = x.reshape(0, 0, heads, -1).transpose(0, 2, 1, 3)
+    else:
+        value = x
+    if context.rank(1) == 1:
+        steps = build("Range", 0, value.size(2), 1)
+        places = (steps + places).unsqueeze(0)
+    places = require_within(build, places, context.shape(2)[0])
+    interleaved = bool(context.attribute("interleaved", 0))
+    y = rotate(build, value, (cos, sin), places, width, interleaved)
+    if flat:
+        y = y.transpose(0, 2, 1, 3).reshape(0, 0, -1)
+    return y
+
+
+CACHE = "float32[9, 4]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +260,15 @@ def _rotated(context: Context, build: Builder, x: Value, places: Value) -> Value
 KEYS = "float32[2, 2, 4, 16]"
 LAST, TOTAL = np.array([4, 4], np.int32), np.int32(5)
 
+
 OPS: tuple[Operator, ...] = (
-    row("GroupQueryAttention", _group_query,
+    row("RotaryEmbedding", 4,
+        "interleaved is_packed_batching num_heads rotary_embedding_dim scale", _rotary,
+        case("float32[2, 2, 3, 8]", np.array([[0, 1, 2], [4, 5, 6]]), CACHE, CACHE),
+        case("float32[2, 3, 16]", np.array([2]), CACHE, CACHE, interleaved=1)),
+    row("GroupQueryAttention", 17, "causal do_rotary k_quant_type kv_num_heads local_window_size"
+        " num_heads qk_output rotary_interleaved scale sliding_window_cache smooth_softmax softcap"
+        " v_quant_type", _group_query,
         case("float32[2, 3, 32]", "float32[2, 3, 16]", "float32[2, 3, 16]", None, None,
              np.array([2, 2], np.int32), np.int32(3), num_heads=4, kv_num_heads=2, outputs=3),
         case("float32[2, 1, 64]", "float32[2, 1, 32]", "float32[2, 1, 32]", KEYS, KEYS, LAST, TOTAL,
@@ -209,5 +285,5 @@ OPS: tuple[Operator, ...] = (
              kv_num_heads=2, do_rotary=1, outputs=3),
         case("float32[2, 1, 128]", None, None, KEYS, KEYS, LAST, TOTAL, *("float32[9, 8]",) * 2,
              np.array([[7], [5]]), num_heads=4, kv_num_heads=2, do_rotary=1, outputs=3),
-        choices={"k_quant_type": ("NONE",), "v_quant_type": ("NONE",)}),
+        k_quant_type=("NONE",), v_quant_type=("NONE",)),
 )  # fmt: skip

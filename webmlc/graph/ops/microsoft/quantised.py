@@ -17,7 +17,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.block_quantised import pack_values
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.ops.microsoft.rows import row
+from webmlc.graph.ops.microsoft.rows import MANY, WINDOWS, row, twin
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import requantise
 from webmlc.graph.ops.recurrent import QUANTISED, expand_layer
@@ -27,7 +27,6 @@ INT8_LEVEL = 4
 """The `accuracy_level` of MatMulNBits that allows products of int8. From onnxruntime's operator
 documentation.
 """
-Expansion = Callable[[Context, Builder], Value]
 
 
 def _real(context: Context, build: Builder, first: int) -> Value:
@@ -44,7 +43,7 @@ def _quantised(context: Context, build: Builder, value: Value, scale: int, data:
     return build("QuantizeLinear", value, build.inputs[scale], zero)
 
 
-def _of_floats(op: str, tensors: int) -> Expansion:
+def _of_floats(op: str, tensors: int) -> Callable[[Context, Builder], Value]:
     """The expansion of an operator on `tensors` quantised tensors, which is computed in floats."""
 
     def expand(context: Context, build: Builder) -> Value:
@@ -95,11 +94,6 @@ def _max_pool(context: Context, build: Builder) -> Value:
     rank = context.rank(0)
     x = _channels_second(build.inputs[0], rank)
     return _channels_last(build("MaxPool", x, **context.node.attributes), rank)
-
-
-def _twin(context: Context, build: Builder) -> Value:
-    """Write the operator of the same name in ONNX's own domain."""
-    return build(context.node.op, *context.node.inputs, **context.node.attributes)
 
 
 # -- products --------------------------------------------------------------------------
@@ -288,69 +282,74 @@ MAP = "uint8[1, 3, 6, 5] in 0..255"
 SOFTMAX = case(X, S, Z, np.float32(1 / 256), np.uint8(0))
 
 OPS: tuple[Operator, ...] = (
-    row("QLinearAdd", _of_floats("Add", 2), case(X, S, Z, "uint8[3, 1] in 0..255", T, V, U, Y),
-         case("int8[5] in -99..99", S, np.int8(3), "int8[5] in -99..99", T, np.int8(9), U,
-              np.int8(-5))),
-    row("QLinearMul", _of_floats("Mul", 2), case(X, S, Z, X, T, V, U, Y)),
-    row("QLinearSigmoid", _of_floats("Sigmoid", 1), case(X, S, Z, np.float32(1 / 256), Y)),
-    row("QLinearLeakyRelu", _of_floats("LeakyRelu", 1), case(X, S, Z, T, V, alpha=0.1)),
-    row("QLinearAveragePool", _of_floats("AveragePool", 1),
-         case(MAP, S, Z, T, V, kernel_shape=(3, 2)),
-         case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, kernel_shape=(3, 3), channels_last=1)),
-    row("QLinearGlobalAveragePool", _of_floats("GlobalAveragePool", 1), case(MAP, S, Z, T, V),
-         case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, channels_last=1)),
-    row("QLinearConcat", _concat, case(U, Y, X, S, Z, X, T, V, axis=1)),
-    row("QLinearWhere", _where, case("bool[3, 4]", X, S, Z, X, T, V, U, Y)),
-    row("QLinearSoftmax", _softmax,
-         replace(SOFTMAX, attributes={"opset": 13}),
-         replace(SOFTMAX, attributes={"opset": 12, "axis": 1})),
-    row("NhwcMaxPool", _max_pool,
-         case("int8[1, 6, 5, 3] in -99..99", kernel_shape=(3, 3), strides=(2, 2))),
-    row("DequantizeLinear", _twin, case(X, S, Z)),
-    row("QuantizeLinear", _twin, case("float32[2, 3, 4]", S, Z)),
-    row("QGemm", _gemm,
-         case("uint8[3, 5] in 0..255", S, Z, "int8[5, 4] in -99..99", T, np.int8(0),
-              "int32[4] in -999..999", U, Y),
-         case("uint8[3, 5] in 0..255", S, Z, "uint8[4, 5] in 0..255", T, V, transB=1, alpha=0.5)),
-    row("MatMulIntegerToFloat", _to_float,
-         case("uint8[2, 3, 5] in 0..255", "int8[5, 4] in -99..99", S, np.full(4, 0.03, np.float32),
-              Z, np.array([1, 2, 3, 4], np.int8), "float32[4]")),
-    row("DynamicQuantizeMatMul", _dynamic,
-         case("float32[3, 5]", "int8[5, 4] in -99..99", T, np.int8(3), "float32[4]")),
-    row(QUANTISED, expand_layer,
-         case("float32[3, 2, 4]", "int8[1, 4, 20] in -99..99", "int8[1, 5, 20] in -99..99",
-              "float32[1, 40]", None, None, None, None, np.array([0.01], np.float32),
-              np.array([3], np.int8), np.array([0.02], np.float32), np.array([0], np.int8),
-              hidden_size=5),
-         case("float32[3, 1, 4]", "uint8[2, 4, 20] in 0..255", "uint8[2, 5, 20] in 0..255",
-              "float32[2, 40]", None, "float32[2, 1, 5]", "float32[2, 1, 5]", "float32[2, 15]",
-              np.array([0.01, 0.02], np.float32), np.array([128, 120], np.uint8),
-              np.array([0.02, 0.01], np.float32), np.array([125, 128], np.uint8),
-              hidden_size=5, direction="bidirectional")),
-    row("MatMulNBits", _few_bits,
-         case("float32[2, 3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
-              np.linspace(0.1, 1, 10, dtype=np.float32), K=40, N=5, bits=4, block_size=32),
-         case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
-              np.linspace(0.1, 1, 4, dtype=np.float32), np.arange(4, dtype=np.uint8),
-              K=32, N=4, bits=4, block_size=32),
-         case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
-              np.linspace(0.1, 1, 4, dtype=np.float32), None, None, "float32[4]",
-              K=32, N=4, bits=4, block_size=32),
-         case("float32[3, 40]", np.arange(80, dtype=np.uint8).reshape(5, 2, 8),
-              np.linspace(0.1, 1, 10, dtype=np.float32), np.arange(5, dtype=np.uint8),
-              K=40, N=5, bits=2, block_size=32),
-         case("float32[3, 40]", np.arange(240, dtype=np.uint8).reshape(5, 3, 16),
-              np.linspace(0.1, 1, 15, dtype=np.float32), np.arange(120, 135, dtype=np.uint8),
-              K=40, N=5, bits=8, block_size=16),
-         case("float32[3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
-              np.linspace(0.1, 1, 10, dtype=np.float32), np.linspace(5, 9, 10, dtype=np.float32),
-              K=40, N=5, bits=4, block_size=32)),
-    row("GatherBlockQuantized", _gather_blocks,
-         case(np.arange(80, dtype=np.uint8).reshape(5, 16), "int64[2, 3] in -4..3",
-              np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2), bits=4, block_size=16,
-              quantize_axis=1),
-         case(np.arange(160, dtype=np.uint8).reshape(5, 32), "int32[4] in -4..3",
-              np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2),
-              np.arange(130, 140, dtype=np.uint8).reshape(5, 2), bits=8, block_size=16,
-              quantize_axis=1)),
+    row("QLinearAdd", 8, "", _of_floats("Add", 2),
+        case(X, S, Z, "uint8[3, 1] in 0..255", T, V, U, Y),
+        case("int8[5] in -99..99", S, np.int8(3), "int8[5] in -99..99", T, np.int8(9), U,
+             np.int8(-5))),
+    row("QLinearMul", 8, "", _of_floats("Mul", 2), case(X, S, Z, X, T, V, U, Y)),
+    row("QLinearSigmoid", 5, "", _of_floats("Sigmoid", 1), case(X, S, Z, np.float32(1 / 256), Y)),
+    row("QLinearLeakyRelu", 5, "alpha", _of_floats("LeakyRelu", 1), case(X, S, Z, T, V, alpha=0.1)),
+    row("QLinearAveragePool", 5, f"{WINDOWS} ceil_mode channels_last count_include_pad",
+        _of_floats("AveragePool", 1),
+        case(MAP, S, Z, T, V, kernel_shape=(3, 2)),
+        case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, kernel_shape=(3, 3), channels_last=1)),
+    row("QLinearGlobalAveragePool", 5, "channels_last", _of_floats("GlobalAveragePool", 1),
+        case(MAP, S, Z, T, V),
+        case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, channels_last=1)),
+    row("QLinearConcat", MANY, "axis", _concat, case(U, Y, X, S, Z, X, T, V, axis=1)),
+    row("QLinearWhere", 9, "", _where, case("bool[3, 4]", X, S, Z, X, T, V, U, Y)),
+    row("QLinearSoftmax", 5, "axis opset", _softmax,
+        replace(SOFTMAX, attributes={"opset": 13}),
+        replace(SOFTMAX, attributes={"opset": 12, "axis": 1})),
+    row("NhwcMaxPool", 1, f"{WINDOWS} ceil_mode dilations", _max_pool,
+        case("int8[1, 6, 5, 3] in -99..99", kernel_shape=(3, 3), strides=(2, 2))),
+    twin("DequantizeLinear", 3, "axis", case(X, S, Z)),
+    twin("QuantizeLinear", 3, "axis", case("float32[2, 3, 4]", S, Z)),
+    row("QGemm", 9, "alpha transA transB", _gemm,
+        case("uint8[3, 5] in 0..255", S, Z, "int8[5, 4] in -99..99", T, np.int8(0),
+             "int32[4] in -999..999", U, Y),
+        case("uint8[3, 5] in 0..255", S, Z, "uint8[4, 5] in 0..255", T, V, transB=1, alpha=0.5)),
+    row("MatMulIntegerToFloat", 7, "", _to_float,
+        case("uint8[2, 3, 5] in 0..255", "int8[5, 4] in -99..99", S, np.full(4, 0.03, np.float32),
+             Z, np.array([1, 2, 3, 4], np.int8), "float32[4]")),
+    row("DynamicQuantizeMatMul", 5, "", _dynamic,
+        case("float32[3, 5]", "int8[5, 4] in -99..99", T, np.int8(3), "float32[4]")),
+    row(QUANTISED, 12,
+        "activation_alpha activation_beta activations clip direction hidden_size input_forget",
+        expand_layer,
+        case("float32[3, 2, 4]", "int8[1, 4, 20] in -99..99", "int8[1, 5, 20] in -99..99",
+             "float32[1, 40]", None, None, None, None, np.array([0.01], np.float32),
+             np.array([3], np.int8), np.array([0.02], np.float32), np.array([0], np.int8),
+             hidden_size=5),
+        case("float32[3, 1, 4]", "uint8[2, 4, 20] in 0..255", "uint8[2, 5, 20] in 0..255",
+             "float32[2, 40]", None, "float32[2, 1, 5]", "float32[2, 1, 5]", "float32[2, 15]",
+             np.array([0.01, 0.02], np.float32), np.array([128, 120], np.uint8),
+             np.array([0.02, 0.01], np.float32), np.array([125, 128], np.uint8),
+             hidden_size=5, direction="bidirectional")),
+    row("MatMulNBits", 6, "K N accuracy_level bits block_size weight_prepacked", _few_bits,
+        case("float32[2, 3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
+             np.linspace(0.1, 1, 10, dtype=np.float32), K=40, N=5, bits=4, block_size=32),
+        case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
+             np.linspace(0.1, 1, 4, dtype=np.float32), np.arange(4, dtype=np.uint8),
+             K=32, N=4, bits=4, block_size=32),
+        case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
+             np.linspace(0.1, 1, 4, dtype=np.float32), None, None, "float32[4]",
+             K=32, N=4, bits=4, block_size=32),
+        case("float32[3, 40]", np.arange(80, dtype=np.uint8).reshape(5, 2, 8),
+             np.linspace(0.1, 1, 10, dtype=np.float32), np.arange(5, dtype=np.uint8),
+             K=40, N=5, bits=2, block_size=32),
+        case("float32[3, 40]", np.arange(240, dtype=np.uint8).reshape(5, 3, 16),
+             np.linspace(0.1, 1, 15, dtype=np.float32), np.arange(120, 135, dtype=np.uint8),
+             K=40, N=5, bits=8, block_size=16),
+        case("float32[3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
+             np.linspace(0.1, 1, 10, dtype=np.float32), np.linspace(5, 9, 10, dtype=np.float32),
+             K=40, N=5, bits=4, block_size=32)),
+    row("GatherBlockQuantized", 4, "bits block_size gather_axis quantize_axis", _gather_blocks,
+        case(np.arange(80, dtype=np.uint8).reshape(5, 16), "int64[2, 3] in -4..3",
+             np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2), bits=4, block_size=16,
+             quantize_axis=1),
+        case(np.arange(160, dtype=np.uint8).reshape(5, 32), "int32[4] in -4..3",
+             np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2),
+             np.arange(130, 140, dtype=np.uint8).reshape(5, 2), bits=8, block_size=16,
+             quantize_axis=1)),
 )  # fmt: skip

@@ -1,52 +1,55 @@
 """Helpers for rows of the `com.microsoft` domain, which always expand.
 
-row("QuickGelu", lambda c, build: (...,), case("float32[2, 3]"))
+row("QuickGelu", 1, "alpha", lambda c, build: (...,), case("float32[2, 3]"))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from webmlc.core.expr import Expr, as_expr, as_int
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ops.microsoft.signatures import SIGNATURES
-from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, Result
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, Result, Signature
 from webmlc.graph.ops.shapes import check_shape, check_stretches
 
 DOMAIN = "com.microsoft"
 Expansion = Callable[[Context, Builder], Result | tuple[Result, ...]]
+MANY = 1 << 31
+"""The number of inputs of an operator that takes any number of them."""
+WINDOWS = "auto_pad kernel_shape pads strides"
+"""The attributes of operators that run windows over feature maps."""
 
 
 def row(
     name: str,
+    inputs: int,
+    attributes: str,
     expand: Expansion,
     *cases: Case,
     domain: str = DOMAIN,
-    choices: Mapping[str, tuple[str, ...]] | None = None,
+    **choices: tuple[str, ...],
 ) -> Operator:
-    """Make the row of an operator that expands to other operators."""
+    """Make the row of an operator that expands to other operators.
+
+    `inputs` is the number of inputs that the row reads, and `attributes` lists the attributes. onnx
+    has no schemas of these operators, so it refuses no input or attribute that does not exist. A
+    row must not ignore an unknown input or attribute in silence: a newer onnxruntime may have added
+    it, and compute another result with it.
+    """
+    signature = Signature(inputs, frozenset(attributes.split()))
     return Operator(
-        name,
-        expand=expand,
-        domain=domain,
-        cases=cases,
-        choices=choices or {},
-        signature=SIGNATURES[name],
+        name, expand=expand, domain=domain, cases=cases, choices=choices, signature=signature
     )
 
 
-def twin(name: str, *cases: Case, of: Value | None = None, **attributes: Any) -> Operator:
-    """Make the row of an operator that equals the operator `of` of ai.onnx with these further
-    attributes. By default, `of` has the same name.
-    """
+def twin(name: str, inputs: int, attributes: str, *cases: Case) -> Operator:
+    """Make the row of an operator that equals the operator of this name of ai.onnx."""
 
     def expand(context: Context, build: Builder) -> tuple[Value, ...]:
         node = context.node
-        merged = {**node.attributes, **attributes}
-        return build.many(of or name, *node.inputs, outputs=len(node.outputs), **merged)
+        return build.many(name, *node.inputs, outputs=len(node.outputs), **node.attributes)
 
-    return row(name, expand, *cases)
+    return row(name, inputs, attributes, expand, *cases)
 
 
 def check_score_bias(context: Context, index: int, *scores: Expr | int) -> None:

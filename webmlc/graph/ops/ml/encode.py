@@ -1,23 +1,32 @@
-"""Preprocessing of ai.onnx.ml on numbers: scaling, normalising, imputing, encoding of categories.
+"""Preprocessing of numbers: scaling, normalising, imputing, encoding of categories, and
+TfIdfVectorizer.
 
 Strings are refused, because tensors hold numbers. ONNX's ZipMap makes a dictionary of each row.
 Here it returns the probabilities unchanged: one column for each class, in the order of the class
 labels.
+
+TfIdfVectorizer counts the occurrences of each n-gram of a pool in rows of integers. The n-grams of
+each length are counted by one `webmlc.CountGrams`. It compares them with a row at every start, with
+items 1 to `max_skip_count` + 1 apart (single items: once). A product with a constant matrix then
+weights the counts and moves them to their columns of the output, and the results for all lengths
+are added.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int, const
+from webmlc.core.expr import Expr, as_int, call, const, minimum, select
 from webmlc.graph.builder import Builder, Value
-from webmlc.graph.ir import Array
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.ml.scores import DOMAIN, STRINGS, number_labels
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import product, require
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, product, require
 
 
 def _scaler(context: Context, build: Builder) -> Value:
@@ -156,9 +165,129 @@ def _label_encoder(context: Context, build: Builder) -> Value:
     return is_match.where(build("Gather", table, key_index, axis=0), build.constant(default))
 
 
-OPS: tuple[Operator, ...] = tuple(
-    Operator(name, expand=meaning, domain=DOMAIN)
-    for name, meaning in (
+MODES = ("TF", "IDF", "TFIDF")
+
+
+@dataclass(frozen=True, slots=True)
+class Grams:
+    """The n-grams of one length in the pool. `items` has the shape [grams][length]; `columns` and
+    `weights` hold the output column and the weight of each n-gram.
+    """
+
+    items: Array
+    columns: Array
+    weights: Array
+
+
+def _pool(context: Context) -> list[Grams]:
+    """The pool, split by the lengths of its n-grams: only lengths that the node counts and that
+    exist.
+    """
+    if context.attribute("pool_strings"):
+        raise NotSupportedError("n-grams of strings: tensors hold numbers")
+    pool = np.array(context.attribute("pool_int64s", ()), np.int64)
+    offsets = [int(n) for n in context.attribute("ngram_counts")]
+    columns = np.array(context.attribute("ngram_indexes"), np.int64)
+    weights = _weights(context, len(columns))
+    shortest, longest = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
+    if not 1 <= shortest <= longest <= len(offsets):
+        raise NotSupportedError(
+            f"n-grams of {shortest} to {longest} items; the pool has those of 1 to {len(offsets)}"
+        )
+    if sorted(offsets) != offsets or not 0 <= offsets[0] <= offsets[-1] <= len(pool):
+        raise NotSupportedError(f"ngram_counts {offsets} for a pool of {len(pool)} items")
+    lengths = range(shortest, longest + 1)
+    grams, first_gram = [], 0
+    ends = [*offsets[1:], len(pool)]
+    for length, (offset, end) in enumerate(zip(offsets, ends, strict=True), 1):
+        if (end - offset) % length:
+            raise NotSupportedError(f"{end - offset} items of the pool for n-grams of {length}")
+        items = pool[offset:end].reshape(-1, length)
+        span = slice(first_gram, first_gram + len(items))
+        if length in lengths and len(items):
+            grams.append(Grams(items, columns[span], weights[span]))
+        first_gram = span.stop
+    if first_gram != len(columns):
+        raise NotSupportedError(f"{len(columns)} ngram_indexes for {first_gram} n-grams")
+    return grams
+
+
+def _weights(context: Context, count: int) -> Array:
+    """The weight of each n-gram of the pool: 1 if the mode is TF, or if no weights are given."""
+    weights, mode = context.attribute("weights"), context.attribute("mode")
+    if mode not in MODES:
+        raise NotSupportedError(f"mode {mode!r}: it must be one of {', '.join(MODES)}")
+    if mode == "TF" or not weights:
+        return np.ones(count, np.float32)
+    if len(weights) != count:
+        raise NotSupportedError(f"{len(weights)} weights for {count} n-grams")
+    return np.array(weights, np.float32)
+
+
+def _vectorise(context: Context, build: Builder) -> Value:
+    x, rank = build.inputs[0], context.rank(0)
+    check_shapes(context, "elements" if rank < 2 else "rows elements")
+    indexes = [int(i) for i in context.attribute("ngram_indexes")]
+    if not indexes or min(indexes) < 0:
+        raise NotSupportedError(f"ngram_indexes {indexes}")
+    width = max(indexes) + 1
+    clips_to_one = context.attribute("mode") == "IDF"  # it only matters whether an n-gram occurs
+    if clips_to_one and len(set(indexes)) < len(indexes):
+        raise NotSupportedError("n-grams that share an output, of mode IDF")
+    if rank < 2:
+        x = x.reshape(1, -1)
+    total: Value | None = None
+    max_skip = int(context.attribute("max_skip_count"))
+    if max_skip < 0:
+        raise NotSupportedError(f"max_skip_count {max_skip}")
+    for grams in _pool(context):
+        length = grams.items.shape[1]
+        skips = max_skip if length > 1 else 0
+        count = build("CountGrams", x, build.constant(grams.items, context.dtype(0)),
+                      domain="webmlc", skips=skips)  # fmt: skip
+        spread = np.zeros((len(grams.items), width), np.float32)
+        spread[np.arange(len(grams.items)), grams.columns] = grams.weights
+        if clips_to_one:
+            count = build("Min", count, 1)
+        placed = count @ build.constant(spread)
+        total = placed if total is None else total + placed
+    if total is None:
+        raise NotSupportedError("a pool without n-grams of the wanted lengths")
+    return total if rank == 2 else total.reshape(width)
+
+
+def _count_type(context: Context) -> TensorType:
+    return TensorType(DType.float32, (context.shape(0)[0], context.shape(1)[0]))
+
+
+def _count(context: Context, x: Tensor, grams: Tensor) -> Tensor:
+    """The counts [row][gram] of the pairs of a start and a distance that match all items."""
+    length, row_length = as_int(grams.shape[1]), x.shape[1]
+    assert length is not None, "the n-grams are a constant"
+
+    def matches(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:
+        is_match = start + (skip + 1) * (length - 1) < row_length
+        for k in range(length):
+            position = minimum(start + (skip + 1) * k, row_length - 1)  # a read inside the row
+            is_match = is_match & call("eq", x[row, position], grams[gram, const(k)])
+        return select(is_match, ONE, ZERO)
+
+    extents = (row_length, const(int(context.attribute("skips")) + 1))
+    shape = context.outputs[0].shape
+    total = reduce("grams", shape, extents, "add", matches)
+    return compute("count", shape, lambda *i: total[i].astype(DType.float32))
+
+
+POOL: dict[str, Any] = {
+    "ngram_counts": (0, 4),
+    "pool_int64s": (2, 3, 5, 4, 5, 6, 7, 8, 6, 7),
+    "weights": (0.5, 1, 2, 3, 4, 5, 6),
+}
+X = "int64[2, 12] in 2..8"
+
+
+OPS: tuple[Operator, ...] = (
+    *(Operator(name, expand=meaning, domain=DOMAIN) for name, meaning in (
         ("ArrayFeatureExtractor", _array_feature_extractor),
         ("Binarizer", _binarizer),
         ("FeatureVectorizer", _feature_vectorizer),
@@ -168,5 +297,13 @@ OPS: tuple[Operator, ...] = tuple(
         ("OneHotEncoder", _one_hot),
         ("Scaler", _scaler),
         ("ZipMap", _zip_map),
-    )
-)
+    )),
+    Operator("CountGrams", _count_type, _count, kind="reduction", domain="webmlc"),
+    Operator("TfIdfVectorizer", expand=_vectorise, cases=tuple(
+        case(x, mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=skips,
+             ngram_indexes=tuple(places), **POOL)
+        for x, mode, skips, places in (
+            (X, "TF", 0, range(7)), (X, "IDF", 2, range(7)),
+            ("int32[20] in 2..8", "TFIDF", 1, range(7)),
+            (X, "IDF", 1, (6, 4, 5, 2, 3, 9, 0)), (X, "TFIDF", 1, (6, 4, 5, 2, 3, 9, 0))))),
+)  # fmt: skip

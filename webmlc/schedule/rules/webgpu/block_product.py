@@ -1,6 +1,6 @@
 """Products with block-quantised weights: few rows by whole workgroups, many rows by register tiles.
 
-In: folds that multiply float32 rows by unpacked weights (`graph/ops/float_block_product.py`), with
+In: folds that multiply float32 rows by unpacked weights (`graph/ops/block_quantised.py`), with
 reductions of the rows before them (a normalisation) and a pointwise block after them. Out: one
 dispatch of two sections. Rows that fill no tile are multiplied one by one: the threads of a
 workgroup read the packed words of a panel side by side, and add their sums in workgroup memory. In

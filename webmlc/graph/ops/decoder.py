@@ -1,6 +1,7 @@
-"""Rotary position embedding over halves of heads (domain `webmlc`).
+"""Operators of decoders (domain `webmlc`): rotary position embedding over halves of heads, and
+values that a session keeps from run to run.
 
-Two operators, with H elements of a head and positions from `first` on:
+With H elements of a head and positions from `first` on:
 
     RotaryTables(coarse [C, 2, H/2], fine [F, 2, H/2])  ->  cos [rows, H/2], sin [rows, H/2]
     Rotate(x [rows, heads, H], cos, sin)                ->  [rows, heads, H]
@@ -11,6 +12,11 @@ and sines of `f`.
 
 Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding" (2021), with
 elements paired as in GPT-NeoX: `i` with `i + H/2`.
+
+`Append` adds rows to a state along its first axis. The attribute `length` is a symbol: the number
+of rows that the session holds before the run.
+
+    %k: float32[past + tokens, 3, 64] = webmlc.Append(%rows: float32[tokens, 3, 64]) {length=past}
 """
 
 from __future__ import annotations
@@ -100,7 +106,17 @@ def _rotate(context: Context, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return compute("rotate", x.shape, element)
 
 
+APPEND = ("webmlc", "Append")
+
+
+def _append_type(context: Context) -> TensorType:
+    length: Expr = context.attribute("length")
+    first, *inner = context.shape(0)
+    return TensorType(context.dtype(0), (canonical(length + first), *inner))
+
+
 OPS: tuple[Operator, ...] = (
     Operator("RotaryTables", _tables_type, _tables, kind="injective", domain="webmlc"),
     Operator("Rotate", _rotate_type, _rotate, kind="injective", domain="webmlc"),
-)
+    Operator("Append", _append_type, domain="webmlc"),
+)  # fmt: skip
