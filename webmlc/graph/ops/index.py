@@ -32,6 +32,7 @@ from webmlc.graph.ops.shapes import (
     combination,
     require,
     select_among,
+    with_axis,
 )
 
 Index = tuple[Expr, ...]
@@ -95,7 +96,7 @@ def _outside(indices: Tensor, sizes: tuple[Expr, ...], from_end: bool) -> Tensor
 def _gather_type(context: Context) -> TensorType:
     x, axis = context.type(0), context.axis(0)
     _check_indices(context, x.shape[axis])
-    shape = (*x.shape[:axis], *context.shape(1), *x.shape[axis + 1 :])
+    shape = with_axis(x.shape, axis, *context.shape(1))
     return TensorType(x.dtype, shape)
 
 
@@ -143,7 +144,7 @@ def _gather_elements(context: Context, x: Tensor, indices: Tensor) -> Tensor:
     axis = context.axis(0)
 
     def element(*i: Expr) -> Expr:
-        return x[(*i[:axis], clamped(indices[i], x.shape[axis]), *i[axis + 1 :])]
+        return x[with_axis(i, axis, clamped(indices[i], x.shape[axis]))]
 
     return compute("gather_elements", indices.shape, element)
 
@@ -206,9 +207,9 @@ def _scatter_elements(context: Context, data: Tensor, indices: Tensor, updates: 
 
     def update(_: Tensor, *index: Expr) -> tuple[Index, Expr]:
         *line, u = index
-        source = (*line[:axis], u, *line[axis + 1 :])
+        source = with_axis(line, axis, u)
         place = wrapped(indices[source], data.shape[axis])
-        return (*line[:axis], place, *line[axis + 1 :]), updates[source]
+        return with_axis(line, axis, place), updates[source]
 
     extents = (indices.shape[axis],)
     combine = _combine(context)
@@ -261,7 +262,7 @@ def _one_hot(context: Context, indices: Tensor, _depth: Tensor, values: Tensor) 
     axis = context.axis(-1, rank=len(shape))
 
     def element(*i: Expr) -> Expr:
-        index = indices[(*i[:axis], *i[axis + 1 :])]
+        index = indices[with_axis(i, axis)]
         is_hot = call("eq", wrapped(index, shape[axis]), i[axis])
         if index.dtype.bits > INDEX.bits:  # a truncated index may equal another one
             size = shape[axis].astype(index.dtype)
@@ -339,7 +340,7 @@ def _tensor_scatter_type(context: Context) -> TensorType:
     axis = context.axis(-2)
     shape, update = context.shape(0), context.shape(1)
     check_shapes(context, "...", "...")
-    check_shape(context, 1, (*shape[:axis], *update[axis : axis + 1], *shape[axis + 1 :]))
+    check_shape(context, 1, with_axis(shape, axis, *update[axis : axis + 1]))
     check_shape(context, 2, shape[:1])
     return context.type(0)
 
@@ -365,7 +366,7 @@ def _tensor_scatter(
         place = i[axis] - (start[i[0]].astype(INDEX) if start is not None else ZERO)
         place = place % size if circular else place
         inside = (place >= 0) & (place < length)
-        return select(inside, update[(*i[:axis], place, *i[axis + 1 :])], cache[i])
+        return select(inside, update[with_axis(i, axis, place)], cache[i])
 
     return compute("tensor_scatter", cache.shape, element)
 

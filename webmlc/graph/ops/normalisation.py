@@ -27,6 +27,7 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_shapes,
     check_stretches,
+    with_axis,
 )
 
 Index = tuple[Expr, ...]
@@ -128,7 +129,7 @@ def _local_response(context: Context, x: Tensor) -> Tensor:
         *i, r = place
         channel = i[axis] + r - before
         inside = (channel >= 0) & (channel < x.shape[axis])
-        value = x[(*i[:axis], channel, *i[axis + 1 :])]
+        value = x[with_axis(i, axis, channel)]
         return select(inside, value * value, Const(0, x.dtype))
 
     total = reduce("squares", x.shape, [const(size)], "add", square)
@@ -305,7 +306,7 @@ def _lp_normalisation(context: Context, x: Tensor) -> Tensor:
     total = fold("norm", x, (axis,), "add", lambda *i: before(x[i]))
 
     def element(*i: Expr) -> Expr:
-        norm = after(total[(*i[:axis], ZERO, *i[axis + 1 :])])
+        norm = after(total[with_axis(i, axis, ZERO)])
         zero = Const(0, x.dtype)
         return select(call("eq", norm, zero), zero, x[i] / norm)
 

@@ -20,7 +20,16 @@ from webmlc.graph.ops.cast import SATURATING, cast_to, named_type
 from webmlc.graph.ops.linear_algebra import matmul_shape
 from webmlc.graph.ops.nhwc import QUANTISED
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, aligned, canonical, check_shape, require
+from webmlc.graph.ops.shapes import (
+    ONE,
+    ZERO,
+    accumulator,
+    aligned,
+    canonical,
+    check_shape,
+    require,
+    with_axis,
+)
 
 _F32 = DType.float32
 
@@ -41,8 +50,8 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
         block = -(-size // max(count, 1))
     if count is not None and size is not None and count != -(-size // block):
         raise NotSupportedError(f"{count} blocks of {block} elements for {size}")
-    within = (*x.shape[:axis], parameters.shape[axis], *x.shape[axis + 1 :])
-    place = (*index[:axis], index[axis] // block, *index[axis + 1 :])
+    within = with_axis(x.shape, axis, parameters.shape[axis])
+    place = with_axis(index, axis, index[axis] // block)
     return parameters[aligned(place, parameters.shape, within)]
 
 
@@ -63,7 +72,7 @@ def check_parameters(context: Context) -> None:
         fits = require(context, "stretch", scale[0], x[axis])
     elif block and len(scale) == len(x):
         blocks = canonical((x[axis] + (block - 1)) // block)
-        parameter_shape = (*x[:axis], blocks, *x[axis + 1 :])
+        parameter_shape = with_axis(x, axis, blocks)
         fits = all(
             require(context, "equal", *pair) for pair in zip(scale, parameter_shape, strict=True)
         )

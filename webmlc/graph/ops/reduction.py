@@ -207,7 +207,7 @@ def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
     nothing = const(-1) if last else extent
 
     def position(*i: Expr) -> Expr:
-        value, top = x[i], best[(*i[:axis], ZERO, *i[axis + 1 :])]
+        value, top = x[i], best[with_axis(i, axis, ZERO)]
         is_best = call("eq", value, top)
         if x.dtype.is_float:
             is_best = is_best | call("isnan", value)
@@ -284,7 +284,7 @@ def _hardmax(context: Context, x: Tensor) -> Tensor:
     position = best_index(x, axis, "max", last=False)
 
     def element(*i: Expr) -> Expr:
-        is_best = call("eq", i[axis], position[(*i[:axis], ZERO, *i[axis + 1 :])])
+        is_best = call("eq", i[axis], position[with_axis(i, axis, ZERO)])
         return select(is_best, Const(1, x.dtype), Const(0, x.dtype))
 
     return compute("hardmax", x.shape, element)
@@ -318,14 +318,14 @@ def _cumulative(combine: str) -> Callable[[Context, Tensor], Tensor]:
 
         def source(*i: Expr) -> Expr:
             place = size - 1 - i[axis] if backward else i[axis]
-            return x[(*i[:axis], place, *i[axis + 1 :])].astype(wide_dtype)
+            return x[with_axis(i, axis, place)].astype(wide_dtype)
 
         exclusive = bool(context.attribute("exclusive", 0))
         total = scan("cumulative", x.shape, axis, combine, source, exclusive)
 
         def element(*i: Expr) -> Expr:
             place = size - 1 - i[axis] if backward else i[axis]
-            return total[(*i[:axis], place, *i[axis + 1 :])].astype(x.dtype)
+            return total[with_axis(i, axis, place)].astype(x.dtype)
 
         if wide_dtype == x.dtype and not backward:
             return total

@@ -34,7 +34,15 @@ from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, Inputs, NotSupportedError, Operator, case, check_size
 from webmlc.graph.ops.resize_positions import FLOAT, Positions
 from webmlc.graph.ops.resize_tables import Axis, table
-from webmlc.graph.ops.shapes import accumulator, axes_within, canonical, require, same, select_among
+from webmlc.graph.ops.shapes import (
+    accumulator,
+    axes_within,
+    canonical,
+    require,
+    same,
+    select_among,
+    with_axis,
+)
 
 ROI, SCALES, SIZES = 1, 2, 3
 """The numbers of the inputs of a Resize."""
@@ -358,7 +366,7 @@ def _table_positions(context: Context, inputs: Inputs) -> Positions:
 
 def _resample_type(context: Context) -> TensorType:
     x, axis = context.type(0), context.axis(0)
-    shape = (*x.shape[:axis], context.shape(1)[0], *x.shape[axis + 1 :])
+    shape = with_axis(x.shape, axis, context.shape(1)[0])
     return TensorType(x.dtype, shape)
 
 
@@ -369,7 +377,7 @@ def _resample(context: Context, x: Tensor, indices: Tensor, weights: Tensor) -> 
     def element(*index: Expr) -> Expr:
         *i, tap = index
         at = indices[i[axis], tap].astype(INDEX)
-        value = x[(*i[:axis], at, *i[axis + 1 :])].astype(weights.dtype)
+        value = x[with_axis(i, axis, at)].astype(weights.dtype)
         return value * weights[i[axis], tap]
 
     total = reduce("resample", shape, (indices.shape[1],), "add", element)

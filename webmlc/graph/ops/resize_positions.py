@@ -16,7 +16,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum,
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.resize_tables import Axis
-from webmlc.graph.ops.shapes import canonical
+from webmlc.graph.ops.shapes import canonical, with_axis
 
 FLOAT = DType.float32
 REACH = {"linear": 1, "cubic": 2}
@@ -118,7 +118,7 @@ class Positions:
 
         def nearest(*i: Expr) -> Expr:
             if repeats is not None:
-                return x[(*i[:d], i[d] // repeats, *i[d + 1 :])]
+                return x[with_axis(i, d, i[d] // repeats)]
             place = self.at(i[d])
             return self.filled(place, read(i, _rounded(rounding, place)))
 
@@ -129,7 +129,7 @@ class Positions:
             return self.filled(place, low + (high - low) * (place - base).astype(x.dtype))
 
         def read(i: Sequence[Expr], place: Expr) -> Expr:
-            return x[(*i[:d], self.inside(place), *i[d + 1 :])]
+            return x[with_axis(i, d, self.inside(place))]
 
         return nearest if kind == "nearest" else linear
 

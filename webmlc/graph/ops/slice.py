@@ -31,6 +31,7 @@ from webmlc.graph.ops.shapes import (
     dimensions,
     require,
     select_among,
+    with_axis,
 )
 
 FAR_END = 2**31 - 1
@@ -336,7 +337,7 @@ def _mirrored(x: Tensor, axis: int, before: Expr, shape: Shape) -> Tensor:
 
     def element(*index: Expr) -> Expr:
         def read(place: Expr) -> Expr:
-            return x[(*index[:axis], place, *index[axis + 1 :])]
+            return x[with_axis(index, axis, place)]
 
         position = index[axis]
         last = read(end + x.shape[axis] - 2 - position)

@@ -26,7 +26,7 @@ from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.reduction import scan
-from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, require
+from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, require, with_axis
 
 MAX_DIGIT_BITS = 11
 """The most bits of a digit. It decides the number of rounds: three sort 32 bits. Derived: the 2,048
@@ -185,7 +185,7 @@ def _top_k_type(context: Context) -> tuple[TensorType, ...]:
     count, size = _count(context), x.shape[axis]
     if not require(context, "at most", count, size):
         raise NotSupportedError(f"the first {count} of {size} elements")
-    shape = (*x.shape[:axis], _count(context), *x.shape[axis + 1 :])
+    shape = with_axis(x.shape, axis, _count(context))
     return (TensorType(x.dtype, shape), TensorType(DType.int64, shape))
 
 
@@ -201,10 +201,10 @@ def _top_k(context: Context, x: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
         place = _by_blocks(x, axis, context, count, block)
     else:
         place = _by_sort(x, axis, context)
-    shape = (*x.shape[:axis], _count(context), *x.shape[axis + 1 :])
+    shape = with_axis(x.shape, axis, _count(context))
 
     def value(*i: Expr) -> Expr:
-        return x[(*i[:axis], place(*i), *i[axis + 1 :])]
+        return x[with_axis(i, axis, place(*i))]
 
     values = compute("values", shape, value)
     indices = compute("indices", shape, lambda *i: place(*i).astype(DType.int64))
@@ -255,57 +255,60 @@ def _by_blocks(
     """
     descending = bool(context.attribute("largest", 1))
     size = int(as_int(x.shape[axis]) or 0)
-    blocks, block_elements = size // block, count * block
-    lines = (*x.shape[:axis], *x.shape[axis + 1 :])
+    in_blocks, in_best = size // block * block, count * block
+    lines = with_axis(x.shape, axis)
 
     def key(line: tuple[Expr, ...], place: Expr) -> Expr:
         return comparable(x[(*line[:axis], place, *line[axis:])])
 
     def of_block(*index: Expr) -> Expr:
         *i, element = index
-        return key((*i[:axis], *i[axis + 1 :]), i[axis] * block + element)
+        return key(with_axis(i, axis), i[axis] * block + element)
 
-    shape = (*x.shape[:axis], const(blocks), *x.shape[axis + 1 :])
+    shape = with_axis(x.shape, axis, const(size // block))
     best = reduce("best", shape, (const(block),), "max" if descending else "min", of_block)
-    dtype = best.dtype
+    starts = _best_blocks(best, axis, descending, count, block)
+
+    def place(line: tuple[Expr, ...], candidate: Expr) -> Expr:
+        if in_blocks == size:
+            return starts[(*line, candidate // block)] + candidate % block
+        block_place = starts[(*line, minimum(candidate // block, count - 1))] + candidate % block
+        return select(candidate < in_best, block_place, candidate + (in_blocks - in_best))
+
+    candidates = const(in_best + size - in_blocks)
+
+    def candidate_key(*i: Expr) -> Expr:
+        return key(i[:-1], place(i[:-1], i[-1]))
+
+    keys = _words("word", (*lines, candidates), best.dtype, descending, candidate_key)
+    ranks = stable_order("order", keys, word_bits(best.dtype))
+
+    def result(*i: Expr) -> Expr:
+        line = with_axis(i, axis)
+        return place(line, inside(ranks[(*line, i[axis])], candidates))
+
+    return result
+
+
+def _best_blocks(best: Tensor, axis: int, descending: bool, count: int, block: int) -> Tensor:
+    """The starts of the `count` blocks that have the best elements, in ascending order. `best`
+    holds the best element of each block along the axis.
+    """
+    blocks, lines = best.shape[axis], with_axis(best.shape, axis)
 
     def best_of(*i: Expr) -> Expr:
         return best[(*i[:axis], i[-1], *i[axis:-1])]
 
-    keys = _words("best_word", (*lines, const(blocks)), dtype, descending, best_of)
-    order = stable_order("block_order", keys, word_bits(dtype))
-    count_shape = (*lines, const(count))
-    first = compute("first", count_shape, lambda *i: inside(order[i], const(blocks)), keep=True)
-    forward = stable_order("forward", [first], (blocks - 1).bit_length())
+    keys = _words("best_word", (*lines, blocks), best.dtype, descending, best_of)
+    order = stable_order("block_order", keys, word_bits(best.dtype))
+    shape = (*lines, const(count))
+    first = compute("first", shape, lambda *i: inside(order[i], blocks), keep=True)
+    forward = stable_order("forward", [first], ((as_int(blocks) or 1) - 1).bit_length())
 
     def start(*i: Expr) -> Expr:
         return first[(*i[:-1], inside(forward[i], const(count)))] * block
 
-    starts = compute("starts", count_shape, start, keep=True)
-
-    def place(line: tuple[Expr, ...], candidate: Expr) -> Expr:
-        if blocks * block == size:
-            return starts[(*line, candidate // block)] + candidate % block
-        block_place = starts[(*line, minimum(candidate // block, count - 1))] + candidate % block
-        return select(
-            candidate < block_elements, block_place, candidate + (blocks * block - block_elements)
-        )
-
-    candidates = const(block_elements + size - blocks * block)
-    keys = _words(
-        "word",
-        (*lines, candidates),
-        dtype,
-        descending,
-        lambda *i: key(i[:-1], place(i[:-1], i[-1])),
-    )
-    ranks = stable_order("order", keys, word_bits(dtype))
-
-    def result(*i: Expr) -> Expr:
-        line = (*i[:axis], *i[axis + 1 :])
-        return place(line, inside(ranks[(*line, i[axis])], candidates))
-
-    return result
+    return compute("starts", shape, start, keep=True)
 
 
 def _words(
@@ -336,16 +339,16 @@ def _by_count(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:
 
     def precedes(*index: Expr) -> Expr:
         *i, competitor = index
-        own_key, other_key = keys[tuple(i)], keys[(*i[:axis], competitor, *i[axis + 1 :])]
+        own_key, other_key = keys[tuple(i)], keys[with_axis(i, axis, competitor)]
         first = call("eq", other_key, own_key) & (competitor < i[axis])
         return select(call(better, other_key, own_key) | first, ONE, ZERO)
 
     rank = reduce("rank", x.shape, (size,), "add", precedes)
-    shape = (*x.shape[:axis], _count(context), *x.shape[axis + 1 :])
+    shape = with_axis(x.shape, axis, _count(context))
 
     def position(*index: Expr) -> Expr:
         *i, at = index
-        place = rank[(*i[:axis], at, *i[axis + 1 :])]
+        place = rank[with_axis(i, axis, at)]
         return select(call("eq", place, i[axis]), at, ZERO)
 
     positions = reduce("place", shape, (size,), "max", position)

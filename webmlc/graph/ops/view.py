@@ -32,6 +32,7 @@ from webmlc.graph.ops.shapes import (
     require,
     same,
     select_among,
+    with_axis,
 )
 
 
@@ -172,7 +173,7 @@ def _channel_shuffle(context: Context, x: Tensor) -> Tensor:
 
     def element(*i: Expr) -> Expr:
         channel = i[axis] % groups * group_size + i[axis] // groups
-        return x[(*i[:axis], channel, *i[axis + 1 :])]
+        return x[with_axis(i, axis, channel)]
 
     return compute("channel_shuffle", x.shape, element)
 
@@ -231,7 +232,7 @@ def _concat(context: Context, *parts: Tensor) -> Tensor:
         for part in parts[:-1]:
             offsets.append(canonical(offsets[-1] + part.shape[axis]))
         values = [
-            part[(*i[:axis], i[axis] - offset, *i[axis + 1 :])]
+            part[with_axis(i, axis, i[axis] - offset)]
             for part, offset in zip(parts, offsets, strict=True)
         ]
         value = values.pop()
@@ -282,8 +283,7 @@ def _equal_parts(context: Context, size: Expr, outputs: int) -> list[Expr]:
 def _split_type(context: Context) -> tuple[TensorType, ...]:
     x, axis = context.type(0), context.axis(0)
     return tuple(
-        TensorType(x.dtype, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
-        for size in split_sizes(context)
+        TensorType(x.dtype, with_axis(x.shape, axis, size)) for size in split_sizes(context)
     )
 
 
@@ -292,10 +292,10 @@ def _split(context: Context, x: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
     parts: list[Tensor] = []
     offset: Expr = context.attribute(START, ZERO)
     for number, size in enumerate(split_sizes(context)):
-        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+        shape = with_axis(x.shape, axis, size)
 
         def element(*i: Expr, offset: Expr = offset) -> Expr:
-            return x[(*i[:axis], i[axis] + offset, *i[axis + 1 :])]
+            return x[with_axis(i, axis, i[axis] + offset)]
 
         parts.append(compute(f"split_{number}", shape, element))
         offset = canonical(offset + size)
