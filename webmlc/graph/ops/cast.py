@@ -125,11 +125,9 @@ def _cast(context: Context, x: Tensor, *_: Tensor) -> Tensor:
     dtype = context.outputs[0].dtype
     saturate = bool(context.attribute("saturate", 1))
     round_mode = context.attribute("round_mode", "up")
-
-    def body(element: Expr) -> Expr:
-        return cast_to(element, dtype, saturate, round_mode)
-
-    return pointwise(context, "cast", (x,), body)
+    return pointwise(
+        context, "cast", (x,), lambda element: cast_to(element, dtype, saturate, round_mode)
+    )
 
 
 def _bit_cast_type(context: Context) -> TensorType:

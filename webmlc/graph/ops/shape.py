@@ -145,10 +145,7 @@ def _range(context: Context, start: Tensor, _limit: Tensor, delta: Tensor, *_: T
     def scalar(t: Tensor) -> Expr:
         return t[(ZERO,) * t.rank]
 
-    def element(i: Expr) -> Expr:
-        return scalar(start) + i.astype(y.dtype) * scalar(delta)
-
-    return compute("range", y.shape, element)
+    return compute("range", y.shape, lambda i: scalar(start) + i.astype(y.dtype) * scalar(delta))
 
 
 def _eye_like_type(context: Context) -> TensorType:

@@ -202,11 +202,7 @@ def _top_k(context: Context, x: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
     else:
         place = _by_sort(x, axis, context)
     shape = with_axis(x.shape, axis, _count(context))
-
-    def value(*i: Expr) -> Expr:
-        return x[with_axis(i, axis, place(*i))]
-
-    values = compute("values", shape, value)
+    values = compute("values", shape, lambda *i: x[with_axis(i, axis, place(*i))])
     indices = compute("indices", shape, lambda *i: place(*i).astype(DType.int64))
     return (values, indices)
 
@@ -215,11 +211,7 @@ def _by_sort(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:
     """The position along the axis of each element of the result, found by sorting."""
     descending = bool(context.attribute("largest", 1))
     shape = (*x.shape[:axis], *x.shape[axis + 1 :], x.shape[axis])
-
-    def element(*i: Expr) -> Expr:
-        return x[(*i[:axis], i[-1], *i[axis:-1])]
-
-    keys = _words("word", shape, x.dtype, descending, element)
+    keys = _words("word", shape, x.dtype, descending, lambda *i: x[(*i[:axis], i[-1], *i[axis:-1])])
     order = stable_order("order", keys, word_bits(x.dtype))
     size = x.shape[axis]
     return lambda *i: inside(order[(*i[:axis], *i[axis + 1 :], i[axis])], size)
