@@ -40,7 +40,6 @@ from webmlc.graph.checks.requirements import (
     live_requirements,
     require_indices,
 )
-from webmlc.graph.compute import placeholder
 from webmlc.graph.gradient.derive_gradient import GRADIENT, derive_gradient, targets_first
 from webmlc.graph.infer.evaluate import evaluate_node, stages
 from webmlc.graph.infer.evaluate_symbols import MAX_SIZE, evaluate_symbols
@@ -433,10 +432,7 @@ class _Inference:
         """Replace the node by the values of its outputs. Return False if they are unknown."""
         if row.compute is None or not _may_be_shape(node, context):
             return False
-        tensors = tuple(
-            None if t is None else placeholder(f"x{i}", t.shape, t.dtype)
-            for i, t in enumerate(context.types)
-        )
+        tensors = context.placeholders
         arrays = [context.constant(i) for i in range(len(tensors))]
         if all(a is not None or not name for a, name in zip(arrays, node.inputs, strict=True)):
             results = evaluate_node(row, context, arrays, {})

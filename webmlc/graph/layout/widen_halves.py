@@ -28,7 +28,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call
 from webmlc.core.rewrite import walk
 from webmlc.graph.builder import Builder
-from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, placeholder
+from webmlc.graph.compute import Read, Reduction, Scatter, Tensor
 from webmlc.graph.element_types import TYPE_NUMBERS
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
@@ -161,9 +161,7 @@ class _Widening(FunctionWriter):
 
     def leaves_halves(self, node: Node) -> bool:
         """True if a node only moves halves, or widens them itself before it computes."""
-        types = [self.scope.type_of(value) if value else None for value in node.inputs]
-        tensors = [None if t is None else placeholder("x", t.shape, t.dtype) for t in types]
-        results = compute_node(node, self.scope, tuple(tensors))
+        results = compute_node(node, self.scope, self.scope.context(node).placeholders)
         return not any(map(_calculates, results))
 
     def widened(self, node: Node) -> bool:

@@ -149,10 +149,6 @@ def _total(terms: list[Expr]) -> Expr:
     return reduce(add, terms, const(0, DType.int64))
 
 
-def _by_axis_type(context: Context) -> TensorType:
-    return TensorType(DType.int64, (const(context.attribute("rank")),))
-
-
 def _by_axis(context: Context, values: Tensor, axis_input: Tensor) -> Tensor:
     """The values (input 0) at their axes (input 1). Axes may count from the end."""
     rank = context.attribute("rank")
@@ -170,7 +166,7 @@ def _by_axis(context: Context, values: Tensor, axis_input: Tensor) -> Tensor:
             value = select(is_axis, values[position].astype(DType.int64), value)
         return select(distinct_count.equals(len(places)), value, invalid)
 
-    return compute("by_axis", context.outputs[0].shape, element)
+    return compute("by_axis", (const(rank),), element)
 
 
 def _other_sizes(context: Context, size_input: Tensor, mask_input: Tensor) -> Tensor:
@@ -185,11 +181,7 @@ def _other_sizes(context: Context, size_input: Tensor, mask_input: Tensor) -> Te
         total = _total([select(h, size, zero) for h, size in zip(is_place, sizes, strict=True)])
         return select(mask[0] < 0, mask[0], total)
 
-    return compute("other_sizes", context.outputs[0].shape, element)
-
-
-def _sizes_with_ones_type(context: Context) -> TensorType:
-    return context.type(1)
+    return compute("other_sizes", (const(context.attribute("rank")),), element)
 
 
 def _sizes_with_ones(context: Context, size_input: Tensor, mask_input: Tensor) -> Tensor:
@@ -200,8 +192,7 @@ def _sizes_with_ones(context: Context, size_input: Tensor, mask_input: Tensor) -
         before = d - _total(mask[:d])
         size = select_among(sizes, before) if sizes else marker
         result.append(select(marker.equals(0), size, marker))
-    shape = context.outputs[0].shape
-    return compute("sizes_with_ones", shape, lambda d: select_among(result, d))
+    return compute("sizes_with_ones", mask_input.shape, lambda d: select_among(result, d))
 
 
 def _axes_last_type(context: Context) -> TensorType:
@@ -218,10 +209,6 @@ def _axes_last(context: Context, x: Tensor, *_: Tensor) -> Tensor:
     return compute("axes_last", context.outputs[0].shape, element)
 
 
-def _axes_back_type(context: Context) -> TensorType:
-    return TensorType(context.dtype(0), context.attribute("shape"))
-
-
 def _axes_back(context: Context, x: Tensor) -> Tensor:
     """The inverse of `AxesLast`."""
 
@@ -229,14 +216,14 @@ def _axes_back(context: Context, x: Tensor) -> Tensor:
         places = zip((*index, *index), x.shape, strict=True)
         return x[tuple(minimum(i, size - 1) for i, size in places)]
 
-    return compute("axes_back", context.outputs[0].shape, element)
+    return compute("axes_back", context.attribute("shape"), element)
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("ByAxis", _by_axis_type, _by_axis, domain="webmlc", kind="injective"),
-    Operator("OtherSizes", _by_axis_type, _other_sizes, domain="webmlc", kind="injective"),
-    Operator("SizesWithOnes", _sizes_with_ones_type, _sizes_with_ones, domain="webmlc",
+    Operator("ByAxis", compute=_by_axis, domain="webmlc", kind="injective"),
+    Operator("OtherSizes", compute=_other_sizes, domain="webmlc", kind="injective"),
+    Operator("SizesWithOnes", compute=_sizes_with_ones, domain="webmlc",
              kind="injective"),
     Operator("AxesLast", _axes_last_type, _axes_last, domain="webmlc", kind="injective"),
-    Operator("AxesBack", _axes_back_type, _axes_back, domain="webmlc", kind="injective"),
+    Operator("AxesBack", compute=_axes_back, domain="webmlc", kind="injective"),
 )  # fmt: skip

@@ -48,7 +48,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, literal, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
-from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ir import Array
 from webmlc.graph.ops.index import clamped
 from webmlc.graph.ops.layout import BYTES_PER_WORD, PACK
 from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError, Operator
@@ -235,16 +235,6 @@ def _blocks(context: Context) -> tuple[Expr, ...]:
     return (*rows, canonical(depth // int(context.attribute("block"))))
 
 
-def _quantised_types(context: Context) -> tuple[TensorType, ...]:
-    blocks = _blocks(context)
-    words = (*blocks, const(int(context.attribute("block")) // BYTES_PER_WORD))
-    return (
-        TensorType(DType.int32, words),
-        TensorType(DType.float32, blocks),
-        TensorType(DType.int32, blocks),
-    )
-
-
 def _quantise_blocks(context: Context, data: Tensor) -> tuple[Tensor, ...]:
     """Quantise each block by its largest magnitude: the words, the scales, and the sums of the
     quantised numbers. Data that the same kernel computes are stored: two stages read them.
@@ -253,7 +243,8 @@ def _quantise_blocks(context: Context, data: Tensor) -> tuple[Tensor, ...]:
     if data.body is not None:
         computed = data
         data = compute("data", data.shape, lambda *axes: computed[axes], keep=True)
-    words, blocks = (type_.shape for type_ in context.outputs[:2])
+    blocks = _blocks(context)
+    words = (*blocks, const(block // BYTES_PER_WORD))
 
     def magnitude(*axes: Expr) -> Expr:
         *rows, number, k = axes
@@ -286,10 +277,6 @@ def _quantise_blocks(context: Context, data: Tensor) -> tuple[Tensor, ...]:
     return quantised, scale, total
 
 
-def _sums_type(context: Context) -> TensorType:
-    return TensorType(context.dtype(0), _blocks(context))
-
-
 def _sum_blocks(context: Context, data: Tensor) -> Tensor:
     block = int(context.attribute("block"))
 
@@ -297,13 +284,7 @@ def _sum_blocks(context: Context, data: Tensor) -> Tensor:
         *rows, number, k = axes
         return data[(*rows, number * block + k)]
 
-    shape = context.outputs[0].shape
-    return reduce("total", shape, (const(block),), "add", element)
-
-
-def _product_type(context: Context) -> TensorType:
-    *rows, _ = context.shape(1 if context.has(1) else 0)
-    return TensorType(DType.float32, (*rows, as_expr(context.attribute("columns"))))
+    return reduce("total", _blocks(context), (const(block),), "add", element)
 
 
 def _packed_product(
@@ -316,7 +297,8 @@ def _packed_product(
     minimums: Tensor | None = None,
 ) -> Tensor:
     """The products of the blocks (`dots`), then the sum of the scaled products."""
-    *rows, columns = context.outputs[0].shape
+    *rows, _ = data.shape if scale is None else scale.shape
+    columns = as_expr(context.attribute("columns"))
     blocks = scales.shape[1]
     dots_of = _float_dots if scale is None else _integer_dots
     dots = dots_of(context, data, values, (*rows, blocks, columns))
@@ -334,7 +316,7 @@ def _packed_product(
             value = value + scale_at(minimums, place) * total
         return value if scale is None else scale[(*row, block)] * value
 
-    return reduce("product", context.outputs[0].shape, (blocks,), "add", element)
+    return reduce("product", (*rows, columns), (blocks,), "add", element)
 
 
 def _integer_dots(
@@ -388,10 +370,6 @@ def scale_at(scales: Tensor, place: tuple[Expr, ...]) -> Expr:
     return number if number.dtype is DType.float32 else call("finite", number).astype(DType.float32)
 
 
-def _gather_type(context: Context) -> TensorType:
-    return TensorType(DType.float32, (*context.shape(0), as_expr(_depth(context))))
-
-
 def _gathered(context: Context) -> tuple[IndexInput, ...]:
     """The data are indices into the rows of the weights."""
     return (IndexInput(context.node.inputs[0], (as_expr(context.attribute("columns")),)),)
@@ -418,12 +396,7 @@ def _gather(
         scaled = scale_at(scales, place) * value
         return scaled if minimums is None else scaled + scale_at(minimums, place)
 
-    return compute("gather", context.outputs[0].shape, element)
-
-
-def _float_product_type(context: Context) -> TensorType:
-    *rows, _ = context.shape(0)
-    return TensorType(DType.float32, (*rows, as_expr(context.attribute("columns"))))
+    return compute("gather", (*indices.shape, as_expr(_depth(context))), element)
 
 
 def _float_product(
@@ -450,16 +423,17 @@ def _float_product(
         return data[(*row, number)] * weight
 
     extents = (values.shape[1], words, const(parts), const(BYTES_PER_WORD))
-    return reduce("product", context.outputs[0].shape, extents, "add", element)
+    shape = (*data.shape[:-1], as_expr(context.attribute("columns")))
+    return reduce("product", shape, extents, "add", element)
 
 
 OPS: tuple[Operator, ...] = (
     Operator("BlockProduct", expand=_expand_product, domain=DOMAIN),
-    Operator("QuantiseBlocks", _quantised_types, _quantise_blocks, domain=DOMAIN),
-    Operator("SumBlocks", _sums_type, _sum_blocks, kind="reduction", domain=DOMAIN),
-    Operator("PackedBlockProduct", _product_type, _packed_product, kind="contraction",
+    Operator("QuantiseBlocks", compute=_quantise_blocks, domain=DOMAIN),
+    Operator("SumBlocks", compute=_sum_blocks, kind="reduction", domain=DOMAIN),
+    Operator("PackedBlockProduct", compute=_packed_product, kind="contraction",
              domain=DOMAIN),
-    Operator("BlockGather", _gather_type, _gather, indices=_gathered, domain=DOMAIN),
-    Operator("FloatBlockProduct", _float_product_type, _float_product, kind="contraction",
+    Operator("BlockGather", compute=_gather, indices=_gathered, domain=DOMAIN),
+    Operator("FloatBlockProduct", compute=_float_product, kind="contraction",
              domain=DOMAIN),
 )  # fmt: skip

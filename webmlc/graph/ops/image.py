@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Literal
 
-from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
-from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import ZERO, canonical, select_among
+from webmlc.graph.ops.shapes import ZERO, canonical, select_among, with_axis
 
 FLOAT = DType.float32
 Fit = Literal["stretch", "cover", "contain"]
@@ -90,10 +89,6 @@ def side_of(context: Context, axis: int) -> Side:
     return Side(before, resized, const(output), start)
 
 
-def _place_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(FLOAT, (const(4),)),) * 3
-
-
 def _place(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
     """Three vectors for positions (x, y, x, y). Positions in the output become positions in the
     image by adding the second vector, then multiplying by the first. The third vector is the size
@@ -112,16 +107,6 @@ def _place(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-def _type(context: Context) -> tuple[TensorType, ...]:
-    side = side_of(context, context.attribute("axis"))
-    shape = (side.after, _taps(context, side))
-    return (TensorType(INDEX, shape), TensorType(FLOAT, shape))
-
-
-def _taps(context: Context, side: Side) -> Expr:
-    return canonical(_reach(context, side) * 2 + 1)
-
-
 def _reach(context: Context, side: Side) -> Expr:
     """The whole pixels on either side of a position that may have a weight."""
     reach = REACH[context.attribute("filter")]
@@ -137,6 +122,7 @@ def _taps_of(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
     if context.attribute("antialias"):
         shrinking = minimum(side.resized.astype(FLOAT) / side.before.astype(FLOAT), 1.0)
     positions = Positions(
+        count=side.after,
         place=lambda i: ((i + side.start) * 2 + 1) * side.before,
         whole=side.resized * 2,
         size=side.before,
@@ -151,6 +137,7 @@ def _taps_of(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
 class Positions:
     """The positions of the pixels of an output along one side of a source.
 
+    - `count`: the pixels of the output.
     - `place`: the centre of a pixel of the output, in units of 1 / `whole` pixels of the source.
     - `size`: the pixels of the source.
     - `reach`: the whole pixels on either side of a position that may have a weight.
@@ -158,6 +145,7 @@ class Positions:
     - `is_image`: True if a pixel of the output is inside the image.
     """
 
+    count: Expr
     place: Callable[[Expr], Expr]
     whole: Expr
     size: Expr
@@ -168,7 +156,7 @@ class Positions:
 
 def _taps_at(context: Context, positions: Positions) -> tuple[Tensor, ...]:
     """The indices and weights of the pixels around positions."""
-    shape = context.outputs[0].shape
+    shape = (positions.count, canonical(positions.reach * 2 + 1))
     whole, last = positions.whole, positions.size - 1
 
     def base(i: Expr) -> Expr:
@@ -195,6 +183,8 @@ def _taps_at(context: Context, positions: Positions) -> tuple[Tensor, ...]:
 
 def _mask_positions(context: Context) -> Positions:
     """Where the pixels of the image are in a mask that a model made of the resized image."""
+    if context.attribute("fit") == "cover" and any(context.attribute("output")):
+        raise NotSupportedError("a mask of a part of the image")
     axis = int(context.attribute("axis"))
     side, size = side_of(context, axis), context.shape(1)[axis]
     if context.attribute("fit") == "contain":  # the image is a part of the output
@@ -217,7 +207,7 @@ def _mask_positions(context: Context) -> Positions:
         widened = maximum((shrunk * reach + before - 1) // before, reach)
         reach = canonical(minimum(widened, LONGEST_REACH))
         shrinking = minimum(before.astype(FLOAT) / shrunk.astype(FLOAT), 1.0)
-    return Positions(place, whole, size, reach, shrinking, lambda i: i >= 0)
+    return Positions(side.before, place, whole, size, reach, shrinking, lambda i: i >= 0)
 
 
 def _ratio(size: Expr, output: Expr) -> tuple[Expr, Expr]:
@@ -227,14 +217,6 @@ def _ratio(size: Expr, output: Expr) -> tuple[Expr, Expr]:
         return size, output
     factor = gcd(size_number, output_number) or 1
     return const(size_number // factor), const(output_number // factor)
-
-
-def _mask_type(context: Context) -> tuple[TensorType, ...]:
-    if context.attribute("fit") == "cover" and any(context.attribute("output")):
-        raise NotSupportedError("a mask of a part of the image")
-    taps = canonical(_mask_positions(context).reach * 2 + 1)
-    shape = (context.shape(0)[context.attribute("axis")], taps)
-    return (TensorType(INDEX, shape), TensorType(FLOAT, shape))
 
 
 def _mask_taps(context: Context, *_: Tensor) -> tuple[Tensor, ...]:
@@ -251,16 +233,10 @@ def _filter(name: str, distance: Expr) -> Expr:
     return select(distance < 1.0, near, select(distance < 2.0, far, Const(0, FLOAT)))
 
 
-def _sum_type(context: Context) -> TensorType:
-    x, axis = context.type(0), context.attribute("axis")
-    shape = list(x.shape)
-    shape[axis] = context.shape(1)[0]
-    return TensorType(FLOAT, tuple(shape))
-
-
 def _sum(context: Context, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
     """Sum over the taps of an axis."""
     axis = context.attribute("axis")
+    shape = with_axis(x.shape, axis, indices.shape[0])
 
     def element(row: Expr, column: Expr, c: Expr, tap: Expr) -> Expr:
         place = [row, column]
@@ -268,12 +244,12 @@ def _sum(context: Context, x: Tensor, indices: Tensor, weights: Tensor) -> Tenso
         place[axis] = indices[place[axis], tap]
         return x[place[0], place[1], c].astype(FLOAT) * weight
 
-    return reduce("sum", context.outputs[0].shape, (indices.shape[1],), "add", element)
+    return reduce("sum", shape, (indices.shape[1],), "add", element)
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("ImageTaps", _type, _taps_of, kind="injective", domain="webmlc"),
-    Operator("MaskTaps", _mask_type, _mask_taps, kind="injective", domain="webmlc"),
-    Operator("ImagePlace", _place_type, _place, kind="injective", domain="webmlc"),
-    Operator("ImageSum", _sum_type, _sum, kind="reduction", domain="webmlc"),
+    Operator("ImageTaps", compute=_taps_of, kind="injective", domain="webmlc"),
+    Operator("MaskTaps", compute=_mask_taps, kind="injective", domain="webmlc"),
+    Operator("ImagePlace", compute=_place, kind="injective", domain="webmlc"),
+    Operator("ImageSum", compute=_sum, kind="reduction", domain="webmlc"),
 )

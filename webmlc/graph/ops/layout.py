@@ -71,16 +71,6 @@ class ByteProduct:
 # -- convolution -----------------------------------------------------------------------
 
 
-def _map_type(context: Context, dtype: DType, channels: Expr) -> TensorType:
-    windows: Windows = context.attribute("windows")
-    return TensorType(dtype, (context.shape(0)[0], *windows.sizes, channels))
-
-
-def _infer_convolution(context: Context) -> TensorType:
-    dtype = product_type(context.dtype(0))
-    return _map_type(context, dtype, const(context.attribute("channels")))
-
-
 def _product(left: Expr, right: Expr, bytes_: ByteProduct | None = None) -> Expr:
     """One term of a contraction, in the type of its sum. If `bytes_` is set, the operands are
     words.
@@ -107,10 +97,6 @@ def _convolution(context: Context, data: Tensor, weights: Tensor) -> Tensor:
     return convolution(data, context.attribute("windows"), CHANNELS_LAST, groups, term)
 
 
-def _infer_depthwise(context: Context) -> TensorType:
-    return _map_type(context, product_type(context.dtype(0)), context.shape(0)[-1])
-
-
 def _depthwise(context: Context, data: Tensor, weights: Tensor) -> Tensor:
     windows: Windows = context.attribute("windows")
     bytes_ = context.attribute("bytes", None)
@@ -127,7 +113,8 @@ def _depthwise(context: Context, data: Tensor, weights: Tensor) -> Tensor:
             taps[-1] = const(0)
         return _product(_column(windows.kernel, taps, read), weights[(*taps, c)], bytes_)
 
-    return reduce("depthwise", context.outputs[0].shape, weights.shape[:-1], "add", element)
+    shape = (data.shape[0], *windows.sizes, data.shape[-1])
+    return reduce("depthwise", shape, weights.shape[:-1], "add", element)
 
 
 def column_axis(rank: int) -> int:
@@ -158,14 +145,10 @@ def _column(
 # -- matrix product --------------------------------------------------------------------
 
 
-def _infer_matmul(context: Context) -> TensorType:
-    columns = as_expr(context.attribute("columns"))
-    return TensorType(product_type(context.dtype(0)), (*context.shape(0)[:-1], columns))
-
-
 def _matmul(context: Context, left: Tensor, right: Tensor) -> Tensor:
     bytes_ = context.attribute("bytes", None)
-    return packed_product("matmul", context.outputs[0].shape, left, right, bytes_)
+    shape = (*left.shape[:-1], as_expr(context.attribute("columns")))
+    return packed_product("matmul", shape, left, right, bytes_)
 
 
 def packed_product(
@@ -187,37 +170,27 @@ def packed_product(
     return reduce(name, shape, (left.shape[-1],), "add", element)
 
 
-def _infer_pack(context: Context) -> TensorType:
-    *batch, rows, columns = context.shape(0)
-    panels = simplify((columns + (PACK - 1)) // PACK)
-    return TensorType(context.dtype(0), (*batch, panels, rows, const(PACK)))
-
-
 def _pack(context: Context, matrix: Tensor) -> Tensor:
     """Pack a right operand in panels of columns. Copies of the last column fill the last panel: no
     result reads them.
     """
-    columns = matrix.shape[-1]
+    *outer, rows, columns = matrix.shape
+    panels = simplify((columns + (PACK - 1)) // PACK)
 
     def element(*axes: Expr) -> Expr:
         *batch, panel, k, lane = axes
         column = panel * PACK + lane
-        if simplify(columns % PACK) == Const(0):
-            return matrix[(*batch, k, column)]
-        return matrix[(*batch, k, minimum(column, columns - 1))]
+        if simplify(columns % PACK) != Const(0):
+            column = minimum(column, columns - 1)
+        return matrix[(*batch, k, column)]
 
-    return compute("pack", context.outputs[0].shape, element)
-
-
-def _infer_pack_bytes(context: Context) -> TensorType:
-    *outer, channels, lanes = context.shape(0)
-    words = simplify((channels + (BYTES_PER_WORD - 1)) // BYTES_PER_WORD)
-    return TensorType(DType.int32, (*outer, words, lanes))
+    return compute("pack", (*outer, panels, rows, const(PACK)), element)
 
 
 def _pack_bytes(context: Context, weights: Tensor) -> Tensor:
     """Pack four channels of each lane of packed weights into a word. Missing channels are zero."""
-    channels = weights.shape[-2]
+    *outer_sizes, channels, lanes = weights.shape
+    words = simplify((channels + (BYTES_PER_WORD - 1)) // BYTES_PER_WORD)
 
     def element(*axes: Expr) -> Expr:
         *outer, word, lane = axes
@@ -231,29 +204,24 @@ def _pack_bytes(context: Context, weights: Tensor) -> Tensor:
 
         return call("word_u8", *map(byte, range(BYTES_PER_WORD)))
 
-    return compute("pack_bytes", context.outputs[0].shape, element)
+    return compute("pack_bytes", (*outer_sizes, words, lanes), element)
 
 
 # -- neighbours ------------------------------------------------------------------------
-
-
-def _infer_neighbours(context: Context) -> TensorType:
-    *outer, _, channels = context.shape(0)
-    columns, span = context.attribute("columns"), context.attribute("span")
-    return TensorType(context.dtype(0), (*outer, columns, simplify(channels * span)))
 
 
 def _neighbours(context: Context, data: Tensor) -> Tensor:
     """The first `columns` pixels of each line, each with the channels of the `span - 1` pixels
     after it. Lines of the input are `span - 1` pixels longer.
     """
-    channels = data.shape[-1]
+    *outer_sizes, _, channels = data.shape
+    span = simplify(channels * context.attribute("span"))
 
     def element(*axes: Expr) -> Expr:
         *outer, x, i = axes
         return data[(*outer, x + i // channels, i % channels)]
 
-    return compute("neighbours", context.outputs[0].shape, element)
+    return compute("neighbours", (*outer_sizes, context.attribute("columns"), span), element)
 
 
 # -- views -----------------------------------------------------------------------------
@@ -287,11 +255,11 @@ def _view(context: Context, data: Tensor) -> Tensor:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("Conv", _infer_convolution, _convolution, kind="contraction", domain="webmlc"),
-    Operator("DepthwiseConv", _infer_depthwise, _depthwise, kind="contraction", domain="webmlc"),
-    Operator("MatMul", _infer_matmul, _matmul, kind="contraction", domain="webmlc"),
-    Operator("Pack", _infer_pack, _pack, kind="injective", domain="webmlc"),
-    Operator("PackBytes", _infer_pack_bytes, _pack_bytes, domain="webmlc"),
-    Operator("Neighbours", _infer_neighbours, _neighbours, kind="injective", domain="webmlc"),
+    Operator("Conv", compute=_convolution, kind="contraction", domain="webmlc"),
+    Operator("DepthwiseConv", compute=_depthwise, kind="contraction", domain="webmlc"),
+    Operator("MatMul", compute=_matmul, kind="contraction", domain="webmlc"),
+    Operator("Pack", compute=_pack, kind="injective", domain="webmlc"),
+    Operator("PackBytes", compute=_pack_bytes, domain="webmlc"),
+    Operator("Neighbours", compute=_neighbours, kind="injective", domain="webmlc"),
     Operator("View", _infer_view, _view, domain="webmlc"),
 )

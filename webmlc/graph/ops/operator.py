@@ -28,7 +28,7 @@ from webmlc.core.errors import WebmlcError
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.graph.builder import Builder
-from webmlc.graph.compute import Tensor
+from webmlc.graph.compute import Tensor, placeholder
 from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
 from webmlc.graph.ops.nhwc import Layout
 
@@ -156,6 +156,14 @@ class Context:
             raise NotSupportedError(f"input {index} is no sequence of a length known at build time")
         return values
 
+    @property
+    def placeholders(self) -> Inputs:
+        """A tensor for each input."""
+        return tuple(
+            None if t is None else placeholder(f"x{i}", t.shape, t.dtype)
+            for i, t in enumerate(self.types)
+        )
+
     def constant(self, index: int) -> Array | None:
         """The input's array if it is a constant, else None."""
         return self.constants[index] if self.has(index) else None
@@ -252,11 +260,6 @@ def same_type(context: Context) -> TensorType:
     return context.type(0)
 
 
-def always_expands(context: Context) -> TensorType:
-    """The `infer` of rows that always expand."""
-    raise NotSupportedError("this operator is always written out")
-
-
 @dataclass(frozen=True, slots=True)
 class IndexInput:
     """A value that holds indices into axes of these sizes.
@@ -285,7 +288,8 @@ class Operator:
     The meaning is `expand`, if that exists and does not return None; otherwise it is `compute`.
     `compute` takes the input tensors one by one after the context. All three functions return the
     result for the only output, or a tuple of results. Results for outputs that the node does not
-    have are not used.
+    have are not used. Without `infer`, the types are those of the tensors that `compute` returns;
+    it then reads no `Context.outputs`.
 
     `normalise` rewrites a node of an older opset into the newest form. `indices` tells which inputs
     hold indices. `kind` tells fusion how an output element depends on the inputs:
@@ -306,7 +310,7 @@ class Operator:
     """
 
     name: str
-    infer: Callable[[Context], TensorType | tuple[TensorType, ...]] = always_expands
+    infer: Callable[[Context], TensorType | tuple[TensorType, ...]] | None = None
     compute: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
     expand: Callable[[Context, Builder], Result | tuple[Result, ...]] | None = None
     kind: FusionKind = "opaque"
@@ -321,12 +325,16 @@ class Operator:
 
     def types(self, context: Context) -> tuple[TensorType, ...]:
         """The types of the node's outputs."""
+        if self.infer is None:
+            tensors = self.tensors(context, context.placeholders)
+            return tuple(TensorType(t.dtype, t.shape) for t in tensors)
         types = self.infer(context)
         return types[: context.output_count] if isinstance(types, tuple) else (types,)
 
     def tensors(self, context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         """The tensors of the node's outputs, computed from the tensors of its inputs."""
-        assert self.compute is not None, f"{self.name} should have been expanded"
+        if self.compute is None:
+            raise NotSupportedError("this operator is always written out")
         tensors = self.compute(context, *inputs)
         return tensors[: context.output_count] if isinstance(tensors, tuple) else (tensors,)
 

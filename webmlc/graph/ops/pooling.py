@@ -76,17 +76,13 @@ def _channels_first(
     return meaning
 
 
-def _channels_last(name: str, pooling: Pooling, dtype: Callable[[DType], DType]) -> Operator:
+def _channels_last(name: str, pooling: Pooling) -> Operator:
     """The row of the operator over NHWC: the map is padded, and `windows` are an attribute."""
-
-    def infer(context: Context) -> TensorType:
-        (batch, *_, channels), windows = context.shape(0), context.attribute("windows")
-        return TensorType(dtype(context.dtype(0)), (batch, *windows.sizes, channels))
 
     def meaning(context: Context, x: Tensor) -> Tensor:
         return pooling(context, x, context.attribute("windows"), CHANNELS_LAST)
 
-    return Operator(name, infer, meaning, kind="reduction", domain="webmlc", trait="pool")
+    return Operator(name, compute=meaning, kind="reduction", domain="webmlc", trait="pool")
 
 
 def windows_of(context: Context) -> Windows:
@@ -313,8 +309,8 @@ OPS: tuple[Operator, ...] = (
     Operator("LpPool", _pool_type, _channels_first(_lp_pool), kind="reduction",
              choices=AUTO_PAD,
              cases=(case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), p=1))),
-    _channels_last("MaxPool", _max_pool, lambda dtype: dtype),
-    _channels_last("AveragePool", _average_pool, mean_type),
+    _channels_last("MaxPool", _max_pool),
+    _channels_last("AveragePool", _average_pool),
     Operator("GlobalAveragePool", _global_type, _global_average, kind="reduction",
              layout=_GLOBAL_POOL, cases=(case(X),)),
     Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", layout=_GLOBAL_POOL,

@@ -59,10 +59,6 @@ def _with_grid(context: Context, build: Builder) -> Value | None:
     return build("RoiAlign", *node.inputs, grid, **node.attributes)
 
 
-def _pair_type(context: Context) -> TensorType:
-    return TensorType(DType.int64, (const(2),))
-
-
 def _roi_grid(context: Context, x: Tensor, rois: Tensor) -> Tensor:
     """The greatest number of samples of a bin that lie in the feature map, along each axis: [2]."""
     axes = _RoiAxis.both(context, rois, x)
@@ -298,8 +294,8 @@ LARGE_ROIS = np.array([[-20, -30, 40, 30], [-30, -10, 60, 3]], np.float32)
 BATCHES = np.zeros(2, np.int64)
 
 OPS: tuple[Operator, ...] = (
-    Operator("RoiGrid", _pair_type, _roi_grid, kind="reduction", domain="webmlc"),
-    Operator("RoiBins", _pair_type, _roi_bins, kind="reduction", domain="webmlc"),
+    Operator("RoiGrid", compute=_roi_grid, kind="reduction", domain="webmlc"),
+    Operator("RoiBins", compute=_roi_bins, kind="reduction", domain="webmlc"),
     Operator("RoiAlign", _roi_align_type, _roi_align, _with_grid, kind="reduction",
              normalise=_mark_unshifted, indices=_image_indices, cases=(
         case(MAP, ROIS, BATCHES, output_height=2, output_width=3, sampling_ratio=2),

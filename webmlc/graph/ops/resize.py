@@ -349,11 +349,6 @@ def _filtered(context: Context, build: Builder, axes: Sequence[Axis]) -> Value:
     return value
 
 
-def _table_type(context: Context) -> tuple[TensorType, ...]:
-    shape = _table_positions(context, ()).table_shape
-    return (TensorType(INDEX, shape), TensorType(FLOAT, shape), TensorType(DType.bool, shape[:1]))
-
-
 def _resize_table(context: Context, *inputs: Tensor | None) -> tuple[Tensor, ...]:
     return _table_positions(context, inputs[1:]).table()
 
@@ -364,15 +359,10 @@ def _table_positions(context: Context, inputs: Inputs) -> Positions:
     return _positions(context, inputs, axis)
 
 
-def _resample_type(context: Context) -> TensorType:
-    x, axis = context.type(0), context.axis(0)
-    shape = with_axis(x.shape, axis, context.shape(1)[0])
-    return TensorType(x.dtype, shape)
-
-
 def _resample(context: Context, x: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
     """Sum over the taps of an axis. The taps are few, so that their loop is unrolled."""
-    axis, shape = context.axis(0), context.outputs[0].shape
+    axis = context.axis(0)
+    shape = with_axis(x.shape, axis, indices.shape[0])
 
     def element(*index: Expr) -> Expr:
         *i, tap = index
@@ -391,19 +381,14 @@ def _resample(context: Context, x: Tensor, indices: Tensor, weights: Tensor) -> 
     )
 
 
-def _repeat_type(context: Context) -> TensorType:
-    x = context.type(0)
-    sizes = zip(x.shape, context.attribute("repeats"), strict=True)
-    return TensorType(x.dtype, tuple(canonical(n * r) for n, r in sizes))
-
-
 def _repeat(context: Context, x: Tensor) -> Tensor:
     repeats = context.attribute("repeats")
 
     def element(*i: Expr) -> Expr:
         return x[tuple(v // r for v, r in zip(i, repeats, strict=True))]
 
-    return compute("repeat", context.outputs[0].shape, element)
+    shape = tuple(canonical(n * r) for n, r in zip(x.shape, repeats, strict=True))
+    return compute("repeat", shape, element)
 
 
 # -- positions in the kernel ---------------------------------------------------------------------
@@ -449,9 +434,9 @@ OPS: tuple[Operator, ...] = (
              domain="webmlc"),
     Operator("ResizeScales", _one_by_axis(FLOAT), _resize_scales, kind="injective",
              domain="webmlc"),
-    Operator("ResizeTable", _table_type, _resize_table, kind="injective", domain="webmlc"),
-    Operator("Repeat", _repeat_type, _repeat, kind="injective", domain="webmlc",
+    Operator("ResizeTable", compute=_resize_table, kind="injective", domain="webmlc"),
+    Operator("Repeat", compute=_repeat, kind="injective", domain="webmlc",
              layout=Layout(("map",), per_dimension="repeats")),
-    Operator("Resample", _resample_type, _resample, kind="reduction", domain="webmlc",
+    Operator("Resample", compute=_resample, kind="reduction", domain="webmlc",
              layout=Layout(("map", "any", "any"), axis=1)),
 )  # fmt: skip

@@ -221,13 +221,6 @@ def _interpolate(
     return total
 
 
-def _columns_type(context: Context) -> TensorType:
-    x, offset = context.type(0), context.type(1)
-    taps = int(np.prod(context.attribute("kernel")))
-    shape = (x.shape[0], canonical(x.shape[1] * taps), product(offset.shape[2:]))
-    return TensorType(x.dtype, shape)
-
-
 def _columns(context: Context, x: Tensor, offset: Tensor, mask: Tensor | None = None) -> Tensor:
     """The columns [batch][channel · tap][position]: the feature map at each shifted tap of each
     window, times the mask.
@@ -260,7 +253,8 @@ def _columns(context: Context, x: Tensor, offset: Tensor, mask: Tensor | None = 
             value = value * mask[(n, group * taps + tap, *window_index)].astype(wide_dtype)
         return value.astype(x.dtype)
 
-    return compute("columns", context.outputs[0].shape, element)
+    shape = (x.shape[0], canonical(x.shape[1] * taps), product(sizes))
+    return compute("columns", shape, element)
 
 
 def _deform_conv(context: Context, build: Builder) -> Value:
@@ -316,7 +310,7 @@ OPS: tuple[Operator, ...] = (
     Operator("Col2Im", _col2im_type, _col2im, kind="reduction", cases=(
         case("float32[1, 8, 6]", [3, 4], [2, 2]),
         case("float32[1, 8, 6]", [4, 5], [2, 2], strides=(2, 2), pads=(0, 1, 1, 0)))),
-    Operator("DeformColumns", _columns_type, _columns, kind="injective", domain="webmlc"),
+    Operator("DeformColumns", compute=_columns, kind="injective", domain="webmlc"),
     Operator("DeformConv", expand=_deform_conv, cases=(
         case(MAP, "float32[2, 4, 2, 2]", "float32[1, 8, 4, 5]"),
         case(MAP, "float32[4, 2, 2, 2]", "float32[1, 16, 4, 5]", "float32[4]",

@@ -30,10 +30,6 @@ from webmlc.graph.ops.shapes import (
 from webmlc.graph.ops.sort import comparable, inside, stable_order, word_bits, words
 
 
-def _running_counts_type(context: Context) -> tuple[TensorType, ...]:
-    return TensorType(INDEX, context.shape(0)), TensorType(DType.int64, (ONE,))
-
-
 def _running_counts(context: Context, mask: Tensor) -> tuple[Tensor, ...]:
     """Count the elements of a mask that are true up to each element, and in total."""
     size = mask.shape[0]
@@ -70,11 +66,6 @@ def places_of(build: Builder, mask: Value) -> Value:
     return build("Places", *counts, domain="webmlc")
 
 
-def _unravel_type(context: Context) -> TensorType:
-    sizes = context.attribute("sizes")
-    return TensorType(DType.int64, (const(len(sizes)), *context.shape(0)))
-
-
 def _unravel(context: Context, places: Tensor) -> Tensor:
     """The index of each flat position in a tensor of these sizes. Each row holds one axis."""
     sizes = context.attribute("sizes")
@@ -87,7 +78,7 @@ def _unravel(context: Context, places: Tensor) -> Tensor:
         ]
         return select_among(along, axis).astype(DType.int64)
 
-    return compute("unravel", context.outputs[0].shape, element)
+    return compute("unravel", (const(len(sizes)), *places.shape), element)
 
 
 def _non_zero(context: Context, build: Builder) -> Value:
@@ -118,10 +109,6 @@ hand.
 """
 
 
-def _order_type(context: Context) -> TensorType:
-    return TensorType(INDEX, context.shape(0)[:1])
-
-
 def _order(
     context: Context, rows: Tensor, before: Tensor | None = None, number: Tensor | None = None
 ) -> Tensor:
@@ -137,11 +124,6 @@ def _order(
         for n in range(count)
     ]
     return stable_order("order", keys, word_bits(rows.dtype), before)
-
-
-def _groups_type(context: Context) -> tuple[TensorType, ...]:
-    shape = context.shape(1)
-    return TensorType(DType.bool, shape), TensorType(INDEX, shape)
 
 
 def _groups(context: Context, rows: Tensor, order: Tensor) -> tuple[Tensor, ...]:
@@ -179,10 +161,6 @@ def _groups(context: Context, rows: Tensor, order: Tensor) -> tuple[Tensor, ...]
 
     inverse = scatter("inverse", shape, (), shape, update, INDEX)
     return compute("is_first", shape, lambda p: mask[p] > 0), inverse
-
-
-def _members_type(context: Context) -> TensorType:
-    return TensorType(DType.int64, context.shape(1))
 
 
 def _members(context: Context, inverse: Tensor, places: Tensor) -> Tensor:
@@ -255,11 +233,6 @@ AREA_ROW = 4
 """The index of the row of `BoxSides` that holds the areas, after the four rows of sides."""
 
 
-def _sides_type(context: Context) -> TensorType:
-    boxes = context.type(0)
-    return TensorType(boxes.dtype, (boxes.shape[0], const(AREA_ROW + 1), boxes.shape[1]))
-
-
 def _sides(context: Context, boxes: Tensor) -> Tensor:
     """The coordinates of the low sides of boxes [batch, box, 4] along both axes, the coordinates of
     the high sides, and the areas.
@@ -278,7 +251,8 @@ def _sides(context: Context, boxes: Tensor) -> Tensor:
         first, second = (end - start for start, end in (interval(b, const(i), n) for i in (0, 1)))
         return select(row.equals(AREA_ROW), first * second, select(row < 2, low, high))
 
-    return compute("sides", context.outputs[0].shape, element)
+    shape = (boxes.shape[0], const(AREA_ROW + 1), boxes.shape[1])
+    return compute("sides", shape, element)
 
 
 def _suppress(
@@ -373,24 +347,24 @@ def _list_boxes(context: Context, build: Builder) -> Value:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("RunningCounts", _running_counts_type, _running_counts, domain="webmlc"),
+    Operator("RunningCounts", compute=_running_counts, domain="webmlc"),
     Operator("Places", _places_type, _places, domain="webmlc"),
-    Operator("Unravel", _unravel_type, _unravel, domain="webmlc", kind="injective"),
+    Operator("Unravel", compute=_unravel, domain="webmlc", kind="injective"),
     Operator("NonZero", expand=_non_zero, cases=(
         case("int32[3, 4] in 0..1"), case("float32[200] in 0..1"), case("bool[5, 70, 20]"),
         case("int64[2, 3] in 0..0"), case("float32[3, 0]"), case(np.zeros((0, 2), np.float32)))),
     Operator("Compress", expand=_compress, cases=(
         case(X, "bool[12]"), case(X, "bool[3]", axis=0), case(X, "bool[2]", axis=-1))),
-    Operator("Order", _order_type, _order, domain="webmlc"),
-    Operator("Groups", _groups_type, _groups, domain="webmlc"),
-    Operator("Members", _members_type, _members, domain="webmlc"),
+    Operator("Order", compute=_order, domain="webmlc"),
+    Operator("Groups", compute=_groups, domain="webmlc"),
+    Operator("Members", compute=_members, domain="webmlc"),
     Operator("Unique", expand=_unique, cases=(
         case(ROW, outputs=4), case(ROW, outputs=4, sorted=0), case(ROWS, outputs=4, axis=0),
         case("int64[40] in -9..9", outputs=4), case(NUMBERS, outputs=4, axis=1),
         case("float32[3, 1, 2]", axis=-1), case(NUMBERS, outputs=4, axis=0, sorted=0),
         case("uint8[3, 20] in 0..1", outputs=4, axis=0), case("int8[300] in -9..9", outputs=4),
         case(NANS, outputs=4))),
-    Operator("BoxSides", _sides_type, _sides, domain="webmlc", kind="injective"),
+    Operator("BoxSides", compute=_sides, domain="webmlc", kind="injective"),
     Operator("Suppress", same_type, _suppress, domain="webmlc", kind="injective"),
     Operator("ListBoxes", expand=_list_boxes, domain="webmlc"),
     Operator("NonMaxSuppression", expand=_non_max_suppression),

@@ -19,7 +19,6 @@ from webmlc.graph.ops.cast import cast_to, named_type
 from webmlc.graph.ops.operator import BIND, SYMBOLIC_CONSTANT, Context, Operator, case
 from webmlc.graph.ops.shapes import (
     ZERO,
-    Shape,
     canonical,
     check_shapes,
     check_single,
@@ -30,23 +29,11 @@ from webmlc.graph.ops.shapes import (
 )
 
 
-def _shape_bounds(context: Context) -> Shape:
-    return context.shape(0)[
-        context.attribute("start", 0) : context.attribute("end", context.rank(0))
-    ]
-
-
-def _shape_type(context: Context) -> TensorType:
-    return TensorType(DType.int64, (const(len(_shape_bounds(context))),))
-
-
 def _shape(context: Context, *_: Tensor) -> Tensor:
-    sizes = [d.astype(DType.int64) for d in _shape_bounds(context)] or [Const(0, DType.int64)]
-    return compute("shape", context.outputs[0].shape, lambda i: select_among(sizes, i))
-
-
-def _size_type(context: Context) -> TensorType:
-    return TensorType(DType.int64, ())
+    shape, rank = context.shape(0), context.rank(0)
+    sizes = shape[context.attribute("start", 0) : context.attribute("end", rank)]
+    values = [d.astype(DType.int64) for d in sizes] or [Const(0, DType.int64)]
+    return compute("shape", (const(len(sizes)),), lambda i: select_among(values, i))
 
 
 def _size(context: Context, *_: Tensor) -> Tensor:
@@ -82,10 +69,6 @@ def _range_expanded(context: Context, build: Builder) -> str | None:
         return None
     count = build("RangeCount", *context.node.inputs, domain="webmlc")
     return build("Range", *context.node.inputs, count)
-
-
-def _range_count_type(context: Context) -> TensorType:
-    return TensorType(DType.int64, ())
 
 
 def _range_count(context: Context, *inputs: Tensor) -> Tensor:
@@ -211,14 +194,14 @@ def _exact(value: Expr, dtype: DType) -> Expr:
 X = "float32[2, 3, 4]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("Shape", _shape_type, _shape, kind="injective", cases=(
+    Operator("Shape", compute=_shape, kind="injective", cases=(
         case(X), case(X, start=1), case(X, start=-2, end=-1))),
-    Operator("Size", _size_type, _size, kind="injective", cases=(case(X),)),
+    Operator("Size", compute=_size, kind="injective", cases=(case(X),)),
     Operator("ConstantOfShape", _constant_of_shape_type, _constant_of_shape,
              kind="injective", cases=(
         case([2, 3]), case([2, 3], value=np.array([5], np.int64)))),
     Operator("Sizes", _sizes_type, _sizes, domain="webmlc", kind="injective"),
-    Operator("RangeCount", _range_count_type, _range_count, domain="webmlc", kind="injective"),
+    Operator("RangeCount", compute=_range_count, domain="webmlc", kind="injective"),
     Operator("Range", _range_type, _range, _range_expanded, kind="injective", cases=(
         case(np.int64(1), np.int64(10), np.int64(3)), case(np.int64(5), np.int64(-5), np.int64(-2)),
         case(np.float32(0.5), np.float32(3), np.float32(0.5)))),

@@ -17,7 +17,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.element_types import ELEMENT_TYPES
-from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ir import Array, Node
 from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, UnknownValueError, case
 from webmlc.graph.ops.shapes import (
@@ -212,13 +212,6 @@ def _stft(context: Context, build: Builder) -> Value:
     return y.reshape(0, 0, bins, 2)
 
 
-def _frames_type(context: Context) -> TensorType:
-    batch, size, parts = context.shape(0)
-    length, step = (int(context.attribute(n)) for n in ("length", "step"))
-    count = canonical((size - length) // step + 1)
-    return TensorType(context.dtype(0), (batch, count, canonical(parts * length)))
-
-
 def _frames(context: Context, x: Tensor) -> Tensor:
     """The frames [batch][frame][element · part] of a signal [batch][element][part]."""
     step = int(context.attribute("step"))
@@ -227,7 +220,9 @@ def _frames(context: Context, x: Tensor) -> Tensor:
     def element(b: Expr, frame: Expr, i: Expr) -> Expr:
         return x[b, frame * step + i // parts, i % parts]
 
-    return compute("frames", context.outputs[0].shape, element)
+    length = int(context.attribute("length"))
+    count = canonical((x.shape[1] - length) // step + 1)
+    return compute("frames", (x.shape[0], count, canonical(parts * length)), element)
 
 
 def _mel(context: Context, build: Builder) -> Value:
@@ -247,10 +242,6 @@ def _mel(context: Context, build: Builder) -> Value:
         bins=bins,
         output_datatype=output_type,
     )
-
-
-def _mel_edges_type(context: Context) -> TensorType:
-    return TensorType(INDEX, (canonical(context.attribute("filters") + 4),))
 
 
 def _mel_edges(context: Context, *inputs: Tensor) -> Tensor:
@@ -273,17 +264,12 @@ def _mel_edges(context: Context, *inputs: Tensor) -> Tensor:
         exists = (bin_ >= 0.0) & (bin_ < bins.astype(DType.float64))
         return select(exists, bin_, Const(-1, DType.float64)).astype(INDEX)
 
-    return compute("edges", context.outputs[0].shape, element)
-
-
-def _mel_filters_type(context: Context) -> TensorType:
-    dtype = ELEMENT_TYPES[int(context.attribute("output_datatype"))]
-    return TensorType(dtype, (context.attribute("bins"), canonical(context.shape(0)[0] - 4)))
+    return compute("edges", (canonical(filters + 4),), element)
 
 
 def _mel_filters(context: Context, edges: Tensor) -> Tensor:
     """The weights of triangles between edges."""
-    output = context.outputs[0]
+    dtype = ELEMENT_TYPES[int(context.attribute("output_datatype"))]
 
     def element(bin_: Expr, number: Expr) -> Expr:
         position = bin_.astype(DType.float64)
@@ -294,9 +280,9 @@ def _mel_filters(context: Context, edges: Tensor) -> Tensor:
         climbs = (position >= left) & (position <= middle)
         falls = (position >= middle) & (position < right)
         value = select(falls, falling, select(climbs, rising, Const(0, DType.float64)))
-        return value.astype(output.dtype)
+        return value.astype(dtype)
 
-    return compute("mel", output.shape, element)
+    return compute("mel", (context.attribute("bins"), canonical(edges.shape[0] - 4)), element)
 
 
 RATE, LOW, HIGH = np.int64(8192), np.float32(0), np.float32(4096)
@@ -312,9 +298,9 @@ OPS: tuple[Operator, ...] = (
         case("float32[2, 32, 1]", np.int64(4), None, np.int64(8)),
         case("float32[1, 32, 1]", np.int64(8), "float32[16]"),
         case("float32[1, 32, 2]", np.int64(8), "float32[16]", onesided=0))),
-    Operator("Frames", _frames_type, _frames, kind="injective", domain="webmlc"),
+    Operator("Frames", compute=_frames, kind="injective", domain="webmlc"),
     Operator("MelWeightMatrix", expand=_mel, cases=(
         case(np.int64(8), np.int64(16), RATE, LOW, HIGH),)),
-    Operator("MelEdges", _mel_edges_type, _mel_edges, kind="injective", domain="webmlc"),
-    Operator("MelFilters", _mel_filters_type, _mel_filters, kind="injective", domain="webmlc"),
+    Operator("MelEdges", compute=_mel_edges, kind="injective", domain="webmlc"),
+    Operator("MelFilters", compute=_mel_filters, kind="injective", domain="webmlc"),
 )  # fmt: skip

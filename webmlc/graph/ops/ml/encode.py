@@ -23,7 +23,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, call, const, minimum, select
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
-from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml.scores import DOMAIN, STRINGS, number_labels
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, product, require
@@ -256,10 +256,6 @@ def _vectorise(context: Context, build: Builder) -> Value:
     return total if rank == 2 else total.reshape(width)
 
 
-def _count_type(context: Context) -> TensorType:
-    return TensorType(DType.float32, (context.shape(0)[0], context.shape(1)[0]))
-
-
 def _count(context: Context, x: Tensor, grams: Tensor) -> Tensor:
     """The counts [row][gram] of the pairs of a start and a distance that match all items."""
     length, row_length = as_int(grams.shape[1]), x.shape[1]
@@ -273,7 +269,7 @@ def _count(context: Context, x: Tensor, grams: Tensor) -> Tensor:
         return select(is_match, ONE, ZERO)
 
     extents = (row_length, const(int(context.attribute("skips")) + 1))
-    shape = context.outputs[0].shape
+    shape = (x.shape[0], grams.shape[0])
     total = reduce("grams", shape, extents, "add", matches)
     return compute("count", shape, lambda *i: total[i].astype(DType.float32))
 
@@ -298,7 +294,7 @@ OPS: tuple[Operator, ...] = (
         ("Scaler", _scaler),
         ("ZipMap", _zip_map),
     )),
-    Operator("CountGrams", _count_type, _count, kind="reduction", domain="webmlc"),
+    Operator("CountGrams", compute=_count, kind="reduction", domain="webmlc"),
     Operator("TfIdfVectorizer", expand=_vectorise, cases=tuple(
         case(x, mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=skips,
              ngram_indexes=tuple(places), **POOL)

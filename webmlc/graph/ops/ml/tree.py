@@ -18,7 +18,7 @@ from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
-from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml.scores import DOMAIN, float_rows, number_labels, pick_label, transform
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import require
@@ -202,10 +202,6 @@ def walk_forest(
     return build("TreeSum", node, weights, domain="webmlc", aggregate=aggregate, interior=interior)
 
 
-def _step_type(context: Context) -> TensorType:
-    return TensorType(DType.int32, (context.shape(0)[0], context.shape(1)[-1]))
-
-
 def _step(
     context: Context,
     x: Tensor,
@@ -231,18 +227,13 @@ def _step(
             outcome = outcome | (call("isnan", value) & missing[node])
         return children[node * 2 + outcome.astype(INDEX)]
 
-    return compute("step", context.outputs[0].shape, element)
-
-
-def _sum_type(context: Context) -> TensorType:
-    leaf, weights = context.type(0), context.type(1)
-    return TensorType(weights.dtype, (leaf.shape[0], weights.shape[1]))
+    return compute("step", (x.shape[0], nodes.shape[-1]), element)
 
 
 def _sum(context: Context, leaf: Tensor, weights: Tensor) -> Tensor:
     aggregate, trees = context.attribute("aggregate"), leaf.shape[1]
     interior = int(context.attribute("interior"))
-    shape = context.outputs[0].shape
+    shape = (leaf.shape[0], weights.shape[1])
 
     def vote(row: Expr, target: Expr, tree: Expr) -> Expr:
         return weights[leaf[row, tree] - interior, target]
@@ -314,8 +305,8 @@ def _both(build: Builder, score: Value, kind: str, positive: bool) -> Value:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("TreeStep", _step_type, _step, domain="webmlc"),
-    Operator("TreeSum", _sum_type, _sum, kind="reduction", domain="webmlc"),
+    Operator("TreeStep", compute=_step, domain="webmlc"),
+    Operator("TreeSum", compute=_sum, kind="reduction", domain="webmlc"),
     Operator("TreeEnsemble", expand=_ensemble, domain=DOMAIN),
     Operator("TreeEnsembleRegressor", expand=_regressor, domain=DOMAIN),
     Operator("TreeEnsembleClassifier", expand=_classifier, domain=DOMAIN),
