@@ -45,11 +45,11 @@ def axis_mask(context: Context, build: Builder, index: int, rank: int | None = N
     count = axis_count(context, index)
     ones = build.constant(np.ones(count, np.int64))
     rank = context.rank(0) if rank is None else rank
-    return by_axis(build, ones, build.inputs[index], count, rank, default=0, invalid=INVALID)
+    return by_axis(ones, build.inputs[index], count, rank, default=0, invalid=INVALID)
 
 
 def by_axis(
-    build: Builder, values: Value, axes: Value, count: int, rank: int, *, default: int, invalid: int
+    values: Value, axes: Value, count: int, rank: int, *, default: int, invalid: int
 ) -> Value:
     """The int64[rank] that holds each of `count` values at its axis, and `default` at the other
     axes. It is `invalid` everywhere if the axes are wrong. Raises `NotSupportedError` for more axes
@@ -57,9 +57,8 @@ def by_axis(
     """
     if count > rank:
         raise NotSupportedError(f"{count} axes of a tensor of rank {rank}")
-    axes = axes.reshape(count)
-    return build(
-        "ByAxis", values, axes, domain="webmlc", rank=rank, default=default, invalid=invalid
+    return values.op(
+        "ByAxis", axes.reshape(count), domain="webmlc", rank=rank, default=default, invalid=invalid
     )
 
 

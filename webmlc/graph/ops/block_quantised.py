@@ -293,10 +293,12 @@ def _packed_product(
     scale: Tensor | None,
     sums: Tensor | None,
     values: Tensor,
-    scales: Tensor,
-    minimums: Tensor | None = None,
+    *numbers: Tensor,
 ) -> Tensor:
-    """The products of the blocks (`dots`), then the sum of the scaled products."""
+    """The products of the blocks (`dots`), then the sum of the scaled products. `numbers` are the
+    scales, and perhaps the minimums.
+    """
+    scales, minimums = numbers[0], numbers[1] if len(numbers) > 1 else None
     *rows, _ = data.shape if scale is None else scale.shape
     columns = as_expr(context.attribute("columns"))
     blocks = scales.shape[1]

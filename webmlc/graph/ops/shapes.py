@@ -259,13 +259,6 @@ def present(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     return tuple(t for t in inputs if t is not None)
 
 
-def operand(inputs: Sequence[Tensor | None], index: int) -> Tensor:
-    """The tensor of an input that must be present."""
-    tensor = inputs[index]
-    assert tensor is not None
-    return tensor
-
-
 def axes_within(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """The axes counted from the front, sorted, without repetition. Raises `NotSupportedError` if a
     tensor of this rank does not have them.

@@ -95,7 +95,7 @@ def _slice_expanded(context: Context, build: Builder) -> Value | None:
             for i, default in ((3, np.arange(count)), (4, np.ones(count, np.int64)))
         )
         starts, ends, steps = (
-            by_axis(build, values, axis_input, count, rank, default=default, invalid=0)
+            by_axis(values, axis_input, count, rank, default=default, invalid=0)
             for values, default in ((starts, 0), (ends, FAR_END), (steps, 1))
         )
         axes = tuple(range(rank))
@@ -246,7 +246,7 @@ def _pad_expanded(context: Context, build: Builder) -> Value | None:
         check_shape(context, 3, (const(count),))
         halves = build.many("Split", pads, outputs=2, axis=0, num_outputs=2)
         full = (
-            by_axis(build, half, optional_inputs[1], count, rank, default=0, invalid=-FAR_END)
+            by_axis(half, optional_inputs[1], count, rank, default=0, invalid=-FAR_END)
             for half in halves
         )
         everywhere = build("Concat", *full, axis=0)

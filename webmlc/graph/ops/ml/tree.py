@@ -209,10 +209,10 @@ def _step(
     features: Tensor,
     thresholds: Tensor,
     children: Tensor,
-    modes: Tensor | None = None,
-    missing: Tensor | None = None,
+    *options: Tensor | None,
 ) -> Tensor:
     """The children to which rows go. The current nodes are [row][tree], or the roots [tree]."""
+    modes, missing = (*options, None, None)[:2]
     mode_numbers: tuple[int, ...] = context.attribute("modes") or (0,)
 
     def element(row: Expr, tree: Expr) -> Expr:
