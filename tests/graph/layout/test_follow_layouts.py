@@ -8,7 +8,7 @@ from tests.graph.graphs import module, zeros
 from webmlc.graph.ir import Node
 from webmlc.graph.layout.choose_layouts import _RULES, choose_layouts
 from webmlc.graph.layout.layout_values import channels_first, channels_last
-from webmlc.graph.ops.nhwc import Form, Layout, Operand
+from webmlc.graph.ops.operator import Form, Layout, Operand
 from webmlc.graph.table import OPS
 
 

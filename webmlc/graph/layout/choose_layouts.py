@@ -3,7 +3,7 @@
 In: an inferred function of ONNX operators (NCHW). Out: the same meaning, where convolutions and
 pools are the `webmlc` operators of `ops/layout.py` over NHWC feature maps of any rank, and constant
 matrix operands are packed `[N/8][K][8]`. The pass walks once: every value may have an NHWC twin,
-which is written on demand. The operator's row (`ops/nhwc.py`) says whether and how the operator
+which is written on demand. The operator's row (`ops/operator.py`) says whether and how the operator
 follows a feature map. So transposes remain only where two layouts really meet, usually at the
 graph's edge.
 
@@ -33,7 +33,7 @@ from webmlc.graph.layout.window_layouts import (
     pool,
     transposed_convolution,
 )
-from webmlc.graph.ops.nhwc import Form, Layout, Operand
+from webmlc.graph.ops.operator import Form, Layout, Operand
 from webmlc.graph.ops.shapes import same
 from webmlc.graph.rewrite.meaning import layout_of
 

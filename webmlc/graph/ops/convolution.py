@@ -15,8 +15,7 @@ from webmlc.core.expr import Const, Expr, as_int, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.linear_algebra import centred, rounded
-from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, Layout, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes
 from webmlc.graph.ops.windows import AUTO_PAD, CHANNELS_FIRST, Groups, Windows, convolution
 

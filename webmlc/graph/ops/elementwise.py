@@ -20,10 +20,10 @@ from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
     Case,
     Context,
+    Layout,
     NotSupportedError,
     Operator,
     Result,

@@ -29,6 +29,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
+from webmlc.graph.ops.resize_positions import cubic
 from webmlc.graph.ops.shapes import ZERO, canonical, select_among, with_axis
 
 FLOAT = DType.float32
@@ -227,9 +228,7 @@ def _filter(name: str, distance: Expr) -> Expr:
     """The weight of a pixel at a distance."""
     if name == "bilinear":
         return maximum(1.0 - distance, 0.0)
-    a = CUBIC
-    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1.0
-    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    near, far = cubic(distance, CUBIC)
     return select(distance < 1.0, near, select(distance < 2.0, far, Const(0, FLOAT)))
 
 

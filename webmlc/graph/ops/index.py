@@ -13,10 +13,10 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum,
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
     Context,
     IndexInput,
+    Layout,
     NotSupportedError,
     Operator,
     case,
@@ -65,10 +65,6 @@ def _leading_indices(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[1], sizes),)
 
 
-def _count_outside_type(context: Context) -> TensorType:
-    return TensorType(DType.int32, (const(len(context.node.inputs)),))
-
-
 def _count_outside(context: Context, *inputs: Tensor) -> Tensor:
     """Count, for each input, the indices that are outside the axes of these `sizes`."""
     counts = [
@@ -77,7 +73,7 @@ def _count_outside(context: Context, *inputs: Tensor) -> Tensor:
             inputs, context.attribute("sizes"), context.attribute("from_end"), strict=True
         )
     ]
-    shape = context.outputs[0].shape
+    shape = (const(len(inputs)),)
     return compute("outside", shape, lambda i: select_among([c[()] for c in counts], i))
 
 
@@ -395,7 +391,7 @@ OPS: tuple[Operator, ...] = (
              choices=REDUCTION, cases=(
         case(X, [[0], [2]], "float32[2, 4]"), case(X, [[0, 1], [2, 3]], "float32[2]"),
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
-    Operator("CountOutside", _count_outside_type, _count_outside, domain="webmlc",
+    Operator("CountOutside", compute=_count_outside, domain="webmlc",
              kind="reduction"),
     Operator("Within", same_type, _within, domain="webmlc", kind="injective",
              indices=_within_indices),

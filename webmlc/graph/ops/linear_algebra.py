@@ -15,8 +15,7 @@ from webmlc.core.expr import Const, Expr, as_int
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, Layout, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     Shape,
     accumulator,

@@ -15,8 +15,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.element_types import ELEMENT_TYPES
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case, same_type
+from webmlc.graph.ops.operator import Context, Layout, NotSupportedError, Operator, case, same_type
 from webmlc.graph.ops.pooling import power
 from webmlc.graph.ops.reduction import fold, mean_scale, reduced_shape
 from webmlc.graph.ops.shapes import (

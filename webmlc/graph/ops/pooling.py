@@ -18,9 +18,9 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, identity, reduce, scatter
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.index import require_within
-from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
     Context,
+    Layout,
     NotSupportedError,
     Operator,
     case,

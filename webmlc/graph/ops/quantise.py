@@ -18,8 +18,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import SATURATING, cast_to, named_type
 from webmlc.graph.ops.linear_algebra import matmul_shape
-from webmlc.graph.ops.nhwc import QUANTISED
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import QUANTISED, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,

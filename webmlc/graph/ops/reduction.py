@@ -18,8 +18,16 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, identity, reduce, scatter
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
-from webmlc.graph.ops.nhwc import REDUCED, Layout
-from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case, same_type
+from webmlc.graph.ops.operator import (
+    REDUCED,
+    Case,
+    Context,
+    Layout,
+    NotSupportedError,
+    Operator,
+    case,
+    same_type,
+)
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,

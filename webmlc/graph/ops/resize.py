@@ -30,10 +30,16 @@ from webmlc.core.expr import Expr, as_expr, as_int, call, const, maximum, minimu
 from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, Node, TensorType
-from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, Inputs, NotSupportedError, Operator, case, check_size
-from webmlc.graph.ops.resize_positions import FLOAT, Positions
-from webmlc.graph.ops.resize_tables import Axis, table
+from webmlc.graph.ops.operator import (
+    Context,
+    Inputs,
+    Layout,
+    NotSupportedError,
+    Operator,
+    case,
+    check_size,
+)
+from webmlc.graph.ops.resize_positions import FLOAT, Axis, Positions, table
 from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,

@@ -18,6 +18,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.resize_positions import cubic
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
@@ -68,16 +69,9 @@ def _reflected(place: Expr, size: Expr, corners: bool) -> Expr:
 
 def _cubic(t: Expr) -> tuple[Expr, ...]:
     """The weights of the taps at -1, 0, 1 and 2 for a position `t` behind tap 0."""
-
-    a = CUBIC_COEFFICIENT
-
-    def near(d: Expr) -> Expr:
-        return ((d * (a + 2) - (a + 3)) * d) * d + 1.0
-
-    def far(d: Expr) -> Expr:
-        return ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
-
-    return far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)
+    distances = (t + 1.0, t, 1.0 - t, 2.0 - t)
+    pieces = [cubic(distance, CUBIC_COEFFICIENT) for distance in distances]
+    return pieces[0][1], pieces[1][0], pieces[2][0], pieces[3][1]
 
 
 def _taps(mode: str, place: Expr) -> list[tuple[Expr, Expr | None]]:

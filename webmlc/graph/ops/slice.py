@@ -18,8 +18,7 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import axis_count, by_axis
-from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, Layout, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,

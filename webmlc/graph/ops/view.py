@@ -15,8 +15,15 @@ from webmlc.graph.builder import Builder, Value
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import squeeze, unsqueeze
-from webmlc.graph.ops.nhwc import VIEW, Layout
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case, same_type
+from webmlc.graph.ops.operator import (
+    VIEW,
+    Context,
+    Layout,
+    NotSupportedError,
+    Operator,
+    case,
+    same_type,
+)
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,

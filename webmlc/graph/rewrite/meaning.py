@@ -11,8 +11,14 @@ from contextlib import contextmanager
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Node, TensorType
-from webmlc.graph.ops.nhwc import BROADCAST, Layout
-from webmlc.graph.ops.operator import FusionKind, NotSupportedError, Operator, Scope
+from webmlc.graph.ops.operator import (
+    BROADCAST,
+    FusionKind,
+    Layout,
+    NotSupportedError,
+    Operator,
+    Scope,
+)
 from webmlc.graph.ops.shapes import check_numbers
 from webmlc.graph.rewrite.parts import PARTS, Part
 from webmlc.graph.table import OPS
