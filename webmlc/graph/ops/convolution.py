@@ -16,7 +16,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.linear_algebra import centred, rounded
 from webmlc.graph.ops.operator import Context, Layout, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, all_of, canonical, check_shapes
 from webmlc.graph.ops.windows import AUTO_PAD, CHANNELS_FIRST, Groups, Windows, convolution
 
 
@@ -161,23 +161,21 @@ def _conv_transpose(
 
     def element(n: Expr, o: Expr, *axes: Expr) -> Expr:
         place, i, taps = axes[:rank], axes[rank], axes[rank + 1 :]
-        inside: Expr | None = None
         source: list[Expr] = []
+        conditions: list[Expr] = []
         for d in range(rank):
             stride, size = windows.strides[d], x.shape[2 + d]
             shifted = place[d] + windows.begins[d] - taps[d] * windows.dilations[d]
             source_index = shifted // stride
             is_tap = (source_index >= 0) & (source_index < size)
-            if stride > 1:
-                is_tap = is_tap & (shifted % stride).equals(0)
-            inside = is_tap if inside is None else inside & is_tap
+            conditions.append(is_tap & (shifted % stride).equals(0) if stride > 1 else is_tap)
             source.append(source_index)
         group, within = (ZERO, o) if groups == 1 else (o // per_group_out, o % per_group_out)
         channel = i if groups == 1 else group * per_group_in + i
         value = x[(n, channel, *source)].astype(wide_dtype) * weights[
             (channel, within, *taps)
         ].astype(wide_dtype)
-        return value if inside is None else select(inside, value, Const(0, wide_dtype))
+        return select(all_of(conditions), value, Const(0, wide_dtype))
 
     extents = [per_group_in, *(const(k) for k in windows.kernel)]
     total = reduce("conv_transpose", context.outputs[0].shape, extents, "add", element)

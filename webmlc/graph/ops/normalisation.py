@@ -27,6 +27,7 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_stretches,
     with_axis,
+    without_folded,
 )
 
 Index = tuple[Expr, ...]
@@ -163,7 +164,7 @@ class _Statistics:
         )
 
     def at(self, index: Sequence[Expr]) -> Index:
-        return tuple(ZERO if d in self.axes else i for d, i in enumerate(index))
+        return without_folded(index, self.axes)
 
     def centred(self, index: Sequence[Expr]) -> Expr:
         return self.x[tuple(index)].astype(self.dtype) - self.mean[self.at(index)]
@@ -226,8 +227,7 @@ def _rms_normalisation(context: Context, x: Tensor, scale: Tensor) -> Tensor:
     )
 
     def element(*i: Expr) -> Expr:
-        at = tuple(ZERO if d in axes else v for d, v in enumerate(i))
-        value = (x[i].astype(dtype) * inverse[at]).astype(x.dtype)
+        value = (x[i].astype(dtype) * inverse[without_folded(i, axes)]).astype(x.dtype)
         return value * scale[aligned(i, scale.shape, x.shape)].astype(x.dtype)
 
     return compute("rms_norm", x.shape, element)

@@ -41,6 +41,7 @@ from webmlc.graph.ops.shapes import (
     product,
     require,
     with_axis,
+    without_folded,
 )
 
 Body = Callable[[Expr], Expr]
@@ -168,25 +169,19 @@ def _log_sum_exp(context: Context, x: Tensor, *_: Tensor) -> Tensor:
     wide_dtype = wide_dtype if wide_dtype.is_float else DType.float32
     top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide_dtype))
     finite = compute("max_finite", top.shape, lambda *i: _finite(top[i]))
-    other_axes = set(range(x.rank)) - set(axes)
-
-    def statistics_index(*i: Expr) -> tuple[Expr, ...]:
-        return tuple(v if d in other_axes else ZERO for d, v in enumerate(i))
-
     total = fold(
         "sum_exp",
         x,
         axes,
         "add",
-        lambda *i: call("exp", x[i].astype(wide_dtype) - finite[statistics_index(*i)]),
+        lambda *i: call("exp", x[i].astype(wide_dtype) - finite[without_folded(i, axes)]),
     )
-    places = [d for d in range(x.rank) if keeps_axes(context) or d in other_axes]
 
     def element(*i: Expr) -> Expr:
-        full: list[Expr] = [ZERO] * x.rank
-        for place, v in zip(places, i, strict=True):
-            full[place] = v
-        index = tuple(full)
+        places = iter(i)
+        index = tuple(
+            ZERO if d in axes and not keeps_axes(context) else next(places) for d in range(x.rank)
+        )
         return (call("log", total[index]) + finite[index]).astype(x.dtype)
 
     return compute("log_sum_exp", context.outputs[0].shape, element)
@@ -266,19 +261,16 @@ def _softmax(log: bool) -> Callable[[Context, Tensor], Tensor]:
         top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide_dtype))
 
         def shifted(*i: Expr) -> Expr:
-            return x[i].astype(wide_dtype) - top[statistics_index(i)]
-
-        def statistics_index(i: Sequence[Expr]) -> tuple[Expr, ...]:
-            return tuple(ZERO if d in axes else v for d, v in enumerate(i))
+            return x[i].astype(wide_dtype) - top[without_folded(i, axes)]
 
         exponential = compute("exponential", x.shape, lambda *i: call("exp", shifted(*i)))
         total = fold("sum_exp", x, axes, "add", lambda *i: exponential[i])
 
         def element(*i: Expr) -> Expr:
             if log:
-                value = shifted(*i) - call("log", total[statistics_index(i)])
+                value = shifted(*i) - call("log", total[without_folded(i, axes)])
             else:
-                value = exponential[i] * (1 / total[statistics_index(i)])
+                value = exponential[i] * (1 / total[without_folded(i, axes)])
             return value.astype(x.dtype)
 
         return compute("log_softmax" if log else "softmax", x.shape, element)

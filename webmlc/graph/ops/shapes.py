@@ -14,7 +14,7 @@ requirements before it starts a kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import lru_cache, partial, reduce
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
@@ -203,6 +203,16 @@ def _operands(op: str, root: Expr) -> frozenset[Expr]:
 def with_axis(items: Sequence[Expr], axis: int, *replacements: Expr) -> tuple[Expr, ...]:
     """The sizes or indices of all axes, with these replacements for one axis (none: without it)."""
     return (*items[:axis], *replacements, *items[axis + 1 :])
+
+
+def without_folded(index: Sequence[Expr], axes: Container[int]) -> tuple[Expr, ...]:
+    """The index of the fold over `axes`, which keep size 1, that an element belongs to."""
+    return tuple(ZERO if d in axes else i for d, i in enumerate(index))
+
+
+def all_of(conditions: Iterable[Expr]) -> Expr:
+    """The conjunction of one or more conditions."""
+    return reduce(lambda a, b: a & b, conditions)
 
 
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:

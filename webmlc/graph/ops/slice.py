@@ -23,6 +23,7 @@ from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
     Shape,
+    all_of,
     axes_within,
     canonical,
     check_shape,
@@ -302,16 +303,10 @@ def _pad(
     def element(*index: Expr) -> Expr:
         if mode != "constant":
             return x[continued(mode, index, x.shape, pads)]
-        inside: Expr | None = None
-        place: list[Expr] = []
-        for i, size, (before, after) in zip(index, x.shape, pads, strict=True):
-            place.append(i - before)
-            if (before, after) != (ZERO, ZERO):
-                is_inside_axis = (i - before >= 0) & (i - before < size)
-                inside = is_inside_axis if inside is None else inside & is_inside_axis
-        if inside is None:
-            return x[tuple(place)]
-        return select(inside, x[tuple(place)], filling)
+        place = tuple(i - before for i, (before, _) in zip(index, pads, strict=True))
+        ends = zip(place, x.shape, pads, strict=True)
+        inside = [(i >= 0) & (i < size) for i, size, pad in ends if pad != (ZERO, ZERO)]
+        return select(all_of(inside), x[place], filling) if inside else x[place]
 
     return compute("pad", context.outputs[0].shape, element)
 

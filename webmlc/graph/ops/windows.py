@@ -17,7 +17,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ops.operator import Context, NotSupportedError
-from webmlc.graph.ops.shapes import ZERO, accumulator, canonical, product_type, require
+from webmlc.graph.ops.shapes import ZERO, accumulator, all_of, canonical, product_type, require
 
 AUTO_PAD = {"auto_pad": ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER")}
 """How windows may be padded. An empty text is "NOTSET", as in onnxruntime."""
@@ -158,23 +158,19 @@ class Windows:
         """Pad the input with `value` as far as windows reach. If no window reaches outside, return
         the input.
         """
-        if all(self.is_inside(d) for d in range(self.rank)):
+        padded_axes = [d for d in range(self.rank) if not self.is_inside(d)]
+        if not padded_axes:
             return x
         shape = list(x.shape)
-        for d, reach in enumerate(self.reaches):
-            if not self.is_inside(d):
-                shape[2 + d] = reach
+        for d in padded_axes:
+            shape[2 + d] = self.reaches[d]
 
         def element(*index: Expr) -> Expr:
-            is_inside: Expr | None = None
             place = list(index)
-            for d, size in enumerate(self.inputs):
-                if self.is_inside(d):
-                    continue
+            for d in padded_axes:
                 place[2 + d] = index[2 + d] - self.begins[d]
-                is_inside_axis = (place[2 + d] >= 0) & (place[2 + d] < size)
-                is_inside = is_inside_axis if is_inside is None else is_inside & is_inside_axis
-            assert is_inside is not None
+            places = ((place[2 + d], self.inputs[d]) for d in padded_axes)
+            is_inside = all_of((i >= 0) & (i < size) for i, size in places)
             return select(is_inside, x[tuple(place)], Const(value, x.dtype))
 
         return compute("pad", shape, element)
