@@ -84,12 +84,12 @@ def with_rows(rows: Iterable[Operator]) -> Iterator[None]:
                 raise UserError(f"the operator {row.domain}.{row.name} is defined twice")
             added.append(key)
             if row.kind == "elementwise":
-                derivative.DIFFERENTIABLE[derivative.full_name(*key)] = row
+                training.DIFFERENTIABLE[training.full_name(*key)] = row
         yield
     finally:
         for key in added:
             OPS.pop(key, None)
-            derivative.DIFFERENTIABLE.pop(derivative.full_name(*key), None)
+            training.DIFFERENTIABLE.pop(training.full_name(*key), None)
 
 
 @cache

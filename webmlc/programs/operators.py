@@ -135,7 +135,7 @@ class _Meaning:
             raise NotSupportedError(f"its function returns a {type(wrong[0]).__name__}, no tensor")
         return tuple(TensorType(tensor.dtype, tensor.shape) for tensor in results)
 
-    def compute(self, context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    def compute(self, context: Context, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         return self.checked(context, tensors)
 
     def checked(self, context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
