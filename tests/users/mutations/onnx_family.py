@@ -30,10 +30,12 @@ LARGEST_FEED = 1 << 22
 """The most elements of an input. A model with a larger one is only built."""
 TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 """The relative error of an output, by its type; 2e-3 for other floats."""
-ROUNDING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"}) | {
+ROUNDING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "Resize", "Upsample"}) | {
     name for domain, name in OPS if name.startswith("QLinear")
 }
-"""Operators that round quotients of floats to integers, which may be halves but for rounding."""
+"""Operators that round or cut floats to integers. The floats may be halves or integers but for
+rounding.
+"""
 ROUNDED_SHARE = 0.05
 """The largest share of an output of such a model that may be the next integer."""
 EXTREME = 1e29
@@ -212,17 +214,22 @@ def _operators(model: onnx.ModelProto) -> set[str]:
 
 
 def _is_ordinary(model: onnx.ModelProto, folder: Path) -> bool:
-    """True if each float in constants and attributes of the model is 0 or neither enormous nor
-    tiny (`EXTREME`). A constant that cannot be read counts as ordinary.
+    """True if each float in constants and attributes of the model is neither enormous nor tiny
+    (`EXTREME`), and no constant of one element, which may be a scale, is 0. A constant that cannot
+    be read counts as ordinary.
     """
     tensors = [*model.graph.initializer]
     attributes = [a for node in all_nodes(model.graph.node) for a in node.attribute]
-    arrays = [np.asarray([a.f, *a.floats]) for a in attributes]
+    arrays = [np.asarray([a.f, *a.floats, 1.0]) for a in attributes if a.name != "value_float"]
+    arrays += [np.asarray([a.f]) for a in attributes if a.name == "value_float"]
     tensors += [a.t for a in attributes if a.HasField("t")]
     for tensor in tensors:
         with suppress(Exception):
             arrays.append(onnx.numpy_helper.to_array(tensor, str(folder)))
-    magnitudes = (np.abs(array[array != 0]) for array in arrays if array.dtype.kind == "f")
+    floats = [array for array in arrays if array.dtype.kind == "f"]
+    if any(array.size == 1 and not array.any() for array in floats):
+        return False
+    magnitudes = (np.abs(array[array != 0]) for array in floats)
     return all(((m > 1 / EXTREME) & (m < EXTREME)).all() for m in magnitudes)
 
 
