@@ -220,19 +220,13 @@ _NAMESPACE: Mapping[str, Any] = {
     "bool_": np.bool_,
     "array": np.array,
     "full": np.full,
-    "at": _at,
-    "span": _span,
-    "gather": _gather,
-    "scatter": _scatter,
-    "choose": _choose,
-    "wrap": _wrap,
-    "truncdiv": _truncdiv,
-    "truncmod": _truncmod,
-    "minimum": _minimum,
-    "maximum": _maximum,
-    "cast": _cast,
     "cast_int": lambda value, target: int(np.asarray(value).astype(target)),
-    "bitcast": _bitcast,
     "bitcast_int": lambda value, source, target: int(_bitcast(value, source, target)),
-    "ramp": _ramp,
-}
+    **{
+        function.__name__.removeprefix("_"): function
+        for function in (
+            _at, _span, _gather, _scatter, _choose, _wrap, _truncdiv, _truncmod, _minimum, _maximum,
+            _cast, _bitcast, _ramp,
+        )
+    },
+}  # fmt: skip

@@ -20,12 +20,12 @@ from webmlc.loops.ir import (
     Axis,
     Block,
     Buffer,
-    For,
     Load,
     LoopFunction,
     Stmt,
     Store,
     blocks,
+    grid,
     loads,
     map_expressions,
     map_statements,
@@ -96,14 +96,10 @@ def _narrowed(body: Stmt, narrow: dict[Buffer, Buffer]) -> Stmt:
 def _copy(function: LoopFunction, source: Buffer, target: Buffer) -> Stmt:
     """Round a whole buffer."""
     name = _unused(function, f"{target.name}_half")
-    loops = [Var(f"{name}_{axis}") for axis in range(len(source.shape))]
-    axes = [Var(f"v_{loop.name}") for loop in loops]
-    body: Stmt = Block(
-        name,
-        tuple(Axis(v, n, "spatial") for v, n in zip(axes, source.shape, strict=True)),
-        tuple(loops),
-        Store(target, tuple(axes), Cast(Load(source, tuple(axes)), DType.float16)),
+    loops = tuple(Var(f"{name}_{axis}") for axis in range(len(source.shape)))
+    axes = tuple(
+        Axis(Var(f"v_{v.name}"), n, "spatial") for v, n in zip(loops, source.shape, strict=True)
     )
-    for loop, extent in reversed([*zip(loops, source.shape, strict=True)]):
-        body = For(loop, extent, body)
-    return body
+    element = tuple(axis.var for axis in axes)
+    store = Store(target, element, Cast(Load(source, element), DType.float16))
+    return grid(zip(loops, source.shape, strict=True), Block(name, axes, loops, store))

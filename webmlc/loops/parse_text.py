@@ -31,6 +31,7 @@ from webmlc.loops.ir import (
     For,
     If,
     Let,
+    Load,
     LoopFunction,
     LoopKind,
     Scope,
@@ -242,22 +243,14 @@ class Parser:
         return Let(var, bound_value, self.suite(body, inner))
 
     def store(self, target: ast.Subscript, value: ast.expr, scope: _Scope) -> Store:
-        name = dotted(target.value)
-        if name not in self.buffers:
-            raise self.error(target, f"{name} is not a buffer")
-        buffer = self.buffers[name]
-        slices = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
-        if len(slices) != len(buffer.shape):
-            raise self.error(
-                target, f"{name} has {len(buffer.shape)} dimensions, indexed with {len(slices)}"
-            )
-        indices = tuple(self.expr(i, scope) for i in slices)
+        element = self.expr(target, scope)
+        assert isinstance(element, Load)  # a subscript is the element of a buffer
+        buffer = element.buffer
         stored_value = self.expr(value, scope, buffer.dtype)
         if stored_value.dtype != buffer.dtype:
-            raise self.error(
-                value, f"a {stored_value.dtype} stored to {name}, which holds {buffer.dtype}"
-            )
-        return Store(buffer, indices, stored_value)
+            holds = f"stored to {buffer.name}, which holds {buffer.dtype}"
+            raise self.error(value, f"a {stored_value.dtype} {holds}")
+        return Store(buffer, element.indices, stored_value)
 
     def loops(self, node: ast.For, scope: _Scope) -> Stmt:
         targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]

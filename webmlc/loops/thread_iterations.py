@@ -17,7 +17,7 @@ from webmlc.core.expr import Const, Expr, Var
 from webmlc.core.machine import MAX_BINDING_BYTES
 from webmlc.core.rewrite import evaluate, variables
 from webmlc.loops.count_work import buffer_bytes
-from webmlc.loops.ir import Block, For, If, Let, LoopFunction, Seq, Stmt
+from webmlc.loops.ir import For, If, Let, LoopFunction, Seq, Stmt, child_statements
 
 LONG_ROW = 1 << 18
 """The elements that a symbolic dimension may have where the iterations of a thread are bounded.
@@ -67,8 +67,6 @@ def thread_iterations(function: LoopFunction, sizes: Mapping[str, int]) -> int:
 
 def _iterations(stmt: Stmt, sizes: Mapping[str, int], ranges: dict[Var, Interval]) -> int:
     match stmt:
-        case Seq(statements=statements):
-            return sum(_iterations(child, sizes, ranges) for child in statements)
         case For(var=var, extent=extent, body=body, kind=kind):
             count = _extent(extent, sizes, ranges)
             if count == 0:
@@ -77,15 +75,11 @@ def _iterations(stmt: Stmt, sizes: Mapping[str, int], ranges: dict[Var, Interval
             if kind == "thread_binding":
                 return inner
             return count * inner if kind in ("unrolled", "vectorized") else count * (1 + inner)
-        case If(then=then, otherwise=otherwise):
-            branches = (then,) if otherwise is None else (then, otherwise)
-            return max(_iterations(branch, sizes, ranges) for branch in branches)
+        case If():
+            return max(_iterations(branch, sizes, ranges) for branch in child_statements(stmt))
         case Let(var=var, value=value, body=body):
             return _iterations(body, sizes, {**ranges, var: bounds(value, ranges)})
-        case Block(init=init, body=body):
-            start = 0 if init is None else _iterations(init, sizes, ranges)
-            return start + _iterations(body, sizes, ranges)
-    return 0
+    return sum(_iterations(child, sizes, ranges) for child in child_statements(stmt))
 
 
 def _extent(extent: Expr, sizes: Mapping[str, int], ranges: Mapping[Var, Interval]) -> int:

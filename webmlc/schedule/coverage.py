@@ -7,7 +7,9 @@ the written elements; a tile of fused loops, or a predicate, may leave holes in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Call, Const, Expr, Var
@@ -20,17 +22,22 @@ def fills(scanned: Scan, writes: Sequence[Access]) -> bool:
     """True if the loops inside write every element of the box around `writes`, if no predicate
     stops them.
     """
-    region = scanned.region(writes)
-    distinct = {access.indices for access in writes}
-    if any(access.conditional for access in writes):
+    region = _known(scanned.region(writes))
+    if region is None or any(access.conditional for access in writes):
         return False
-    for indices in distinct:
-        spans = [relax(index, scanned) for index in indices]
-        if not _same(spans, region, scanned.ranges):
+    for indices in {access.indices for access in writes}:
+        spans = _known(relax(index, scanned) for index in indices)
+        if spans is None or not _same(spans, region, scanned.ranges):
             continue
         if _is_dense(indices, spans, scanned) or _is_as_large(indices, region, scanned):
             return True
     return False
+
+
+def _known(spans: Iterable[Span | None]) -> list[Span] | None:
+    """The spans; `None` if one is not known."""
+    known_spans = list(spans)
+    return None if None in known_spans else cast(list[Span], known_spans)
 
 
 def covers(
@@ -56,51 +63,39 @@ def covers(
     )
 
 
-def _same(
-    spans: Sequence[Span | None], region: Sequence[Span | None], ranges: Mapping[Var, Interval]
-) -> bool:
-    for span, whole in zip(spans, region, strict=True):
-        if span is None or whole is None:
-            return False
-        if not prove_equal(span.low, whole.low, ranges):
-            return False
-        if not prove_equal(span.width, whole.width, ranges):
-            return False
-    return True
+def _same(spans: Sequence[Span], region: Sequence[Span], ranges: Mapping[Var, Interval]) -> bool:
+    return all(
+        prove_equal(span.low, box.low, ranges) and prove_equal(span.width, box.width, ranges)
+        for span, box in zip(spans, region, strict=True)
+    )
 
 
-def _is_dense(indices: Sequence[Expr], spans: Sequence[Span | None], scanned: Scan) -> bool:
+def _is_dense(indices: Sequence[Expr], spans: Sequence[Span], scanned: Scan) -> bool:
     """True if every dimension is run through without gaps, by loops of its own."""
     earlier_variables: set[Var] = set()
     for index, span in zip(indices, spans, strict=True):
-        used = {var for var in variables(simplify(index, scanned.ranges)) if var in scanned.inner}
-        if span is None or used & earlier_variables or (used and span.step != 1):
+        used = scanned.inner.keys() & variables(simplify(index, scanned.ranges))
+        if used & earlier_variables or (used and span.step != 1):
             return False
         earlier_variables |= used
     return True
 
 
-def _is_as_large(indices: Sequence[Expr], region: Sequence[Span | None], scanned: Scan) -> bool:
+def _is_as_large(indices: Sequence[Expr], region: Sequence[Span], scanned: Scan) -> bool:
     """True if there are as many iterations as elements; the iterations write different elements."""
-    volume: Expr = Const(1)
-    for span in region:
-        if span is None:
-            return False
-        volume = volume * (span.width + 1)
-    return prove_equal(_iterations(indices, scanned), volume, scanned.ranges)
-
-
-def _iterations(indices: Sequence[Expr], scanned: Scan) -> Expr:
-    """The iterations of the loops that occur in `indices`."""
-    count: Expr = Const(1)
-    for var in _inner_variables(indices, scanned):
-        count = count * scanned.inner[var]
-    return count
+    volume = _product(span.width + 1 for span in region)
+    iterations = _product(scanned.inner[var] for var in _inner_variables(indices, scanned))
+    return prove_equal(iterations, volume, scanned.ranges)
 
 
 def _inner_variables(indices: Sequence[Expr], scanned: Scan) -> list[Var]:
+    """The loops that occur in `indices`."""
     inner_variables = {var for index in indices for var in variables(index) if var in scanned.inner}
     return sorted(inner_variables, key=lambda var: var.name)
+
+
+def _product(factors: Iterable[Expr]) -> Expr:
+    return math.prod(factors, start=Const(1))
 
 
 def _writes_everything(scanned: Scan, writes: Sequence[Access]) -> bool:
@@ -111,15 +106,13 @@ def _writes_everything(scanned: Scan, writes: Sequence[Access]) -> bool:
     if any(a.indices != first.indices or a.conditions != first.conditions for a in writes):
         return False
     counted: set[Var] = set()
-    count: Expr = Const(1)
+    factors: list[Expr] = []
     for condition in first.conditions:
-        match condition:
-            case Call(op="lt", args=(index, limit)):
-                pass
-            case _:
-                return False
+        if not isinstance(condition, Call) or condition.op != "lt":
+            return False
+        index, limit = condition.args
         span = relax(index, scanned)
-        used = {var for var in variables(index) if var in scanned.inner}
+        used = scanned.inner.keys() & variables(index)
         if span is None or used & counted or span.step != 1:
             return False
         if not prove_equal(span.low, Const(0), scanned.ranges):
@@ -127,14 +120,10 @@ def _writes_everything(scanned: Scan, writes: Sequence[Access]) -> bool:
         if bounds(simplify(span.width + 1 - limit, scanned.ranges), scanned.ranges).low < 0:
             return False
         counted |= used
-        count = count * limit
-    for var in _inner_variables(first.indices, scanned):
-        if var not in counted:
-            count = count * scanned.inner[var]
-    elements: Expr = Const(1)
-    for size in first.buffer.shape:
-        elements = elements * size
-    return prove_equal(count, elements, scanned.ranges)
+        factors.append(limit)
+    loops = (var for var in _inner_variables(first.indices, scanned) if var not in counted)
+    factors += (scanned.inner[var] for var in loops)
+    return prove_equal(_product(factors), _product(first.buffer.shape), scanned.ranges)
 
 
 def _allows(condition: Expr, index: Expr, span: Span, ranges: Mapping[Var, Interval]) -> bool:

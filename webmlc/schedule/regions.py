@@ -19,7 +19,18 @@ from webmlc.core.bounds import SYMBOL, Interval, bounds, iterations
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, maximum
 from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import divides, simplify
-from webmlc.loops.ir import Block, Buffer, For, If, Let, Load, Seq, Stmt, Store, loads_in
+from webmlc.loops.ir import (
+    Block,
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    Stmt,
+    Store,
+    child_statements,
+    loads_in,
+)
 from webmlc.schedule.tree import Intervals, conjuncts
 
 
@@ -142,9 +153,6 @@ class _Walker:
 
     def visit(self, stmt: Stmt, inside: _Inside) -> None:
         match stmt:
-            case Seq(statements=statements):
-                for inner in statements:
-                    self.visit(inner, inside)
             case For(var=var, body=body):
                 extent = substitute(stmt.extent, inside.values)
                 self.result.inner[var] = extent
@@ -156,33 +164,31 @@ class _Walker:
                 self.loads(value, inside)
                 values = {**inside.values, var: substitute(value, inside.values)}
                 self.visit(body, replace(inside, values=values))
-            case If(condition=condition, then=then, otherwise=otherwise):
+            case If(condition=condition):
                 self.loads(condition, inside)
-                self.visit(then, replace(inside, conditional=True))
-                if otherwise is not None:
-                    self.visit(otherwise, replace(inside, conditional=True))
+                for branch in child_statements(stmt):
+                    self.visit(branch, replace(inside, conditional=True))
             case Store(buffer=buffer, indices=indices, value=value):
                 for index in indices:
                     self.loads(index, inside)
                 self.loads(value, inside)
                 self.add(buffer, indices, True, inside)
+            case _:
+                for child in child_statements(stmt):
+                    self.visit(child, inside)
 
     def block(self, block: Block, outside: _Inside) -> None:
-        values = dict(outside.values)
-        for axis, binding in block.bound_axes():
-            values[axis.var] = substitute(binding, outside.values)
-        predicate_conditions = tuple(
-            substitute(c, outside.values) for c in conjuncts(block.predicate)
-        )
+        axis_values = block.axis_values().items()
+        values = {var: substitute(value, outside.values) for var, value in axis_values}
+        conditions = (substitute(c, outside.values) for c in conjuncts(block.predicate))
         inside = _Inside(
-            values,
+            {**outside.values, **values},
             block.name if outside.block is None else outside.block,
-            (*outside.conditions, *predicate_conditions),
+            (*outside.conditions, *conditions),
             outside.conditional,
         )
-        if block.init is not None:
-            self.visit(block.init, inside)
-        self.visit(block.body, inside)
+        for child in child_statements(block):
+            self.visit(child, inside)
 
     def loads(self, root: Expr, inside: _Inside) -> None:
         """Record the loads of an expression; the loads of one side of a `select` are
@@ -190,7 +196,7 @@ class _Walker:
         """
         if not loads_in(root):
             return
-        guarded = _Inside(inside.values, inside.block, inside.conditions, conditional=True)
+        guarded = replace(inside, conditional=True)
         stack = [(root, inside)]
         visited: set[tuple[int, bool]] = set()
         while stack:
@@ -240,11 +246,8 @@ def _relax(index: Expr, scanned: Scan) -> Span | None:
                 return _digit(op, span, b, scanned)
             if size is None or size <= 0 or span is None:
                 return None
-            return (
-                _quotient(span, size, scanned)
-                if op == "floordiv"
-                else _remainder(span, size, scanned)
-            )
+            part = _quotient if op == "floordiv" else _remainder
+            return part(span, size, scanned)
         case Call(op="min" | "max" as op, args=(a, b)):
             left, right = _relax(a, scanned), _relax(b, scanned)
             if left is None or right is None:
@@ -294,12 +297,11 @@ def _joint_step(spans: list[Span], scanned: Scan) -> int | None:
     terms.
     """
     moving = [span for span in spans if as_int(span.width) != 0]
-    steps = [span.step for span in moving]
-    if None in steps:
+    if any(span.step is None for span in moving):
         return None
     moving.sort(key=lambda span: span.step or 0)
     reach: Expr = Const(0)
-    finest = next((span.step for span in moving if span.step is not None), 1)
+    finest = (moving[0].step or 1) if moving else 1
     for span in moving:
         step = span.step or 1
         gap = bounds(simplify(reach + finest - step, scanned.ranges), scanned.ranges)
@@ -422,8 +424,3 @@ def whole(buffer: Buffer, spans: Sequence[Span | None]) -> tuple[Span, ...]:
         Span(Const(0), size - 1) if span is None else span
         for size, span in zip(buffer.shape, spans, strict=True)
     )
-
-
-__all__ = [
-    "Access", "Scan", "Span", "disjoint", "relax", "scan", "union", "whole", "within",
-]  # fmt: skip
