@@ -416,17 +416,24 @@ def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
 def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
     """Replace buffers by others of the same rank in every load and store."""
 
+    def rule(buffer: Buffer, indices: tuple[Expr, ...]) -> Load | None:
+        return Load(mapping[buffer], indices) if buffer in mapping else None
+
+    return map_accesses(root, rule)
+
+
+def map_accesses(root: Stmt, rule: Callable[[Buffer, tuple[Expr, ...]], Load | None]) -> Stmt:
+    """Move accesses to other places. `rule` receives the buffer and the indices of each access,
+    whose own loads have moved. It returns the new place, or `None` to keep the access.
+    """
+
     def load(node: Expr) -> Expr | None:
-        match node:
-            case Load(buffer=buffer, indices=indices) if buffer in mapping:
-                return Load(mapping[buffer], indices)
-        return None
+        return rule(node.buffer, node.indices) if isinstance(node, Load) else None
 
     def store(stmt: Stmt) -> Stmt | None:
-        match stmt:
-            case Store(buffer=buffer) if buffer in mapping:
-                return replace(stmt, buffer=mapping[buffer])
-        return None
+        if not isinstance(stmt, Store) or (place := rule(stmt.buffer, stmt.indices)) is None:
+            return None
+        return Store(place.buffer, place.indices, stmt.value, stmt.stage)
 
     return map_statements(map_expressions(root, rewriter(load)), store)
 

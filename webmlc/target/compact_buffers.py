@@ -30,7 +30,7 @@ from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.machine import MAX_WORKGROUP_BYTES
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Buffer, For, Load, LoopFunction, loads_in
+from webmlc.loops.ir import Buffer, For, Load, LoopFunction, loads_in, map_accesses
 from webmlc.target import VECTOR_LANES
 from webmlc.target.carried_values import carrying_variables
 from webmlc.target.offset_digits import (
@@ -42,7 +42,6 @@ from webmlc.target.offset_digits import (
     strides_of,
     term_variables,
 )
-from webmlc.target.scoped import map_accesses
 from webmlc.target.share_memory import shared_bytes
 from webmlc.target.thread_parts import in_one_loop, part_of_thread
 

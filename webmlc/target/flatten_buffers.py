@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from webmlc.core.expr import Const, Expr
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Buffer, Load, LoopFunction
-from webmlc.target.scoped import map_accesses, simplify_function
+from webmlc.loops.ir import Buffer, Load, LoopFunction, map_accesses
+from webmlc.target.scoped import simplify_function
 
 
 def flatten_buffers(function: LoopFunction) -> LoopFunction:

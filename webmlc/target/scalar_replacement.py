@@ -27,13 +27,14 @@ from webmlc.loops.ir import (
     Stmt,
     child_statements,
     distinct_loads,
+    map_accesses,
     own_accesses,
     stores,
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import read_register
-from webmlc.target.scoped import Names, map_accesses
+from webmlc.target.scoped import Names
 
 _OUTSIDE = 0
 """The place of an access outside all parallel loops; other places are identities of loops."""

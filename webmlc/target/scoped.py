@@ -22,13 +22,11 @@ from webmlc.loops.ir import (
     For,
     If,
     Let,
-    Load,
     LoopFunction,
     Seq,
     Stmt,
     Store,
     child_statements,
-    map_expressions,
     map_statements,
     replace_buffers,
     seq,
@@ -178,22 +176,6 @@ def join_lets(items: Sequence[Item]) -> Stmt:
         else:
             tail.append(item)
     return seq(*reversed(tail))
-
-
-def map_accesses(root: Stmt, rule: Callable[[Buffer, tuple[Expr, ...]], Load | None]) -> Stmt:
-    """Move accesses to other places. `rule` receives the buffer and the indices of each access,
-    whose own loads have moved. It returns the new place, or `None` to keep the access.
-    """
-
-    def load(node: Expr) -> Expr | None:
-        return rule(node.buffer, node.indices) if isinstance(node, Load) else None
-
-    def store(stmt: Stmt) -> Stmt | None:
-        if not isinstance(stmt, Store) or (place := rule(stmt.buffer, stmt.indices)) is None:
-            return None
-        return replace(stmt, buffer=place.buffer, indices=place.indices)
-
-    return map_statements(map_expressions(root, rewriter(load)), store)
 
 
 def replace_all_buffers(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from webmlc.core.bounds import Interval, bounds, iterations
 from webmlc.core.expr import Const, Expr, Var, as_int
-from webmlc.core.rewrite import rewriter, substitute, variables
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import (
     Axis,
@@ -21,6 +21,7 @@ from webmlc.loops.ir import (
     Store,
     blocks,
     loads,
+    map_accesses,
     map_expressions,
     map_statements,
     replace_buffers,
@@ -209,25 +210,16 @@ class _Split:
     ) -> Stmt:
         """The statement over the new axes and the new buffer."""
 
-        def parts(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        def moved(buffer: Buffer, indices: tuple[Expr, ...]) -> Load | None:
+            if buffer != self.old:
+                return None
             d = self.dimension
             pair = (indices[d] // self.size, indices[d] % self.size)
-            return (*indices[:d], *(simplify(i, ranges) for i in pair), *indices[d + 1 :])
-
-        def load(node: Expr) -> Expr | None:
-            match node:
-                case Load(buffer=buffer, indices=indices) if buffer == self.old:
-                    return Load(self.new, parts(indices))
-            return None
-
-        def store(node: Stmt) -> Stmt | None:
-            match node:
-                case Store(buffer=buffer, indices=indices) if buffer == self.old:
-                    return replace(node, buffer=self.new, indices=parts(indices))
-            return None
+            parts = (simplify(index, ranges) for index in pair)
+            return Load(self.new, (*indices[:d], *parts, *indices[d + 1 :]))
 
         over = map_expressions(stmt, lambda e: simplify(substitute(e, values), ranges))
-        return map_statements(map_expressions(over, rewriter(load)), store)
+        return map_accesses(over, moved)
 
 
 def round_up(edit: Edit, loop: str, size: int) -> None:

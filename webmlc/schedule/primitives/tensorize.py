@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
 
-from webmlc.core.expr import Const, Expr, Var, as_int
-from webmlc.core.rewrite import rewriter, substitute, variables
+from webmlc.core.bounds import iterations
+from webmlc.core.expr import Call, Const, Expr, Var, as_int
+from webmlc.core.rewrite import substitute, variables
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import divides, prove_equal, simplify
 from webmlc.loops.ir import (
     NO_STAGE,
@@ -22,14 +25,13 @@ from webmlc.loops.ir import (
     Store,
     grid,
     inside_loops,
-    map_expressions,
+    map_accesses,
     map_statements,
     substitute_statement,
     walk_statements,
 )
 from webmlc.schedule.edit import Edit
 from webmlc.schedule.intrinsics import INTRINSICS, parsed
-from webmlc.schedule.match_intrinsic import Match, match_intrinsic
 from webmlc.schedule.regions import Scan, relax
 from webmlc.schedule.tree import Intervals
 
@@ -182,55 +184,143 @@ def tensorize(edit: Edit, loop: str, intrinsic: str) -> str:
     if matched_places is None:
         edit.change(before)
         edit.refuse(f"loop {loop!r} and what is inside it is not what {intrinsic!r} means", loop)
-    writer = _Writer(edit, matched_places, stage)
-    body = writer.write(implementation)
-    edit.put(path, replace(outer, body=body, intrinsic=intrinsic), *writer.locals.values())
+    body, own = _written(edit, implementation, matched_places, stage)
+    edit.put(path, replace(outer, body=body, intrinsic=intrinsic), *own)
     return name
 
 
-@dataclass(slots=True)
-class _Writer:
-    """Writes an implementation over the buffers of a match, under names that are free."""
+def _written(
+    edit: Edit, implementation: LoopFunction, places: Match, stage: int
+) -> tuple[Stmt, Iterable[Buffer]]:
+    """An implementation over the buffers of a match, and its own buffers, under free names."""
+    renamed = {
+        stmt.var: replace(stmt.var, name=edit.name(stmt.var.name))
+        for stmt in walk_statements(implementation.body)
+        if isinstance(stmt, Binder)
+    }
+    own = {b: replace(b, name=edit.name(b.name)) for b in implementation.allocations}
 
-    edit: Edit
-    places: Match
-    stage: int
-    locals: Mapping[Buffer, Buffer] = field(default_factory=dict)
+    def rule(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case For() | Let():
+                return replace(stmt, var=renamed[stmt.var])
+            case Store():
+                return replace(stmt, stage=stage)
+        return None
 
-    def write(self, implementation: LoopFunction) -> Stmt:
-        renamed = {
-            stmt.var: replace(stmt.var, name=self.edit.name(stmt.var.name))
-            for stmt in walk_statements(implementation.body)
-            if isinstance(stmt, Binder)
-        }
-        self.locals = {
-            buffer: replace(buffer, name=self.edit.name(buffer.name))
-            for buffer in implementation.allocations
-        }
+    def element(buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
+        place = places.get(buffer.name)
+        return Load(own[buffer], indices) if place is None else place.element(indices)
 
-        def load(node: Expr) -> Expr | None:
-            match node:
-                case Var():
-                    return renamed.get(node)
-                case Load(buffer=buffer, indices=indices):
-                    return Load(*self.access(buffer, indices))
+    body = map_statements(substitute_statement(implementation.body, renamed), rule)
+    return map_accesses(body, element), own.values()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A parameter's tile: its start in `buffer`, and the dimension of the buffer for each of its
+    dimensions.
+    """
+
+    buffer: Buffer
+    start: tuple[Expr, ...]
+    dimensions: tuple[int, ...]
+
+    def element(self, inner: Sequence[Expr]) -> Load:
+        """The buffer's element that is the tile's element `inner`."""
+        result = list(self.start)
+        for dimension, index in zip(self.dimensions, inner, strict=True):
+            result[dimension] = simplify(result[dimension] + index)
+        return Load(self.buffer, tuple(result))
+
+
+Match = Mapping[str, Place]
+
+
+def match_intrinsic(
+    loops: Sequence[For], store: Store, semantics: LoopFunction, ranges: Intervals
+) -> Match | None:
+    """The places of the semantics' parameters under which `loops` around `store` mean the same;
+    `None` if there are none.
+
+    Loops match in any order of equal extents, operands of commutative operators in any order. A
+    parameter may be a tile of a buffer of higher rank:
+
+    C[vi * 4 + i1, vj * 4 + j1]  matches  C[i, j]  with  C -> Place(C, (vi * 4, vj * 4), (0, 1))
+    """
+    own_loops, body = _perfect_nest(semantics.body)
+    if len(loops) != len(own_loops):
+        return None
+    names: dict[Var, Expr] = {loop.var: Var(f"~{loop.var.name}") for loop in own_loops}
+    pattern_loops = [(Var(f"~{loop.var.name}"), loop.extent) for loop in own_loops]
+    pattern = substitute_statement(body, names)
+    assert isinstance(pattern, Store)  # INTRINSICS' semantics are perfect nests around one store
+    ranges = {**ranges, **{var: iterations(extent, {}) for var, extent in pattern_loops}}
+    for order in permutations(pattern_loops):
+        pairs = list(zip(loops, order, strict=True))
+        if all(prove_equal(loop.extent, extent) for loop, (_, extent) in pairs):
+            renamed: dict[Var, Expr] = {loop.var: var for loop, (var, _) in pairs}
+            attempt = _Attempt({var for var, _ in order}, renamed, ranges)
+            for places in attempt.store(store, pattern):
+                return places
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One assignment of loops: `renamed` maps the nest's loop variables to the pattern's."""
+
+    inner: set[Var]
+    renamed: Mapping[Var, Expr]
+    ranges: Intervals
+
+    def store(self, store: Store, pattern: Store) -> Iterator[Match]:
+        own, other = Load(store.buffer, store.indices), Load(pattern.buffer, pattern.indices)
+        for places in self.expr(own, other, {}):
+            yield from self.expr(store.value, pattern.value, places)
+
+    def expr(self, expr: Expr, pattern: Expr, places: Match) -> Iterator[Match]:
+        """Every extension of `places` under which `expr` is `pattern`."""
+        match expr, pattern:
+            case Load(), Load(buffer=parameter):
+                place = self.place(expr, pattern)
+                earlier = places.get(parameter.name, place)
+                if place is not None and earlier == place:
+                    yield {**places, parameter.name: place}
+            case Call(op="fma", args=(a, b, c)), Call(op="add"):
+                expanded = Call("add", (c, Call("mul", (a, b), a.dtype)), c.dtype)
+                yield from self.expr(expanded, pattern, places)
+            case Call(op=op, args=args), Call(op=other, args=others) if op == other:
+                for order in permutations(args) if SCALAR_OPERATORS[op].commutative else [args]:
+                    yield from self.all(order, others, places)
+            case Const(), Const() if expr == pattern:
+                yield places
+
+    def all(
+        self, exprs: Sequence[Expr], patterns: Sequence[Expr], places: Match
+    ) -> Iterator[Match]:
+        if not exprs:
+            yield places
+            return
+        for extended in self.expr(exprs[0], patterns[0], places):
+            yield from self.all(exprs[1:], patterns[1:], extended)
+
+    def place(self, load: Load, pattern: Load) -> Place | None:
+        """Where the pattern's parameter lies, so that both access the same elements."""
+        if load.dtype != pattern.dtype:
             return None
-
-        def rule(stmt: Stmt) -> Stmt | None:
-            match stmt:
-                case Store(buffer=buffer, indices=indices, value=value):
-                    return Store(*self.access(buffer, indices), value, self.stage)
-                case For() | Let():
-                    return replace(stmt, var=renamed[stmt.var])
-            return None
-
-        return map_statements(map_expressions(implementation.body, rewriter(load)), rule)
-
-    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
-        """The element of the scheduled function that stands for an element of the
-        implementation.
-        """
-        if buffer in self.locals:
-            return self.locals[buffer], indices
-        place = self.places[buffer.name]
-        return place.buffer, place.indices(indices)
+        indices = list(pattern.indices)
+        start: list[Expr] = []
+        dimensions: list[int] = []
+        zeros: dict[Var, Expr] = {var: Const(0) for var in self.inner}
+        for dimension, index in enumerate(load.indices):
+            renamed = substitute(index, self.renamed)
+            origin = simplify(substitute(renamed, zeros), self.ranges)
+            start.append(origin)
+            inside = simplify(renamed - origin, self.ranges)
+            if inside == Const(0):
+                continue
+            if not indices or variables(inside) - self.inner or inside != simplify(indices.pop(0)):
+                return None
+            dimensions.append(dimension)
+        return None if indices else Place(load.buffer, tuple(start), tuple(dimensions))
