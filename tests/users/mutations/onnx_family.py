@@ -14,7 +14,7 @@ from tests.users.mutations.command import build
 from tests.users.mutations.family import Mutant, Note
 from tests.users.mutations.onnx_bases import Array, draw_base, random_array
 from tests.users.mutations.onnx_changes import DATA_FILE, draw_change
-from tests.users.mutations.onnx_references import Values, explicit_results, references_of
+from tests.users.mutations.onnx_references import Numbers, Values, explicit_results, references_of
 from tests.users.mutations.onnx_writings import OUTSIDE_FILE, move_outside
 from tests.users.mutations.outcome import Outcome, outcome_of_error
 from webmlc.core.machine import Device
@@ -93,7 +93,7 @@ class OnnxFamily:
             return refusal.with_reference("runs it" if references.runs else "refuses it")
         if _is_random(model):
             return Outcome("unjudged", "an operator draws random numbers")
-        oracles = references.oracles(_operators(model), outputs, _is_ordinary(model, folder))
+        oracles = references.oracles(_operators(model), outputs, _numbers(model, folder))
         if not oracles:
             return Outcome("unjudged", references.reasons or "onnx.reference computes it wrongly")
         outputs = _without_tails(model, outputs, oracles)
@@ -213,24 +213,26 @@ def _operators(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in nodes}
 
 
-def _is_ordinary(model: onnx.ModelProto, folder: Path) -> bool:
-    """True if each float in constants and attributes of the model is neither enormous nor tiny
-    (`EXTREME`), and no constant of one element, which may be a scale, is 0. A constant that cannot
-    be read counts as ordinary.
+def _numbers(model: onnx.ModelProto, folder: Path) -> Numbers:
+    """What the floats in constants and attributes of a model are. A constant of one element may be
+    a scale, which must not be 0. A constant that cannot be read counts as ordinary.
     """
-    tensors = [*model.graph.initializer]
     attributes = [a for node in all_nodes(model.graph.node) for a in node.attribute]
-    arrays = [np.asarray([a.f, *a.floats, 1.0]) for a in attributes if a.name != "value_float"]
-    arrays += [np.asarray([a.f]) for a in attributes if a.name == "value_float"]
-    tensors += [a.t for a in attributes if a.HasField("t")]
-    for tensor in tensors:
+    arrays = [np.asarray(a.floats) for a in attributes]
+    arrays += [np.asarray([a.f]) for a in attributes if a.f or a.name == "value_float"]
+    for tensor in (*model.graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
         with suppress(Exception):
             arrays.append(onnx.numpy_helper.to_array(tensor, str(folder)))
-    floats = [array for array in arrays if array.dtype.kind == "f"]
-    if any(array.size == 1 and not array.any() for array in floats):
-        return False
-    magnitudes = (np.abs(array[array != 0]) for array in floats)
-    return all(((m > 1 / EXTREME) & (m < EXTREME)).all() for m in magnitudes)
+    floats = [np.abs(array) for array in arrays if array.dtype.kind == "f" and array.size]
+    if not all(np.isfinite(array).all() for array in floats):
+        return "not finite"
+    is_extreme = any(
+        (array > EXTREME).any()
+        or ((array > 0) & (array < 1 / EXTREME)).any()
+        or (array.size == 1 and not array.any())
+        for array in floats
+    )
+    return "extreme" if is_extreme else "ordinary"
 
 
 def _difference(outputs: Values, expected: Values, is_rounded: bool = False) -> str | None:

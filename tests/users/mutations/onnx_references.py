@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -31,23 +31,30 @@ ONNXRUNTIME_DIFFERS = {
     "MaxUnpool": "places indices in `output_shape`, not in the shape that the kernel implies",
 }
 """The operators that onnxruntime computes otherwise than the tests of ONNX."""
-UNDEFINED_ON_EXTREMES = {
-    "ArgMax": "takes no NaN for the largest number",
-    "ArgMin": "takes no NaN for the smallest number",
-    "GRU": "skips the product with an initial state of zeros",
-    "LSTM": "skips the product with an initial state of zeros",
-    "MaxPool": "keeps or loses a NaN by its place in a vector",
-    "MaxRoiPool": "casts corners that are not finite to integers, which C++ leaves undefined",
-    **{
-        name: "casts NaN and quotients beyond 32 bits to integers, which C++ leaves undefined"
-        for domain, name in OPS
-        if name.startswith("QLinear") or name == "QuantizeLinear"
-    },
-    "RNN": "skips the product with an initial state of zeros",
+_CASTS = {
+    name: "casts NaN and quotients beyond 32 bits to integers, which C++ leaves undefined"
+    for domain, name in OPS
+    if name.startswith("QLinear") or name == "QuantizeLinear"
 }
-"""The operators whose results are not defined if a constant is infinite, NaN, enormous or tiny, or
-if a scale is 0. The texts say what onnxruntime does.
+Numbers = Literal["ordinary", "extreme", "not finite"]
+"""The constants of a model: all of them ordinary, or one of them enormous, tiny or a scale of 0, or
+one of them infinite or NaN.
 """
+UNDEFINED: Mapping[Numbers, Mapping[str, str]] = {
+    "ordinary": {},
+    "extreme": _CASTS,
+    "not finite": {
+        **_CASTS,
+        "ArgMax": "takes no NaN for the largest number",
+        "ArgMin": "takes no NaN for the smallest number",
+        "GRU": "skips the product with an initial state of zeros",
+        "LSTM": "skips the product with an initial state of zeros",
+        "MaxPool": "keeps or loses a NaN by its place in a vector",
+        "MaxRoiPool": "casts corners that are not finite to integers, which C++ leaves undefined",
+        "RNN": "skips the product with an initial state of zeros",
+    },
+}
+"""The operators whose results are not defined with such constants, and what onnxruntime does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +73,17 @@ class References:
     def reasons(self) -> str:
         return "; ".join(f"{name}: {reason[:REASON]}" for name, reason in self.refusals.items())
 
-    def oracles(self, operators: set[str], outputs: Values, is_ordinary: bool) -> dict[str, Values]:
-        """The results of which a right package has one. `is_ordinary` says whether all constants of
-        the model are ordinary numbers.
+    def oracles(self, operators: set[str], outputs: Values, numbers: Numbers) -> dict[str, Values]:
+        """The results of which a right package has one. `numbers` says what the constants of the
+        model are.
 
         Results of `onnx.reference` are left out if the model has an operator that it computes
         wrongly (`tests/graph/ops/test_rows.py`), and results of onnxruntime for the operators of
-        `ONNXRUNTIME_DIFFERS`. With other constants, operators of `UNDEFINED_ON_EXTREMES` have no
-        oracle.
+        `ONNXRUNTIME_DIFFERS`. Operators of `UNDEFINED` have no oracle.
         If onnxruntime has none, results of `onnx.reference` must have the dtypes of the package's:
         numpy decides the dtypes of many operators.
         """
-        if not is_ordinary and operators & UNDEFINED_ON_EXTREMES.keys():
+        if operators & UNDEFINED[numbers].keys():
             return {}
         oracles = {
             name: values

@@ -165,7 +165,7 @@ def _infer_scores(context: Context) -> TensorType:
     return TensorType(context.dtype(0), shape)
 
 
-def _scores(context: Context, queries: Tensor, packed: Tensor) -> Tensor:
+def _scores(context: Context, queries: Tensor, packed: Tensor, _keys: Tensor) -> Tensor:
     """The logits of a block of rows. The keys themselves are not read, only counted."""
     shape, size = context.outputs[0].shape, queries.shape[2]
     first, _ = _rows(context)
