@@ -38,7 +38,7 @@ RUNTIME_IS_RIGHT = frozenset(
     {"ConvTranspose", "GRU", "GatherElements", "LSTM", "LRN", "LogSoftmax", "LpNormalization",
      "MaxPool", "Mean", "Pad", "RNN", "Softmax", "GlobalLpPool", "AveragePool", "LpPool", "Resize",
      "Upsample", "MaxUnpool", "Conv", "GridSample", "ConvInteger", "QLinearConv",
-     "GlobalMaxPool", "MaxRoiPool", "Loop", "OneHot"}
+     "GlobalMaxPool", "MaxRoiPool", "Loop", "OneHot", "TfIdfVectorizer"}
 )  # fmt: skip
 """Where `onnx.reference` is wrong or incomplete (tests/graph/ops/test_rows.py): onnxruntime."""
 RUNTIME_OPSET = 25
